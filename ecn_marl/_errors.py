@@ -1,0 +1,31 @@
+"""Errors for bad input: one clear message that names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> ValueError:
+    """Error for a name that is not registered, with the nearest ones.
+
+    Args:
+        kind: what is named, e.g. `scenario`.
+        name: the unknown name.
+        choices: the known names.
+    """
+    known = sorted(choices)
+    near = get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return ValueError(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+
+
+def bad_value(field: str, value: object, allowed: str) -> ValueError:
+    """Error for a value out of range.
+
+    Args:
+        field: name of the field.
+        value: what was given.
+        allowed: what is allowed.
+    """
+    return ValueError(f"{field} = {value!r} is not allowed: expected {allowed}")

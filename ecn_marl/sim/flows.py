@@ -1,0 +1,307 @@
+"""Flow bookkeeping: admission into slots, completion, release.
+
+Flows live in a fixed table of slots. Admission happens once per tick and keeps exact start times;
+a flow that finds no slot waits at its host and its FCT still counts from its arrival. Completion is
+read off the virtual waiting time of the last byte and of the last ACK, interpolated within the
+substep.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.sim.queues import segment_sum
+from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.state import Flows, NetParams, Totals
+from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, wire_bytes
+
+FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
+"""Stages of a slot, see `Flows.stage`."""
+
+SIZE_CLASSES = (100e3, 1e6)
+"""Upper bounds of the size classes: mice, medium; elephants are larger. Payload bytes."""
+
+SLOWDOWN_TOP = 1e4
+"""Largest slowdown the histogram resolves; the last bin takes what is above."""
+
+
+class Paths(NamedTuple):
+    """What a flow's way through the network implies, leaves `[M]` or `[M, L]` (global ports)."""
+
+    forward: Int[Array, "m levels"]
+    back: Int[Array, "m levels"]
+    rtt: Float[Array, " m"]
+    after: Float[Array, " m"]
+    ideal: Float[Array, " m"]
+    line: Float[Array, " m"]
+
+
+def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
+    """Paths and path constants of offered flows.
+
+    The ideal completion time is the packet simulator's `standalone`: both propagation delays, one
+    store-and-forward time of a 1000 B packet per hop, and the wire bytes at the bottleneck's rate.
+
+    Args:
+        net: the network.
+        offer: flows, `[M]`.
+        bits: random uint32 per flow for the ECMP choice, `[M]`.
+
+    Returns:
+        Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
+    """
+    real = net.port_rate.dtype
+    rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
+    delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
+    here, there = net.edge[offer.src], net.edge[offer.dst]
+
+    def choose(edge: Array, host: Array, wanted: Array, shift: int) -> Array:
+        n = net.n_paths[edge, host]
+        hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
+        return net.routes[edge, host, jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), hashed)]
+
+    forward = choose(here, offer.dst, offer.path, 0)
+    back = choose(there, offer.src, offer.path_back, 8)
+    go = net.nic_delay[offer.src] + delay[forward].sum(-1)
+    home = net.nic_delay[offer.dst] + delay[back].sum(-1)
+    ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
+    wire = wire_bytes(offer.payload)
+    last = offer.payload - PAYLOAD * (jnp.ceil(offer.payload / PAYLOAD) - 1.0) + HEADER
+    line = net.nic_rate[offer.src]
+    bottleneck = jnp.minimum(line, rate[forward].min(-1))
+    stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)
+    return Paths(
+        forward=forward,
+        back=back,
+        rtt=go + (net.packet_bytes / rate[forward]).sum(-1) + home + ack,
+        after=go + (last[:, None] / rate[forward]).sum(-1) + home + ack,
+        ideal=go + home + stored + wire / bottleneck,
+        line=line,
+    )
+
+
+class Admission(NamedTuple):
+    """Result of `admit`: slots, which of them are new, NIC rate per slot, offers taken."""
+
+    flows: Flows
+    new: Bool[Array, " flows"]
+    line: Float[Array, " flows"]
+    taken: Bool[Array, " m"]
+
+
+def admit(
+    flows: Flows,
+    net: NetParams,
+    offer: Offer,
+    step: Int[Array, ""],
+    started: Int[Array, ""],
+    seed: Array,
+    tick_us: float,
+    level_starts: tuple[int, ...],
+) -> Admission:
+    """Put offered flows that start within this tick into free slots.
+
+    Args:
+        flows: slots.
+        net: the network.
+        offer: flows of all sources, `[M]`, each source's in order of start.
+        step: substep at the start of the tick.
+        started: number of flows admitted before; with `seed` it fixes a flow's path and coins,
+            whatever slot it gets.
+        seed: uint32 of the episode.
+        tick_us: length of a tick, µs.
+        level_starts: first global port of each level, and one past the last.
+
+    Returns:
+        Slots with the new flows in them, and which offers were taken (a prefix of each source's).
+    """
+    m = offer.src.shape[0]
+    free = flows.stage == FREE
+    rank = jnp.cumsum(free) - 1
+    want = offer.valid & (offer.start < tick_us)
+    place = jnp.cumsum(want) - 1
+    taken = want & (place < free.sum())
+    order = jnp.zeros((m,), jnp.int32).at[jnp.where(taken, place, m)].set(
+        jnp.arange(m, dtype=jnp.int32), mode="drop"
+    )
+    new = free & (rank < taken.sum())
+    pick = order[jnp.clip(rank, 0, m - 1)]
+    number = started + place.astype(jnp.int32)
+    paths = find_paths(net, offer, hash_bits(seed, number, 17))
+    coin = hash_bits(seed, number, 18) | jnp.uint32(1)
+    n_ports = level_starts[-1]
+    lows = jnp.array(level_starts[:-1], jnp.int32)
+    highs = jnp.array(level_starts[1:], jnp.int32)
+    local = jnp.where(paths.forward < n_ports, paths.forward - lows, highs - lows)
+
+    def put(value: Array, old: Array) -> Array:
+        return jnp.where(new, value[..., pick].astype(old.dtype), old)
+
+    def fill(value: float, old: Array) -> Array:
+        return jnp.where(new, jnp.asarray(value, old.dtype), old)
+
+    after = flows.replace(  # type: ignore[attr-defined]
+        stage=fill(SENDING, flows.stage),
+        src=put(offer.src, flows.src),
+        dst=put(offer.dst, flows.dst),
+        flow_id=put(offer.flow_id, flows.flow_id),
+        payload=put(offer.payload, flows.payload),
+        rest_high=put(offer.wire_high, flows.rest_high),
+        rest_low=put(offer.wire_low, flows.rest_low),
+        start_in=put(jnp.maximum(offer.start, 0.0), flows.start_in),
+        start_step=jnp.where(new, step, flows.start_step),
+        start_rest=put(offer.start, flows.start_rest),
+        hop=put(local.T, flows.hop),
+        back=put(paths.back.T, flows.back),
+        backlog=fill(0.0, flows.backlog),
+        partial=fill(0.0, flows.partial),
+        gate=fill(0.0, flows.gate),
+        tail=fill(0.0, flows.tail),
+        after=put(paths.after, flows.after),
+        rtt=put(paths.rtt, flows.rtt),
+        ideal=put(paths.ideal, flows.ideal),
+        delivered=fill(0.0, flows.delivered),
+        marks=fill(0, flows.marks),
+        late_marks=fill(0, flows.late_marks),
+        coin=put(coin, flows.coin),
+    )
+    return Admission(after, new, paths.line[pick], taken)
+
+
+def finish(
+    flows: Flows, totals: Totals, step: Int[Array, ""], dt: float, fct_log: Array
+) -> tuple[Flows, Totals, Array]:
+    """Complete flows whose last ACK is back, at the end of a tick.
+
+    Args:
+        flows: slots; `tail` may have run below zero: that is how long ago it happened.
+        totals: counters.
+        step: substeps since the start, at the end of the tick.
+        dt: substep, µs.
+        fct_log: completion times of scheduled flows, `[N]`.
+
+    Returns:
+        Slots (completed ones in stage `DONE`), counters and log.
+    """
+    real = flows.tail.dtype
+    arrived = (flows.stage == DRAINING) & (flows.tail <= 0)
+    tail = jnp.where(arrived, flows.tail + flows.after + flows.back_wait, flows.tail)
+    stage = jnp.where(arrived, RETURNING, flows.stage)
+    done = (stage == RETURNING) & (tail <= 0)
+    stage = jnp.where(done, DONE, stage)
+    steps = (step - flows.start_step).astype(real)
+    fct = steps * dt + (tail - flows.start_rest)
+    slowdown = fct / jnp.maximum(flows.ideal, 1e-6)
+    size = (flows.payload > SIZE_CLASSES[0]).astype(jnp.int32) + (flows.payload > SIZE_CLASSES[1])
+    mine = done & (size == jnp.arange(3)[:, None])
+    histogram = totals.histogram
+    bins = histogram.shape[1]
+    if bins:
+        cell = size * bins + slowdown_bin(slowdown, bins)
+        flat = histogram.reshape(-1).at[jnp.where(done, cell, 3 * bins)].add(1, mode="drop")
+        histogram = flat.reshape(histogram.shape)
+    n = fct_log.shape[0]
+    if n:
+        row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n)
+        fct_log = fct_log.at[row].set(fct, mode="drop")
+    totals = totals.replace(  # type: ignore[attr-defined]
+        finished=totals.finished + mine.sum(1).astype(jnp.int32),
+        slowdown=totals.slowdown + jnp.where(mine, slowdown, 0.0).sum(1),
+        histogram=histogram,
+    )
+    return flows.replace(stage=stage, tail=tail), totals, fct_log  # type: ignore[attr-defined]
+
+
+def slowdown_bin(slowdown: Float[Array, " n"], bins: int) -> Int[Array, " n"]:
+    """Index of a slowdown among `bins` log-spaced bins from 1 to `SLOWDOWN_TOP`."""
+    scale = bins / jnp.log(SLOWDOWN_TOP)
+    cell = jnp.floor(jnp.log(jnp.maximum(slowdown, 1.0)) * scale)
+    return jnp.clip(cell, 0, bins - 1).astype(jnp.int32)
+
+
+def release(
+    flows: Flows, pool: Float[Array, "2 ports"], packet: Array, level_starts: tuple[int, ...]
+) -> tuple[Flows, Float[Array, "2 ports"]]:
+    """Free the slots of completed flows.
+
+    Service in proportion to backlog leaves a completed flow some bytes that a FIFO would have sent
+    already (others of the same queue are ahead by as much). They go to the pool of their port and
+    leave with it. A flow with more than a packet upstream of its last port keeps its slot, so that
+    these bytes still load the ports ahead.
+
+    Args:
+        flows: slots.
+        pool: ACKs and released data queued at each port, `[2, P]`.
+        packet: wire bytes of a packet.
+        level_starts: first global port of each level, and one past the last.
+
+    Returns:
+        Slots and pool.
+    """
+    upstream = flows.backlog[:-1].sum(0)
+    free = (flows.stage == DONE) & (upstream < packet)
+    left = jnp.where(free, flows.backlog, 0.0)
+    parts = [
+        segment_sum(left[i], flows.hop[i], high - low)
+        for i, (low, high) in enumerate(zip(level_starts[:-1], level_starts[1:], strict=True))
+    ]
+    pool = pool.at[1].add(jnp.concatenate(parts))
+    return (
+        flows.replace(  # type: ignore[attr-defined]
+            stage=jnp.where(free, FREE, flows.stage),
+            backlog=jnp.where(free, 0.0, flows.backlog),
+        ),
+        pool,
+    )
+
+
+def ingress_links(flows: Flows, n_hosts: int, level_starts: tuple[int, ...]) -> Array:
+    """Directed link by which each flow's bytes reached each level, `[L, F]`, `H + P` for none."""
+    none = n_hosts + level_starts[-1]
+    previous = flows.src
+    links = []
+    for i, (low, high) in enumerate(zip(level_starts[:-1], level_starts[1:], strict=True)):
+        here = flows.hop[i] < high - low
+        links.append(jnp.where(here, previous, none))
+        previous = jnp.where(here, n_hosts + low + flows.hop[i], previous)
+    return jnp.stack(links)
+
+
+def empty_flows(slots: int, n_levels: int, transport: object, real: jax.typing.DTypeLike) -> Flows:
+    """A table of free slots."""
+    zero = jnp.zeros((slots,), real)
+    whole = jnp.zeros((slots,), jnp.int32)
+    bits = jnp.zeros((slots,), jnp.uint32)
+    levels = jnp.zeros((n_levels, slots), jnp.int32)
+    return Flows(
+        stage=whole,
+        src=whole,
+        dst=whole,
+        flow_id=whole - 1,
+        payload=zero,
+        rest_high=whole,
+        rest_low=zero,
+        start_in=zero,
+        start_step=whole,
+        start_rest=zero,
+        hop=levels,
+        back=levels,
+        backlog=jnp.zeros((n_levels, slots), real),
+        partial=zero,
+        gate=zero,
+        wait=zero,
+        tail=zero,
+        after=zero,
+        rtt=zero,
+        ideal=zero + 1.0,
+        back_wait=zero,
+        delivered=zero,
+        marks=bits,
+        late_marks=bits,
+        coin=bits + 1,
+        transport=transport,
+    )

@@ -1,0 +1,477 @@
+"""The simulator: one substep, one tick, one tuning interval.
+
+Three clocks. A *substep* (`dt_us`) moves senders and queues. A *tick* of a few substeps admits and
+completes flows and refreshes what changes slowly: ACK load, feedback delays, PFC. A *tuning
+interval* of several ticks is what agents act on; it is one compiled loop.
+
+Everything is a pure function of `(state, params, ecn)`; a `Simulator` only holds what fixes shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.queues import Ecn, exact_add, pfc, segment_sum
+from ecn_marl.sim.state import (
+    Flows,
+    NetParams,
+    PortStats,
+    PortSums,
+    SimParams,
+    SimState,
+    Totals,
+)
+from ecn_marl.sim.substep import Tick, advance_clocks, forward, mark, send
+from ecn_marl.sim.topology import GBPS, KB, MIB, Topology
+from ecn_marl.sim.traffic import CHUNK, Offer, wire_bytes
+from ecn_marl.sim.transports import Dcqcn
+
+__all__ = ["Ecn", "PortStats", "SimParams", "SimState", "Simulator", "scaled_ecn"]
+
+ELEPHANT = 1e6
+"""Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A network with its senders and traffic; static, hashable, and free of arrays.
+
+    Attributes:
+        topology: the network.
+        transport: the senders.
+        traffic: traffic sources, their flows share the slots.
+        dt_us: substep, µs.
+        tick_steps: substeps per tick.
+        interval_steps: substeps per tuning interval, a multiple of `tick_steps`.
+        slots: flows in progress at most; further ones wait at their hosts and are counted.
+        scheduled: length of the completion-time log (the flows of a `Schedule`), 0 for none.
+        bins: bins of the slowdown histogram per size class, 0 for none.
+        pfc: pause upstream links when buffers fill; without it full buffers drop.
+        ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        count_senders: whether `PortStats.n_senders` counts distinct senders (else it is 0).
+        buffer_mib: default shared buffer of each switch, MiB.
+    """
+
+    topology: Topology
+    traffic: tuple[Any, ...]
+    transport: Dcqcn = field(default_factory=Dcqcn)
+    dt_us: float = 1.0
+    tick_steps: int = 5
+    interval_steps: int = 100
+    slots: int = 256
+    scheduled: int = 0
+    bins: int = 160
+    pfc: bool = True
+    ack_priority: bool = False
+    count_senders: bool = True
+    buffer_mib: float = 32.0
+
+    def __post_init__(self) -> None:
+        """Check sizes and clocks."""
+        if not self.dt_us > 0:
+            raise bad_value("dt_us", self.dt_us, "a substep > 0 µs")
+        if self.tick_steps < 1 or self.interval_steps % self.tick_steps:
+            raise bad_value(
+                "interval_steps", self.interval_steps, f"a multiple of tick_steps={self.tick_steps}"
+            )
+        if self.slots < 1:
+            raise bad_value("slots", self.slots, "an integer >= 1")
+        if not self.buffer_mib > 0:
+            raise bad_value("buffer_mib", self.buffer_mib, "a buffer > 0 MiB")
+
+    @property
+    def tick_us(self) -> float:
+        """Length of a tick, µs."""
+        return self.dt_us * self.tick_steps
+
+    @property
+    def interval_us(self) -> float:
+        """Length of a tuning interval, µs."""
+        return self.dt_us * self.interval_steps
+
+    @property
+    def coarse(self) -> int:
+        """Substeps per bit of the far part of the feedback delay line."""
+        return self.tick_steps * max(1, 20 // self.tick_steps)
+
+    def default_params(self, **traffic: Any) -> SimParams:
+        """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
+
+        PFC follows the HPCC simulator's switch: `alpha = 1/8` for links at the slowest rate,
+        doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis. Headroom holds three
+        link delays at line rate, as there, and what can arrive in one tick, the time between two
+        PFC decisions here.
+
+        Args:
+            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
+        """
+        t = self.topology
+        port_rate = np.array([p.gbps for p in t.ports]) * GBPS
+        nic_rate = np.array(t.nic_gbps) * GBPS
+        delay = np.array([p.delay_us for p in t.ports])
+        nic_delay = np.array(t.nic_delay_us)
+        rate = np.concatenate([nic_rate, port_rate])
+        doublings = np.floor(np.log2(rate / rate.min()) + 1e-9)
+        headroom = rate * (3.0 * np.concatenate([nic_delay, delay]) + self.tick_us)
+        real = np.dtype(jnp.result_type(float))
+        net = NetParams(
+            port_rate=port_rate.astype(real),
+            port_delay=delay.astype(real),
+            nic_rate=nic_rate.astype(real),
+            nic_delay=nic_delay.astype(real),
+            buffer=np.full(t.n_switches, self.buffer_mib * MIB, real),
+            pfc_alpha=np.minimum(2.0 ** (doublings - 3.0), 1.0).astype(real),
+            headroom=headroom.astype(real),
+            reserve=real.type(4 * 1024),
+            resume_gap=real.type(3 * 1024),
+            ack_bytes=real.type(60.0),
+            packet_bytes=real.type(1048.0),
+            edge=np.array(t.edge, np.int32),
+            routes=t.routes,
+            n_paths=t.n_paths,
+        )
+        sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
+        params = SimParams(net, self.transport.default_params(), sources)
+        return jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
+
+    def init(self, key: jax.Array, params: SimParams) -> SimState:
+        """An empty network at time 0.
+
+        Args:
+            key: PRNG key; fixes traffic, paths and marking coins.
+            params: parameters.
+        """
+        t, real = self.topology, jnp.result_type(float)
+        keys = jax.random.split(key, len(self.traffic) + 1)
+        transport = self.transport.init(self.slots, real)
+        zero, none = jnp.zeros((), real), jnp.zeros((), jnp.int32)
+        ports, links = jnp.zeros((t.n_ports,), real), t.n_hosts + t.n_ports
+        return SimState(
+            step=none,
+            seed=jax.random.bits(keys[-1], (), jnp.uint32),
+            flows=fl.empty_flows(self.slots, t.n_levels, transport, real),
+            pool=jnp.zeros((2, t.n_ports), real),
+            ack_rate=ports,
+            nic_acks=jnp.zeros((t.n_hosts,), real),
+            level=jnp.asarray(params.net.nic_rate, real),
+            queue=ports,
+            paused=jnp.zeros((links,), bool),
+            full=jnp.zeros((links,), bool),
+            traffic=tuple(
+                s.init(k, p, jnp.asarray(params.net.nic_rate))
+                for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
+            ),
+            totals=Totals(
+                offered=(none, zero),
+                delivered=(none, zero),
+                dropped=(none, zero),
+                started=none,
+                finished=jnp.zeros((3,), jnp.int32),
+                slowdown=jnp.zeros((3,), real),
+                histogram=jnp.zeros((3, self.bins), jnp.int32),
+                deferred=none,
+                deferred_us=zero,
+                pauses=none,
+                late_cnps=none,
+            ),
+            fct_log=jnp.full((self.scheduled,), jnp.nan, real),
+        )
+
+    def interval(
+        self, state: SimState, params: SimParams, ecn: Ecn
+    ) -> tuple[SimState, PortStats]:
+        """Simulate one tuning interval under fixed thresholds.
+
+        Args:
+            state: state at its start.
+            params: parameters.
+            ecn: thresholds of every port, `[P]`.
+
+        Returns:
+            State at its end, and the ports' statistics over it.
+        """
+        params = jax.tree.map(jnp.asarray, params)
+        zero = jnp.zeros_like(state.queue)
+        sums = PortSums(zero, zero, zero, zero, zero, zero)
+
+        def one(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
+            return self._tick(*carry, params, ecn), None
+
+        ticks = self.interval_steps // self.tick_steps
+        (state, sums), _ = jax.lax.scan(one, (state, sums), None, length=ticks)
+        return state, self._stats(state, params, sums)
+
+    def _tick(
+        self, state: SimState, sums: PortSums, params: SimParams, ecn: Ecn
+    ) -> tuple[SimState, PortSums]:
+        """Admit, run the substeps, complete, and refresh what changes slowly."""
+        net, bounds = params.net, self.topology.level_bounds
+        state = self._admit(state, params)
+        tick, state = self._prepare(state, params, ecn)
+        sums = sums.replace(  # type: ignore[attr-defined]
+            paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us
+        )
+        freeze = self._blocked(state) if self.pfc else None
+        nothing = jnp.zeros((2,), state.queue.dtype)
+
+        def one(carry: Any, _: None) -> tuple[Any, None]:
+            return self._substep(*carry, tick), None
+
+        carry = (state, sums, nothing)
+        (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
+        flows, totals = state.flows, state.totals
+        if freeze is not None:
+            held = jnp.where(freeze & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
+            flows = flows.replace(tail=flows.tail + held)
+        flows, totals, log = fl.finish(flows, totals, state.step, self.dt_us, state.fct_log)
+        flows, pool = fl.release(flows, state.pool, net.packet_bytes, bounds)
+        acks = flows.delivered * (net.ack_bytes / net.packet_bytes / self.tick_us)
+        n_ports, n_hosts = self.topology.n_ports, self.topology.n_hosts
+        delivered = flows.delivered.sum() + gone[0]
+        totals = totals.replace(
+            delivered=exact_add(*totals.delivered, delivered, CHUNK),
+            dropped=exact_add(*totals.dropped, gone[1], CHUNK),
+            offered=exact_add(*totals.offered, gone[1], CHUNK),
+        )
+        state = state.replace(  # type: ignore[attr-defined]
+            flows=flows.replace(delivered=jnp.zeros_like(flows.delivered)),
+            totals=totals,
+            fct_log=log,
+            pool=pool,
+            ack_rate=sum(segment_sum(acks, back, n_ports) for back in flows.back),
+            nic_acks=segment_sum(acks, flows.dst, n_hosts),
+        )
+        return self._police(state, net), sums
+
+    def _admit(self, state: SimState, params: SimParams) -> SimState:
+        """Move arrivals of this tick into slots; see `flows.admit`."""
+        nic = params.net.nic_rate
+        offers = [
+            source.offer(s, p, nic)
+            for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
+        ]
+        offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
+        flows, new, line, taken = fl.admit(
+            state.flows,
+            params.net,
+            offer,
+            state.step,
+            state.totals.started,
+            state.seed,
+            self.tick_us,
+            self.topology.level_bounds,
+        )
+        sizes = [o.src.shape[0] for o in offers]
+        per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
+        traffic = tuple(
+            source.advance(s, p, nic, t.sum(), self.tick_us)
+            for source, s, p, t in zip(
+                self.traffic, state.traffic, params.traffic, per_source, strict=True
+            )
+        )
+        t = state.totals
+        late = taken & (offer.start < -1e-3)
+        high, low = t.offered
+        high = high + jnp.where(taken, offer.wire_high, 0).sum()
+        totals = t.replace(  # type: ignore[attr-defined]
+            offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
+            started=t.started + taken.sum().astype(jnp.int32),
+            deferred=t.deferred + late.sum().astype(jnp.int32),
+            deferred_us=t.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
+        )
+        transport = self.transport.start(flows.transport, params.transport, new, line)
+        return state.replace(  # type: ignore[no-any-return, attr-defined]
+            flows=flows.replace(transport=transport), traffic=traffic, totals=totals
+        )
+
+    def _prepare(
+        self, state: SimState, params: SimParams, ecn: Ecn
+    ) -> tuple[Tick, SimState]:
+        """Capacities and feedback delays that hold for a tick."""
+        net, flows, n_hosts = params.net, state.flows, self.topology.n_hosts
+        back_wait = jnp.zeros_like(flows.back_wait)
+        if not self.ack_priority:
+            wait = jnp.append(state.queue / net.port_rate, 0.0)
+            back_wait = wait[flows.back].sum(0)
+        delay = jnp.round((flows.rtt + back_wait) / self.dt_us - 0.5)
+        delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
+        phase = state.step % self.coarse
+        near, half = self.coarse - phase, self.coarse // 2
+        far = (delay - half - near + self.coarse // 2) // self.coarse
+        late = flows.late_marks
+        turn = phase == 0
+        marks = jnp.where(
+            turn & ((late & 1) == 1), flows.marks | jnp.uint32(1 << half), flows.marks
+        )
+        flows = flows.replace(  # type: ignore[attr-defined]
+            marks=marks, late_marks=jnp.where(turn, late >> 1, late), back_wait=back_wait
+        )
+        express = state.ack_rate if self.ack_priority else jnp.zeros_like(state.ack_rate)
+        open_nic, open_port = ~state.paused[:n_hosts], ~state.paused[n_hosts:]
+        links = fl.ingress_links(flows, n_hosts, self.topology.level_bounds)
+        late_cnps = jnp.sum((far > 31) & (flows.stage == fl.SENDING)).astype(jnp.int32)
+        totals = state.totals
+        totals = totals.replace(late_cnps=totals.late_cnps + late_cnps)  # type: ignore[attr-defined]
+        tick = Tick(
+            host_capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0) * open_nic,
+            port_capacity=jnp.maximum(net.port_rate - express, 0.0) * self.dt_us * open_port,
+            ack_bytes=(state.ack_rate - express) * self.dt_us,
+            delay=delay,
+            far=jnp.clip(far, 0, 31),
+            accept=~jnp.append(state.full, False)[links],
+            transport=params.transport,
+            ecn=ecn,
+            net=net,
+        )
+        return tick, state.replace(flows=flows, totals=totals)  # type: ignore[attr-defined]
+
+    def _substep(
+        self, state: SimState, sums: PortSums, gone: Array, tick: Tick
+    ) -> tuple[SimState, PortSums, Array]:
+        """Move senders and queues by `dt_us`."""
+        dt = self.dt_us
+        sent = send(state.flows, state.level, tick, self.transport, dt)
+        flows, moved = forward(
+            sent.flows, state.pool, sent.give, tick, self.topology.level_bounds
+        )
+        flows, cnp = mark(flows, moved, tick)
+        flows = advance_clocks(flows, moved, sent, dt)
+        senders = self.transport.update(flows.transport, tick.transport, cnp, sent.give, dt)
+        queue = moved.queue
+        sums = PortSums(
+            queue=sums.queue + queue,
+            square=sums.square + queue * queue,
+            peak=jnp.maximum(sums.peak, queue),
+            sent=sums.sent + moved.sent,
+            marked=sums.marked + moved.sent * moved.mark,
+            paused=sums.paused,
+        )
+        state = state.replace(  # type: ignore[attr-defined]
+            step=state.step + 1,
+            flows=flows.replace(transport=senders),  # type: ignore[attr-defined]
+            pool=moved.pool,
+            level=sent.level,
+            queue=queue,
+        )
+        return state, sums, gone + jnp.stack([moved.released, moved.dropped])
+
+    def _blocked(self, state: SimState) -> Array:
+        """Flows whose way leads through a paused port: their last byte does not move."""
+        stop = jnp.append(state.paused[self.topology.n_hosts :], False)
+        bounds = self.topology.level_bounds
+        blocked = jnp.zeros(state.flows.stage.shape, bool)
+        for i, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            here = state.flows.hop[i] < high - low
+            port = jnp.where(here, low + state.flows.hop[i], bounds[-1])
+            blocked = blocked | (stop[port] & (state.flows.backlog[i] > 0))
+        return blocked
+
+    def _police(self, state: SimState, net: NetParams) -> SimState:
+        """Decide, for the next tick, which links pause and which headrooms are full."""
+        t = self.topology
+        n_links = t.n_hosts + t.n_ports
+        used = segment_sum(state.queue, jnp.asarray(t.port_switch()), t.n_switches)
+        into = jnp.asarray(t.link_switch())
+        brim = jnp.append(used >= net.buffer, False)[into]
+        if not self.pfc:
+            return state.replace(full=brim)  # type: ignore[no-any-return, attr-defined]
+        links = fl.ingress_links(state.flows, t.n_hosts, t.level_bounds)
+        ingress = segment_sum(state.flows.backlog.reshape(-1), links.reshape(-1), n_links)
+        kept = net.headroom + net.reserve
+        shared = net.buffer - segment_sum(kept, into, t.n_switches)
+        pause = pfc(
+            ingress,
+            used,
+            state.paused,
+            into,
+            jnp.maximum(shared, 0.0),
+            net.pfc_alpha,
+            net.headroom,
+            net.reserve,
+            net.resume_gap,
+        )
+        totals = state.totals
+        totals = totals.replace(  # type: ignore[attr-defined]
+            pauses=totals.pauses + pause.started.astype(jnp.int32)
+        )
+        return state.replace(  # type: ignore[no-any-return, attr-defined]
+            paused=pause.paused, full=pause.full | brim, totals=totals
+        )
+
+    def _stats(self, state: SimState, params: SimParams, sums: PortSums) -> PortStats:
+        """Turn the interval's sums into statistics, and count flows per port."""
+        n, us = self.interval_steps, self.interval_us
+        flows, bounds = state.flows, self.topology.level_bounds
+        real = state.queue.dtype
+        running = (flows.stage == fl.SENDING) & (flows.start_in <= 0)
+        live = (running | (flows.stage == fl.DRAINING)).astype(real)
+        gone = wire_bytes(flows.payload) - flows.rest_low
+        big = live * (gone - flows.rest_high * CHUNK > ELEPHANT)
+
+        def per_port(values: Array) -> Array:
+            spans = zip(flows.hop, bounds[:-1], bounds[1:], strict=True)
+            return jnp.concatenate([segment_sum(values, h, b - a) for h, a, b in spans])
+
+        n_flows, n_big = per_port(live), per_port(big)
+        sent = sums.sent
+        if self.ack_priority:
+            sent = sent + state.ack_rate * us
+        return PortStats(
+            queue=state.queue,
+            queue_mean=sums.queue / n,
+            queue_sq=sums.square / n,
+            queue_max=sums.peak,
+            tx_bytes=sent,
+            marked_bytes=sums.marked,
+            utilisation=jnp.clip(sent / (params.net.port_rate * us), 0.0, 1.0),
+            paused=sums.paused / us,
+            n_flows=n_flows,
+            n_senders=self._senders(flows, live > 0) if self.count_senders else 0.0 * n_flows,
+            n_mice=n_flows - n_big,
+            n_elephants=n_big,
+        )
+
+    def _senders(self, flows: Flows, live: Array) -> Array:
+        """Distinct source hosts of the flows that cross each port, `[P]`."""
+        bounds, n_hosts = self.topology.level_bounds, self.topology.n_hosts
+        counts = []
+        for hop, low, high in zip(flows.hop, bounds[:-1], bounds[1:], strict=True):
+            cell = jnp.where(live & (hop < high - low), hop * n_hosts + flows.src, -1)
+            size = (high - low) * n_hosts
+            seen = jnp.zeros((size,), bool).at[jnp.where(cell < 0, size, cell)].set(True, mode="drop")
+            counts.append(seen.reshape(high - low, n_hosts).sum(1))
+        return jnp.concatenate(counts).astype(flows.backlog.dtype)
+
+
+def scaled_ecn(
+    net: NetParams, kmin_kb: float, kmax_kb: float, pmax: float, base_gbps: float = 25.0
+) -> Ecn:
+    """The same setting on every port, thresholds scaled with the link rate.
+
+    Args:
+        net: the network.
+        kmin_kb: threshold where marking starts on a port of `base_gbps`, KB.
+        kmax_kb: threshold above which all is marked on a port of `base_gbps`, KB.
+        pmax: marking probability at `kmax`.
+        base_gbps: rate the thresholds are for, Gb/s.
+
+    Returns:
+        Thresholds of all ports, `[P]`.
+
+    Raises:
+        ValueError: not `0 <= kmin <= kmax` or not `0 < pmax <= 1`.
+    """
+    if not 0 <= kmin_kb <= kmax_kb:
+        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin <= kmax, in KB")
+    if not 0 < pmax <= 1:
+        raise bad_value("pmax", pmax, "a probability in (0, 1]")
+    scale = jnp.asarray(net.port_rate) / (base_gbps * GBPS)
+    return Ecn(kmin_kb * KB * scale, kmax_kb * KB * scale, jnp.full_like(scale, pmax))

@@ -1,0 +1,253 @@
+"""State, parameters and statistics of the simulator, as pytrees.
+
+Axes: `F` flow slots, `P` switch egress ports, `H` hosts, `S` switches, `L` levels, `E` edge
+switches, `K` equal-cost paths. Bytes, µs and bytes/µs throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from ecn_marl.sim.queues import Ecn
+
+
+@struct.dataclass
+class NetParams:
+    """The network's numbers; traced, so they can be randomised per episode.
+
+    Attributes:
+        port_rate: link rate of every port, bytes/µs, `[P]`.
+        port_delay: propagation delay behind every port, µs, `[P]`.
+        nic_rate: rate of every NIC, bytes/µs, `[H]`.
+        nic_delay: propagation delay from every host to its switch, µs, `[H]`.
+        buffer: shared buffer of every switch, bytes, `[S]`.
+        pfc_alpha: share of the free buffer that one ingress may take, `[H + P]`.
+        headroom: buffer set aside per ingress, bytes, `[H + P]`.
+        reserve: guaranteed buffer per ingress, bytes.
+        resume_gap: hysteresis of PFC, bytes.
+        ack_bytes: wire bytes of an ACK.
+        packet_bytes: wire bytes of a full data packet.
+        edge: edge switch of every host, `[H]`.
+        routes: ports of every path, `[E, H, K, L]`, see `Topology`.
+        n_paths: number of equal-cost paths, `[E, H]`.
+    """
+
+    port_rate: Float[Array, " ports"]
+    port_delay: Float[Array, " ports"]
+    nic_rate: Float[Array, " hosts"]
+    nic_delay: Float[Array, " hosts"]
+    buffer: Float[Array, " switches"]
+    pfc_alpha: Float[Array, " links"]
+    headroom: Float[Array, " links"]
+    reserve: Float[Array, ""]
+    resume_gap: Float[Array, ""]
+    ack_bytes: Float[Array, ""]
+    packet_bytes: Float[Array, ""]
+    edge: Int[Array, " hosts"]
+    routes: Int[Array, "edges hosts paths levels"]
+    n_paths: Int[Array, "edges hosts"]
+
+
+@struct.dataclass
+class SimParams:
+    """All traced parameters of a simulation.
+
+    Attributes:
+        net: the network.
+        transport: constants of the senders.
+        traffic: parameters of each traffic source.
+    """
+
+    net: NetParams
+    transport: Any
+    traffic: tuple[Any, ...]
+
+
+@struct.dataclass
+class Flows:
+    """The flow slots, every leaf `[F]` unless noted.
+
+    Attributes:
+        stage: 0 free, 1 sending (or about to start), 2 last byte in the network, 3 last ACK on its
+            way back, 4 done but with bytes left in the fluid upstream of the last port.
+        src: source host.
+        dst: destination host.
+        flow_id: number within a schedule, -1 for anonymous flows.
+        payload: bytes to deliver.
+        rest_high: wire bytes not yet sent, whole chunks.
+        rest_low: wire bytes not yet sent, rest; with `rest_high` exact at any size.
+        start_in: µs until the flow starts, counted down to 0.
+        start_step: substep (integer clock) of the start.
+        start_rest: µs between that substep and the start.
+        hop: local port index at each level on the way, `[L, F]`.
+        back: global port index at each level of the ACKs' way, `[L, F]`, `P` for none.
+        backlog: bytes queued at each level, `[L, F]`.
+        partial: bytes delivered of the packet in progress.
+        gate: µs until the first byte has crossed the queues (no marks before).
+        wait: forward queueing delay at the end of the last substep, µs.
+        tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.
+        after: µs from the last byte's departure at the last port's queue to its ACK's arrival,
+            queues aside.
+        rtt: feedback delay without queues, µs.
+        ideal: ideal completion time, µs.
+        back_wait: queueing delay on the ACKs' way, µs.
+        delivered: wire bytes delivered in the current tick.
+        marks: CNPs on their way, one bit per substep.
+        late_marks: CNPs further away, one bit per `SimConfig.coarse` substeps.
+        coin: state of the marking coin.
+        transport: state of the senders.
+    """
+
+    stage: Int[Array, " flows"]
+    src: Int[Array, " flows"]
+    dst: Int[Array, " flows"]
+    flow_id: Int[Array, " flows"]
+    payload: Float[Array, " flows"]
+    rest_high: Int[Array, " flows"]
+    rest_low: Float[Array, " flows"]
+    start_in: Float[Array, " flows"]
+    start_step: Int[Array, " flows"]
+    start_rest: Float[Array, " flows"]
+    hop: Int[Array, "levels flows"]
+    back: Int[Array, "levels flows"]
+    backlog: Float[Array, "levels flows"]
+    partial: Float[Array, " flows"]
+    gate: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    tail: Float[Array, " flows"]
+    after: Float[Array, " flows"]
+    rtt: Float[Array, " flows"]
+    ideal: Float[Array, " flows"]
+    back_wait: Float[Array, " flows"]
+    delivered: Float[Array, " flows"]
+    marks: UInt32[Array, " flows"]
+    late_marks: UInt32[Array, " flows"]
+    coin: UInt32[Array, " flows"]
+    transport: Any
+
+
+@struct.dataclass
+class Totals:
+    """Counters since the start; bytes are kept as whole chunks and a rest, so none is ever lost.
+
+    Attributes:
+        offered: wire bytes of all admitted flows, bytes sent again after a drop included.
+        delivered: wire bytes that left their last port.
+        dropped: wire bytes dropped (and sent again).
+        started: flows admitted.
+        finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
+        slowdown: sum of their slowdowns, `[3]`.
+        histogram: their slowdowns in log-spaced bins, `[3, bins]`.
+        deferred: flows that waited for a free slot or a place among a tick's arrivals.
+        deferred_us: sum of the time they waited, µs.
+        pauses: PFC pauses sent.
+        late_cnps: CNPs whose delay went beyond the delay line and was cut to its length.
+    """
+
+    offered: tuple[Int[Array, ""], Float[Array, ""]]
+    delivered: tuple[Int[Array, ""], Float[Array, ""]]
+    dropped: tuple[Int[Array, ""], Float[Array, ""]]
+    started: Int[Array, ""]
+    finished: Int[Array, "3"]
+    slowdown: Float[Array, "3"]
+    histogram: Int[Array, "3 bins"]
+    deferred: Int[Array, ""]
+    deferred_us: Float[Array, ""]
+    pauses: Int[Array, ""]
+    late_cnps: Int[Array, ""]
+
+
+@struct.dataclass
+class SimState:
+    """State of a simulation.
+
+    Attributes:
+        step: substeps since the start (integer clock).
+        seed: seeds paths and marking coins of the flows.
+        flows: the flow slots.
+        pool: bytes queued at each port that belong to no slot: ACKs, then data of released flows,
+            `[2, P]`.
+        ack_rate: ACK arrivals at each port, bytes/µs, `[P]`.
+        nic_acks: ACKs each host sends, bytes/µs, `[H]`.
+        level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
+        queue: backlog of each port, bytes, `[P]`.
+        paused: directed links paused by PFC (NICs first, then ports), `[H + P]`.
+        full: directed links whose headroom is full, `[H + P]`.
+        traffic: state of each traffic source.
+        totals: counters since the start.
+        fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`.
+    """
+
+    step: Int[Array, ""]
+    seed: UInt32[Array, ""]
+    flows: Flows
+    pool: Float[Array, "2 ports"]
+    ack_rate: Float[Array, " ports"]
+    nic_acks: Float[Array, " hosts"]
+    level: Float[Array, " hosts"]
+    queue: Float[Array, " ports"]
+    paused: Bool[Array, " links"]
+    full: Bool[Array, " links"]
+    traffic: tuple[Any, ...]
+    totals: Totals
+    fct_log: Float[Array, " scheduled"]
+
+
+@struct.dataclass
+class PortStats:
+    """Statistics of every port over one tuning interval, every leaf `[P]`.
+
+    Attributes:
+        queue: backlog at the end of the interval, bytes.
+        queue_mean: time mean of the backlog, bytes.
+        queue_sq: time mean of the squared backlog, bytes².
+        queue_max: largest backlog, bytes.
+        tx_bytes: bytes sent, ACKs included.
+        marked_bytes: expected bytes sent with an ECN mark.
+        utilisation: `tx_bytes` over what the link could have sent, in [0, 1].
+        paused: share of the interval in which the port was paused.
+        n_flows: flows in progress that cross the port.
+        n_senders: distinct source hosts of these flows.
+        n_mice: of these flows, those that have sent at most 1 MB.
+        n_elephants: of these flows, those that have sent more than 1 MB.
+    """
+
+    queue: Float[Array, "*batch ports"]
+    queue_mean: Float[Array, "*batch ports"]
+    queue_sq: Float[Array, "*batch ports"]
+    queue_max: Float[Array, "*batch ports"]
+    tx_bytes: Float[Array, "*batch ports"]
+    marked_bytes: Float[Array, "*batch ports"]
+    utilisation: Float[Array, "*batch ports"]
+    paused: Float[Array, "*batch ports"]
+    n_flows: Float[Array, "*batch ports"]
+    n_senders: Float[Array, "*batch ports"]
+    n_mice: Float[Array, "*batch ports"]
+    n_elephants: Float[Array, "*batch ports"]
+
+
+@struct.dataclass
+class PortSums:
+    """Running sums behind `PortStats`, every leaf `[P]`."""
+
+    queue: Float[Array, " ports"]
+    square: Float[Array, " ports"]
+    peak: Float[Array, " ports"]
+    sent: Float[Array, " ports"]
+    marked: Float[Array, " ports"]
+    paused: Float[Array, " ports"]
+
+
+__all__ = [
+    "Ecn",
+    "Flows",
+    "NetParams",
+    "PortStats",
+    "PortSums",
+    "SimParams",
+    "SimState",
+    "Totals",
+]

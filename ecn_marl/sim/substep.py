@@ -1,0 +1,248 @@
+"""One substep: senders fill the network, queues move bytes, marks travel back.
+
+The order within a substep is that of a byte: NIC (round robin), every level of queues, marking, the
+delay line of the CNPs, the rate machines. Fluid that finds empty queues crosses all levels at once;
+propagation delay is in the feedback delay and in the completion time instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.queues import Ecn, serve_level, shift_register_or, water_level
+from ecn_marl.sim.random import to_unit, xorshift
+from ecn_marl.sim.state import Flows, NetParams
+from ecn_marl.sim.traffic import CHUNK
+from ecn_marl.sim.transports import Dcqcn
+
+LAST_BYTE = 0.5
+"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
+
+
+class Tick(NamedTuple):
+    """What stays fixed within a tick.
+
+    Attributes:
+        host_capacity: bytes/µs each host may send, 0 while paused, `[H]`.
+        port_capacity: bytes each port may send per substep, 0 while paused, `[P]`.
+        ack_bytes: ACK bytes that join each port's queue per substep, `[P]`.
+        delay: feedback delay of each flow, substeps, `[F]`.
+        far: position of a new mark in the far part of the delay line, `[F]`.
+        accept: whether bytes may enter each level, `[L, F]`.
+        transport: constants of the senders.
+        ecn: thresholds, `[P]`.
+        net: the network.
+    """
+
+    host_capacity: Float[Array, " hosts"]
+    port_capacity: Float[Array, " ports"]
+    ack_bytes: Float[Array, " ports"]
+    delay: Int[Array, " flows"]
+    far: Int[Array, " flows"]
+    accept: Bool[Array, "levels flows"]
+    transport: Any
+    ecn: Ecn
+    net: NetParams
+
+
+class Sent(NamedTuple):
+    """Result of `send`: bytes into the network, which flows sent their last, when, NIC levels."""
+
+    flows: Flows
+    give: Float[Array, " flows"]
+    finished: Bool[Array, " flows"]
+    at: Float[Array, " flows"]
+    level: Float[Array, " hosts"]
+
+
+def send(
+    flows: Flows, level: Float[Array, " hosts"], tick: Tick, transport: Dcqcn, dt: float
+) -> Sent:
+    """Let every flow send, at most its rate and its share of the NIC.
+
+    A flow that starts or ends within the substep asks only for what it can send in it, so what it
+    leaves goes to the others.
+
+    Args:
+        flows: slots.
+        level: NIC levels of the last substep, bytes/µs, `[H]`.
+        tick: constants of the tick.
+        transport: the senders.
+        dt: substep, µs.
+
+    Returns:
+        Bytes sent per flow, the flows that sent their last byte, and when within the substep (µs).
+    """
+    begin = jnp.clip(flows.start_in, 0.0, dt)
+    active = (flows.stage == fl.SENDING) & (flows.start_in < dt)
+    rate = transport.rate(flows.transport)
+    demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
+    demand = jnp.where(active, demand, 0.0)
+    share, level = water_level(demand, flows.src, tick.host_capacity, level)
+    mine = share[flows.src]
+    give = jnp.minimum(demand, mine) * dt
+    finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
+    give = jnp.where(finished, flows.rest_low, give)
+    rest = flows.rest_low - give
+    give = flows.rest_low - rest
+    borrow = (flows.rest_high > 0) & (rest < CHUNK)
+    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
+    at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    flows = flows.replace(  # type: ignore[attr-defined]
+        rest_low=jnp.where(borrow, rest + CHUNK, rest),
+        rest_high=flows.rest_high - borrow,
+    )
+    return Sent(flows, give, finished, at, level)
+
+
+class Moved(NamedTuple):
+    """What the queues did in a substep.
+
+    Attributes:
+        out: bytes delivered per flow, `[F]`.
+        log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
+        wait: forward queueing delay at the end of the substep, µs, `[F]`.
+        pool: ACKs and released data left in the queues, `[2, P]`.
+        released: bytes of released flows that left.
+        dropped: bytes dropped, of all flows.
+        queue: backlog of each port, bytes, `[P]`.
+        sent: bytes sent by each port, `[P]`.
+        mark: marking probability of each port, `[P]`.
+    """
+
+    out: Float[Array, " flows"]
+    log_survival: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    pool: Float[Array, "2 ports"]
+    released: Float[Array, ""]
+    dropped: Float[Array, ""]
+    queue: Float[Array, " ports"]
+    sent: Float[Array, " ports"]
+    mark: Float[Array, " ports"]
+
+
+def forward(
+    flows: Flows,
+    pool: Float[Array, "2 ports"],
+    give: Float[Array, " flows"],
+    tick: Tick,
+    bounds: tuple[int, ...],
+) -> tuple[Flows, Moved]:
+    """Move bytes through all levels of queues.
+
+    Args:
+        flows: slots.
+        pool: ACKs and released data queued at each port, `[2, P]`.
+        give: bytes that enter the network, `[F]`.
+        tick: constants of the tick.
+        bounds: first port of each level, and one past the last.
+
+    Returns:
+        Slots with new backlogs (dropped bytes are to be sent again), and what moved.
+    """
+    x, dropped = give, jnp.zeros_like(give)
+    log_survival, wait = jnp.zeros_like(give), jnp.zeros_like(give)
+    levels, backlog = [], []
+    pool = pool.at[0].add(tick.ack_bytes)
+    for i, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        entering = jnp.where(tick.accept[i], x, 0.0)
+        dropped = dropped + (x - entering)
+        ports = slice(low, high)
+        ecn = Ecn(tick.ecn.kmin[ports], tick.ecn.kmax[ports], tick.ecn.pmax[ports])
+        served = serve_level(
+            flows.backlog[i] + entering,
+            flows.hop[i],
+            pool[:, ports],
+            tick.port_capacity[ports],
+            tick.net.port_rate[ports],
+            ecn,
+        )
+        x = served.out
+        log_survival = log_survival + served.log_survival
+        wait = wait + served.wait
+        backlog.append(served.backlog)
+        levels.append(served)
+    back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
+    flows = flows.replace(  # type: ignore[attr-defined]
+        backlog=jnp.stack(backlog),
+        rest_low=flows.rest_low + dropped,
+        stage=jnp.where(back, fl.SENDING, flows.stage),
+    )
+    return flows, Moved(
+        out=x,
+        log_survival=log_survival,
+        wait=wait,
+        pool=jnp.concatenate([s.pool for s in levels], axis=1),
+        released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
+        dropped=dropped.sum(),
+        queue=jnp.concatenate([s.queue for s in levels]),
+        sent=jnp.concatenate([s.sent for s in levels]),
+        mark=jnp.concatenate([s.mark for s in levels]),
+    )
+
+
+def mark(flows: Flows, moved: Moved, tick: Tick) -> tuple[Flows, Bool[Array, " flows"]]:
+    """Toss the marking coins and move the delay line of the CNPs.
+
+    Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
+    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
+    crossed the queues it found.
+
+    Args:
+        flows: slots.
+        moved: what the queues delivered.
+        tick: constants of the tick.
+
+    Returns:
+        Slots, and whether a CNP reaches each sender in this substep, `[F]`.
+    """
+    total = flows.partial + moved.out
+    packets = jnp.floor(total / tick.net.packet_bytes)
+    coin = xorshift(flows.coin)
+    clear = jnp.exp(-packets * moved.log_survival)
+    hit = (to_unit(coin) > clear) & (flows.gate <= 0)
+    near = tick.delay < 32
+    marks = shift_register_or(flows.marks, hit & near, tick.delay)
+    late = shift_register_or(flows.late_marks, hit & ~near, tick.far)
+    cnp = (marks & 1) == 1
+    return flows.replace(  # type: ignore[attr-defined]
+        partial=total - packets * tick.net.packet_bytes,
+        coin=coin,
+        marks=marks >> 1,
+        late_marks=late,
+    ), cnp
+
+
+def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
+    """Let a substep pass for everything that is timed per flow.
+
+    The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
+    within the substep when it is sent.
+
+    Args:
+        flows: slots.
+        moved: what the queues did.
+        sent: what the senders did.
+        dt: substep, µs.
+    """
+    found = flows.wait + (moved.wait - flows.wait) * (sent.at / dt)
+    waiting = flows.start_in >= dt
+    fresh = (flows.start_in > 0) & ~waiting
+    gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)
+    tail = jnp.where(sent.finished, found + sent.at, flows.tail) - dt
+    return flows.replace(  # type: ignore[no-any-return, attr-defined]
+        stage=jnp.where(
+            sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low < LAST_BYTE),
+            fl.DRAINING,
+            flows.stage,
+        ),
+        gate=gate,
+        tail=tail,
+        wait=moved.wait,
+        start_in=jnp.maximum(flows.start_in - dt, -dt),
+        delivered=flows.delivered + moved.out,
+    )

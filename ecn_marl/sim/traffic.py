@@ -1,0 +1,503 @@
+"""Traffic: where flows come from.
+
+A source offers, once per tick, its next `width` flows in order of their start. The simulator takes
+as many as it has room for; those not taken are offered again, so nothing is lost and a flow's start
+time (from which its FCT counts) never moves. Three sources:
+
+* `Poisson`: open-loop arrivals at a load with sizes from a measured table;
+* `Incast`: bursts of N senders to one receiver, N changing from burst to burst;
+* `Schedule`: a fixed list of flows, e.g. from a CSV file.
+
+The first two generate endlessly from a counter, at fixed memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.random import hash_bits, uniform
+
+CHUNK = float(2**18)
+"""Bytes per unit of the high part of a byte count."""
+
+PAYLOAD = 1000.0
+"""Payload of a full data packet, bytes."""
+
+HEADER = 48.0
+"""Header of a data packet, bytes."""
+
+TABLES = (
+    "WebSearch",
+    "DataMining",
+    "FbHdp",
+    "AliStorage2019",
+    "GoogleRPC2008",
+    "DataMining_ABM",
+    "DataMining_ConWeave",
+    "FacebookKV_TrafficGenerator",
+    "Hadoop_ABM",
+    "Solar2022",
+    "WebSearch_ABM",
+    "WebSearch_TrafficGenerator",
+)
+"""Names of the flow-size tables that ship with the package."""
+
+
+@struct.dataclass
+class SizeTable:
+    """A distribution of flow sizes, linear between its points.
+
+    Attributes:
+        size: payload bytes at each point, `[R]`.
+        cdf: cumulative probability at each point, from 0 to 1, `[R]`.
+        mean: mean payload, bytes.
+    """
+
+    size: Float[Array, " rows"] | np.ndarray
+    cdf: Float[Array, " rows"] | np.ndarray
+    mean: float | Float[Array, ""]
+
+
+@cache
+def size_table(name: str) -> SizeTable:
+    """Load a flow-size table that ships with the package.
+
+    Args:
+        name: one of `TABLES`; each file's first line names its source.
+
+    Raises:
+        ValueError: unknown table.
+    """
+    if name not in TABLES:
+        raise unknown_name("flow-size table", name, TABLES)
+    text = resources.files("ecn_marl.sim").joinpath("data", f"{name}.csv").read_text()
+    rows = np.loadtxt(text.splitlines(), delimiter=",", comments="#", skiprows=2)
+    return make_table(rows[:, 0], rows[:, 1])
+
+
+def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:
+    """Build a size table from points.
+
+    Args:
+        size: payload bytes, non-decreasing, `[R]`.
+        cdf: cumulative probabilities, non-decreasing, ending in 1, `[R]`.
+
+    Raises:
+        ValueError: not increasing, or not a distribution.
+    """
+    size, cdf = np.asarray(size, np.float64), np.asarray(cdf, np.float64)
+    if size.ndim != 1 or size.shape != cdf.shape or size.size < 2:
+        raise bad_value("size table", size.shape, "two equally long columns of at least 2 rows")
+    if np.any(np.diff(size) < 0) or np.any(np.diff(cdf) < 0) or size[0] < 0:
+        raise bad_value("size table", "columns", "non-decreasing sizes >= 0 and probabilities")
+    if abs(cdf[-1] - 1.0) > 1e-9 or cdf[0] < 0:
+        raise bad_value("cdf", (cdf[0], cdf[-1]), "a first value >= 0 and a last value of 1")
+    step = np.diff(cdf, prepend=0.0)
+    middle = np.concatenate([[size[0]], 0.5 * (size[1:] + size[:-1])])
+    return SizeTable(
+        size.astype(np.float32), cdf.astype(np.float32), np.float32((step * middle).sum())
+    )
+
+
+def sample_size(table: SizeTable, u: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Payload bytes (whole, at least 1) at quantiles `u`, `[M]`."""
+    return jnp.maximum(jnp.floor(jnp.interp(u, table.cdf, table.size)), 1.0)
+
+
+def wire_bytes(payload: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Bytes on the wire: payload and one header per packet, `[M]`."""
+    return payload + HEADER * jnp.ceil(payload / PAYLOAD)
+
+
+@struct.dataclass
+class Offer:
+    """The next flows of a source, in order of their start; every leaf `[M]`.
+
+    Attributes:
+        start: time from now until the flow starts, µs; negative if it is overdue.
+        src: source host.
+        dst: destination host.
+        payload: bytes to deliver.
+        wire_high: wire bytes, whole units of `CHUNK`.
+        wire_low: wire bytes beyond those.
+        path: which equal-cost path to take, -1 to choose by hash.
+        path_back: the same for ACKs.
+        flow_id: number of the flow within its source, -1 where flows are anonymous.
+        valid: whether there is such a flow.
+    """
+
+    start: Float[Array, " m"]
+    src: Int[Array, " m"]
+    dst: Int[Array, " m"]
+    payload: Float[Array, " m"]
+    wire_high: Int[Array, " m"]
+    wire_low: Float[Array, " m"]
+    path: Int[Array, " m"]
+    path_back: Int[Array, " m"]
+    flow_id: Int[Array, " m"]
+    valid: Bool[Array, " m"]
+
+
+def _anonymous(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
+    """An offer of hashed, unnumbered flows."""
+    wire = wire_bytes(payload)
+    high = jnp.maximum(jnp.floor(wire / CHUNK) - 1.0, 0.0)
+    minus = jnp.full(src.shape, -1, jnp.int32)
+    return Offer(
+        start=start,
+        src=src.astype(jnp.int32),
+        dst=dst.astype(jnp.int32),
+        payload=payload,
+        wire_high=high.astype(jnp.int32),
+        wire_low=wire - high * CHUNK,
+        path=minus,
+        path_back=minus,
+        flow_id=minus,
+        valid=valid,
+    )
+
+
+@struct.dataclass
+class PoissonParams:
+    """Parameters of `Poisson`, all traced.
+
+    Attributes:
+        load: offered payload as a share of the NICs' total rate.
+        table: flow sizes.
+    """
+
+    load: float | Float[Array, ""]
+    table: SizeTable
+
+
+@struct.dataclass
+class PoissonState:
+    """State of `Poisson`: a seed, the number of the next flow, µs until it starts."""
+
+    seed: UInt32[Array, ""]
+    count: Int[Array, ""]
+    start: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Poisson arrivals at every host, uniform destinations.
+
+    Independent Poisson processes per host, at rates proportional to the NICs, are one process whose
+    flows pick their source with these proportions; that is how it is generated.
+
+    Attributes:
+        load: default load, share of NIC rate.
+        table: name of the default flow-size table.
+        width: flows offered per tick.
+    """
+
+    load: float = 0.6
+    table: str = "WebSearch"
+    width: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the load and the table's name."""
+        if not self.load > 0:
+            raise bad_value("load", self.load, "a number > 0 (1 is the line rate of all hosts)")
+        size_table(self.table)
+
+    def default_params(self) -> PoissonParams:
+        """Traced parameters for the defaults above."""
+        return PoissonParams(np.float32(self.load), size_table(self.table))
+
+    def init(self, key: jax.Array, params: PoissonParams, nic_rate: Array) -> PoissonState:
+        """A fresh process; `key` seeds it."""
+        seed = jax.random.bits(key, (), jnp.uint32)
+        first = self._gap(params, nic_rate, seed, jnp.zeros((), jnp.int32))
+        return PoissonState(seed, jnp.zeros((), jnp.int32), first)
+
+    def _gap(self, params: PoissonParams, nic_rate: Array, seed: Array, index: Array) -> Array:
+        """Time between flow `index - 1` and flow `index`, µs."""
+        per_us = params.load * nic_rate.sum() / params.table.mean
+        return -jnp.log(uniform(seed, index, 0)) / per_us
+
+    def offer(self, state: PoissonState, params: PoissonParams, nic_rate: Array) -> Offer:
+        """The next `width` flows."""
+        index = state.count + jnp.arange(self.width, dtype=jnp.int32)
+        gaps = self._gap(params, nic_rate, state.seed, index[1:])
+        start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
+        n = nic_rate.shape[0]
+        share = jnp.cumsum(nic_rate) / nic_rate.sum()
+        src = jnp.searchsorted(share, uniform(state.seed, index, 1), method="compare_all")
+        src = jnp.minimum(src, n - 1)
+        hop = jnp.floor(uniform(state.seed, index, 2) * (n - 1)).astype(jnp.int32)
+        dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
+        payload = sample_size(params.table, uniform(state.seed, index, 3))
+        return _anonymous(start, src, dst, payload, jnp.ones((self.width,), bool))
+
+    def advance(
+        self,
+        state: PoissonState,
+        params: PoissonParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> PoissonState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        index = state.count + 1 + jnp.arange(self.width, dtype=jnp.int32)
+        gaps = self._gap(params, nic_rate, state.seed, index)
+        passed = jnp.sum(jnp.where(jnp.arange(self.width) < taken, gaps, 0.0))
+        return PoissonState(
+            state.seed, state.count + taken.astype(jnp.int32), state.start + passed - elapsed
+        )
+
+
+@struct.dataclass
+class IncastParams:
+    """Parameters of `Incast`, all traced.
+
+    Attributes:
+        load: mean load of a receiver's link; sets the time between bursts.
+        n_min: fewest senders in a burst.
+        n_max: most senders in a burst.
+        flow_bytes: payload of each sender, bytes.
+        jitter_us: the starts of a burst are spread over this time, µs.
+        receiver: index of the receiving host, -1 for a random one each burst.
+    """
+
+    load: float | Float[Array, ""]
+    n_min: float | Float[Array, ""]
+    n_max: float | Float[Array, ""]
+    flow_bytes: float | Float[Array, ""]
+    jitter_us: float | Float[Array, ""]
+    receiver: int | Int[Array, ""]
+
+
+@struct.dataclass
+class IncastState:
+    """State of `Incast`: seed, number of the burst, flows of it taken, µs until it starts."""
+
+    seed: UInt32[Array, ""]
+    burst: Int[Array, ""]
+    taken: Int[Array, ""]
+    start: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class Incast:
+    """Bursts of N senders to one receiver, N log-uniform in `[n_min, n_max]`.
+
+    The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
+    bursts are followed by longer pauses, so the load does not depend on N.
+
+    Attributes:
+        load: mean load of the receiver's link (of each, if the receiver is random).
+        n_min: fewest senders.
+        n_max: most senders.
+        flow_kb: payload per sender, KB.
+        receiver: receiving host, -1 for a random one each burst.
+        jitter_us: the starts of a burst are spread over this time, µs.
+        width: flows offered per tick; a burst larger than that starts over several ticks.
+    """
+
+    load: float = 0.8
+    n_min: int = 2
+    n_max: int = 16
+    flow_kb: float = 500.0
+    receiver: int = 0
+    jitter_us: float = 0.0
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        if not self.load > 0:
+            raise bad_value("load", self.load, "a number > 0 (1 fills the receiver's link)")
+        if not 1 <= self.n_min <= self.n_max:
+            raise bad_value("n_min, n_max", (self.n_min, self.n_max), "1 <= n_min <= n_max")
+        if not self.flow_kb > 0:
+            raise bad_value("flow_kb", self.flow_kb, "a size > 0 KB")
+
+    def default_params(self) -> IncastParams:
+        """Traced parameters for the defaults above."""
+        return IncastParams(
+            load=np.float32(self.load),
+            n_min=np.float32(self.n_min),
+            n_max=np.float32(self.n_max),
+            flow_bytes=np.float32(self.flow_kb * 1000.0),
+            jitter_us=np.float32(self.jitter_us),
+            receiver=np.int32(self.receiver),
+        )
+
+    def init(self, key: jax.Array, params: IncastParams, nic_rate: Array) -> IncastState:
+        """A fresh process; `key` seeds it. The first burst starts at once."""
+        zero = jnp.zeros((), jnp.int32)
+        seed = jax.random.bits(key, (), jnp.uint32)
+        return IncastState(seed, zero, zero, jnp.zeros((), jnp.float32))
+
+    def _size(self, state: IncastState, params: IncastParams) -> Array:
+        """Senders of the current burst."""
+        u = uniform(state.seed, state.burst, 0)
+        low, high = jnp.log(params.n_min), jnp.log(params.n_max + 1.0)
+        n = jnp.floor(jnp.exp(low + u * (high - low))).astype(jnp.int32)
+        return jnp.clip(n, jnp.int32(params.n_min), jnp.int32(params.n_max))
+
+    def offer(self, state: IncastState, params: IncastParams, nic_rate: Array) -> Offer:
+        """What is left of the current burst, at most `width` flows."""
+        n_hosts = nic_rate.shape[0]
+        number = state.taken + jnp.arange(self.width, dtype=jnp.int32)
+        anyone = (hash_bits(state.seed, state.burst, 1) % jnp.uint32(n_hosts)).astype(jnp.int32)
+        receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
+        shift = (hash_bits(state.seed, state.burst, 2) % jnp.uint32(n_hosts - 1)).astype(jnp.int32)
+        src = (receiver + 1 + (shift + number) % (n_hosts - 1)) % n_hosts
+        size = self._size(state, params)
+        coin = uniform(state.seed, state.burst * 4096 + number, 3)
+        late = params.jitter_us * (number + coin) / size
+        return _anonymous(
+            state.start + late,
+            src,
+            jnp.broadcast_to(receiver, src.shape),
+            jnp.broadcast_to(jnp.asarray(params.flow_bytes, jnp.float32), src.shape),
+            number < size,
+        )
+
+    def advance(
+        self,
+        state: IncastState,
+        params: IncastParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> IncastState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        size = self._size(state, params)
+        total = state.taken + taken.astype(jnp.int32)
+        over = total >= size
+        receivers = jnp.where(jnp.asarray(params.receiver) < 0, nic_rate.shape[0], 1)
+        rate = params.load * nic_rate.mean() * receivers
+        mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
+        gap = -jnp.log(uniform(state.seed, state.burst, 4)) * mean_gap
+        return IncastState(
+            seed=state.seed,
+            burst=state.burst + over,
+            taken=jnp.where(over, 0, total),
+            start=state.start + jnp.where(over, gap, 0.0) - elapsed,
+        )
+
+
+@struct.dataclass
+class ScheduleParams:
+    """A fixed list of flows sorted by start, every leaf `[N]`; see `schedule`."""
+
+    start_step: Int[Array, " n"] | np.ndarray
+    start_rest: Float[Array, " n"] | np.ndarray
+    src: Int[Array, " n"] | np.ndarray
+    dst: Int[Array, " n"] | np.ndarray
+    payload: Float[Array, " n"] | np.ndarray
+    wire_high: Int[Array, " n"] | np.ndarray
+    wire_low: Float[Array, " n"] | np.ndarray
+    path: Int[Array, " n"] | np.ndarray
+    path_back: Int[Array, " n"] | np.ndarray
+
+
+@struct.dataclass
+class ScheduleState:
+    """State of `Schedule`: the next flow and the current substep (an integer clock)."""
+
+    next: Int[Array, ""]
+    step: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A fixed list of flows.
+
+    Attributes:
+        dt_us: substep that the start times are split by; must be that of the simulator.
+        width: flows offered per tick.
+    """
+
+    dt_us: float
+    width: int
+
+    def default_params(self) -> ScheduleParams:
+        """A schedule has no default list."""
+        raise bad_value("schedule", None, "a list of flows: see ecn_marl.sim.traffic.schedule")
+
+    def init(self, key: jax.Array, params: ScheduleParams, nic_rate: Array) -> ScheduleState:
+        """Start at the first flow."""
+        zero = jnp.zeros((), jnp.int32)
+        return ScheduleState(zero, zero)
+
+    def offer(self, state: ScheduleState, params: ScheduleParams, nic_rate: Array) -> Offer:
+        """The next `width` flows of the list."""
+        index = state.next + jnp.arange(self.width, dtype=jnp.int32)
+        n = params.src.shape[0]
+        rows: Any = jax.tree.map(lambda x: jnp.asarray(x)[jnp.minimum(index, n - 1)], params)
+        start = (rows.start_step - state.step).astype(jnp.float32) * self.dt_us + rows.start_rest
+        return Offer(
+            start=start,
+            src=rows.src,
+            dst=rows.dst,
+            payload=rows.payload,
+            wire_high=rows.wire_high,
+            wire_low=rows.wire_low,
+            path=rows.path,
+            path_back=rows.path_back,
+            flow_id=index,
+            valid=index < n,
+        )
+
+    def advance(
+        self,
+        state: ScheduleState,
+        params: ScheduleParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> ScheduleState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        steps = jnp.int32(round(elapsed / self.dt_us))
+        return ScheduleState(state.next + taken.astype(jnp.int32), state.step + steps)
+
+
+def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
+    """Turn columns of flows into the arrays of a `Schedule`.
+
+    Args:
+        flows: columns `src`, `dst`, `size_B` (payload bytes), `start_ns`, sorted by start, and
+            optionally `spine_data`, `spine_ack` (path index, -1 for none given), each `[N]`.
+        dt_us: substep of the simulator, µs.
+
+    Returns:
+        The schedule's traced parameters.
+    """
+    size = np.asarray(flows["size_B"], np.int64)
+    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    high = np.maximum(wire // int(CHUNK) - 1, 0)
+    start = np.asarray(flows["start_ns"], np.float64) / 1e3
+    step = np.floor(start / dt_us)
+    none = np.full(size.shape, -1, np.int32)
+    return ScheduleParams(
+        start_step=step.astype(np.int32),
+        start_rest=(start - step * dt_us).astype(np.float32),
+        src=np.asarray(flows["src"], np.int32),
+        dst=np.asarray(flows["dst"], np.int32),
+        payload=size.astype(np.float32),
+        wire_high=high.astype(np.int32),
+        wire_low=(wire - high * int(CHUNK)).astype(np.float32),
+        path=np.asarray(flows.get("spine_data", none), np.int32),
+        path_back=np.asarray(flows.get("spine_ack", none), np.int32),
+    )
+
+
+def widest_tick(start_ns: np.ndarray, tick_us: float, limit: int) -> int:
+    """Largest number of flows that start within one tick, at most `limit`."""
+    ticks = np.floor(np.asarray(start_ns, np.float64) / (1e3 * tick_us)).astype(np.int64)
+    return int(min(np.unique(ticks, return_counts=True)[1].max(), limit))

@@ -1,0 +1,299 @@
+"""DCQCN reaction point as NICs implement it: timers, sampled CNPs (Zhu et al., SIGCOMM'15, §3).
+
+The rate machine of each flow is driven by single CNPs:
+
+* a CNP seen within a decrease interval cuts the rate by `alpha / 2`; the target rate moves to the
+  rate before the cut only if an increase happened since the last one (or always, if clamped);
+* `alpha` is an average, over alpha intervals, of whether a CNP arrived;
+* an increase timer, restarted by each cut, and a byte counter drive fast recovery, additive and
+  hyper increase.
+
+The first CNP does not cut: it starts the timers, and the first cut follows one decrease interval
+later (unless `cut_at_first_cnp`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value, unknown_name
+
+MBPS = 0.125
+"""Bytes per microsecond in one Mb/s."""
+
+
+@struct.dataclass
+class DcqcnParams:
+    """Constants of the rate machine; all traced, so they can differ between environments.
+
+    Attributes:
+        decrease_us: interval at which a received CNP cuts the rate, µs.
+        alpha_us: interval of the alpha update, µs.
+        g: weight of a new sample in alpha.
+        increase_us: increase timer, µs.
+        byte_counter: bytes sent per increase event, `inf` for none.
+        recovery_steps: increase events in fast recovery.
+        ai: additive increase of the target, bytes/µs.
+        hai: hyper increase of the target, bytes/µs.
+        min_rate: smallest rate, bytes/µs.
+        alpha_init: alpha at the first CNP.
+        clamp_target: 1 to move the target at each cut, 0 to keep it over back-to-back cuts.
+        cut_at_first_cnp: 1 if the first CNP cuts at once, 0 if it only starts the timers.
+    """
+
+    decrease_us: float | Float[Array, ""]
+    alpha_us: float | Float[Array, ""]
+    g: float | Float[Array, ""]
+    increase_us: float | Float[Array, ""]
+    byte_counter: float | Float[Array, ""]
+    recovery_steps: float | Float[Array, ""]
+    ai: float | Float[Array, ""]
+    hai: float | Float[Array, ""]
+    min_rate: float | Float[Array, ""]
+    alpha_init: float | Float[Array, ""] = 1.0
+    clamp_target: float | Float[Array, ""] = 0.0
+    cut_at_first_cnp: float | Float[Array, ""] = 0.0
+
+
+def _preset(
+    td: float,
+    ta: float,
+    g: float,
+    ti: float,
+    counter: float,
+    f: int,
+    ai: float,
+    hai: float,
+    low: float,
+    **more: float,
+) -> DcqcnParams:
+    """Rates in Mb/s, times in µs."""
+    return DcqcnParams(
+        td, ta, g, ti, counter, float(f), ai * MBPS, hai * MBPS, low * MBPS, **more
+    )
+
+
+PRESETS: dict[str, DcqcnParams] = {
+    # Zhu et al., SIGCOMM'15, §5 and Table 14; hyper increase and minimum rate, which the paper does
+    # not state, as in its authors' simulator.
+    "paper": _preset(
+        50, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100, clamp_target=1.0, cut_at_first_cnp=1.0
+    ),
+    # NVIDIA ConnectX-4 and later, firmware defaults.
+    "mellanox": _preset(
+        4, 1, 1 - 1019 / 1024, 300, 32767, 1, 5, 50, 1, alpha_init=1023 / 1024
+    ),
+    # The three profiles of the HPCC simulator (Li et al., SIGCOMM'19) at 25 Gb/s.
+    "hpcc-run": _preset(4, 1, 1 / 256, 300, math.inf, 1, 5, 50, 100),
+    "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
+    "hpcc-config": _preset(4, 1, 1 / 256, 900, math.inf, 1, 50, 100, 100),
+}
+
+
+def preset(name: str, **overrides: float) -> DcqcnParams:
+    """Constants of a named preset, some of them replaced.
+
+    Args:
+        name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper` or `hpcc-config`.
+        **overrides: fields of `DcqcnParams` in its units (µs, bytes, bytes/µs).
+
+    Raises:
+        ValueError: unknown preset or field, or a value out of range.
+    """
+    if name not in PRESETS:
+        raise unknown_name("DCQCN preset", name, PRESETS)
+    fields = DcqcnParams.__dataclass_fields__
+    for field, value in overrides.items():
+        if field not in fields:
+            raise unknown_name("DCQCN constant", field, fields)
+        zero_ok = field in ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps")
+        if not (value >= 0 if zero_ok else value > 0):
+            raise bad_value(field, value, "a number >= 0" if zero_ok else "a number > 0")
+    return PRESETS[name].replace(**overrides)  # type: ignore[no-any-return, attr-defined]
+
+
+@struct.dataclass
+class DcqcnState:
+    """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs."""
+
+    rate: Float[Array, " flows"]
+    target: Float[Array, " flows"]
+    line: Float[Array, " flows"]
+    alpha: Float[Array, " flows"]
+    to_decrease: Float[Array, " flows"]
+    to_alpha: Float[Array, " flows"]
+    to_increase: Float[Array, " flows"]
+    to_count: Float[Array, " flows"]
+    timer_stage: Int[Array, " flows"]
+    count_stage: Int[Array, " flows"]
+    seen: Bool[Array, " flows"]
+    cnp_decrease: Bool[Array, " flows"]
+    cnp_alpha: Bool[Array, " flows"]
+
+
+@dataclass(frozen=True)
+class Dcqcn:
+    """DCQCN senders with timers and sampled CNPs.
+
+    Attributes:
+        name: preset that `default_params` returns.
+        byte_counter: whether a byte counter is simulated (static, it costs time).
+    """
+
+    name: str = "hpcc-paper"
+    byte_counter: bool = False
+
+    @staticmethod
+    def of(name: str, params: DcqcnParams | None = None) -> Dcqcn:
+        """Senders for a preset (`byte_counter` follows from it, or from `params` if given)."""
+        constants = preset(name) if params is None else params
+        return Dcqcn(name, bool(math.isfinite(float(constants.byte_counter))))
+
+    def default_params(self) -> DcqcnParams:
+        """Constants of the named preset."""
+        return preset(self.name)
+
+    def init(self, slots: int, dtype: jnp.dtype = jnp.float32) -> DcqcnState:  # type: ignore[assignment]
+        """State of `slots` idle flows."""
+        zero = jnp.zeros((slots,), dtype)
+        stage = jnp.zeros((slots,), jnp.int32)
+        no = jnp.zeros((slots,), bool)
+        return DcqcnState(
+            zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no
+        )
+
+    def start(
+        self,
+        state: DcqcnState,
+        params: DcqcnParams,
+        new: Bool[Array, " flows"],
+        line: Float[Array, " flows"],
+    ) -> DcqcnState:
+        """Start flows at line rate in the slots `new`; `line` is the NIC rate, bytes/µs."""
+
+        def put(value: Array | float, old: Array) -> Array:
+            return jnp.where(new, value, old).astype(old.dtype)
+
+        return DcqcnState(
+            rate=put(line, state.rate),
+            target=put(line, state.target),
+            line=put(line, state.line),
+            alpha=put(params.alpha_init, state.alpha),
+            to_decrease=put(params.decrease_us, state.to_decrease),
+            to_alpha=put(params.alpha_us, state.to_alpha),
+            to_increase=put(jnp.inf, state.to_increase),
+            to_count=put(params.byte_counter, state.to_count),
+            timer_stage=put(0, state.timer_stage),
+            count_stage=put(0, state.count_stage),
+            seen=put(False, state.seen),
+            cnp_decrease=put(False, state.cnp_decrease),
+            cnp_alpha=put(False, state.cnp_alpha),
+        )
+
+    def rate(self, state: DcqcnState) -> Float[Array, " flows"]:
+        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        return state.rate
+
+    def update(
+        self,
+        state: DcqcnState,
+        params: DcqcnParams,
+        cnp: Bool[Array, " flows"],
+        sent: Float[Array, " flows"],
+        dt: float,
+    ) -> DcqcnState:
+        """Advance all rate machines by one substep.
+
+        Args:
+            state: rate machines.
+            params: constants.
+            cnp: whether a CNP reached the sender in this substep, `[F]`.
+            sent: bytes sent in this substep, `[F]`.
+            dt: substep, µs.
+
+        Returns:
+            The new state.
+        """
+        eps = 1e-3 * dt
+        first = cnp & ~state.seen
+        seen = state.seen | cnp
+        running = state.seen
+        alpha, to_alpha, cnp_alpha = self._alpha(state, params, cnp, dt, eps)
+
+        to_decrease = jnp.where(running, state.to_decrease - dt, state.to_decrease)
+        check = running & (to_decrease <= eps)
+        pending = state.cnp_decrease | cnp
+        cut = (check & pending) | (first & (jnp.asarray(params.cut_at_first_cnp) > 0))
+        to_decrease = jnp.where(check, to_decrease + params.decrease_us, to_decrease)
+        raised = (state.timer_stage > 0) | (state.count_stage > 0)
+        move = cut & (raised | (jnp.asarray(params.clamp_target) > 0))
+        target = jnp.where(move, state.rate, state.target)
+        cut_rate = jnp.maximum(state.rate * (1.0 - 0.5 * alpha), params.min_rate)
+        rate = jnp.where(cut, cut_rate, state.rate)
+
+        to_increase = state.to_increase - dt
+        tick = ~cut & (to_increase <= eps)
+        to_increase = jnp.where(tick, to_increase + params.increase_us, to_increase)
+        to_increase = jnp.where(cut, params.increase_us, to_increase)
+        timer_stage, count_stage = state.timer_stage, state.count_stage
+        to_count, count = state.to_count, jnp.zeros_like(tick)
+        if self.byte_counter:
+            to_count = jnp.where(running, to_count - sent, to_count)
+            count = ~cut & running & (to_count <= 0)
+            to_count = jnp.where(count, to_count + params.byte_counter, to_count)
+            to_count = jnp.where(cut, params.byte_counter, to_count)
+        up = tick | count
+        rise = self._rise(timer_stage, count_stage, params)
+        target = jnp.where(up, jnp.minimum(target + rise, state.line), target)
+        rate = jnp.where(up, 0.5 * (rate + target), rate)
+        return state.replace(  # type: ignore[no-any-return, attr-defined]
+            rate=rate,
+            target=target,
+            alpha=alpha,
+            to_decrease=to_decrease,
+            to_alpha=to_alpha,
+            to_increase=to_increase,
+            to_count=to_count,
+            timer_stage=jnp.where(cut, 0, timer_stage + tick),
+            count_stage=jnp.where(cut, 0, count_stage + count),
+            seen=seen,
+            cnp_decrease=pending & ~check & ~cut,
+            cnp_alpha=cnp_alpha,
+        )
+
+    def _alpha(
+        self,
+        state: DcqcnState,
+        params: DcqcnParams,
+        cnp: Bool[Array, " flows"],
+        dt: float,
+        eps: float,
+    ) -> tuple[Array, Array, Array]:
+        """Average of CNP presence over alpha intervals; several may end within one substep.
+
+        The CNP that starts the machine belongs to no alpha interval.
+        """
+        left = state.to_alpha - dt
+        ended = jnp.where(state.seen, jnp.ceil((eps - left) / params.alpha_us), 0.0)
+        ended = jnp.maximum(ended, 0.0)
+        had = state.cnp_alpha | (cnp & state.seen)
+        # (1 - g)^n to second order in g: exact for n <= 2, and g is 1/256 or so.
+        keep = 1.0 - ended * params.g * (1.0 - 0.5 * (ended - 1.0) * params.g)
+        alpha = state.alpha * keep + jnp.where(had & (ended > 0), params.g, 0.0)
+        to_alpha = jnp.where(state.seen, left + ended * params.alpha_us, state.to_alpha)
+        return alpha, to_alpha, had & (ended == 0)
+
+    def _rise(
+        self, timer: Int[Array, " flows"], count: Int[Array, " flows"], params: DcqcnParams
+    ) -> Float[Array, " flows"]:
+        """Increase of the target: none in fast recovery, then additive, then hyper."""
+        low, high = timer, timer
+        if self.byte_counter:
+            low, high = jnp.minimum(timer, count), jnp.maximum(timer, count)
+        rise = jnp.where(high < params.recovery_steps, 0.0, params.ai)
+        return jnp.where(low > params.recovery_steps, params.hai, rise)
