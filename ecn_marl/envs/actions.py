@@ -1,0 +1,477 @@
+"""Actions: how an agent's choice becomes the ECN setting (Kmin, Kmax, Pmax) of its port.
+
+Three codecs, one interface (`ActionCodec`):
+
+    multidiscrete   [3] indices   Kmin = E(n), Kmax = E(n + 1 + gap), Pmax from a list
+    discrete        []  index     one entry of a list of whole settings
+    box             [3] reals     log-scaled Kmin, Kmax / Kmin and Pmax
+
+with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are given in KB
+(1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
+Kmin < Kmax holds for every action.
+
+Where the papers are silent or at odds, and what is done here:
+
+* ACC and PET set alpha to 20, so that their smallest Kmin is four times that of the DCQCN setting
+  SECN1 and even their smallest Kmax cannot follow it. The default is 5 KB; pass `alpha_kb=20` for
+  theirs.
+* PET keeps Kmin below Kmax by no stated rule. Kmax is chosen by its distance from Kmin, cut at the
+  largest E(n): every index is valid and needs no mask (81 pairs of indices for 45 settings).
+* ACC's Pmax list is {1 %, 5 %, ..., 100 %}, PET's has steps of 5 %. The default is 0.01 and the
+  twenty steps of 5 %: it holds PET's list, and SECN1 marks with 1 %, five times below its smallest.
+* ACC's Kmax are "1 MB, 2 MB, ..." and its template of settings is not published. The list of
+  `discrete` is ours: the named static settings, then a grid.
+
+`decode` is traced and clips indices and reals into range; `check` is for values that come from
+outside and raises instead.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.topology import KB
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class EcnSetting(NamedTuple):
+    """One RED/ECN setting of a 25 Gb/s port."""
+
+    kmin_kb: float
+    """Queue at which marking starts, KB."""
+    kmax_kb: float
+    """Queue above which every packet is marked, KB."""
+    pmax: float
+    """Marking probability at kmax, in (0, 1]."""
+
+    def scaled(self, port_scale: Float[Array, " agents"]) -> Ecn:
+        """The setting on ports of the given rates / 25 Gb/s, as arrays in bytes."""
+        return Ecn(
+            kmin=np.float32(self.kmin_kb * KB) * port_scale,
+            kmax=np.float32(self.kmax_kb * KB) * port_scale,
+            pmax=jnp.full_like(port_scale, self.pmax),
+        )
+
+
+STATIC_ECN: dict[str, EcnSetting] = {
+    "secn1": EcnSetting(5.0, 200.0, 0.01),
+    "secn2": EcnSetting(100.0, 400.0, 0.2),
+    "dctcp": EcnSetting(75.0, 75.001, 1.0),
+}
+"""Static settings by name.
+
+`secn1`: DCQCN (Zhu et al., SIGCOMM'15); Pmax 1 % after its authors' stability analysis.
+`secn2`: HPCC's setting for DCQCN (Li et al., SIGCOMM'19), a cloud provider's; Pmax 20 %.
+`dctcp`: marks every packet above 30 KB per 10 Gb/s (Alizadeh et al., SIGCOMM'10). A step, written
+as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
+"""
+
+
+def parse_ecn(spec: str) -> EcnSetting:
+    """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
+
+    Raises:
+        ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
+            or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
+    """
+    name = spec.strip().lower()
+    if name in STATIC_ECN:
+        return STATIC_ECN[name]
+    parts = name.split(",")
+    if len(parts) == 1 and not name[:1].isdigit():
+        raise unknown_name("ECN setting", spec, tuple(STATIC_ECN))
+    try:
+        kmin, kmax, pmax = (float(part) for part in parts)
+    except ValueError:
+        form = "KMIN,KMAX,PMAX (KB, KB, probability) such as 5,200,0.01"
+        raise bad_value("ecn", spec, f"{form}, or one of {', '.join(STATIC_ECN)}") from None
+    return checked_setting((kmin, kmax, pmax), "ecn")
+
+
+def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
+    """Checks 0 < Kmin < Kmax and 0 < Pmax <= 1; thresholds in KB.
+
+    Raises:
+        ValueError: naming `field`, the setting, and what is allowed.
+    """
+    if len(setting) != 3:
+        raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
+    kmin, kmax, pmax = (float(value) for value in setting)
+    if not (0.0 < kmin < math.inf and np.float32(kmin) < np.float32(kmax) < math.inf):
+        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), "0 < Kmin < Kmax (KB)")
+    if not 0.0 < pmax <= 1.0:
+        raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
+    return EcnSetting(kmin, kmax, pmax)
+
+
+def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
+    """A static setting on every port.
+
+    Args:
+        spec: what `parse_ecn` reads, e.g. `secn1` or `5,200,0.01`.
+        port_scale: port rate / 25 Gb/s.
+
+    Returns:
+        Thresholds in bytes, [agents].
+
+    Raises:
+        ValueError: if the setting cannot be read or is not allowed.
+    """
+    return parse_ecn(spec).scaled(port_scale)
+
+
+class ActionCodec(ABC):
+    """What every action codec does. Codecs are frozen dataclasses: hashable, static under jit."""
+
+    name: ClassVar[str]
+    components: ClassVar[tuple[str, ...]]
+    """What the entries of one agent's action mean; empty for a scalar."""
+    dtype: ClassVar[Any]
+    """numpy dtype of actions: int32 or float32."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one agent's action: actions are arrays [agents, *shape]."""
+        return (len(self.components),) if self.components else ()
+
+    @abstractmethod
+    def decode(self, action: Array, port_scale: Float[Array, " agents"]) -> Ecn:
+        """ECN settings of all ports, bytes, [agents]; values out of range are clipped."""
+
+    @abstractmethod
+    def sample(self, key: PRNGKeyArray, num_agents: int) -> Array:
+        """Uniformly random actions of all agents, [agents, *shape]."""
+
+    @abstractmethod
+    def encode(self, kmin_kb: float, kmax_kb: float, pmax: float) -> np.ndarray:
+        """One agent's action whose setting is nearest (log distance) to a 25 Gb/s setting."""
+
+    @abstractmethod
+    def gymnasium_space(self) -> gymnasium.Space[Any]:
+        """A new gymnasium space of one agent's actions."""
+
+    @abstractmethod
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest allowed entries, each of one agent's shape."""
+
+    def check(self, action: Any, num_agents: int) -> np.ndarray:
+        """Checks the actions of all agents that come from outside.
+
+        Args:
+            action: array-like [agents, *shape], of any integer dtype for discrete codecs, of any
+                floating dtype for `box`.
+            num_agents: number of agents.
+
+        Returns:
+            The actions as a numpy array of the codec's dtype.
+
+        Raises:
+            ValueError: naming the entry, its value and what is allowed, if the shape, the dtype or
+                a value is wrong.
+        """
+        try:
+            array = np.asarray(action)
+        except ValueError:
+            array = np.empty((), dtype=object)
+        want = (num_agents, *self.shape)
+        kinds, allowed = ("iu", "an integer") if self.dtype is np.int32 else ("f", "a float")
+        if array.dtype.kind not in kinds:
+            found = "ragged or not numeric" if array.dtype.kind == "O" else str(array.dtype)
+            raise bad_value("action dtype", found, f"{allowed} dtype for {self.name} actions")
+        if array.shape != want:
+            raise bad_value("action shape", array.shape, f"{want} for {self.name} actions")
+        low, high = self._limits()
+        wrong = ~((array >= low) & (array <= high))
+        if wrong.any():
+            where = tuple(int(i) for i in np.argwhere(wrong)[0])
+            part = f", {self.components[where[1]]}" if self.components else ""
+            limits = f"[{low[where[1:]].item()}, {high[where[1:]].item()}]"
+            raise bad_value(f"action of port_{where[0]}{part}", array[where].item(), limits)
+        checked: np.ndarray = array.astype(self.dtype)
+        return checked
+
+    def describe(self, action: Any) -> EcnSetting:
+        """The setting that one agent's action means on a 25 Gb/s port, to six digits.
+
+        Returns:
+            Kmin and Kmax in KB, Pmax.
+
+        Raises:
+            ValueError: if the action is not one of the codec's.
+        """
+        batch = self.check([action], 1)
+        ecn = self.decode(jnp.asarray(batch), jnp.ones(1, jnp.float32))
+        values = (float(ecn.kmin[0]) / KB, float(ecn.kmax[0]) / KB, float(ecn.pmax[0]))
+        return EcnSetting(*(float(f"{value:.6g}") for value in values))
+
+
+def _log_distance(settings: np.ndarray, setting: tuple[float, ...]) -> np.ndarray:
+    """Squared distance of the logarithms of rows of values to one row of values."""
+    gap = np.log(settings) - np.log(np.asarray(setting))
+    return np.asarray(np.sum(gap**2, axis=-1))
+
+
+PMAX_LEVELS = (0.01, *(round(0.05 * i, 2) for i in range(1, 21)))
+"""ACC's marking probabilities: 1 %, then steps of 5 % up to 100 %."""
+
+
+@dataclass(frozen=True)
+class MultiDiscreteAction(ActionCodec):
+    """Three indices per agent, int32 [3]: n, gap and an entry of the Pmax list.
+
+    Kmin = E(n) and Kmax = E(min(n + 1 + gap, levels - 1)), E(n) = alpha_kb 2^n KB.
+
+    Attributes:
+        alpha_kb: E(0), KB. 5 as in SECN1; 20 is PET's and ACC's; 6.25 has SECN2 exactly.
+        levels: number of thresholds E(0) .. E(levels - 1), 2 to 24; PET recommends n in [0, 9].
+        pmax: allowed marking probabilities, increasing.
+    """
+
+    name: ClassVar[str] = "multidiscrete"
+    components: ClassVar[tuple[str, ...]] = ("kmin", "gap", "pmax")
+    dtype: ClassVar[Any] = np.int32
+
+    alpha_kb: float = 5.0
+    levels: int = 10
+    pmax: tuple[float, ...] = PMAX_LEVELS
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        if not 0.0 < self.alpha_kb < math.inf:
+            raise bad_value("alpha_kb", self.alpha_kb, "a number of KB above 0")
+        if not isinstance(self.levels, int) or not 2 <= self.levels <= 24:
+            raise bad_value("levels", self.levels, "a whole number in [2, 24]")
+        pmax = tuple(float(p) for p in self.pmax)
+        rising = all(a < b for a, b in pairwise((0.0, *pmax)))
+        if not pmax or not rising or not pmax[-1] <= 1.0:
+            raise bad_value("pmax", self.pmax, "increasing probabilities in (0, 1]")
+        object.__setattr__(self, "pmax", pmax)
+
+    @property
+    def nvec(self) -> tuple[int, int, int]:
+        """Number of choices of n, gap and Pmax."""
+        return (self.levels - 1, self.levels - 1, len(self.pmax))
+
+    def _thresholds(self) -> np.ndarray:
+        """E(0) .. E(levels - 1), KB."""
+        return self.alpha_kb * 2.0 ** np.arange(self.levels)
+
+    def decode(self, action: Int[Array, "agents 3"], port_scale: Float[Array, " agents"]) -> Ecn:
+        """ECN settings of all ports, bytes; indices out of range are clipped."""
+        index = jnp.clip(action, 0, np.asarray(self.nvec, np.int32) - 1)
+        low = index[:, 0]
+        high = jnp.minimum(low + 1 + index[:, 1], self.levels - 1)
+        table = jnp.asarray(self._thresholds() * KB, jnp.float32)
+        pmax = jnp.asarray(self.pmax, jnp.float32)[index[:, 2]]
+        return Ecn(kmin=table[low] * port_scale, kmax=table[high] * port_scale, pmax=pmax)
+
+    def sample(self, key: PRNGKeyArray, num_agents: int) -> Int[Array, "agents 3"]:
+        """Uniformly random indices."""
+        nvec = np.asarray(self.nvec, np.int32)
+        return jax.random.randint(key, (num_agents, 3), 0, nvec, jnp.int32)
+
+    def encode(self, kmin_kb: float, kmax_kb: float, pmax: float) -> np.ndarray:
+        """Indices of the nearest setting, int32 [3]; of several, those with the smallest gap."""
+        kmin_kb, kmax_kb, pmax = checked_setting((kmin_kb, kmax_kb, pmax), "setting")
+        table = self._thresholds()
+        pairs = [(n, m) for n in range(self.levels - 1) for m in range(n + 1, self.levels)]
+        far = _log_distance(table[np.asarray(pairs)], (kmin_kb, kmax_kb))
+        n, m = pairs[int(np.argmin(far))]
+        level = int(np.argmin(_log_distance(np.asarray(self.pmax)[:, None], (pmax,))))
+        return np.asarray((n, m - n - 1, level), np.int32)
+
+    def gymnasium_space(self) -> gymnasium.spaces.MultiDiscrete:
+        """A new `MultiDiscrete` of one agent's actions."""
+        from gymnasium import spaces
+
+        return spaces.MultiDiscrete(np.asarray(self.nvec))
+
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(3, np.int64), np.asarray(self.nvec) - 1
+
+
+def _default_template() -> tuple[EcnSetting, ...]:
+    """The named settings, then Kmin of 5 .. 320 KB, Kmax = 4 Kmin, each with three Pmax."""
+    grid = product((5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0), (0.05, 0.2, 1.0))
+    return (*STATIC_ECN.values(), *(EcnSetting(k, 4.0 * k, p) for k, p in grid))
+
+
+@dataclass(frozen=True)
+class DiscreteAction(ActionCodec):
+    """One index per agent, int32 scalar: an entry of a list of settings.
+
+    Attributes:
+        template: settings (Kmin KB, Kmax KB, Pmax) of a 25 Gb/s port. The default has 24:
+            `secn1` (0), `secn2` (1), `dctcp` (2), then Kmin 5, 10, .. 320 KB with Kmax = 4 Kmin
+            (the ratio of SECN2) and Pmax 0.05, 0.2, 1.
+    """
+
+    name: ClassVar[str] = "discrete"
+    components: ClassVar[tuple[str, ...]] = ()
+    dtype: ClassVar[Any] = np.int32
+
+    template: tuple[tuple[float, float, float], ...] = _default_template()
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if not self.template:
+            raise bad_value("template", self.template, "at least one setting")
+        rows = enumerate(self.template)
+        checked = tuple(checked_setting(tuple(row), f"template[{i}]") for i, row in rows)
+        object.__setattr__(self, "template", checked)
+
+    @property
+    def n(self) -> int:
+        """Number of settings."""
+        return len(self.template)
+
+    def decode(self, action: Int[Array, " agents"], port_scale: Float[Array, " agents"]) -> Ecn:
+        """ECN settings of all ports, bytes; indices out of range are clipped."""
+        table = np.asarray(self.template) * np.asarray((KB, KB, 1.0))
+        row = jnp.asarray(table, jnp.float32)[jnp.clip(action, 0, self.n - 1)]
+        return Ecn(kmin=row[:, 0] * port_scale, kmax=row[:, 1] * port_scale, pmax=row[:, 2])
+
+    def sample(self, key: PRNGKeyArray, num_agents: int) -> Int[Array, " agents"]:
+        """Uniformly random indices."""
+        return jax.random.randint(key, (num_agents,), 0, self.n, jnp.int32)
+
+    def encode(self, kmin_kb: float, kmax_kb: float, pmax: float) -> np.ndarray:
+        """Index of the nearest setting, int32 scalar."""
+        setting = checked_setting((kmin_kb, kmax_kb, pmax), "setting")
+        return np.asarray(np.argmin(_log_distance(np.asarray(self.template), setting)), np.int32)
+
+    def gymnasium_space(self) -> gymnasium.spaces.Discrete:
+        """A new `Discrete` of one agent's actions."""
+        from gymnasium import spaces
+
+        return spaces.Discrete(self.n)
+
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(0), np.asarray(self.n - 1)
+
+
+@dataclass(frozen=True)
+class BoxAction(ActionCodec):
+    """Three reals in [-1, 1] per agent, float32 [3]; -1 is the smallest value, 1 the largest.
+
+    Kmin runs on a log scale from `kmin_kb[0]` to `kmin_kb[1]`. Kmax / Kmin runs on a log scale from
+    `min_ratio` to the ratio at which Kmax is `kmax_kb`, so that no part of the box is flat. Pmax
+    runs on a log scale over `pmax`. The default box spans the thresholds of `multidiscrete`.
+
+    Attributes:
+        kmin_kb: range of Kmin, KB.
+        kmax_kb: largest Kmax, KB; at least `min_ratio` times the largest Kmin.
+        min_ratio: smallest Kmax / Kmin, at least 1.01.
+        pmax: range of Pmax.
+    """
+
+    name: ClassVar[str] = "box"
+    components: ClassVar[tuple[str, ...]] = ("kmin", "ratio", "pmax")
+    dtype: ClassVar[Any] = np.float32
+
+    kmin_kb: tuple[float, float] = (5.0, 1280.0)
+    kmax_kb: float = 2560.0
+    min_ratio: float = 1.25
+    pmax: tuple[float, float] = (0.01, 1.0)
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        kmin = tuple(float(k) for k in self.kmin_kb)
+        if len(kmin) != 2 or not 0.0 < kmin[0] < kmin[1] < math.inf:
+            raise bad_value("kmin_kb", self.kmin_kb, "two rising numbers of KB above 0")
+        if not 1.01 <= self.min_ratio < math.inf:
+            raise bad_value("min_ratio", self.min_ratio, "a number of at least 1.01")
+        if not kmin[1] * self.min_ratio <= self.kmax_kb < math.inf:
+            least = kmin[1] * self.min_ratio
+            raise bad_value("kmax_kb", self.kmax_kb, f"at least min_ratio * kmin_kb[1] = {least:g}")
+        pmax = tuple(float(p) for p in self.pmax)
+        if len(pmax) != 2 or not 0.0 < pmax[0] < pmax[1] <= 1.0:
+            raise bad_value("pmax", self.pmax, "two rising probabilities in (0, 1]")
+        object.__setattr__(self, "kmin_kb", kmin)
+        object.__setattr__(self, "pmax", pmax)
+
+    def decode(self, action: Float[Array, "agents 3"], port_scale: Float[Array, " agents"]) -> Ecn:
+        """ECN settings of all ports, bytes; values out of range are clipped."""
+        part = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
+        (low, high), (rare, sure) = self.kmin_kb, self.pmax
+        kmin = low * jnp.exp(part[:, 0] * math.log(high / low))
+        widest = jnp.log(self.kmax_kb / (kmin * self.min_ratio))
+        ratio = self.min_ratio * jnp.exp(part[:, 1] * jnp.maximum(widest, 0.0))
+        pmax = rare * jnp.exp(part[:, 2] * math.log(sure / rare))
+        return Ecn(
+            kmin=kmin * KB * port_scale,
+            kmax=kmin * ratio * KB * port_scale,
+            pmax=jnp.clip(pmax, rare, sure),
+        )
+
+    def sample(self, key: PRNGKeyArray, num_agents: int) -> Float[Array, "agents 3"]:
+        """Uniformly random points of the box."""
+        return jax.random.uniform(key, (num_agents, 3), jnp.float32, -1.0, 1.0)
+
+    def encode(self, kmin_kb: float, kmax_kb: float, pmax: float) -> np.ndarray:
+        """The action of a setting, float32 [3]; settings outside the box are moved to its edge."""
+        kmin_kb, kmax_kb, pmax = checked_setting((kmin_kb, kmax_kb, pmax), "setting")
+        (low, high), (rare, sure) = self.kmin_kb, self.pmax
+        kmin = min(max(kmin_kb, low), high)
+        narrow = kmin * self.min_ratio
+        kmax = min(max(kmax_kb, narrow), self.kmax_kb)
+        widest = math.log(self.kmax_kb / narrow)
+        part = (
+            math.log(kmin / low) / math.log(high / low),
+            math.log(kmax / narrow) / widest if widest > 0.0 else 0.0,
+            math.log(min(max(pmax, rare), sure) / rare) / math.log(sure / rare),
+        )
+        return np.clip(2.0 * np.asarray(part) - 1.0, -1.0, 1.0).astype(np.float32)
+
+    def gymnasium_space(self) -> gymnasium.spaces.Box:
+        """A new `Box` of one agent's actions."""
+        from gymnasium import spaces
+
+        return spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(3, -1.0), np.full(3, 1.0)
+
+
+ACTIONS: dict[str, type[ActionCodec]] = {
+    codec.name: codec for codec in (MultiDiscreteAction, DiscreteAction, BoxAction)
+}
+"""The action codecs known by name."""
+
+
+def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
+    """Builds an action codec by name; a codec of the caller's own is handed through.
+
+    Args:
+        name: a key of `ACTIONS`, or a codec (then without overrides).
+        overrides: fields of the codec, e.g. `alpha_kb=20`.
+
+    Raises:
+        ValueError: if the name or an override is unknown (with the nearest names), or an override
+            is not allowed.
+    """
+    if isinstance(name, ActionCodec):
+        if overrides:
+            raise bad_value("actions", name, f"a name, to go with {', '.join(overrides)}")
+        return name
+    if name not in ACTIONS:
+        raise unknown_name("actions", name, tuple(ACTIONS))
+    kind = ACTIONS[name]
+    known = tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+    for option in overrides:
+        if option not in known:
+            raise unknown_name(f"option of {name} actions", option, known)
+    return kind(**overrides)

@@ -1,0 +1,293 @@
+"""The functional environment: every switch egress port is an agent that tunes its ECN thresholds.
+
+Each tuning interval an agent sees the last intervals of its port, sets (Kmin, Kmax, Pmax), and is
+paid for utilisation and short queues. Everything is an array with a leading axis of agents; `reset`
+and `step` are pure and work under `jit`, `vmap` (over environments and parameters) and `scan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
+from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten, push
+from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, Simulator, SimState
+from ecn_marl.sim.topology import GBPS
+
+BASE_GBPS = 25.0
+"""Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
+
+
+@struct.dataclass
+class EnvParams:
+    """Traced parameters of an episode; vmap over them to randomise the network.
+
+    Attributes:
+        sim: network, senders, traffic.
+        reward: constants of the reward.
+        scale: what the features are measured against.
+        max_steps: tuning intervals in an episode; it is truncated there.
+    """
+
+    sim: SimParams
+    reward: RewardParams
+    scale: FeatureScale
+    max_steps: Int[Array, ""] | int
+
+
+@struct.dataclass
+class EpisodeSums:
+    """Sums over the intervals of the episode so far, every leaf `[A]`."""
+
+    reward: Float[Array, " agents"]
+    queue: Float[Array, " agents"]
+    queue_sq: Float[Array, " agents"]
+    utilisation: Float[Array, " agents"]
+    paused: Float[Array, " agents"]
+
+
+@struct.dataclass
+class EnvState:
+    """State of an episode.
+
+    Attributes:
+        sim: state of the network.
+        ecn: thresholds in force, bytes, `[A]` each.
+        history: features of the last k intervals, `[A, k, width]`.
+        steps: intervals so far.
+        sums: what `episode_metrics` needs.
+    """
+
+    sim: SimState
+    ecn: Ecn
+    history: Float[Array, "agents k width"]
+    steps: Int[Array, ""]
+    sums: EpisodeSums
+
+
+Step = tuple[
+    Float[Array, "agents obs"],
+    EnvState,
+    Float[Array, " agents"],
+    Bool[Array, " agents"],
+    Bool[Array, " agents"],
+    dict[str, Array],
+]
+"""`obs, state, reward, terminated, truncated, info` of a step."""
+
+
+@dataclass(frozen=True)
+class EcnEnv:
+    """Multi-agent ECN tuning; static and hashable, parameters and state are passed in.
+
+    Attributes:
+        name: scenario it was made from.
+        sim: the simulator.
+        feature: what an agent sees.
+        action: what an agent can set.
+        reward: what an agent is paid for.
+        initial: thresholds at the start of an episode.
+        horizon: default number of intervals in an episode.
+        reward_options: arguments of `RewardParams.create`, as sorted pairs.
+    """
+
+    name: str
+    sim: Simulator
+    feature: FeatureSet
+    action: ActionCodec
+    reward: Reward
+    initial: EcnSetting
+    horizon: int
+    reward_options: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents A, the switch egress ports."""
+        return self.sim.topology.n_ports
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents: `port_0`, `port_1`, …"""
+        return tuple(f"port_{i}" for i in range(self.num_agents))
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation."""
+        return self.feature.obs_dim
+
+    @property
+    def state_dim(self) -> int:
+        """Length of the global state."""
+        return self.num_agents * self.feature.width
+
+    @property
+    def interval_us(self) -> float:
+        """Length of a tuning interval, µs."""
+        return self.sim.interval_us
+
+    @property
+    def default_params(self) -> EnvParams:
+        """Parameters of the scenario as registered."""
+        sim = self.sim.default_params()
+        options = dict(self.reward_options)
+        scale = {}
+        if "queue_scale_kb" in options:
+            scale["step_kb"] = options["queue_scale_kb"]
+        return EnvParams(
+            sim=sim,
+            reward=RewardParams.create(**options),
+            scale=FeatureScale.create(self.port_scale(sim), **scale),
+            max_steps=np.int32(self.horizon),
+        )
+
+    @staticmethod
+    def port_scale(sim: SimParams) -> Float[Array, " agents"]:
+        """Link rate of every port over 25 Gb/s, `[A]`."""
+        return jnp.asarray(sim.net.port_rate, jnp.float32) / (BASE_GBPS * GBPS)
+
+    def static_ecn(self, setting: str, params: EnvParams) -> Ecn:
+        """Thresholds of a static setting on every port.
+
+        Args:
+            setting: `secn1`, `secn2`, `dctcp` or `KMIN,KMAX,PMAX` (KB at 25 Gb/s).
+            params: parameters; thresholds scale with the ports' rates.
+
+        Raises:
+            ValueError: a setting that cannot be read or is not allowed.
+        """
+        return parse_ecn(setting).scaled(self.port_scale(params.sim))
+
+    def port_info(self, agent: int) -> dict[str, str | float]:
+        """Switch, peer, rate (Gb/s) and kind of an agent's port."""
+        port = self.sim.topology.ports[agent]
+        return {
+            "name": f"{port.switch}->{port.peer}",
+            "switch": port.switch,
+            "peer": port.peer,
+            "rate_gbps": port.gbps,
+            "kind": port.kind,
+        }
+
+    def reset(
+        self, key: jax.Array, params: EnvParams
+    ) -> tuple[Float[Array, "agents obs"], EnvState]:
+        """Start an episode with an empty network under the initial thresholds.
+
+        Args:
+            key: PRNG key; fixes the whole episode for given actions.
+            params: parameters.
+
+        Returns:
+            Observations `[A, obs_dim]`, and the state.
+        """
+        ecn = self.initial.scaled(self.port_scale(params.sim))
+        zero = jnp.zeros((self.num_agents,), jnp.float32)
+        idle = PortStats(*([zero] * len(PortStats.__dataclass_fields__)))  # type: ignore[attr-defined]
+        seen = self.feature.compute(idle, ecn, params.scale)
+        state = EnvState(
+            sim=self.sim.init(key, params.sim),
+            ecn=ecn,
+            history=fill(seen, self.feature.history),
+            steps=jnp.zeros((), jnp.int32),
+            sums=EpisodeSums(zero, zero, zero, zero, zero),
+        )
+        return flatten(state.history), state
+
+    def step(
+        self, key: jax.Array, state: EnvState, action: Array, params: EnvParams
+    ) -> Step:
+        """Apply actions for one tuning interval.
+
+        Args:
+            key: unused (an episode's randomness is in its state); part of the usual signature.
+            state: state of the episode.
+            action: one action per agent, `(A, *action.shape)`.
+            params: parameters.
+
+        Returns:
+            `obs [A, obs_dim], state, reward [A], terminated [A], truncated [A], info`. Episodes
+            only ever end by their horizon: `terminated` is False, `truncated` True at the last
+            step. `info` has per-agent arrays of the interval.
+        """
+        return self.step_ecn(
+            key, state, self.action.decode(action, self.port_scale(params.sim)), params
+        )
+
+    def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
+        """Like `step`, with thresholds (bytes, `[A]` each) instead of actions."""
+        del key
+        sim, stats = self.sim.interval(state.sim, params.sim, ecn)
+        reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
+        history = push(state.history, self.feature.compute(stats, ecn, params.scale))
+        steps = state.steps + 1
+        sums = state.sums
+        new = EnvState(
+            sim=sim,
+            ecn=ecn,
+            history=history,
+            steps=steps,
+            sums=EpisodeSums(
+                reward=sums.reward + reward,
+                queue=sums.queue + stats.queue_mean,
+                queue_sq=sums.queue_sq + stats.queue_sq,
+                utilisation=sums.utilisation + stats.utilisation,
+                paused=sums.paused + stats.paused,
+            ),
+        )
+        info = {
+            "queue": stats.queue,
+            "queue_mean": stats.queue_mean,
+            "queue_max": stats.queue_max,
+            "utilisation": stats.utilisation,
+            "marked_bytes": stats.marked_bytes,
+            "paused": stats.paused,
+            "n_flows": stats.n_flows,
+            "kmin": ecn.kmin,
+            "kmax": ecn.kmax,
+            "pmax": ecn.pmax,
+        }
+        terminated = jnp.zeros((self.num_agents,), bool)
+        truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
+        return flatten(history), new, reward, terminated, truncated, info
+
+    def global_state(self, state: EnvState, params: EnvParams) -> Float[Array, " state"]:
+        """Features of the last interval of all ports, `[state_dim]`, for centralised critics."""
+        del params
+        return state.history[:, -1].reshape(-1)
+
+    def episode_metrics(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
+        """Metrics of the episode so far; means over ports and time unless said otherwise.
+
+        Returns:
+            `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
+            time), counts `pauses`, `deferred`, `flows_started`, and per size class `[3]` (mice,
+            medium, elephants) `flows_finished`, `slowdown_sum` and `slowdown_histogram`
+            `[3, bins]`, from which percentiles over many episodes are pooled.
+        """
+        del params
+        n = jnp.maximum(state.steps, 1).astype(jnp.float32)
+        sums, totals = state.sums, state.sim.totals
+        mean = sums.queue.mean() / n
+        variance = sums.queue_sq.mean() / n - mean**2
+        metrics: dict[str, Any] = {
+            "reward": sums.reward.mean() / n,
+            "queue_mean": mean,
+            "queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
+            "utilisation": sums.utilisation.mean() / n,
+            "paused": sums.paused.mean() / n,
+            "pauses": totals.pauses,
+            "deferred": totals.deferred,
+            "flows_started": totals.started,
+            "flows_finished": totals.finished,
+            "slowdown_sum": totals.slowdown,
+            "slowdown_histogram": totals.histogram,
+        }
+        return metrics

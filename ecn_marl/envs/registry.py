@@ -1,0 +1,181 @@
+"""Scenarios by name: `make`, `register`, `scenarios`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.features import FeatureSet, feature_set
+from ecn_marl.envs.rewards import Reward, RewardParams, reward_function
+from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.traffic import Poisson
+from ecn_marl.sim.transports import parse_transport
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that makes an experiment but the view of the agents.
+
+    Every field can be overridden in `make`.
+
+    Attributes:
+        topology: the network.
+        traffic: traffic sources.
+        transport: senders, e.g. `dcqcn:hpcc-paper`.
+        dt_us: substep, µs.
+        tick_steps: substeps per tick.
+        interval_us: tuning interval, µs.
+        slots: flows in progress at most.
+        max_steps: intervals per episode.
+        buffer_mib: shared buffer per switch, MiB.
+        pfc: whether PFC pauses upstream links.
+        ack_priority: whether ACKs ride in a class of their own.
+        bins: bins of the slowdown histogram per size class.
+        initial: thresholds at the start of an episode.
+        action_options: options of the action codec, e.g. `{"alpha_kb": 20}`.
+        reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
+    """
+
+    topology: Topology
+    traffic: tuple[Any, ...]
+    transport: str = "dcqcn:hpcc-paper"
+    dt_us: float = 5.0
+    tick_steps: int = 2
+    interval_us: float = 100.0
+    slots: int = 128
+    max_steps: int = 200
+    buffer_mib: float = 32.0
+    pfc: bool = True
+    ack_priority: bool = False
+    bins: int = 160
+    initial: str = "secn1"
+    action_options: dict[str, Any] = field(default_factory=dict)
+    reward_options: dict[str, float] = field(default_factory=dict)
+
+
+_REGISTRY: dict[str, Callable[[], Scenario]] = {}
+
+
+def register(name: str, factory: Callable[[], Scenario]) -> None:
+    """Register a scenario.
+
+    Args:
+        name: e.g. `my-traffic-v0`.
+        factory: called without arguments, returns the scenario.
+
+    Raises:
+        ValueError: the name is taken, or empty.
+    """
+    if not name or name in _REGISTRY:
+        raise bad_value("scenario name", name, "a new name, e.g. my-traffic-v0")
+    _REGISTRY[name] = factory
+
+
+def scenarios() -> tuple[str, ...]:
+    """Names of all registered scenarios."""
+    _load_builtin()
+    return tuple(sorted(_REGISTRY))
+
+
+def make(
+    scenario: str | Scenario,
+    *,
+    features: str | FeatureSet = "acc",
+    actions: str | ActionCodec = "multidiscrete",
+    reward: str | Reward = "acc",
+    history: int | None = None,
+    load: float | None = None,
+    **overrides: Any,
+) -> EcnEnv:
+    """Make a functional environment.
+
+    Args:
+        scenario: name of a registered scenario, or a `Scenario`.
+        features: `acc`, `pet`, `haecn`, or a feature set.
+        actions: `multidiscrete`, `discrete`, `box`, or a codec.
+        reward: `acc`, `pet`, `haecn`, or a reward.
+        history: intervals per observation (else that of the feature set).
+        load: load of the Poisson traffic (else that of the scenario).
+        **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
+
+    Raises:
+        ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
+            a value that is not allowed.
+    """
+    spec = _lookup(scenario) if isinstance(scenario, str) else scenario
+    known = tuple(f.name for f in fields(Scenario))
+    for name in overrides:
+        if name not in known:
+            raise unknown_name("scenario option", name, (*known, "history", "load"))
+    spec = replace(spec, **overrides)
+    if load is not None:
+        spec = replace(spec, traffic=tuple(_with_load(s, load) for s in spec.traffic))
+    if spec.max_steps < 1:
+        raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
+    seen = feature_set(features, history)
+    RewardParams.create(**spec.reward_options)
+    return EcnEnv(
+        name=scenario if isinstance(scenario, str) else "custom",
+        sim=_simulator(spec, "incast_degree" in seen.names),
+        feature=seen,
+        action=action_codec(actions, **_options_for(actions, spec.action_options)),
+        reward=reward_function(reward),
+        initial=parse_ecn(spec.initial),
+        horizon=spec.max_steps,
+        reward_options=tuple(sorted(spec.reward_options.items())),
+    )
+
+
+def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of the scenario that this codec has (a template list has no scale)."""
+    from ecn_marl.envs.actions import ACTIONS
+
+    if isinstance(actions, ActionCodec) or actions not in ACTIONS:
+        return {}
+    known = {f.name for f in fields(ACTIONS[actions])}  # type: ignore[arg-type]
+    everywhere = {f.name for kind in ACTIONS.values() for f in fields(kind)}  # type: ignore[arg-type]
+    for name in options:
+        if name not in everywhere:
+            raise unknown_name("action option", name, everywhere)
+    return {k: v for k, v in options.items() if k in known}
+
+
+def _with_load(source: Any, load: float) -> Any:
+    return replace(source, load=load) if isinstance(source, Poisson) else source
+
+
+def _simulator(spec: Scenario, count_senders: bool) -> Simulator:
+    steps = spec.interval_us / spec.dt_us
+    if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
+        raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {spec.dt_us}")
+    return Simulator(
+        topology=spec.topology,
+        traffic=spec.traffic,
+        transport=parse_transport(spec.transport),
+        dt_us=spec.dt_us,
+        tick_steps=spec.tick_steps,
+        interval_steps=round(steps),
+        slots=spec.slots,
+        bins=spec.bins,
+        pfc=spec.pfc,
+        ack_priority=spec.ack_priority,
+        count_senders=count_senders,
+        buffer_mib=spec.buffer_mib,
+    )
+
+
+def _lookup(name: str) -> Scenario:
+    _load_builtin()
+    if name not in _REGISTRY:
+        raise unknown_name("scenario", name, _REGISTRY)
+    return _REGISTRY[name]()
+
+
+def _load_builtin() -> None:
+    """Import the scenarios that ship with the package; they register themselves."""
+    import ecn_marl.envs.scenarios  # noqa: F401

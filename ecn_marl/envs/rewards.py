@@ -1,0 +1,234 @@
+"""Rewards: what a port earns in one tuning interval.
+
+Every reward weighs the link's utilisation against a measure of its queue, both in [0, 1], so the
+reward is in [0, 1] too (before the trigger penalty):
+
+    acc     w T + (1 - w) D(L)            ACC (SIGCOMM'21), section 3
+    pet     w T + (1 - w) La              PET, section 4.2.3, eq. (6)-(8)
+    haecn   w T + (1 - w) D(L)            HAECN, section 3.3, eq. (2); minus a penalty on request
+
+`T` is the utilisation of the interval, `L` the time mean of the queue over the interval: a mean
+cannot be gamed by a queue that happens to be short when it is read, and HAECN asks for it (section
+3.3, "averaging values from last report time to current report time").
+
+Where the papers are silent or at odds, and what is done here:
+
+* ACC draws D(L) as steps on its threshold scale E(n) = alpha 2^n KB, falling from 1 to 0. With its
+  alpha of 20 KB every queue up to 20 KB earns the same, although ACC reports a mean queue of
+  5.6 KB. The scale is a parameter; 5 KB, the smallest threshold of the DCQCN setting, is the
+  default, so that the queues which matter (5 to 50 KB) lie on different steps.
+* The number of steps is not given. Ten are taken, n = 0..9, PET's range of n: the first step ends
+  at 5 KB and D is 0 above 2.56 MB.
+* PET's La = 1 / queue_avg has no unit and no value for an empty queue. Here the queue is counted in
+  units of a floor, La = floor / max(queue, floor): 1 up to the floor, which is 1 KB (one packet).
+* HAECN calls its queue term both "higher is worse" (state) and "falling from 1 to 0" (reward), and
+  adds it: the reward takes ACC's D(L), the state its complement.
+* No paper says what a faster port should do. All queue scales grow with the port's rate, as the
+  thresholds do, so that equal queueing delay earns equal reward.
+
+D(L) is piecewise constant: its gradient with respect to the queue is zero. For gradients through
+the simulator take `pet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.simulator import PortStats
+from ecn_marl.sim.topology import KB
+
+if TYPE_CHECKING:
+    Leaf = Array
+else:
+    Leaf = Any  # pytree transformations put placeholders into the fields
+
+MAX_STEPS = 32
+"""Most steps that D(L) can have; a byte doubled 32 times is 4 GB, beyond any queue."""
+
+
+@struct.dataclass
+class RewardParams:
+    """Traced constants of the rewards; every leaf is a float32 scalar. Build it with `create`.
+
+    Attributes:
+        utilisation_weight: w in [0, 1], the weight of utilisation; the queue term gets 1 - w.
+        queue_scale: alpha, where the first step of D(L) ends on a 25 Gb/s port, bytes.
+        queue_steps: N, the number of steps of D(L), a whole number in [1, 32].
+        queue_floor: the queue at and below which PET's La is 1 on a 25 Gb/s port, bytes.
+        trigger_penalty: cost of one trigger (HAECN's alpha).
+    """
+
+    utilisation_weight: Leaf
+    queue_scale: Leaf
+    queue_steps: Leaf
+    queue_floor: Leaf
+    trigger_penalty: Leaf
+
+    @classmethod
+    def create(
+        cls,
+        utilisation_weight: float = 0.3,
+        queue_scale_kb: float = 5.0,
+        queue_steps: int = 10,
+        queue_floor_kb: float = 1.0,
+        trigger_penalty: float = 0.05,
+    ) -> RewardParams:
+        """Checks the constants and makes arrays of them.
+
+        Args:
+            utilisation_weight: w. 0.3 is what PET and ACC use for WebSearch, 0.7 for DataMining
+                (PET, section 5.2). HAECN does not give its weight.
+            queue_scale_kb: alpha of D(L), KB for a 25 Gb/s port. ACC and PET print 20.
+            queue_steps: N of D(L).
+            queue_floor_kb: floor and unit of PET's queue, KB for a 25 Gb/s port.
+            trigger_penalty: HAECN's alpha (its Table 1).
+
+        Raises:
+            ValueError: if a constant is outside its range.
+        """
+        if not 0.0 <= utilisation_weight <= 1.0:
+            raise bad_value("utilisation_weight", utilisation_weight, "a number in [0, 1]")
+        if not 0.0 < queue_scale_kb < float("inf"):
+            raise bad_value("queue_scale_kb", queue_scale_kb, "a number of KB above 0")
+        if queue_steps != int(queue_steps) or not 1 <= queue_steps <= MAX_STEPS:
+            raise bad_value("queue_steps", queue_steps, f"a whole number in [1, {MAX_STEPS}]")
+        if not 0.0 < queue_floor_kb < float("inf"):
+            raise bad_value("queue_floor_kb", queue_floor_kb, "a number of KB above 0")
+        if not 0.0 <= trigger_penalty < float("inf"):
+            raise bad_value("trigger_penalty", trigger_penalty, "a number of at least 0")
+        return cls(
+            utilisation_weight=jnp.float32(utilisation_weight),
+            queue_scale=jnp.float32(queue_scale_kb * KB),
+            queue_steps=jnp.float32(queue_steps),
+            queue_floor=jnp.float32(queue_floor_kb * KB),
+            trigger_penalty=jnp.float32(trigger_penalty),
+        )
+
+
+def queue_level(
+    queue: Float[Array, " ports"],
+    scale: Float[Array, " ports"],
+    steps: Float[Array, ""],
+) -> Float[Array, " ports"]:
+    """The step that a queue has reached on the scale E(n) = scale 2^n, as a fraction of all steps.
+
+    The level is n / N for E(n-1) < queue <= E(n) and n < N: 0 up to E(0), 1 above E(N-1).
+
+    Args:
+        queue: queue lengths, bytes.
+        scale: E(0) of each port, bytes.
+        steps: N, at most `MAX_STEPS`.
+
+    Returns:
+        Levels in [0, 1], never falling as the queue grows.
+    """
+    n = np.arange(MAX_STEPS)
+    edges = scale[:, None] * np.exp2(n).astype(np.float32)
+    passed = (queue[:, None] > edges) & (n.astype(np.float32) < steps)
+    return jnp.sum(passed.astype(jnp.float32), axis=-1) / steps
+
+
+def _weigh(
+    stats: PortStats, params: RewardParams, queue_term: Float[Array, " ports"]
+) -> Float[Array, " ports"]:
+    """The weighted sum w T + (1 - w) queue_term."""
+    weight = params.utilisation_weight
+    total: Array = weight * stats.utilisation + (1.0 - weight) * queue_term
+    return total
+
+
+def _step_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """Utilisation against D(L), the reward of ACC and HAECN."""
+    del interval_us
+    level = queue_level(stats.queue_mean, params.queue_scale * port_scale, params.queue_steps)
+    return _weigh(stats, params, 1.0 - level)
+
+
+def _reciprocal_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """Utilisation against the reciprocal of the mean queue, the reward of PET."""
+    del interval_us
+    floor = params.queue_floor * port_scale
+    return _weigh(stats, params, floor / jnp.maximum(stats.queue_mean, floor))
+
+
+RewardRule = Callable[[PortStats, RewardParams, Array, Any], Array]
+"""(stats, params, port_scale [A], interval_us) -> reward float32 [A]."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A named reward; hashable, so that it can be a static part of an environment.
+
+    Attributes:
+        name: its name in `REWARDS`.
+        rule: the pure function that computes it.
+    """
+
+    name: str
+    rule: RewardRule
+
+    def __call__(
+        self,
+        stats: PortStats,
+        params: RewardParams,
+        port_scale: Float[Array, " ports"],
+        interval_us: Float[Array, ""] | float,
+        trigger: Bool[Array, " ports"] | Float[Array, " ports"] | None = None,
+    ) -> Float[Array, " ports"]:
+        """The reward of every port for one interval.
+
+        Args:
+            stats: statistics of the interval.
+            params: constants of the reward.
+            port_scale: port rate / 25 Gb/s; queue scales grow with it.
+            interval_us: length of the interval, µs. For rules that need rates; the rules here
+                read the utilisation and leave it.
+            trigger: which agents asked their policy for a new setting. Each pays
+                `params.trigger_penalty`. None: nobody pays, in any reward.
+
+        Returns:
+            float32 [ports]; in [0, 1] for the rules here when nobody pays.
+        """
+        reward = self.rule(stats, params, port_scale, interval_us)
+        if trigger is not None:
+            reward = reward - params.trigger_penalty * trigger.astype(jnp.float32)
+        return reward
+
+
+REWARDS: dict[str, Reward] = {
+    "acc": Reward("acc", _step_reward),
+    "pet": Reward("pet", _reciprocal_reward),
+    "haecn": Reward("haecn", _step_reward),
+}
+"""The rewards known by name."""
+
+
+def reward_function(name: str | Reward) -> Reward:
+    """Looks a reward up by name; a `Reward` of the caller's own is handed through.
+
+    Raises:
+        ValueError: if the name is unknown; the message has the nearest names.
+    """
+    if isinstance(name, Reward):
+        return name
+    if name not in REWARDS:
+        raise unknown_name("reward", name, tuple(REWARDS))
+    return REWARDS[name]

@@ -1,0 +1,69 @@
+"""Metrics read off a simulation: slowdown percentiles, queue and byte statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ecn_marl.sim.flows import SLOWDOWN_TOP
+from ecn_marl.sim.traffic import CHUNK
+
+CLASS_NAMES = ("mice", "medium", "elephants")
+"""Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""
+
+
+def histogram_quantile(counts: Any, q: float) -> np.ndarray:
+    """Quantile of slowdowns from their log-spaced histogram, interpolated within a bin.
+
+    Args:
+        counts: number of flows per bin, `[..., bins]`; bins as in `flows.slowdown_bin`.
+        q: quantile in [0, 1].
+
+    Returns:
+        Slowdowns `[...]`, NaN where there are no flows. The error is below one bin: a factor of
+        `SLOWDOWN_TOP ** (1 / bins)`.
+    """
+    counts = np.asarray(counts, np.float64)
+    bins = counts.shape[-1]
+    total = counts.sum(-1)
+    cumulative = counts.cumsum(-1)
+    rank = np.maximum(q * total, np.minimum(total, 1e-9))
+    cell = np.argmax(cumulative >= rank[..., None], axis=-1)
+    before = np.take_along_axis(cumulative - counts, cell[..., None], -1)[..., 0]
+    inside = np.take_along_axis(counts, cell[..., None], -1)[..., 0]
+    part = np.divide(rank - before, inside, out=np.zeros_like(total), where=inside > 0)
+    value = np.exp((cell + part) / bins * np.log(SLOWDOWN_TOP))
+    return np.where(total > 0, value, np.nan)
+
+
+def counter_bytes(counter: Any) -> np.ndarray:
+    """Value of a `Totals` byte counter as float64 (or of a batch of them)."""
+    high, low = counter
+    return np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64)
+
+
+def slowdown_summary(slowdown: np.ndarray, payload: np.ndarray) -> dict[str, dict[str, float]]:
+    """Mean and percentiles of slowdowns, for all flows and per size class.
+
+    Args:
+        slowdown: completion time over ideal time, NaN for unfinished flows, `[N]`.
+        payload: flow sizes, bytes, `[N]`.
+
+    Returns:
+        `{class: {"flows", "mean", "p50", "p95", "p99"}}`; NaN where no flow finished.
+    """
+    done = np.isfinite(slowdown)
+    mice, big = payload <= 100e3, payload > 1e6
+    groups = {"all": done, "mice": done & mice, "medium": done & ~mice & ~big}
+    groups["elephants"] = done & big
+    summary = {}
+    for name, member in groups.items():
+        values = slowdown[member]
+        row = {"flows": float(values.size)}
+        nothing = not values.size
+        row["mean"] = float("nan") if nothing else float(values.mean())
+        for p in (50, 95, 99):
+            row[f"p{p}"] = float("nan") if nothing else float(np.percentile(values, p))
+        summary[name] = row
+    return summary
