@@ -7,19 +7,20 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
+from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten, push
 from ecn_marl.envs.rewards import Reward, RewardParams
-from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, Simulator, SimState
+from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.topology import GBPS
 
 BASE_GBPS = 25.0
@@ -40,18 +41,18 @@ class EnvParams:
     sim: SimParams
     reward: RewardParams
     scale: FeatureScale
-    max_steps: Int[Array, ""] | int
+    max_steps: Leaf
 
 
 @struct.dataclass
 class EpisodeSums:
     """Sums over the intervals of the episode so far, every leaf `[A]`."""
 
-    reward: Float[Array, " agents"]
-    queue: Float[Array, " agents"]
-    queue_sq: Float[Array, " agents"]
-    utilisation: Float[Array, " agents"]
-    paused: Float[Array, " agents"]
+    reward: Leaf
+    queue: Leaf
+    queue_sq: Leaf
+    utilisation: Leaf
+    paused: Leaf
 
 
 @struct.dataclass
@@ -68,8 +69,8 @@ class EnvState:
 
     sim: SimState
     ecn: Ecn
-    history: Float[Array, "agents k width"]
-    steps: Int[Array, ""]
+    history: Leaf
+    steps: Leaf
     sums: EpisodeSums
 
 
@@ -138,9 +139,11 @@ class EcnEnv:
         """Parameters of the scenario as registered."""
         sim = self.sim.default_params()
         options = dict(self.reward_options)
-        scale = {}
+        scale: dict[str, Any] = {}
         if "queue_scale_kb" in options:
             scale["step_kb"] = options["queue_scale_kb"]
+        if "queue_steps" in options:
+            scale["steps"] = options["queue_steps"]
         return EnvParams(
             sim=sim,
             reward=RewardParams.create(**options),
@@ -190,7 +193,7 @@ class EcnEnv:
         """
         ecn = self.initial.scaled(self.port_scale(params.sim))
         zero = jnp.zeros((self.num_agents,), jnp.float32)
-        idle = PortStats(*([zero] * len(PortStats.__dataclass_fields__)))  # type: ignore[attr-defined]
+        idle = PortStats(**{f.name: zero for f in fields(PortStats)})
         seen = self.feature.compute(idle, ecn, params.scale)
         state = EnvState(
             sim=self.sim.init(key, params.sim),
@@ -201,9 +204,7 @@ class EcnEnv:
         )
         return flatten(state.history), state
 
-    def step(
-        self, key: jax.Array, state: EnvState, action: Array, params: EnvParams
-    ) -> Step:
+    def step(self, key: jax.Array, state: EnvState, action: Array, params: EnvParams) -> Step:
         """Apply actions for one tuning interval.
 
         Args:

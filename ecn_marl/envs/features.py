@@ -34,22 +34,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
 from ecn_marl.envs.rewards import queue_level
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.simulator import PortStats
 from ecn_marl.sim.topology import KB
-
-if TYPE_CHECKING:
-    Leaf = Array
-else:
-    Leaf = Any  # pytree transformations put placeholders into the fields
 
 PMAX_DECADES = 3.0
 """Marking probabilities are shown from 10^-3 to 1."""
@@ -82,8 +77,8 @@ class FeatureScale:
         queue_unit_kb: float = 1.0,
         queue_top_kb: float = 10240.0,
         step_kb: float = 5.0,
-        steps: int = 10,
-        senders: int = 64,
+        steps: int | float = 10,
+        senders: int | float = 64,
     ) -> FeatureScale:
         """Makes a scale; sizes in KB are for a 25 Gb/s port.
 

@@ -45,7 +45,7 @@ class Scenario:
     traffic: tuple[Any, ...]
     transport: str = "dcqcn:hpcc-paper"
     dt_us: float = 5.0
-    tick_steps: int = 2
+    tick_steps: int = 4
     interval_us: float = 100.0
     slots: int = 128
     max_steps: int = 200

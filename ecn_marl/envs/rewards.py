@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,13 +42,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
 from ecn_marl.sim.simulator import PortStats
 from ecn_marl.sim.topology import KB
-
-if TYPE_CHECKING:
-    Leaf = Array
-else:
-    Leaf = Any  # pytree transformations put placeholders into the fields
 
 MAX_STEPS = 32
 """Most steps that D(L) can have; a byte doubled 32 times is 4 GB, beyond any queue."""
@@ -77,7 +73,7 @@ class RewardParams:
         cls,
         utilisation_weight: float = 0.3,
         queue_scale_kb: float = 5.0,
-        queue_steps: int = 10,
+        queue_steps: int | float = 10,
         queue_floor_kb: float = 1.0,
         trigger_penalty: float = 0.05,
     ) -> RewardParams:

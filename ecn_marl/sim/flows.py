@@ -8,6 +8,7 @@ substep.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -125,8 +126,10 @@ def admit(
     want = offer.valid & (offer.start < tick_us)
     place = jnp.cumsum(want) - 1
     taken = want & (place < free.sum())
-    order = jnp.zeros((m,), jnp.int32).at[jnp.where(taken, place, m)].set(
-        jnp.arange(m, dtype=jnp.int32), mode="drop"
+    order = (
+        jnp.zeros((m,), jnp.int32)
+        .at[jnp.where(taken, place, m)]
+        .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
     pick = order[jnp.clip(rank, 0, m - 1)]
@@ -144,7 +147,8 @@ def admit(
     def fill(value: float, old: Array) -> Array:
         return jnp.where(new, jnp.asarray(value, old.dtype), old)
 
-    after = flows.replace(  # type: ignore[attr-defined]
+    after = replace(
+        flows,
         stage=fill(SENDING, flows.stage),
         src=put(offer.src, flows.src),
         dst=put(offer.dst, flows.dst),
@@ -208,12 +212,13 @@ def finish(
     if n:
         row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n)
         fct_log = fct_log.at[row].set(fct, mode="drop")
-    totals = totals.replace(  # type: ignore[attr-defined]
+    totals = replace(
+        totals,
         finished=totals.finished + mine.sum(1).astype(jnp.int32),
         slowdown=totals.slowdown + jnp.where(mine, slowdown, 0.0).sum(1),
         histogram=histogram,
     )
-    return flows.replace(stage=stage, tail=tail), totals, fct_log  # type: ignore[attr-defined]
+    return replace(flows, stage=stage, tail=tail), totals, fct_log
 
 
 def slowdown_bin(slowdown: Float[Array, " n"], bins: int) -> Int[Array, " n"]:
@@ -251,7 +256,8 @@ def release(
     ]
     pool = pool.at[1].add(jnp.concatenate(parts))
     return (
-        flows.replace(  # type: ignore[attr-defined]
+        replace(
+            flows,
             stage=jnp.where(free, FREE, flows.stage),
             backlog=jnp.where(free, 0.0, flows.backlog),
         ),

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._types import Leaf
+
 MAX_MARK = 1.0 - 2.0**-20
 """Largest marking probability per packet that is sampled; keeps the log-survival finite."""
 
@@ -28,9 +30,9 @@ class Ecn:
         pmax: marking probability at `kmax`, in (0, 1], `[P]`.
     """
 
-    kmin: Float[Array, "*batch ports"]
-    kmax: Float[Array, "*batch ports"]
-    pmax: Float[Array, "*batch ports"]
+    kmin: Leaf
+    kmax: Leaf
+    pmax: Leaf
 
 
 def mark_probability(queue: Float[Array, " ports"], ecn: Ecn) -> Float[Array, " ports"]:
@@ -52,8 +54,9 @@ def mark_probability(queue: Float[Array, " ports"], ecn: Ecn) -> Float[Array, " 
 def segment_sum(
     values: Float[Array, " flows"], index: Int[Array, " flows"], size: int
 ) -> Float[Array, " segments"]:
-    """Sum `values` into `size` segments; indices of `size` and above are left out."""
-    return jnp.zeros((size,), values.dtype).at[index].add(values, mode="drop")
+    """Sum `values` into `size` segments; index `size` (and only that) is left out."""
+    sums = jnp.zeros((size + 1,), values.dtype)
+    return sums.at[index].add(values, mode="promise_in_bounds")[:size]
 
 
 class Served(NamedTuple):
@@ -106,7 +109,9 @@ def serve_level(
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
     table = jnp.stack([share, log_survival, queue / rate], axis=-1)
     passing = jnp.array([[1.0, 0.0, 0.0]], table.dtype)
-    mine = jnp.concatenate([table, passing])[hop]
+    # Without the barrier XLA recomputes the table for every flow that reads it.
+    table = jax.lax.optimization_barrier(jnp.concatenate([table, passing]))
+    mine = table.at[hop].get(mode="promise_in_bounds")
     out = backlog * mine[:, 0]
     pool_out = pool * share
     return Served(
@@ -205,8 +210,8 @@ def pfc(
 
 
 def exact_add(
-    high: Int[Array, "..."], low: Float[Array, "..."], more: Float[Array, "..."], unit: float
-) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
+    high: Int[Array, ...], low: Float[Array, ...], more: Float[Array, ...], unit: float
+) -> tuple[Int[Array, ...], Float[Array, ...]]:
     """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
 
     Args:

@@ -2,8 +2,8 @@
 
 Threefry keys cost more than the physics of a substep. Traffic draws from an integer hash of
 `(seed, counter, lane)`, and every flow slot carries a 32-bit xorshift state (Marsaglia, "Xorshift
-RNGs", J. Stat. Soft. 8(14), 2003) for its marking coins. Both are plain integer arithmetic: the same
-seed gives the same bits on every backend, alone or inside a batch.
+RNGs", J. Stat. Soft. 8(14), 2003) for its marking coins. Both are plain integer arithmetic: the
+same seed gives the same bits on every backend, alone or inside a batch.
 """
 
 from __future__ import annotations

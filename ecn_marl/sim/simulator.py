@@ -9,7 +9,7 @@ Everything is a pure function of `(state, params, ecn)`; a `Simulator` only hold
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -185,9 +185,7 @@ class Simulator:
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
         )
 
-    def interval(
-        self, state: SimState, params: SimParams, ecn: Ecn
-    ) -> tuple[SimState, PortStats]:
+    def interval(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortStats]:
         """Simulate one tuning interval under fixed thresholds.
 
         Args:
@@ -216,33 +214,35 @@ class Simulator:
         net, bounds = params.net, self.topology.level_bounds
         state = self._admit(state, params)
         tick, state = self._prepare(state, params, ecn)
-        sums = sums.replace(  # type: ignore[attr-defined]
-            paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us
+        sums = replace(
+            sums, paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us
         )
         freeze = self._blocked(state) if self.pfc else None
         nothing = jnp.zeros((2,), state.queue.dtype)
 
         def one(carry: Any, _: None) -> tuple[Any, None]:
-            return self._substep(*carry, tick), None
+            return self._substep(carry[0], carry[1], carry[2], tick), None
 
-        carry = (state, sums, nothing)
+        carry: Any = (state, sums, nothing)
         (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
         flows, totals = state.flows, state.totals
         if freeze is not None:
             held = jnp.where(freeze & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
-            flows = flows.replace(tail=flows.tail + held)
+            flows = replace(flows, tail=flows.tail + held)
         flows, totals, log = fl.finish(flows, totals, state.step, self.dt_us, state.fct_log)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, bounds)
         acks = flows.delivered * (net.ack_bytes / net.packet_bytes / self.tick_us)
         n_ports, n_hosts = self.topology.n_ports, self.topology.n_hosts
         delivered = flows.delivered.sum() + gone[0]
-        totals = totals.replace(
+        totals = replace(
+            totals,
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
             dropped=exact_add(*totals.dropped, gone[1], CHUNK),
             offered=exact_add(*totals.offered, gone[1], CHUNK),
         )
-        state = state.replace(  # type: ignore[attr-defined]
-            flows=flows.replace(delivered=jnp.zeros_like(flows.delivered)),
+        state = replace(
+            state,
+            flows=replace(flows, delivered=jnp.zeros_like(flows.delivered)),
             totals=totals,
             fct_log=log,
             pool=pool,
@@ -281,20 +281,19 @@ class Simulator:
         late = taken & (offer.start < -1e-3)
         high, low = t.offered
         high = high + jnp.where(taken, offer.wire_high, 0).sum()
-        totals = t.replace(  # type: ignore[attr-defined]
+        totals = replace(
+            t,
             offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
             started=t.started + taken.sum().astype(jnp.int32),
             deferred=t.deferred + late.sum().astype(jnp.int32),
             deferred_us=t.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
         )
         transport = self.transport.start(flows.transport, params.transport, new, line)
-        return state.replace(  # type: ignore[no-any-return, attr-defined]
-            flows=flows.replace(transport=transport), traffic=traffic, totals=totals
+        return replace(
+            state, flows=replace(flows, transport=transport), traffic=traffic, totals=totals
         )
 
-    def _prepare(
-        self, state: SimState, params: SimParams, ecn: Ecn
-    ) -> tuple[Tick, SimState]:
+    def _prepare(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
         """Capacities and feedback delays that hold for a tick."""
         net, flows, n_hosts = params.net, state.flows, self.topology.n_hosts
         back_wait = jnp.zeros_like(flows.back_wait)
@@ -311,15 +310,15 @@ class Simulator:
         marks = jnp.where(
             turn & ((late & 1) == 1), flows.marks | jnp.uint32(1 << half), flows.marks
         )
-        flows = flows.replace(  # type: ignore[attr-defined]
-            marks=marks, late_marks=jnp.where(turn, late >> 1, late), back_wait=back_wait
+        flows = replace(
+            flows, marks=marks, late_marks=jnp.where(turn, late >> 1, late), back_wait=back_wait
         )
         express = state.ack_rate if self.ack_priority else jnp.zeros_like(state.ack_rate)
         open_nic, open_port = ~state.paused[:n_hosts], ~state.paused[n_hosts:]
         links = fl.ingress_links(flows, n_hosts, self.topology.level_bounds)
         late_cnps = jnp.sum((far > 31) & (flows.stage == fl.SENDING)).astype(jnp.int32)
         totals = state.totals
-        totals = totals.replace(late_cnps=totals.late_cnps + late_cnps)  # type: ignore[attr-defined]
+        totals = replace(totals, late_cnps=totals.late_cnps + late_cnps)
         tick = Tick(
             host_capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0) * open_nic,
             port_capacity=jnp.maximum(net.port_rate - express, 0.0) * self.dt_us * open_port,
@@ -331,7 +330,7 @@ class Simulator:
             ecn=ecn,
             net=net,
         )
-        return tick, state.replace(flows=flows, totals=totals)  # type: ignore[attr-defined]
+        return tick, replace(state, flows=flows, totals=totals)
 
     def _substep(
         self, state: SimState, sums: PortSums, gone: Array, tick: Tick
@@ -339,9 +338,7 @@ class Simulator:
         """Move senders and queues by `dt_us`."""
         dt = self.dt_us
         sent = send(state.flows, state.level, tick, self.transport, dt)
-        flows, moved = forward(
-            sent.flows, state.pool, sent.give, tick, self.topology.level_bounds
-        )
+        flows, moved = forward(sent.flows, state.pool, sent.give, tick, self.topology.level_bounds)
         flows, cnp = mark(flows, moved, tick)
         flows = advance_clocks(flows, moved, sent, dt)
         senders = self.transport.update(flows.transport, tick.transport, cnp, sent.give, dt)
@@ -354,9 +351,10 @@ class Simulator:
             marked=sums.marked + moved.sent * moved.mark,
             paused=sums.paused,
         )
-        state = state.replace(  # type: ignore[attr-defined]
+        state = replace(
+            state,
             step=state.step + 1,
-            flows=flows.replace(transport=senders),  # type: ignore[attr-defined]
+            flows=replace(flows, transport=senders),
             pool=moved.pool,
             level=sent.level,
             queue=queue,
@@ -382,7 +380,7 @@ class Simulator:
         into = jnp.asarray(t.link_switch())
         brim = jnp.append(used >= net.buffer, False)[into]
         if not self.pfc:
-            return state.replace(full=brim)  # type: ignore[no-any-return, attr-defined]
+            return replace(state, full=brim)
         links = fl.ingress_links(state.flows, t.n_hosts, t.level_bounds)
         ingress = segment_sum(state.flows.backlog.reshape(-1), links.reshape(-1), n_links)
         kept = net.headroom + net.reserve
@@ -399,12 +397,8 @@ class Simulator:
             net.resume_gap,
         )
         totals = state.totals
-        totals = totals.replace(  # type: ignore[attr-defined]
-            pauses=totals.pauses + pause.started.astype(jnp.int32)
-        )
-        return state.replace(  # type: ignore[no-any-return, attr-defined]
-            paused=pause.paused, full=pause.full | brim, totals=totals
-        )
+        totals = replace(totals, pauses=totals.pauses + pause.started.astype(jnp.int32))
+        return replace(state, paused=pause.paused, full=pause.full | brim, totals=totals)
 
     def _stats(self, state: SimState, params: SimParams, sums: PortSums) -> PortStats:
         """Turn the interval's sums into statistics, and count flows per port."""
@@ -446,7 +440,9 @@ class Simulator:
         for hop, low, high in zip(flows.hop, bounds[:-1], bounds[1:], strict=True):
             cell = jnp.where(live & (hop < high - low), hop * n_hosts + flows.src, -1)
             size = (high - low) * n_hosts
-            seen = jnp.zeros((size,), bool).at[jnp.where(cell < 0, size, cell)].set(True, mode="drop")
+            seen = (
+                jnp.zeros((size,), bool).at[jnp.where(cell < 0, size, cell)].set(True, mode="drop")
+            )
             counts.append(seen.reshape(high - low, n_hosts).sum(1))
         return jnp.concatenate(counts).astype(flows.backlog.dtype)
 
@@ -467,10 +463,10 @@ def scaled_ecn(
         Thresholds of all ports, `[P]`.
 
     Raises:
-        ValueError: not `0 <= kmin <= kmax` or not `0 < pmax <= 1`.
+        ValueError: not `0 <= kmin < kmax` or not `0 < pmax <= 1`.
     """
-    if not 0 <= kmin_kb <= kmax_kb:
-        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin <= kmax, in KB")
+    if not 0 <= kmin_kb < kmax_kb:
+        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin < kmax, in KB")
     if not 0 < pmax <= 1:
         raise bad_value("pmax", pmax, "a probability in (0, 1]")
     scale = jnp.asarray(net.port_rate) / (base_gbps * GBPS)

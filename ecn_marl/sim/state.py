@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from ecn_marl._types import Leaf
 from ecn_marl.sim.queues import Ecn
 
 
@@ -35,20 +35,20 @@ class NetParams:
         n_paths: number of equal-cost paths, `[E, H]`.
     """
 
-    port_rate: Float[Array, " ports"]
-    port_delay: Float[Array, " ports"]
-    nic_rate: Float[Array, " hosts"]
-    nic_delay: Float[Array, " hosts"]
-    buffer: Float[Array, " switches"]
-    pfc_alpha: Float[Array, " links"]
-    headroom: Float[Array, " links"]
-    reserve: Float[Array, ""]
-    resume_gap: Float[Array, ""]
-    ack_bytes: Float[Array, ""]
-    packet_bytes: Float[Array, ""]
-    edge: Int[Array, " hosts"]
-    routes: Int[Array, "edges hosts paths levels"]
-    n_paths: Int[Array, "edges hosts"]
+    port_rate: Leaf
+    port_delay: Leaf
+    nic_rate: Leaf
+    nic_delay: Leaf
+    buffer: Leaf
+    pfc_alpha: Leaf
+    headroom: Leaf
+    reserve: Leaf
+    resume_gap: Leaf
+    ack_bytes: Leaf
+    packet_bytes: Leaf
+    edge: Leaf
+    routes: Leaf
+    n_paths: Leaf
 
 
 @struct.dataclass
@@ -101,31 +101,31 @@ class Flows:
         transport: state of the senders.
     """
 
-    stage: Int[Array, " flows"]
-    src: Int[Array, " flows"]
-    dst: Int[Array, " flows"]
-    flow_id: Int[Array, " flows"]
-    payload: Float[Array, " flows"]
-    rest_high: Int[Array, " flows"]
-    rest_low: Float[Array, " flows"]
-    start_in: Float[Array, " flows"]
-    start_step: Int[Array, " flows"]
-    start_rest: Float[Array, " flows"]
-    hop: Int[Array, "levels flows"]
-    back: Int[Array, "levels flows"]
-    backlog: Float[Array, "levels flows"]
-    partial: Float[Array, " flows"]
-    gate: Float[Array, " flows"]
-    wait: Float[Array, " flows"]
-    tail: Float[Array, " flows"]
-    after: Float[Array, " flows"]
-    rtt: Float[Array, " flows"]
-    ideal: Float[Array, " flows"]
-    back_wait: Float[Array, " flows"]
-    delivered: Float[Array, " flows"]
-    marks: UInt32[Array, " flows"]
-    late_marks: UInt32[Array, " flows"]
-    coin: UInt32[Array, " flows"]
+    stage: Leaf
+    src: Leaf
+    dst: Leaf
+    flow_id: Leaf
+    payload: Leaf
+    rest_high: Leaf
+    rest_low: Leaf
+    start_in: Leaf
+    start_step: Leaf
+    start_rest: Leaf
+    hop: Leaf
+    back: Leaf
+    backlog: Leaf
+    partial: Leaf
+    gate: Leaf
+    wait: Leaf
+    tail: Leaf
+    after: Leaf
+    rtt: Leaf
+    ideal: Leaf
+    back_wait: Leaf
+    delivered: Leaf
+    marks: Leaf
+    late_marks: Leaf
+    coin: Leaf
     transport: Any
 
 
@@ -147,17 +147,17 @@ class Totals:
         late_cnps: CNPs whose delay went beyond the delay line and was cut to its length.
     """
 
-    offered: tuple[Int[Array, ""], Float[Array, ""]]
-    delivered: tuple[Int[Array, ""], Float[Array, ""]]
-    dropped: tuple[Int[Array, ""], Float[Array, ""]]
-    started: Int[Array, ""]
-    finished: Int[Array, "3"]
-    slowdown: Float[Array, "3"]
-    histogram: Int[Array, "3 bins"]
-    deferred: Int[Array, ""]
-    deferred_us: Float[Array, ""]
-    pauses: Int[Array, ""]
-    late_cnps: Int[Array, ""]
+    offered: tuple[Leaf, Leaf]
+    delivered: tuple[Leaf, Leaf]
+    dropped: tuple[Leaf, Leaf]
+    started: Leaf
+    finished: Leaf
+    slowdown: Leaf
+    histogram: Leaf
+    deferred: Leaf
+    deferred_us: Leaf
+    pauses: Leaf
+    late_cnps: Leaf
 
 
 @struct.dataclass
@@ -181,19 +181,19 @@ class SimState:
         fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`.
     """
 
-    step: Int[Array, ""]
-    seed: UInt32[Array, ""]
+    step: Leaf
+    seed: Leaf
     flows: Flows
-    pool: Float[Array, "2 ports"]
-    ack_rate: Float[Array, " ports"]
-    nic_acks: Float[Array, " hosts"]
-    level: Float[Array, " hosts"]
-    queue: Float[Array, " ports"]
-    paused: Bool[Array, " links"]
-    full: Bool[Array, " links"]
+    pool: Leaf
+    ack_rate: Leaf
+    nic_acks: Leaf
+    level: Leaf
+    queue: Leaf
+    paused: Leaf
+    full: Leaf
     traffic: tuple[Any, ...]
     totals: Totals
-    fct_log: Float[Array, " scheduled"]
+    fct_log: Leaf
 
 
 @struct.dataclass
@@ -215,30 +215,30 @@ class PortStats:
         n_elephants: of these flows, those that have sent more than 1 MB.
     """
 
-    queue: Float[Array, "*batch ports"]
-    queue_mean: Float[Array, "*batch ports"]
-    queue_sq: Float[Array, "*batch ports"]
-    queue_max: Float[Array, "*batch ports"]
-    tx_bytes: Float[Array, "*batch ports"]
-    marked_bytes: Float[Array, "*batch ports"]
-    utilisation: Float[Array, "*batch ports"]
-    paused: Float[Array, "*batch ports"]
-    n_flows: Float[Array, "*batch ports"]
-    n_senders: Float[Array, "*batch ports"]
-    n_mice: Float[Array, "*batch ports"]
-    n_elephants: Float[Array, "*batch ports"]
+    queue: Leaf
+    queue_mean: Leaf
+    queue_sq: Leaf
+    queue_max: Leaf
+    tx_bytes: Leaf
+    marked_bytes: Leaf
+    utilisation: Leaf
+    paused: Leaf
+    n_flows: Leaf
+    n_senders: Leaf
+    n_mice: Leaf
+    n_elephants: Leaf
 
 
 @struct.dataclass
 class PortSums:
     """Running sums behind `PortStats`, every leaf `[P]`."""
 
-    queue: Float[Array, " ports"]
-    square: Float[Array, " ports"]
-    peak: Float[Array, " ports"]
-    sent: Float[Array, " ports"]
-    marked: Float[Array, " ports"]
-    paused: Float[Array, " ports"]
+    queue: Leaf
+    square: Leaf
+    peak: Leaf
+    sent: Leaf
+    marked: Leaf
+    paused: Leaf
 
 
 __all__ = [

@@ -7,6 +7,7 @@ propagation delay is in the feedback delay and in the completion time instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -92,7 +93,8 @@ def send(
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
     at = jnp.minimum(begin + flows.rest_low / pace, dt)
-    flows = flows.replace(  # type: ignore[attr-defined]
+    flows = replace(
+        flows,
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
         rest_high=flows.rest_high - borrow,
     )
@@ -167,7 +169,8 @@ def forward(
         backlog.append(served.backlog)
         levels.append(served)
     back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
-    flows = flows.replace(  # type: ignore[attr-defined]
+    flows = replace(
+        flows,
         backlog=jnp.stack(backlog),
         rest_low=flows.rest_low + dropped,
         stage=jnp.where(back, fl.SENDING, flows.stage),
@@ -209,7 +212,8 @@ def mark(flows: Flows, moved: Moved, tick: Tick) -> tuple[Flows, Bool[Array, " f
     marks = shift_register_or(flows.marks, hit & near, tick.delay)
     late = shift_register_or(flows.late_marks, hit & ~near, tick.far)
     cnp = (marks & 1) == 1
-    return flows.replace(  # type: ignore[attr-defined]
+    return replace(
+        flows,
         partial=total - packets * tick.net.packet_bytes,
         coin=coin,
         marks=marks >> 1,
@@ -234,7 +238,8 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     fresh = (flows.start_in > 0) & ~waiting
     gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)
     tail = jnp.where(sent.finished, found + sent.at, flows.tail) - dt
-    return flows.replace(  # type: ignore[no-any-return, attr-defined]
+    return replace(
+        flows,
         stage=jnp.where(
             sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low < LAST_BYTE),
             fl.DRAINING,

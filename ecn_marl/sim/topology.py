@@ -10,7 +10,7 @@ network without artificial per-hop delay).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,13 @@ KB = 1000.0
 
 MIB = float(2**20)
 """Bytes in one MiB, the unit of switch buffers."""
+
+
+Hop = tuple[str, str]
+"""A port on the way: (switch, peer)."""
+
+Hops = tuple[Hop, ...]
+"""A path: the ports a packet leaves by, in order."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +206,7 @@ def from_links(
     home = {h: neighbours[h][0] for h in hosts}
     edges = [s for s in switches if s in set(home.values())]
     host_set = set(hosts)
-    paths: dict[tuple[str, str], list[tuple[tuple[str, str], ...]]] = {}
+    paths: dict[tuple[str, str], list[Hops]] = {}
     for dst in hosts:
         distance = _distances(dst, neighbours, host_set)
         for e in edges:
@@ -294,9 +301,7 @@ def parking_lot(hops: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topo
     _at_least("hops", hops, 1)
     switches = [f"switch{i}" for i in range(hops + 1)]
     names = [f"host{i}" for i in range(2 * (hops + 1))]
-    links = [
-        Link(a, b, gbps, delay_us) for a, b in zip(switches[:-1], switches[1:], strict=True)
-    ]
+    links = [Link(a, b, gbps, delay_us) for a, b in zip(switches[:-1], switches[1:], strict=True)]
     links += [Link(h, switches[i // 2], gbps, delay_us) for i, h in enumerate(names)]
     return from_links(f"parking-lot:{hops}", names, switches, links)
 
@@ -341,7 +346,7 @@ def leaf_spine(
     )
 
 
-_SHAPES = {
+_SHAPES: dict[str, tuple[Callable[..., Topology], int]] = {
     "star": (star, 1),
     "dumbbell": (dumbbell, 2),
     "parking-lot": (parking_lot, 1),
@@ -375,7 +380,7 @@ def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: floa
     if len(numbers) != arity:
         raise bad_value("topology", text, f"{kind}: followed by {arity} integer(s), comma between")
     extra = {"uplink_gbps": uplink_gbps} if kind in ("dumbbell", "leaf-spine") else {}
-    return build(*numbers, gbps=gbps, delay_us=delay_us, **extra)  # type: ignore[operator]
+    return build(*numbers, gbps=gbps, delay_us=delay_us, **extra)
 
 
 def _at_least(field: str, value: int, low: int) -> None:
@@ -418,11 +423,11 @@ def _distances(dst: str, neighbours: dict[str, list[str]], hosts: set[str]) -> d
 
 def _shortest_paths(
     src: str, dst: str, neighbours: dict[str, list[str]], distance: dict[str, int], limit: int
-) -> list[tuple[tuple[str, str], ...]]:
+) -> list[Hops]:
     """Up to `limit` shortest paths as tuples of (switch, peer) ports."""
     if src == dst:
         return [()]
-    found: list[tuple[tuple[str, str], ...]] = []
+    found: list[Hops] = []
     for nxt in neighbours[src]:
         if distance.get(nxt, 1 << 30) == distance[src] - 1:
             for rest in _shortest_paths(nxt, dst, neighbours, distance, limit - len(found)):
@@ -432,21 +437,21 @@ def _shortest_paths(
     return found
 
 
-def _levels(all_paths, name: str) -> dict[tuple[str, str], int]:  # type: ignore[no-untyped-def]
+def _levels(all_paths: Iterable[list[Hops]], name: str) -> dict[Hop, int]:
     """Level of every port: last hops share the highest, others as late as their followers allow.
 
     Counting from the end keeps all ports of one kind on one level in the usual topologies.
     """
-    after: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    after: dict[Hop, set[Hop]] = {}
     for paths in all_paths:
         for path in paths:
             for a, b in zip(path, path[1:], strict=False):
                 after.setdefault(a, set()).add(b)
             if path:
                 after.setdefault(path[-1], set())
-    height: dict[tuple[str, str], int] = {}
+    height: dict[Hop, int] = {}
 
-    def visit(port: tuple[str, str], trail: tuple[tuple[str, str], ...]) -> int:
+    def visit(port: Hop, trail: Hops) -> int:
         if port in trail:
             raise ValueError(f"topology {name!r}: shortest paths allow a cycle of queues at {port}")
         if port not in height:
@@ -475,11 +480,11 @@ def _tiers(
 
 
 def _route_table(
-    paths: dict[tuple[str, str], list[tuple[tuple[str, str], ...]]],
+    paths: dict[tuple[str, str], list[Hops]],
     edges: list[str],
     hosts: list[str],
-    index: dict[tuple[str, str], int],
-    level: dict[tuple[str, str], int],
+    index: dict[Hop, int],
+    level: dict[Hop, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     n_levels = max(level.values()) + 1
     k = max(len(p) for p in paths.values())

@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
 from ecn_marl.sim.random import hash_bits, uniform
 
 CHUNK = float(2**18)
@@ -64,9 +65,9 @@ class SizeTable:
         mean: mean payload, bytes.
     """
 
-    size: Float[Array, " rows"] | np.ndarray
-    cdf: Float[Array, " rows"] | np.ndarray
-    mean: float | Float[Array, ""]
+    size: Leaf
+    cdf: Leaf
+    mean: Leaf
 
 
 @cache
@@ -137,16 +138,16 @@ class Offer:
         valid: whether there is such a flow.
     """
 
-    start: Float[Array, " m"]
-    src: Int[Array, " m"]
-    dst: Int[Array, " m"]
-    payload: Float[Array, " m"]
-    wire_high: Int[Array, " m"]
-    wire_low: Float[Array, " m"]
-    path: Int[Array, " m"]
-    path_back: Int[Array, " m"]
-    flow_id: Int[Array, " m"]
-    valid: Bool[Array, " m"]
+    start: Leaf
+    src: Leaf
+    dst: Leaf
+    payload: Leaf
+    wire_high: Leaf
+    wire_low: Leaf
+    path: Leaf
+    path_back: Leaf
+    flow_id: Leaf
+    valid: Leaf
 
 
 def _anonymous(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
@@ -177,7 +178,7 @@ class PoissonParams:
         table: flow sizes.
     """
 
-    load: float | Float[Array, ""]
+    load: Leaf
     table: SizeTable
 
 
@@ -185,9 +186,9 @@ class PoissonParams:
 class PoissonState:
     """State of `Poisson`: a seed, the number of the next flow, µs until it starts."""
 
-    seed: UInt32[Array, ""]
-    count: Int[Array, ""]
-    start: Float[Array, ""]
+    seed: Leaf
+    count: Leaf
+    start: Leaf
 
 
 @dataclass(frozen=True)
@@ -272,22 +273,22 @@ class IncastParams:
         receiver: index of the receiving host, -1 for a random one each burst.
     """
 
-    load: float | Float[Array, ""]
-    n_min: float | Float[Array, ""]
-    n_max: float | Float[Array, ""]
-    flow_bytes: float | Float[Array, ""]
-    jitter_us: float | Float[Array, ""]
-    receiver: int | Int[Array, ""]
+    load: Leaf
+    n_min: Leaf
+    n_max: Leaf
+    flow_bytes: Leaf
+    jitter_us: Leaf
+    receiver: Leaf
 
 
 @struct.dataclass
 class IncastState:
     """State of `Incast`: seed, number of the burst, flows of it taken, µs until it starts."""
 
-    seed: UInt32[Array, ""]
-    burst: Int[Array, ""]
-    taken: Int[Array, ""]
-    start: Float[Array, ""]
+    seed: Leaf
+    burst: Leaf
+    taken: Leaf
+    start: Leaf
 
 
 @dataclass(frozen=True)
@@ -395,23 +396,23 @@ class Incast:
 class ScheduleParams:
     """A fixed list of flows sorted by start, every leaf `[N]`; see `schedule`."""
 
-    start_step: Int[Array, " n"] | np.ndarray
-    start_rest: Float[Array, " n"] | np.ndarray
-    src: Int[Array, " n"] | np.ndarray
-    dst: Int[Array, " n"] | np.ndarray
-    payload: Float[Array, " n"] | np.ndarray
-    wire_high: Int[Array, " n"] | np.ndarray
-    wire_low: Float[Array, " n"] | np.ndarray
-    path: Int[Array, " n"] | np.ndarray
-    path_back: Int[Array, " n"] | np.ndarray
+    start_step: Leaf
+    start_rest: Leaf
+    src: Leaf
+    dst: Leaf
+    payload: Leaf
+    wire_high: Leaf
+    wire_low: Leaf
+    path: Leaf
+    path_back: Leaf
 
 
 @struct.dataclass
 class ScheduleState:
     """State of `Schedule`: the next flow and the current substep (an integer clock)."""
 
-    next: Int[Array, ""]
-    step: Int[Array, ""]
+    next: Leaf
+    step: Leaf
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,15 @@ later (unless `cut_at_first_cnp`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
 
 MBPS = 0.125
 """Bytes per microsecond in one Mb/s."""
@@ -46,18 +48,18 @@ class DcqcnParams:
         cut_at_first_cnp: 1 if the first CNP cuts at once, 0 if it only starts the timers.
     """
 
-    decrease_us: float | Float[Array, ""]
-    alpha_us: float | Float[Array, ""]
-    g: float | Float[Array, ""]
-    increase_us: float | Float[Array, ""]
-    byte_counter: float | Float[Array, ""]
-    recovery_steps: float | Float[Array, ""]
-    ai: float | Float[Array, ""]
-    hai: float | Float[Array, ""]
-    min_rate: float | Float[Array, ""]
-    alpha_init: float | Float[Array, ""] = 1.0
-    clamp_target: float | Float[Array, ""] = 0.0
-    cut_at_first_cnp: float | Float[Array, ""] = 0.0
+    decrease_us: Leaf
+    alpha_us: Leaf
+    g: Leaf
+    increase_us: Leaf
+    byte_counter: Leaf
+    recovery_steps: Leaf
+    ai: Leaf
+    hai: Leaf
+    min_rate: Leaf
+    alpha_init: Leaf = 1.0
+    clamp_target: Leaf = 0.0
+    cut_at_first_cnp: Leaf = 0.0
 
 
 def _preset(
@@ -73,9 +75,7 @@ def _preset(
     **more: float,
 ) -> DcqcnParams:
     """Rates in Mb/s, times in µs."""
-    return DcqcnParams(
-        td, ta, g, ti, counter, float(f), ai * MBPS, hai * MBPS, low * MBPS, **more
-    )
+    return DcqcnParams(td, ta, g, ti, counter, float(f), ai * MBPS, hai * MBPS, low * MBPS, **more)
 
 
 PRESETS: dict[str, DcqcnParams] = {
@@ -85,9 +85,7 @@ PRESETS: dict[str, DcqcnParams] = {
         50, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100, clamp_target=1.0, cut_at_first_cnp=1.0
     ),
     # NVIDIA ConnectX-4 and later, firmware defaults.
-    "mellanox": _preset(
-        4, 1, 1 - 1019 / 1024, 300, 32767, 1, 5, 50, 1, alpha_init=1023 / 1024
-    ),
+    "mellanox": _preset(4, 1, 1 - 1019 / 1024, 300, 32767, 1, 5, 50, 1, alpha_init=1023 / 1024),
     # The three profiles of the HPCC simulator (Li et al., SIGCOMM'19) at 25 Gb/s.
     "hpcc-run": _preset(4, 1, 1 / 256, 300, math.inf, 1, 5, 50, 100),
     "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
@@ -114,26 +112,26 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
         zero_ok = field in ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps")
         if not (value >= 0 if zero_ok else value > 0):
             raise bad_value(field, value, "a number >= 0" if zero_ok else "a number > 0")
-    return PRESETS[name].replace(**overrides)  # type: ignore[no-any-return, attr-defined]
+    return replace(PRESETS[name], **overrides)
 
 
 @struct.dataclass
 class DcqcnState:
     """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs."""
 
-    rate: Float[Array, " flows"]
-    target: Float[Array, " flows"]
-    line: Float[Array, " flows"]
-    alpha: Float[Array, " flows"]
-    to_decrease: Float[Array, " flows"]
-    to_alpha: Float[Array, " flows"]
-    to_increase: Float[Array, " flows"]
-    to_count: Float[Array, " flows"]
-    timer_stage: Int[Array, " flows"]
-    count_stage: Int[Array, " flows"]
-    seen: Bool[Array, " flows"]
-    cnp_decrease: Bool[Array, " flows"]
-    cnp_alpha: Bool[Array, " flows"]
+    rate: Leaf
+    target: Leaf
+    line: Leaf
+    alpha: Leaf
+    to_decrease: Leaf
+    to_alpha: Leaf
+    to_increase: Leaf
+    to_count: Leaf
+    timer_stage: Leaf
+    count_stage: Leaf
+    seen: Leaf
+    cnp_decrease: Leaf
+    cnp_alpha: Leaf
 
 
 @dataclass(frozen=True)
@@ -158,14 +156,12 @@ class Dcqcn:
         """Constants of the named preset."""
         return preset(self.name)
 
-    def init(self, slots: int, dtype: jnp.dtype = jnp.float32) -> DcqcnState:  # type: ignore[assignment]
+    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32) -> DcqcnState:
         """State of `slots` idle flows."""
         zero = jnp.zeros((slots,), dtype)
         stage = jnp.zeros((slots,), jnp.int32)
         no = jnp.zeros((slots,), bool)
-        return DcqcnState(
-            zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no
-        )
+        return DcqcnState(zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no)
 
     def start(
         self,
@@ -251,7 +247,8 @@ class Dcqcn:
         rise = self._rise(timer_stage, count_stage, params)
         target = jnp.where(up, jnp.minimum(target + rise, state.line), target)
         rate = jnp.where(up, 0.5 * (rate + target), rate)
-        return state.replace(  # type: ignore[no-any-return, attr-defined]
+        return replace(
+            state,
             rate=rate,
             target=target,
             alpha=alpha,
