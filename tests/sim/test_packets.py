@@ -1,0 +1,156 @@
+"""The simulator against packet-level runs (numbers recorded in `tests/data`)."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecn_marl.sim import Dcqcn, Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
+from ecn_marl.sim.traffic import widest_tick
+
+DATA = Path(__file__).parent.parent / "data"
+ECN = {
+    "SECN1": (5, 200, 0.01),
+    "SECN2": (100, 400, 0.2),
+    "E3": (20, 80, 0.5),
+    "E4": (320, 1280, 0.05),
+}
+SEEDS = 4
+PRESETS = {"run": "hpcc-run", "paper": "hpcc-paper"}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with open(DATA / name) as f:
+        return list(csv.DictReader(line for line in f if not line.startswith("#")))
+
+
+def _settings(sim: Simulator, params, names: tuple[str, ...]):
+    """Thresholds of several settings, stacked."""
+    return jax.tree.map(
+        lambda *x: jnp.stack(x), *(scaled_ecn(params.net, *ECN[name]) for name in names)
+    )
+
+
+INCAST = _rows("incast_steady.csv")
+
+
+@cache
+def incast(profile: str, n: int) -> dict[str, tuple[float, float, float]]:
+    """Queue mean and std (bytes) and utilisation over 100..200 ms, mean of the seeds."""
+    flows = {
+        "src": np.arange(1, n + 1),
+        "dst": np.zeros(n, int),
+        "size_B": np.full(n, 4_000_000_000),
+        "start_ns": np.zeros(n),
+    }
+    sim = Simulator(
+        star(n + 1),
+        (Schedule(1.0, n),),
+        Dcqcn.of(PRESETS[profile]),
+        slots=n,
+        bins=0,
+        count_senders=False,
+        interval_steps=1000,
+    )
+    params = sim.default_params(traffic=(schedule(flows, 1.0),))
+    names = ("SECN1", "SECN2", "E3")
+
+    def run(key, ecn):
+        def one(state, _):
+            state, stats = sim.interval(state, params, ecn)
+            return state, (stats.queue_mean[0], stats.queue_sq[0], stats.tx_bytes[0])
+
+        return jax.lax.scan(one, sim.init(key, params), None, length=200)[1]
+
+    runs = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))
+    keys = jax.vmap(jax.random.key)(jnp.arange(SEEDS))
+    mean, square, sent = (x[:, :, 100:] for x in runs(keys, _settings(sim, params, names)))
+    m = mean.mean(-1)
+    std = jnp.sqrt(square.mean(-1) - m**2)
+    utilisation = sent.mean(-1) / (25 * 125 * 1e3)
+    columns = zip(m.mean(1), std.mean(1), utilisation.mean(1), strict=True)
+    return {name: tuple(map(float, row)) for name, row in zip(names, columns, strict=True)}
+
+
+@pytest.mark.parametrize("row", INCAST, ids=lambda r: f"{r['profile']}-{r['N']}-{r['ecn']}")
+def test_incast_steady_state(row):
+    mean, std, utilisation = incast(row["profile"], int(row["N"]))[row["ecn"]]
+    packets = float(row["q_mean_B"]), float(row["q_std_B"])
+    assert abs(mean - packets[0]) <= max(0.15 * packets[0], 5e3)
+    assert abs(std - packets[1]) <= max(0.25 * packets[1], 5e3)
+    assert abs(utilisation - min(float(row["util"]), 1.0)) <= 0.015
+
+
+NAMES = ("SECN1", "SECN2", "E3", "E4")
+
+
+@cache
+def websearch(profile: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+    """Slowdowns of the WebSearch 60 % list: ours `[seeds, flows]`, the packets', and sizes."""
+    with gzip.open(DATA / "websearch_60.csv.gz", "rt") as f:
+        rows = list(csv.DictReader(f))
+    names = ("src", "dst", "size_B", "start_ns", "spine_data", "spine_ack")
+    flows = {k: np.array([int(r[k]) for r in rows]) for k in names}
+    sim = Simulator(
+        leaf_spine(4, 8, 2),
+        (Schedule(1.0, widest_tick(flows["start_ns"], 5.0, 64)),),
+        Dcqcn.of(PRESETS[profile]),
+        slots=256,
+        scheduled=len(rows),
+        bins=0,
+        count_senders=False,
+    )
+    params = sim.default_params(traffic=(schedule(flows, 1.0),))
+
+    def run(key, ecn):
+        def one(state, _):
+            return sim.interval(state, params, ecn)[0], None
+
+        state, _ = jax.lax.scan(one, sim.init(key, params), None, length=1000)
+        return state.fct_log
+
+    runs = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))
+    keys = jax.vmap(jax.random.key)(jnp.arange(SEEDS))
+    ours = np.asarray(runs(keys, _settings(sim, params, NAMES)), np.float64) * 1e3
+    recorded = np.load(DATA / "websearch_60_fct.npz")
+    alone = recorded["standalone_ns"]
+    packets = {name: recorded[f"{profile}_{name}"] / alone for name in NAMES}
+    return dict(zip(NAMES, ours / alone, strict=True)), packets, flows["size_B"]
+
+
+def _classes(size: np.ndarray) -> dict[str, np.ndarray]:
+    return {"mice": size <= 1e5, "medium": (size > 1e5) & (size <= 1e6), "elephants": size > 1e6}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("profile", PRESETS)
+def test_leaf_spine_slowdown(profile, name):
+    ours, packets, size = websearch(profile)
+    assert np.isfinite(ours[name]).all(), "every flow finishes"
+    for members in _classes(size).values():
+        mine, theirs = ours[name][:, members], packets[name][members]
+        assert mine.mean() == pytest.approx(theirs.mean(), rel=0.10)
+        p99 = np.mean([np.percentile(seed, 99) for seed in mine])
+        assert p99 == pytest.approx(np.percentile(theirs, 99), rel=0.20)
+
+
+@pytest.mark.parametrize("profile", PRESETS)
+def test_leaf_spine_ranks_settings(profile):
+    """Settings whose packet means differ by more than the packets' own spread over seeds (2.8 %)."""
+    ours, packets, size = websearch(profile)
+    compared = 0
+    for members in _classes(size).values():
+        for a in NAMES:
+            for b in NAMES:
+                theirs = packets[a][members].mean() / packets[b][members].mean()
+                if theirs > 1.028:
+                    assert ours[a][:, members].mean() > ours[b][:, members].mean()
+                    compared += 1
+    assert compared >= 12
