@@ -1,0 +1,66 @@
+"""Multi-agent reinforcement learning for automatic ECN tuning in data-centre networks.
+
+Every switch egress port is an agent: each tuning interval it sees its queue, rates, marks and
+flows, sets its ECN thresholds (Kmin, Kmax, Pmax), and is paid for utilisation and short queues.
+
+    import ecn_marl
+
+    env = ecn_marl.parallel_env("websearch-v0")      # PettingZoo
+    env = ecn_marl.make("websearch-v0")              # functional: jit, vmap, scan
+
+Names are loaded when they are first used; importing the package does not import JAX.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ecn_marl import baselines, sim, wrappers
+    from ecn_marl.envs.parallel import env, parallel_env
+    from ecn_marl.envs.registry import Scenario, make, register, scenarios
+
+_HOME = {
+    "Scenario": "ecn_marl.envs.registry",
+    "env": "ecn_marl.envs.parallel",
+    "make": "ecn_marl.envs.registry",
+    "parallel_env": "ecn_marl.envs.parallel",
+    "register": "ecn_marl.envs.registry",
+    "scenarios": "ecn_marl.envs.registry",
+}
+_MODULES = ("baselines", "sim", "wrappers")
+
+__all__ = [
+    "Scenario",
+    "baselines",
+    "env",
+    "make",
+    "parallel_env",
+    "register",
+    "scenarios",
+    "sim",
+    "wrappers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"ecn_marl.{name}")
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ecn-marl")
+    raise AttributeError(
+        f"module 'ecn_marl' has no attribute {name!r}; it has {', '.join(__all__)}"
+    )
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted([*globals(), *__all__, "__version__"])

@@ -116,7 +116,7 @@ class EcnEnv:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Names of the agents: `port_0`, `port_1`, …"""
+        """Names of the agents: `port_0`, `port_1`, …."""
         return tuple(f"port_{i}" for i in range(self.num_agents))
 
     @property

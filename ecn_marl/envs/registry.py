@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
@@ -178,4 +179,4 @@ def _lookup(name: str) -> Scenario:
 
 def _load_builtin() -> None:
     """Import the scenarios that ship with the package; they register themselves."""
-    import ecn_marl.envs.scenarios  # noqa: F401
+    import_module("ecn_marl.envs.scenarios")

@@ -8,6 +8,7 @@ substep.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -252,7 +253,7 @@ def release(
     left = jnp.where(free, flows.backlog, 0.0)
     parts = [
         segment_sum(left[i], flows.hop[i], high - low)
-        for i, (low, high) in enumerate(zip(level_starts[:-1], level_starts[1:], strict=True))
+        for i, (low, high) in enumerate(itertools.pairwise(level_starts))
     ]
     pool = pool.at[1].add(jnp.concatenate(parts))
     return (
@@ -270,7 +271,7 @@ def ingress_links(flows: Flows, n_hosts: int, level_starts: tuple[int, ...]) -> 
     none = n_hosts + level_starts[-1]
     previous = flows.src
     links = []
-    for i, (low, high) in enumerate(zip(level_starts[:-1], level_starts[1:], strict=True)):
+    for i, (low, high) in enumerate(itertools.pairwise(level_starts)):
         here = flows.hop[i] < high - low
         links.append(jnp.where(here, previous, none))
         previous = jnp.where(here, n_hosts + low + flows.hop[i], previous)

@@ -9,6 +9,7 @@ Everything is a pure function of `(state, params, ecn)`; a `Simulator` only hold
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -366,7 +367,7 @@ class Simulator:
         stop = jnp.append(state.paused[self.topology.n_hosts :], False)
         bounds = self.topology.level_bounds
         blocked = jnp.zeros(state.flows.stage.shape, bool)
-        for i, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             here = state.flows.hop[i] < high - low
             port = jnp.where(here, low + state.flows.hop[i], bounds[-1])
             blocked = blocked | (stop[port] & (state.flows.backlog[i] > 0))

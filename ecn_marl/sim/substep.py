@@ -7,6 +7,7 @@ propagation delay is in the feedback delay and in the completion time instead.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -150,7 +151,7 @@ def forward(
     log_survival, wait = jnp.zeros_like(give), jnp.zeros_like(give)
     levels, backlog = [], []
     pool = pool.at[0].add(tick.ack_bytes)
-    for i, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
         entering = jnp.where(tick.accept[i], x, 0.0)
         dropped = dropped + (x - entering)
         ports = slice(low, high)

@@ -9,6 +9,7 @@ network without artificial per-hop delay).
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -301,7 +302,7 @@ def parking_lot(hops: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topo
     _at_least("hops", hops, 1)
     switches = [f"switch{i}" for i in range(hops + 1)]
     names = [f"host{i}" for i in range(2 * (hops + 1))]
-    links = [Link(a, b, gbps, delay_us) for a, b in zip(switches[:-1], switches[1:], strict=True)]
+    links = [Link(a, b, gbps, delay_us) for a, b in itertools.pairwise(switches)]
     links += [Link(h, switches[i // 2], gbps, delay_us) for i, h in enumerate(names)]
     return from_links(f"parking-lot:{hops}", names, switches, links)
 
@@ -445,7 +446,7 @@ def _levels(all_paths: Iterable[list[Hops]], name: str) -> dict[Hop, int]:
     after: dict[Hop, set[Hop]] = {}
     for paths in all_paths:
         for path in paths:
-            for a, b in zip(path, path[1:], strict=False):
+            for a, b in itertools.pairwise(path):
                 after.setdefault(a, set()).add(b)
             if path:
                 after.setdefault(path[-1], set())

@@ -143,7 +143,7 @@ def test_leaf_spine_slowdown(profile, name):
 
 @pytest.mark.parametrize("profile", PRESETS)
 def test_leaf_spine_ranks_settings(profile):
-    """Settings whose packet means differ by more than the packets' own spread over seeds (2.8 %)."""
+    """Settings whose packet means differ by more than the packets spread over seeds (2.8 %)."""
     ours, packets, size = websearch(profile)
     compared = 0
     for members in _classes(size).values():

@@ -1,0 +1,35 @@
+# Needs Python >= 3.11, pip and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?= runs/quickstart
+STAMP := $(VENV)/.installed
+
+.PHONY: run test lint format wheel-test clean
+
+run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
+	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
+
+test: lint  ## linters, types and the whole suite
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
+	PYTHON="$(BIN)/python" sh .ci/wheel-test
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist runs .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,1 @@
+"""Reference trainers, one readable file each."""

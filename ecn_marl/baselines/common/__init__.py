@@ -1,0 +1,1 @@
+"""What the trainers share; each idea exists once."""

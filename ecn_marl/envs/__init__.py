@@ -1,0 +1,1 @@
+"""The decision problems: observations, actions, rewards, episodes, scenarios, PettingZoo faces."""

@@ -1,0 +1,1 @@
+"""Bridges and views of the environments."""

@@ -1,0 +1,19 @@
+"""Settings of the whole suite: shapes are checked at run time, hypothesis is repeatable."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Every function of the package checks the shapes and types of its arguments while tests run.
+install_import_hook("ecn_marl", "typechecker.check")
+
+settings.register_profile(
+    "suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "suite")
