@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim.queues import segment_sum
+from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, wire_bytes
@@ -136,45 +136,61 @@ def admit(
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
     paths = find_paths(net, offer, hash_bits(seed, number, 17))
-    coin = hash_bits(seed, number, 18) | jnp.uint32(1)
+    coin = jax.lax.bitcast_convert_type(hash_bits(seed, number, 18) | jnp.uint32(1), jnp.int32)
     n_ports = level_starts[-1]
     lows = jnp.array(level_starts[:-1], jnp.int32)
     highs = jnp.array(level_starts[1:], jnp.int32)
     local = jnp.where(paths.forward < n_ports, paths.forward - lows, highs - lows)
 
+    reals = jnp.stack(
+        [
+            offer.start,
+            offer.payload,
+            offer.wire_low,
+            paths.rtt,
+            paths.after,
+            paths.ideal,
+            paths.line,
+        ],
+        axis=-1,
+    )
+    whole = jnp.stack([offer.src, offer.dst, offer.flow_id, offer.wire_high, coin], axis=-1)
+    start, payload, low, rtt, late, ideal, line = look_up(reals, pick).T
+    ports = jnp.concatenate([whole, local, paths.back], axis=-1)
+    src, dst, flow_id, high, coins, *hops = look_up(ports, pick).T
+    n_levels = len(level_starts) - 1
+
     def put(value: Array, old: Array) -> Array:
-        return jnp.where(new, value[..., pick].astype(old.dtype), old)
+        return jnp.where(new, value.astype(old.dtype), old)
 
-    def fill(value: float, old: Array) -> Array:
-        return jnp.where(new, jnp.asarray(value, old.dtype), old)
-
+    zero, none = jnp.zeros_like(flows.payload), jnp.zeros_like(flows.stage)
     after = replace(
         flows,
-        stage=fill(SENDING, flows.stage),
-        src=put(offer.src, flows.src),
-        dst=put(offer.dst, flows.dst),
-        flow_id=put(offer.flow_id, flows.flow_id),
-        payload=put(offer.payload, flows.payload),
-        rest_high=put(offer.wire_high, flows.rest_high),
-        rest_low=put(offer.wire_low, flows.rest_low),
-        start_in=put(jnp.maximum(offer.start, 0.0), flows.start_in),
-        start_step=jnp.where(new, step, flows.start_step),
-        start_rest=put(offer.start, flows.start_rest),
-        hop=put(local.T, flows.hop),
-        back=put(paths.back.T, flows.back),
-        backlog=fill(0.0, flows.backlog),
-        partial=fill(0.0, flows.partial),
-        gate=fill(0.0, flows.gate),
-        tail=fill(0.0, flows.tail),
-        after=put(paths.after, flows.after),
-        rtt=put(paths.rtt, flows.rtt),
-        ideal=put(paths.ideal, flows.ideal),
-        delivered=fill(0.0, flows.delivered),
-        marks=fill(0, flows.marks),
-        late_marks=fill(0, flows.late_marks),
-        coin=put(coin, flows.coin),
+        stage=put(none + SENDING, flows.stage),
+        src=put(src, flows.src),
+        dst=put(dst, flows.dst),
+        flow_id=put(flow_id, flows.flow_id),
+        payload=put(payload, flows.payload),
+        rest_high=put(high, flows.rest_high),
+        rest_low=put(low, flows.rest_low),
+        start_in=put(jnp.maximum(start, 0.0), flows.start_in),
+        start_step=put(none + step, flows.start_step),
+        start_rest=put(start, flows.start_rest),
+        hop=put(jnp.stack(hops[:n_levels]), flows.hop),
+        back=put(jnp.stack(hops[n_levels:]), flows.back),
+        backlog=put(jnp.zeros_like(flows.backlog), flows.backlog),
+        partial=put(zero, flows.partial),
+        gate=put(zero, flows.gate),
+        tail=put(zero, flows.tail),
+        after=put(late, flows.after),
+        rtt=put(rtt, flows.rtt),
+        ideal=put(ideal, flows.ideal),
+        delivered=put(zero, flows.delivered),
+        marks=put(none, flows.marks),
+        late_marks=put(none, flows.late_marks),
+        coin=put(jax.lax.bitcast_convert_type(coins, jnp.uint32), flows.coin),
     )
-    return Admission(after, new, paths.line[pick], taken)
+    return Admission(after, new, line, taken)
 
 
 def finish(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ecn_marl._types import Leaf
 
@@ -57,6 +57,24 @@ def segment_sum(
     """Sum `values` into `size` segments; index `size` (and only that) is left out."""
     sums = jnp.zeros((size + 1,), values.dtype)
     return sums.at[index].add(values, mode="promise_in_bounds")[:size]
+
+
+def look_up(
+    table: Shaped[Array, "rows columns"], index: Int[Array, "*n"]
+) -> Shaped[Array, "*n columns"]:
+    """Rows of a small table, computed once.
+
+    XLA fuses what computes a table into the gather that reads it, and so computes an entry again
+    for every reader: thousands of times for a table of a few ports. A product with the identity is
+    exact for finite entries, and no backend fuses across it.
+
+    Args:
+        table: finite numbers; at least two columns (XLA turns a product with a 1 x 1 matrix into a
+            fusible multiplication).
+        index: rows wanted, in bounds.
+    """
+    once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
+    return once.at[index].get(mode="promise_in_bounds")
 
 
 class Served(NamedTuple):
@@ -109,9 +127,7 @@ def serve_level(
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
     table = jnp.stack([share, log_survival, queue / rate], axis=-1)
     passing = jnp.array([[1.0, 0.0, 0.0]], table.dtype)
-    # Without the barrier XLA recomputes the table for every flow that reads it.
-    table = jax.lax.optimization_barrier(jnp.concatenate([table, passing]))
-    mine = table.at[hop].get(mode="promise_in_bounds")
+    mine = look_up(jnp.concatenate([table, passing]), hop)
     out = backlog * mine[:, 0]
     pool_out = pool * share
     return Served(
@@ -132,10 +148,10 @@ def water_level(
     src: Int[Array, " flows"],
     capacity: Float[Array, " hosts"],
     start: Float[Array, " hosts"],
-) -> tuple[Float[Array, " hosts"], Float[Array, " hosts"]]:
+) -> Float[Array, " hosts"]:
     """Round-robin (max-min) share of each host's NIC.
 
-    The level `l` solves `sum_f min(demand_f, l) = capacity`, or is unbounded if the demands fit.
+    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
     The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
     or below the root: two steps from the last substep's level never overbook the NIC, and reach the
     root exactly once the set of limited flows has settled.
@@ -147,18 +163,19 @@ def water_level(
         start: a level to start from, e.g. that of the last substep, `[H]`.
 
     Returns:
-        The level to apply (may be `inf`), and a finite one to start from next time, `[H]` each.
+        The level, `[H]`; the capacity where all demands fit.
     """
     n = capacity.shape[0]
     level = start
     for _ in range(2):
-        above = (demand >= level[src]) & (demand > 0)
+        mine = look_up(jnp.stack([level, level], -1), src)[:, 0]
+        above = (demand >= mine) & (demand > 0)
         small = segment_sum(jnp.where(above, 0.0, demand), src, n)
         many = segment_sum(above.astype(demand.dtype), src, n)
-        fits = jnp.where(small <= capacity, jnp.inf, 0.0)
-        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), fits)
+        settled = jnp.where(small <= capacity, capacity, 0.0)
+        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
         level = jnp.maximum(level, 0.0)
-    return level, jnp.minimum(level, capacity)
+    return level
 
 
 class Pause(NamedTuple):

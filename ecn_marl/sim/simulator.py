@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.queues import Ecn, exact_add, pfc, segment_sum
+from ecn_marl.sim.queues import Ecn, exact_add, look_up, pfc, segment_sum
 from ecn_marl.sim.state import (
     Flows,
     NetParams,
@@ -300,7 +300,7 @@ class Simulator:
         back_wait = jnp.zeros_like(flows.back_wait)
         if not self.ack_priority:
             wait = jnp.append(state.queue / net.port_rate, 0.0)
-            back_wait = wait[flows.back].sum(0)
+            back_wait = look_up(jnp.stack([wait, wait], -1), flows.back)[..., 0].sum(0)
         delay = jnp.round((flows.rtt + back_wait) / self.dt_us - 0.5)
         delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
         phase = state.step % self.coarse

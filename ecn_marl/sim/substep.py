@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.queues import Ecn, serve_level, shift_register_or, water_level
+from ecn_marl.sim.queues import Ecn, look_up, serve_level, shift_register_or, water_level
 from ecn_marl.sim.random import to_unit, xorshift
 from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import CHUNK
@@ -84,8 +84,8 @@ def send(
     rate = transport.rate(flows.transport)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
     demand = jnp.where(active, demand, 0.0)
-    share, level = water_level(demand, flows.src, tick.host_capacity, level)
-    mine = share[flows.src]
+    level = water_level(demand, flows.src, tick.host_capacity, level)
+    mine = look_up(jnp.stack([level, level], -1), flows.src)[:, 0]
     give = jnp.minimum(demand, mine) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)

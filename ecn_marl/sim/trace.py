@@ -1,0 +1,205 @@
+"""Flow lists: reading and checking the CSV files that are replayed.
+
+One flow per line under a header that names the columns:
+
+    flow_id,src,dst,size_B,start_ns[,spine_data][,spine_ack]
+
+in any order; other columns are ignored, as are empty lines and lines that start with `#`. Hosts are
+numbered from 0. `spine_data` and `spine_ack` fix which of the equal-cost paths the data and the
+ACKs take (on a leaf-spine network: which spine); -1 or an empty field leaves it to ECMP.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim.topology import Topology
+
+REQUIRED = ("flow_id", "src", "dst", "size_B", "start_ns")
+"""Columns that a flow list must have."""
+
+OPTIONAL = ("spine_data", "spine_ack")
+"""Columns that it may have: index of the equal-cost path of the data and of the ACKs."""
+
+MAX_SIZE = 10**12
+"""Largest flow, bytes."""
+
+MAX_TOTAL = 10**14
+"""Largest sum of all flows, bytes; the simulator's counters reach five times as far."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class FlowList:
+    """A list of flows in the order of its file; every array is `[N]`.
+
+    Attributes:
+        flow_id: identifiers, all different.
+        src: sending hosts.
+        dst: receiving hosts.
+        size: payloads, bytes.
+        start_ns: start times, ns.
+        spine_data: equal-cost path of the data, -1 to choose by hash.
+        spine_ack: the same for the ACKs.
+    """
+
+    flow_id: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    size: np.ndarray
+    start_ns: np.ndarray
+    spine_data: np.ndarray
+    spine_ack: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of flows."""
+        return len(self.flow_id)
+
+    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Some of the flows, as the columns that `traffic.schedule` takes."""
+        return {
+            "src": self.src[rows],
+            "dst": self.dst[rows],
+            "size_B": self.size[rows],
+            "start_ns": self.start_ns[rows],
+            "spine_data": self.spine_data[rows],
+            "spine_ack": self.spine_ack[rows],
+        }
+
+
+class Place(NamedTuple):
+    """Where in a file a value stands."""
+
+    path: Path
+    line: int
+
+    def error(self, column: str, value: object, allowed: str) -> ValueError:
+        """The error for a value that is not allowed there."""
+        return ValueError(f"{self.path}, line {self.line}: {bad_value(column, value, allowed)}")
+
+
+def read_flows(path: str | Path, topology: Topology) -> FlowList:
+    """Read a flow list and check it against a network.
+
+    Args:
+        path: CSV file, plain or gzipped (told apart by content).
+        topology: the network it is for.
+
+    Raises:
+        ValueError: a missing column, a line with too few or too many fields, or a field that is not
+            allowed; names the file, the line, the column, and what is allowed.
+        OSError: the file cannot be opened.
+    """
+    path = Path(path)
+    rows: list[tuple[int | float, ...]] = []
+    seen: dict[int, int] = {}
+    total = 0
+    with _open(path) as file:
+        lines = _lines(file, path)
+        place, header = next(lines, (Place(path, 1), []))
+        column = _columns(header, place)
+        for place, fields in lines:
+            if len(fields) != len(header):
+                raise place.error(
+                    "number of fields", len(fields), f"{len(header)}, as many as the header has"
+                )
+            row = _parse({name: fields[i] for name, i in column.items()}, place, topology)
+            first = seen.setdefault(int(row[0]), place.line)
+            if first != place.line:
+                allowed = f"an identifier of its own (line {first} has it already)"
+                raise place.error("flow_id", row[0], allowed)
+            total += int(row[3])
+            if total > MAX_TOTAL:
+                raise place.error("size_B", row[3], f"at most {MAX_TOTAL} bytes in all flows")
+            rows.append(row)
+    if not rows:
+        raise ValueError(f"{path}: no flows, only a header; expected at least one line below it")
+    whole = [np.array(c, np.int64) for i, c in enumerate(zip(*rows, strict=True)) if i != 4]
+    start = np.array([row[4] for row in rows], np.float64)
+    return FlowList(*whole[:4], start, *whole[4:])
+
+
+def _open(path: Path) -> IO[str]:
+    """Open a text file that may be gzipped."""
+    with open(path, "rb") as raw:
+        zipped = raw.read(2) == GZIP_MAGIC
+    if zipped:
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
+
+
+def _lines(file: IO[str], path: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Fields of every line that is neither empty nor a comment, and where it stands."""
+    reader = csv.reader(file, strict=True)
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+            where = f"{path}, line {reader.line_num + 1}"
+            raise ValueError(f"{where}: not readable as CSV: {error}") from None
+        fields = [field.strip() for field in fields]
+        if any(fields) and not fields[0].startswith("#"):
+            yield Place(path, reader.line_num), fields
+
+
+def _columns(header: list[str], place: Place) -> dict[str, int]:
+    """Position of every column that is used."""
+    form = ",".join(REQUIRED) + "".join(f"[,{name}]" for name in OPTIONAL)
+    for name in (*REQUIRED, *OPTIONAL):
+        if header.count(name) > 1:
+            raise place.error("header", ",".join(header), f"column {name} only once")
+    for name in REQUIRED:
+        if name not in header:
+            got = ",".join(header)
+            raise place.error("header", got, f"a column {name}; the columns are {form}")
+    return {name: header.index(name) for name in (*REQUIRED, *OPTIONAL) if name in header}
+
+
+def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int | float, ...]:
+    """Values of a line, in the order of `FlowList`'s fields."""
+    n = topology.n_hosts
+    host = f"a host of {topology.name}, 0 to {n - 1}"
+
+    def whole(name: str, allowed: str, fits: Callable[[int], bool]) -> int:
+        try:
+            value = int(text[name])
+        except ValueError:
+            raise place.error(name, text[name], allowed) from None
+        if not fits(value):
+            raise place.error(name, value, allowed)
+        return value
+
+    flow_id = whole("flow_id", "an integer from 0 to 2^63 - 1", lambda v: 0 <= v < 2**63)
+    src = whole("src", host, lambda v: 0 <= v < n)
+    dst = whole("dst", f"{host}, other than src", lambda v: 0 <= v < n and v != src)
+    size = whole("size_B", f"an integer from 1 to {MAX_SIZE}", lambda v: 1 <= v <= MAX_SIZE)
+    try:
+        start = float(text["start_ns"])
+    except ValueError:
+        start = math.nan
+    if not 0.0 <= start < math.inf:
+        raise place.error("start_ns", text["start_ns"], "a time >= 0 in ns")
+
+    def path(name: str, source: int, sink: int) -> int:
+        if not text.get(name):
+            return -1
+        k = int(topology.n_paths[topology.edge[source], sink])
+        allowed = f"-1 or empty (choose by hash), or one of the {k} equal-cost path(s), from 0"
+        return whole(name, allowed, lambda v: -1 <= v < k)
+
+    return (
+        *(flow_id, src, dst, size, start),
+        *(path("spine_data", src, dst), path("spine_ack", dst, src)),
+    )
