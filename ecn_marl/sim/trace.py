@@ -150,7 +150,7 @@ def _lines(file: IO[str], path: Path) -> Iterator[tuple[Place, list[str]]]:
             where = f"{path}, line {reader.line_num + 1}"
             raise ValueError(f"{where}: not readable as CSV: {error}") from None
         fields = [field.strip() for field in fields]
-        if any(fields) and not fields[0].startswith("#"):
+        if fields not in ([], [""]) and not fields[0].startswith("#"):
             yield Place(path, reader.line_num), fields
 
 

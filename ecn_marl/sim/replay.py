@@ -1,0 +1,459 @@
+"""Replay of a flow list: run it through a network, and summarise what happened.
+
+    flows = read_flows("flows.csv.gz", topology)
+    result = replay(flows, topology, ecn=(5, 200, 0.01), duration_ms=60)
+    result.fct_ns, result.slowdown, result.queue_bytes, result.summary()
+
+Every 10 µs the queues are sampled; sums over the substeps in between are exact. An empty network
+with no flow left to start changes no more, so the rest of the time is filled in, not simulated.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
+from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.trace import FlowList, read_flows
+from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Schedule, schedule, widest_tick
+from ecn_marl.sim.transports import parse_transport
+
+__all__ = ["FlowList", "Replay", "read_flows", "replay", "write_fct", "write_queues"]
+
+SAMPLE_US = 10
+"""Time between samples, µs."""
+
+CHUNK_SAMPLES = 100
+"""Samples per call of the compiled loop: progress is shown every millisecond."""
+
+TICK_US = 5.0
+"""Longest tick, µs: flows are admitted, and feedback delays refreshed, this often."""
+
+DEFAULT_SLOTS = 512
+"""Flows in progress at most, unless asked for more."""
+
+CLASS_LABELS = {
+    "all": "all",
+    "mice": "(0,100KB]",
+    "medium": "(100KB,1MB]",
+    "elephants": ">1MB",
+}
+"""How size classes are written in the summary."""
+
+
+class Rows(NamedTuple):
+    """Statistics of the samples of one chunk, every leaf `[chunk, P]`, see `PortStats`."""
+
+    queue: Any
+    tx_bytes: Any
+    queue_mean: Any
+    queue_sq: Any
+    queue_max: Any
+    marked_bytes: Any
+    paused: Any
+
+
+class Record:
+    """What is kept of all samples: two series, and per port the sums behind the statistics.
+
+    Attributes:
+        queue: queue at the end of each sample, bytes, float32 `[T, P]`.
+        tx_bytes: bytes sent during each sample, float32 `[T, P]`.
+        sums: sums over the samples, in float64, by name: `queue_mean`, `queue_sq`, `marked_bytes`,
+            `paused`, `tx_bytes`, `[P]` each.
+        peak: largest queue, bytes, `[P]`.
+    """
+
+    def __init__(self, samples: int, ports: int) -> None:
+        self.queue = np.zeros((samples, ports), np.float32)
+        self.tx_bytes = np.zeros((samples, ports), np.float32)
+        names = ("queue_mean", "queue_sq", "marked_bytes", "paused", "tx_bytes")
+        self.sums = {name: np.zeros(ports) for name in names}
+        self.peak = np.zeros(ports)
+
+    def add(self, at: int, n: int, rows: Rows) -> None:
+        """Take in the first `n` rows of a chunk, from sample `at` on."""
+        host: Rows = jax.device_get(rows)
+        self.queue[at : at + n] = host.queue[:n]
+        self.tx_bytes[at : at + n] = host.tx_bytes[:n]
+        for name, total in self.sums.items():
+            total += getattr(host, name)[:n].sum(0, dtype=np.float64)
+        self.peak = np.maximum(self.peak, host.queue_max[:n].max(0))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay produced. `N` flows in the order of the list, `T` samples, `P` ports.
+
+    Attributes:
+        topology: the network.
+        flows: the list.
+        fct_ns: completion times up to the last ACK, NaN if unfinished, ns, float64 `[N]`.
+        slowdown: completion time over that of the flow alone on its path, NaN if unfinished, `[N]`.
+        time_us: ends of the samples, µs, `[T]`.
+        queue_bytes: queue of every port at the end of each sample, float32 `[T, P]`.
+        tx_bytes: bytes each port sent during each sample, ACKs included, float32 `[T, P]`.
+        ports: per port class, statistics of queues, utilisation, marks and pauses.
+        counts: flows offered, finished, deferred; pauses and drops.
+        bytes: balance of wire bytes.
+    """
+
+    topology: Topology
+    flows: FlowList
+    fct_ns: np.ndarray
+    slowdown: np.ndarray
+    time_us: np.ndarray
+    queue_bytes: np.ndarray
+    tx_bytes: np.ndarray
+    ports: dict[str, dict[str, Any]]
+    counts: dict[str, float]
+    bytes: dict[str, float]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the series, as JSON takes it (`None` where there is no number).
+
+        Returns:
+            `flows` (total, started, finished, unfinished, deferred for want of a slot and their
+            mean wait), `slowdown` per size class (flows, mean, p50, p95, p99), `ports` per port
+            class (see `_port_class`), `marks` (expected number of marked packets), `pauses`,
+            `drops` (in packets), `bytes` (`offered = delivered + queued + waiting + dropped +
+            error`, wire bytes; dropped bytes are offered again).
+        """
+        counts = self.counts
+        started, finished = int(counts["started"]), int(np.isfinite(self.fct_ns).sum())
+        by_class = slowdown_summary(self.slowdown, self.flows.size.astype(np.float64))
+        tree = {
+            "flows": {
+                "total": len(self.flows),
+                "started": started,
+                "finished": finished,
+                "unfinished": len(self.flows) - finished,
+                "deferred": int(counts["deferred"]),
+                "deferred_mean_us": counts["deferred_us"] / max(counts["deferred"], 1.0),
+            },
+            "slowdown": {
+                label: by_class[name] | {"flows": int(by_class[name]["flows"])}
+                for name, label in CLASS_LABELS.items()
+            },
+            "ports": self.ports,
+            "marks": sum(row["marks"] for row in self.ports.values()),
+            "pauses": int(counts["pauses"]),
+            "drops": counts["drops"],
+            "bytes": self.bytes,
+        }
+        return _without_nan(tree)
+
+
+def _without_nan(tree: Any) -> Any:
+    """The same tree with `None` for numbers that JSON does not have."""
+    if isinstance(tree, dict):
+        return {key: _without_nan(value) for key, value in tree.items()}
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree
+
+
+def replay(
+    flows: FlowList,
+    topology: Topology,
+    *,
+    transport: str = "dcqcn:hpcc-paper",
+    ecn: tuple[float, float, float] = (5.0, 200.0, 0.01),
+    ecn_gbps: float | None = None,
+    dt_us: float = 1.0,
+    duration_ms: float = 60.0,
+    seed: int = 0,
+    buffer_mib: float = 32.0,
+    slots: int | None = None,
+    pfc: bool = True,
+    ack_priority: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> Replay:
+    """Run a flow list through a network.
+
+    Args:
+        flows: the flows, in any order.
+        topology: the network.
+        transport: the senders, `dcqcn:PRESET`.
+        ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
+            ports scale with their rates.
+        ecn_gbps: the rate that `ecn` is meant for, Gb/s; else that of the slowest NIC.
+        dt_us: substep, µs; must divide 10 µs.
+        duration_ms: simulated time, a multiple of 0.01 ms.
+        seed: fixes marking coins and ECMP hashes.
+        buffer_mib: shared buffer of each switch, MiB.
+        slots: flows in progress at most (else as many as there are flows, up to 512); further ones
+            wait at their hosts, are counted as deferred, and their FCT counts from their start.
+        pfc: pause upstream links when buffers fill; without it full buffers drop.
+        ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        progress: called with the simulated time so far, µs, about every millisecond.
+
+    Raises:
+        ValueError: a setting out of range, or no flow starts within `duration_ms`.
+    """
+    samples = _whole("duration_ms", duration_ms * 1e3 / SAMPLE_US, duration_ms, "0.01 ms")
+    per_sample = _substeps(dt_us)
+    if samples * per_sample >= 2**31:
+        raise bad_value("duration_ms", duration_ms, f"less than 2^31 substeps of {dt_us} µs")
+    if slots is not None and slots < 1:
+        raise bad_value("slots", slots, "an integer >= 1")
+    order = np.argsort(flows.start_ns, kind="stable")
+    order = order[flows.start_ns[order] < duration_ms * 1e6]
+    if not order.size:
+        first = flows.start_ns.min() / 1e6
+        raise bad_value("duration_ms", duration_ms, f"more than the first start, {first:g} ms")
+    sim = _simulator(
+        topology,
+        flows.start_ns[order],
+        transport=transport,
+        dt_us=dt_us,
+        per_sample=per_sample,
+        slots=min(order.size, DEFAULT_SLOTS) if slots is None else slots,
+        pfc=pfc,
+        ack_priority=ack_priority,
+        buffer_mib=buffer_mib,
+    )
+    columns = schedule(flows.take(order), dt_us)
+    params = sim.default_params(traffic=(columns,))
+    gbps = min(topology.nic_gbps) if ecn_gbps is None else ecn_gbps
+    state = _start(sim, jax.random.key(seed), params)
+    ideal_us = np.asarray(_ideal_us(params, state.seed), np.float64)
+    thresholds = scaled_ecn(params.net, *ecn, gbps)
+    state, record = _run(sim, state, params, thresholds, samples, progress)
+    fct_us = np.asarray(state.fct_log, np.float64)
+    counts, balance = _account(state, flows.size[order], float(params.net.packet_bytes))
+    return Replay(
+        topology=topology,
+        flows=flows,
+        fct_ns=_in_file_order(fct_us * 1e3, order, len(flows)),
+        slowdown=_in_file_order(fct_us / ideal_us, order, len(flows)),
+        time_us=np.arange(1, samples + 1) * float(SAMPLE_US),
+        queue_bytes=record.queue,
+        tx_bytes=record.tx_bytes,
+        ports=_port_classes(topology, record, float(params.net.packet_bytes)),
+        counts=counts | {"started": float(order.size)},
+        bytes=balance,
+    )
+
+
+def _whole(field: str, count: float, value: float, unit: str) -> int:
+    """A positive whole number of units of time."""
+    ok = math.isfinite(count) and round(count) >= 1 and abs(count - round(count)) < 1e-6 * count
+    if not ok:
+        raise bad_value(field, value, f"a positive multiple of {unit}")
+    return round(count)
+
+
+def _substeps(dt_us: float) -> int:
+    """Substeps per sample."""
+    count = SAMPLE_US / dt_us if dt_us > 0 else 0.0
+    if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
+        allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
+        raise bad_value("dt_us", dt_us, f"{allowed}, e.g. 0.5, 1, 2 or 5")
+    return round(count)
+
+
+def _simulator(
+    topology: Topology,
+    start_ns: np.ndarray,
+    *,
+    transport: str,
+    dt_us: float,
+    per_sample: int,
+    slots: int,
+    **options: Any,
+) -> Simulator:
+    """The simulator whose tuning interval is one sample."""
+    fitting = [n for n in range(1, per_sample + 1) if per_sample % n == 0]
+    tick = max(n for n in fitting if n == 1 or n * dt_us <= TICK_US * (1 + 1e-9))
+    return Simulator(
+        topology,
+        (Schedule(dt_us, widest_tick(start_ns, dt_us * tick, slots)),),
+        parse_transport(transport),
+        dt_us=dt_us,
+        tick_steps=tick,
+        interval_steps=per_sample,
+        slots=slots,
+        scheduled=start_ns.size,
+        bins=0,
+        count_senders=False,
+        **options,
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _start(sim: Simulator, key: jax.Array, params: SimParams) -> SimState:
+    """An empty network."""
+    return sim.init(key, params)
+
+
+@jax.jit
+def _ideal_us(params: SimParams, seed: Array) -> Array:
+    """Completion time of every scheduled flow alone on the path that it takes, µs, `[N]`."""
+    plan = params.traffic[0]
+    offer = Schedule(1.0, plan.src.shape[0])
+    source = offer.init(jax.random.key(0), plan, params.net.nic_rate)
+    number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)
+    net = jax.tree.map(jnp.asarray, params.net)
+    rows = offer.offer(source, plan, net.nic_rate)
+    return fl.find_paths(net, rows, hash_bits(seed, number, 17)).ideal
+
+
+@partial(jax.jit, static_argnums=0)
+def _advance(
+    sim: Simulator, state: SimState, params: SimParams, ecn: Ecn, n: Array
+) -> tuple[SimState, Rows, Array]:
+    """Simulate `n` samples, at most `CHUNK_SAMPLES`.
+
+    Returns:
+        State, rows `[CHUNK_SAMPLES, P]` (zero from row `n` on), and whether the network is empty
+        with no flow left to start.
+    """
+    blank = jnp.zeros((CHUNK_SAMPLES, sim.topology.n_ports), state.queue.dtype)
+
+    def one(i: Array, carry: tuple[SimState, Rows]) -> tuple[SimState, Rows]:
+        state, rows = carry
+        state, stats = sim.interval(state, params, ecn)
+        return state, Rows(*[x.at[i].set(getattr(stats, f)) for f, x in rows._asdict().items()])
+
+    state, rows = jax.lax.fori_loop(0, n, one, (state, Rows(*[blank] * len(Rows._fields))))
+    idle = (
+        (state.traffic[0].next == params.traffic[0].src.shape[0])
+        & jnp.all(state.flows.stage == fl.FREE)
+        & jnp.all(state.queue == 0)
+        & jnp.all(state.ack_rate == 0)
+        & ~jnp.any(state.paused)
+    )
+    return state, rows, idle
+
+
+def _run(
+    sim: Simulator,
+    state: SimState,
+    params: SimParams,
+    ecn: Ecn,
+    samples: int,
+    progress: Callable[[float], None] | None,
+) -> tuple[SimState, Record]:
+    """Simulate all samples chunk by chunk; stop when nothing is left to happen."""
+    record = Record(samples, sim.topology.n_ports)
+    done, idle = 0, False
+    while done < samples and not idle:
+        n = min(CHUNK_SAMPLES, samples - done)
+        state, rows, empty = _advance(sim, state, params, ecn, jnp.int32(n))
+        record.add(done, n, rows)
+        done, idle = done + n, bool(empty)
+        if progress:
+            progress(float((samples if idle else done) * SAMPLE_US))
+    return state, record
+
+
+def _in_file_order(values: np.ndarray, order: np.ndarray, n: int) -> np.ndarray:
+    """Values of the replayed flows put back in the order of the list, NaN for the others."""
+    out = np.full(n, np.nan)
+    out[order] = values
+    return out
+
+
+def _account(
+    state: SimState, size: np.ndarray, packet: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Counters, and the byte balance; what is offered is counted from the list itself."""
+    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    flows, totals = state.flows, state.totals
+    admitted = int(state.traffic[0].next)
+    rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
+    rest = rest[np.asarray(flows.stage) != fl.FREE].sum() + wire[admitted:].sum()
+    queued = np.asarray(flows.backlog, np.float64).sum()
+    queued += np.asarray(state.pool[1], np.float64).sum()
+    dropped = float(counter_bytes(totals.dropped))
+    balance = {
+        "offered": float(wire.sum()) + dropped,
+        "delivered": float(counter_bytes(totals.delivered)),
+        "queued": float(queued),
+        "waiting": float(rest),
+        "dropped": dropped,
+    }
+    offered, *parts = balance.values()
+    balance["error"] = offered - sum(parts)
+    counts = {
+        "deferred": float(totals.deferred) + float(wire.size - admitted),
+        "deferred_us": float(totals.deferred_us),
+        "pauses": float(totals.pauses),
+        "drops": dropped / packet,
+    }
+    return counts, balance
+
+
+def _port_classes(topology: Topology, record: Record, packet: float) -> dict[str, Any]:
+    """Statistics of every class of ports, see `_port_class`."""
+    kinds = sorted({p.kind for p in topology.ports}, key=lambda kind: (kind != "host", kind))
+    return {kind: _port_class(topology, record, kind, packet) for kind in kinds}
+
+
+def _port_class(topology: Topology, record: Record, kind: str, packet: float) -> dict[str, Any]:
+    """Statistics over all ports of a class and the whole time.
+
+    Returns:
+        `ports` (their number), `queue_bytes` (`mean`, `std` and `max` over every substep, `p99`
+        over the samples every 10 µs), `utilisation` in [0, 1], `marks` (expected number of marked
+        packets), `paused` (share of time).
+    """
+    index, samples = topology.ports_of_kind(kind), len(record.queue)
+    mean = {name: total[index].mean() / samples for name, total in record.sums.items()}
+    rate = np.array([topology.ports[i].gbps for i in index]) * GBPS
+    sent = record.sums["tx_bytes"][index] / (rate * (SAMPLE_US * samples))
+    variance = mean["queue_sq"] - mean["queue_mean"] ** 2
+    return {
+        "ports": len(index),
+        "queue_bytes": {
+            "mean": float(mean["queue_mean"]),
+            "std": math.sqrt(max(variance, 0.0)),
+            "p99": float(np.percentile(record.queue[:, index], 99)),
+            "max": float(record.peak[index].max()),
+        },
+        "utilisation": float(sent.mean()),
+        "marks": float(record.sums["marked_bytes"][index].sum() / packet),
+        "paused": float(mean["paused"]),
+    }
+
+
+def write_fct(result: Replay, file: IO[str]) -> None:
+    """Write `flow_id,size_B,start_ns,fct_ns,slowdown`, one line per flow in the list's order.
+
+    Times are rounded to the nanosecond; unfinished flows have empty `fct_ns` and `slowdown`.
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["flow_id", "size_B", "start_ns", "fct_ns", "slowdown"])
+    flows = result.flows
+    columns = (flows.flow_id, flows.size, flows.start_ns, result.fct_ns, result.slowdown)
+    for number, size, start, fct, slowdown in zip(*columns, strict=True):
+        done = math.isfinite(fct)
+        end = (f"{fct:.0f}", f"{slowdown:.5f}") if done else ("", "")
+        writer.writerow([int(number), int(size), np.format_float_positional(start, trim="-"), *end])
+
+
+def write_queues(result: Replay, file: IO[bytes]) -> None:
+    """Write `time_us [T]`, `queue_bytes [T, P]`, `tx_bytes [T, P]`, `port [P]` as compressed npz."""
+    np.savez_compressed(
+        file,
+        time_us=result.time_us,
+        queue_bytes=result.queue_bytes,
+        tx_bytes=result.tx_bytes,
+        port=np.array(result.topology.port_names),
+    )
