@@ -31,5 +31,5 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
 
-clean:
-	rm -rf $(VENV) dist runs .pytest_cache .ruff_cache .mypy_cache
+clean:  ## everything that can be made again; never runs/
+	rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache

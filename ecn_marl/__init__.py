@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
 
+    __version__: str
+
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
     "env": "ecn_marl.envs.parallel",
@@ -44,21 +46,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use (PEP 562)."""
-    if name in _MODULES:
-        return import_module(f"ecn_marl.{name}")
-    if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # type checkers then report names that do not exist
 
-        return version("ecn-marl")
-    raise AttributeError(
-        f"module 'ecn_marl' has no attribute {name!r}; it has {', '.join(__all__)}"
-    )
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use (PEP 562)."""
+        if name in _MODULES:
+            return import_module(f"ecn_marl.{name}")
+        if name in _HOME:
+            value = getattr(import_module(_HOME[name]), name)
+            globals()[name] = value
+            return value
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("ecn-marl")
+        raise AttributeError(
+            f"module 'ecn_marl' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,13 @@ def test_public_names_resolve():
         assert getattr(ecn_marl, name) is not None
         assert name in dir(ecn_marl)
     assert ecn_marl.__version__ == version("ecn-marl")
+
+
+def test_version_is_that_of_the_project_file():
+    here = Path(__file__).parent  # beside the wheel the project file lies among the tests
+    candidates = (here.parent / "pyproject.toml", here / "pytest-settings.toml")
+    project = next(path for path in candidates if path.is_file())
+    assert tomllib.loads(project.read_text())["project"]["version"] == ecn_marl.__version__
 
 
 def test_unknown_name_lists_what_there_is():

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits
 from ecn_marl.sim.state import Flows, NetParams, Totals
-from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, wire_bytes
+from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, packet_count, wire_bytes
 
 FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
@@ -72,7 +72,7 @@ def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
     home = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
     wire = wire_bytes(offer.payload)
-    last = offer.payload - PAYLOAD * (jnp.ceil(offer.payload / PAYLOAD) - 1.0) + HEADER
+    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + HEADER
     line = net.nic_rate[offer.src]
     bottleneck = jnp.minimum(line, rate[forward].min(-1))
     stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)

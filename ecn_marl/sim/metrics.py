@@ -40,7 +40,7 @@ def histogram_quantile(counts: Any, q: float) -> np.ndarray:
 def counter_bytes(counter: Any) -> np.ndarray:
     """Value of a `Totals` byte counter as float64 (or of a batch of them)."""
     high, low = counter
-    return np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64)
+    return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
 
 
 def slowdown_summary(slowdown: np.ndarray, payload: np.ndarray) -> dict[str, dict[str, float]]:

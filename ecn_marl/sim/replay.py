@@ -1,7 +1,7 @@
 """Replay of a flow list: run it through a network, and summarise what happened.
 
     flows = read_flows("flows.csv.gz", topology)
-    result = replay(flows, topology, ecn=(5, 200, 0.01), duration_ms=60)
+    result = replay(flows, topology, Settings(ecn=(5, 200, 0.01), duration_ms=60))
     result.fct_ns, result.slowdown, result.queue_bytes, result.summary()
 
 Every 10 µs the queues are sampled; sums over the substeps in between are exact. An empty network
@@ -11,11 +11,12 @@ with no flow left to start changes no more, so the rest of the time is filled in
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Schedule, schedule, widest_tick
 from ecn_marl.sim.transports import parse_transport
 
-__all__ = ["FlowList", "Replay", "read_flows", "replay", "write_fct", "write_queues"]
+__all__ = ["FlowList", "Replay", "Settings", "read_flows", "replay", "write_fct", "write_queues"]
 
 SAMPLE_US = 10
 """Time between samples, µs."""
@@ -54,6 +55,85 @@ CLASS_LABELS = {
     "elephants": ">1MB",
 }
 """How size classes are written in the summary."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow list is replayed.
+
+    Attributes:
+        transport: the senders, `dcqcn:PRESET`.
+        ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
+            ports scale with their rates.
+        ecn_gbps: the rate that `ecn` is meant for, Gb/s; None for that of the slowest NIC.
+        dt_us: substep, µs; must divide 10 µs.
+        duration_ms: simulated time, a multiple of 0.01 ms.
+        seed: fixes marking coins and ECMP hashes.
+        buffer_mib: shared buffer of each switch, MiB.
+        slots: flows in progress at most; None for as many as there are flows, up to 512. Further
+            ones wait at their hosts, count as deferred, and their FCT counts from their start.
+        pfc: pause upstream links when buffers fill; without it full buffers drop.
+        ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+    """
+
+    transport: str = "dcqcn:hpcc-paper"
+    ecn: tuple[float, float, float] = (5.0, 200.0, 0.01)
+    ecn_gbps: float | None = None
+    dt_us: float = 1.0
+    duration_ms: float = 60.0
+    seed: int = 0
+    buffer_mib: float = 32.0
+    slots: int | None = None
+    pfc: bool = True
+    ack_priority: bool = False
+
+    def __post_init__(self) -> None:
+        """Check clocks and slots; the rest is checked where it is used."""
+        count = SAMPLE_US / self.dt_us if self.dt_us > 0 else 0.0
+        if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
+            allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
+            raise bad_value("dt_us", self.dt_us, f"{allowed}, e.g. 0.5, 1, 2 or 5")
+        count = self.duration_ms * 1e3 / SAMPLE_US
+        whole = math.isfinite(count) and abs(count - round(count)) <= 1e-6 * max(count, 1.0)
+        if not whole or round(count) < 1:
+            raise bad_value("duration_ms", self.duration_ms, "a positive multiple of 0.01 ms")
+        if self.samples * self.substeps >= 2**31:
+            allowed = f"less than 2^31 substeps of {self.dt_us} µs"
+            raise bad_value("duration_ms", self.duration_ms, allowed)
+        if self.slots is not None and self.slots < 1:
+            raise bad_value("slots", self.slots, "an integer >= 1")
+
+    @property
+    def samples(self) -> int:
+        """Number of samples T."""
+        return round(self.duration_ms * 1e3 / SAMPLE_US)
+
+    @property
+    def substeps(self) -> int:
+        """Substeps per sample."""
+        return round(SAMPLE_US / self.dt_us)
+
+    def simulator(self, topology: Topology, start_ns: np.ndarray) -> Simulator:
+        """The simulator for flows that start at `start_ns`; its tuning interval is one sample."""
+        n = self.substeps
+        fitting = [k for k in range(1, n + 1) if n % k == 0]
+        tick = max(k for k in fitting if k == 1 or k * self.dt_us <= TICK_US * (1 + 1e-9))
+        slots = min(start_ns.size, DEFAULT_SLOTS) if self.slots is None else self.slots
+        return Simulator(
+            topology,
+            (Schedule(self.dt_us, widest_tick(start_ns, self.dt_us * tick, slots)),),
+            parse_transport(self.transport),
+            dt_us=self.dt_us,
+            tick_steps=tick,
+            interval_steps=n,
+            slots=slots,
+            scheduled=start_ns.size,
+            bins=0,
+            count_senders=False,
+            pfc=self.pfc,
+            ack_priority=self.ack_priority,
+            buffer_mib=self.buffer_mib,
+        )
 
 
 class Rows(NamedTuple):
@@ -171,17 +251,7 @@ def _without_nan(tree: Any) -> Any:
 def replay(
     flows: FlowList,
     topology: Topology,
-    *,
-    transport: str = "dcqcn:hpcc-paper",
-    ecn: tuple[float, float, float] = (5.0, 200.0, 0.01),
-    ecn_gbps: float | None = None,
-    dt_us: float = 1.0,
-    duration_ms: float = 60.0,
-    seed: int = 0,
-    buffer_mib: float = 32.0,
-    slots: int | None = None,
-    pfc: bool = True,
-    ack_priority: bool = False,
+    settings: Settings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Replay:
     """Run a flow list through a network.
@@ -189,110 +259,40 @@ def replay(
     Args:
         flows: the flows, in any order.
         topology: the network.
-        transport: the senders, `dcqcn:PRESET`.
-        ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
-            ports scale with their rates.
-        ecn_gbps: the rate that `ecn` is meant for, Gb/s; else that of the slowest NIC.
-        dt_us: substep, µs; must divide 10 µs.
-        duration_ms: simulated time, a multiple of 0.01 ms.
-        seed: fixes marking coins and ECMP hashes.
-        buffer_mib: shared buffer of each switch, MiB.
-        slots: flows in progress at most (else as many as there are flows, up to 512); further ones
-            wait at their hosts, are counted as deferred, and their FCT counts from their start.
-        pfc: pause upstream links when buffers fill; without it full buffers drop.
-        ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        settings: how; `Settings()` if None.
         progress: called with the simulated time so far, µs, about every millisecond.
 
     Raises:
-        ValueError: a setting out of range, or no flow starts within `duration_ms`.
+        ValueError: a setting that is not allowed, or no flow starts within the duration.
     """
-    samples = _whole("duration_ms", duration_ms * 1e3 / SAMPLE_US, duration_ms, "0.01 ms")
-    per_sample = _substeps(dt_us)
-    if samples * per_sample >= 2**31:
-        raise bad_value("duration_ms", duration_ms, f"less than 2^31 substeps of {dt_us} µs")
-    if slots is not None and slots < 1:
-        raise bad_value("slots", slots, "an integer >= 1")
+    settings = settings or Settings()
     order = np.argsort(flows.start_ns, kind="stable")
-    order = order[flows.start_ns[order] < duration_ms * 1e6]
+    order = order[flows.start_ns[order] < settings.duration_ms * 1e6]
     if not order.size:
-        first = flows.start_ns.min() / 1e6
-        raise bad_value("duration_ms", duration_ms, f"more than the first start, {first:g} ms")
-    sim = _simulator(
-        topology,
-        flows.start_ns[order],
-        transport=transport,
-        dt_us=dt_us,
-        per_sample=per_sample,
-        slots=min(order.size, DEFAULT_SLOTS) if slots is None else slots,
-        pfc=pfc,
-        ack_priority=ack_priority,
-        buffer_mib=buffer_mib,
-    )
-    columns = schedule(flows.take(order), dt_us)
-    params = sim.default_params(traffic=(columns,))
-    gbps = min(topology.nic_gbps) if ecn_gbps is None else ecn_gbps
-    state = _start(sim, jax.random.key(seed), params)
+        allowed = f"more than the first start, {flows.start_ns.min() / 1e6:g} ms"
+        raise bad_value("duration_ms", settings.duration_ms, allowed)
+    sim = settings.simulator(topology, flows.start_ns[order])
+    params = sim.default_params(traffic=(schedule(flows.take(order), settings.dt_us),))
+    gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
+    thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
+    state = _start(sim, jax.random.key(settings.seed), params)
     ideal_us = np.asarray(_ideal_us(params, state.seed), np.float64)
-    thresholds = scaled_ecn(params.net, *ecn, gbps)
-    state, record = _run(sim, state, params, thresholds, samples, progress)
+    state, record = _run(sim, state, params, thresholds, settings.samples, progress)
     fct_us = np.asarray(state.fct_log, np.float64)
-    counts, balance = _account(state, flows.size[order], float(params.net.packet_bytes))
+    packet = float(params.net.packet_bytes)
+    left_us = settings.duration_ms * 1e3 - flows.start_ns[order] / 1e3
+    counts, balance = _account(state, flows.size[order], left_us, packet)
     return Replay(
         topology=topology,
         flows=flows,
         fct_ns=_in_file_order(fct_us * 1e3, order, len(flows)),
         slowdown=_in_file_order(fct_us / ideal_us, order, len(flows)),
-        time_us=np.arange(1, samples + 1) * float(SAMPLE_US),
+        time_us=np.arange(1, settings.samples + 1) * float(SAMPLE_US),
         queue_bytes=record.queue,
         tx_bytes=record.tx_bytes,
-        ports=_port_classes(topology, record, float(params.net.packet_bytes)),
+        ports=_port_classes(topology, record, packet),
         counts=counts | {"started": float(order.size)},
         bytes=balance,
-    )
-
-
-def _whole(field: str, count: float, value: float, unit: str) -> int:
-    """A positive whole number of units of time."""
-    ok = math.isfinite(count) and round(count) >= 1 and abs(count - round(count)) < 1e-6 * count
-    if not ok:
-        raise bad_value(field, value, f"a positive multiple of {unit}")
-    return round(count)
-
-
-def _substeps(dt_us: float) -> int:
-    """Substeps per sample."""
-    count = SAMPLE_US / dt_us if dt_us > 0 else 0.0
-    if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
-        allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
-        raise bad_value("dt_us", dt_us, f"{allowed}, e.g. 0.5, 1, 2 or 5")
-    return round(count)
-
-
-def _simulator(
-    topology: Topology,
-    start_ns: np.ndarray,
-    *,
-    transport: str,
-    dt_us: float,
-    per_sample: int,
-    slots: int,
-    **options: Any,
-) -> Simulator:
-    """The simulator whose tuning interval is one sample."""
-    fitting = [n for n in range(1, per_sample + 1) if per_sample % n == 0]
-    tick = max(n for n in fitting if n == 1 or n * dt_us <= TICK_US * (1 + 1e-9))
-    return Simulator(
-        topology,
-        (Schedule(dt_us, widest_tick(start_ns, dt_us * tick, slots)),),
-        parse_transport(transport),
-        dt_us=dt_us,
-        tick_steps=tick,
-        interval_steps=per_sample,
-        slots=slots,
-        scheduled=start_ns.size,
-        bins=0,
-        count_senders=False,
-        **options,
     )
 
 
@@ -371,9 +371,13 @@ def _in_file_order(values: np.ndarray, order: np.ndarray, n: int) -> np.ndarray:
 
 
 def _account(
-    state: SimState, size: np.ndarray, packet: float
+    state: SimState, size: np.ndarray, left_us: np.ndarray, packet: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Counters, and the byte balance; what is offered is counted from the list itself."""
+    """Counters and the byte balance.
+
+    What is offered is counted from the list itself. Flows still without a slot at the end are
+    waiting; so far they have waited for `left_us`, the time from their start to the end.
+    """
     wire = size + int(HEADER) * -(-size // int(PAYLOAD))
     flows, totals = state.flows, state.totals
     admitted = int(state.traffic[0].next)
@@ -393,7 +397,7 @@ def _account(
     balance["error"] = offered - sum(parts)
     counts = {
         "deferred": float(totals.deferred) + float(wire.size - admitted),
-        "deferred_us": float(totals.deferred_us),
+        "deferred_us": float(totals.deferred_us) + float(left_us[admitted:].sum()),
         "pauses": float(totals.pauses),
         "drops": dropped / packet,
     }
@@ -433,7 +437,7 @@ def _port_class(topology: Topology, record: Record, kind: str, packet: float) ->
     }
 
 
-def write_fct(result: Replay, file: IO[str]) -> None:
+def write_fct(result: Replay, file: io.TextIOBase) -> None:
     """Write `flow_id,size_B,start_ns,fct_ns,slowdown`, one line per flow in the list's order.
 
     Times are rounded to the nanosecond; unfinished flows have empty `fct_ns` and `slowdown`.
@@ -448,8 +452,8 @@ def write_fct(result: Replay, file: IO[str]) -> None:
         writer.writerow([int(number), int(size), np.format_float_positional(start, trim="-"), *end])
 
 
-def write_queues(result: Replay, file: IO[bytes]) -> None:
-    """Write `time_us [T]`, `queue_bytes [T, P]`, `tx_bytes [T, P]`, `port [P]` as compressed npz."""
+def write_queues(result: Replay, file: io.BufferedIOBase) -> None:
+    """Write a compressed npz: `time_us [T]`, `queue_bytes` and `tx_bytes` `[T, P]`, `port [P]`."""
     np.savez_compressed(
         file,
         time_us=result.time_us,

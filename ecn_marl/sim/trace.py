@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,21 +126,30 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
             rows.append(row)
     if not rows:
         raise ValueError(f"{path}: no flows, only a header; expected at least one line below it")
-    whole = [np.array(c, np.int64) for i, c in enumerate(zip(*rows, strict=True)) if i != 4]
-    start = np.array([row[4] for row in rows], np.float64)
-    return FlowList(*whole[:4], start, *whole[4:])
+    columns = list(zip(*rows, strict=True))
+    whole = [np.array(values, np.int64) for values in columns]
+    return FlowList(
+        flow_id=whole[0],
+        src=whole[1],
+        dst=whole[2],
+        size=whole[3],
+        start_ns=np.array(columns[4], np.float64),
+        spine_data=whole[5],
+        spine_ack=whole[6],
+    )
 
 
-def _open(path: Path) -> IO[str]:
+def _open(path: Path) -> io.TextIOWrapper:
     """Open a text file that may be gzipped."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == GZIP_MAGIC
     if zipped:
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        unzipped = gzip.open(path)  # noqa: SIM115, closed with the wrapper
+        return io.TextIOWrapper(unzipped, encoding="utf-8-sig", newline="")
     return open(path, encoding="utf-8-sig", newline="")
 
 
-def _lines(file: IO[str], path: Path) -> Iterator[tuple[Place, list[str]]]:
+def _lines(file: io.TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]:
     """Fields of every line that is neither empty nor a comment, and where it stands."""
     reader = csv.reader(file, strict=True)
     while True:
@@ -146,9 +157,9 @@ def _lines(file: IO[str], path: Path) -> Iterator[tuple[Place, list[str]]]:
             fields = next(reader)
         except StopIteration:
             return
-        except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-            where = f"{path}, line {reader.line_num + 1}"
-            raise ValueError(f"{where}: not readable as CSV: {error}") from None
+        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            line = reader.line_num + (not isinstance(error, csv.Error))
+            raise ValueError(f"{path}, line {line}: not readable as CSV: {error}") from None
         fields = [field.strip() for field in fields]
         if fields not in ([], [""]) and not fields[0].startswith("#"):
             yield Place(path, reader.line_num), fields

@@ -116,9 +116,19 @@ def sample_size(table: SizeTable, u: Float[Array, " m"]) -> Float[Array, " m"]:
     return jnp.maximum(jnp.floor(jnp.interp(u, table.cdf, table.size)), 1.0)
 
 
-def wire_bytes(payload: Float[Array, " m"]) -> Float[Array, " m"]:
-    """Bytes on the wire: payload and one header per packet, `[M]`."""
-    return payload + HEADER * jnp.ceil(payload / PAYLOAD)
+def packet_count(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
+    """Packets of a payload, `[*M]`.
+
+    Not `ceil(payload / 1000)`: XLA multiplies by 0.001 instead, which is a packet too many for most
+    whole thousands.
+    """
+    n = jnp.round(payload / PAYLOAD)
+    return n + (n * PAYLOAD < payload)
+
+
+def wire_bytes(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
+    """Bytes on the wire: payload and one header per packet, `[*M]`."""
+    return payload + HEADER * packet_count(payload)
 
 
 @struct.dataclass

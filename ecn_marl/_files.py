@@ -1,0 +1,44 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ecn_marl._errors import bad_value
+
+
+class Output(NamedTuple):
+    """How a file is written: `write` gets it opened in `mode` (`w` or `wb`)."""
+
+    mode: str
+    write: Callable[[Any], object]
+
+
+def check_output(option: str, path: Path) -> None:
+    """Raise a ValueError if no file can be written at `path`, before hours of work are lost."""
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise bad_value(option, str(path), "a file in a directory that exists")
+
+
+def write_all(outputs: Mapping[Path, Output]) -> None:
+    """Write files under temporary names beside their places, then rename them all.
+
+    Raises:
+        OSError: a file cannot be written; then none of them has appeared or changed.
+    """
+    ready: list[tuple[Path, Path]] = []
+    try:
+        for path, output in outputs.items():
+            draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+            ready.append((draft, path))
+            encoding = None if "b" in output.mode else "utf-8"
+            with open(draft, output.mode, encoding=encoding) as file:
+                output.write(file)
+        for draft, path in ready:
+            os.replace(draft, path)
+    finally:
+        for draft, _ in ready:
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""Action distributions: factored categoricals and diagonal Gaussians, as pure functions.
+
+A `Head` says how the outputs of a network become a distribution over one agent's actions. All
+functions work on any leading axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
+"""Bounds of the Gaussian's log standard deviation."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Distribution over the actions of one agent.
+
+    Attributes:
+        sizes: number of choices of each discrete component, empty for continuous actions.
+        dim: number of continuous components, 0 for discrete actions.
+        scalar: whether a single discrete component has no axis of its own.
+    """
+
+    sizes: tuple[int, ...] = ()
+    dim: int = 0
+    scalar: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """Number of network outputs."""
+        return sum(self.sizes) or 2 * self.dim
+
+    def _split(self, out: Array) -> list[Array]:
+        parts = jnp.split(out, np.cumsum(self.sizes)[:-1], axis=-1)
+        return [jax.nn.log_softmax(part) for part in parts]
+
+    def sample(self, key: jax.Array, out: Float[Array, "*b n"]) -> Array:
+        """Draw an action."""
+        if self.dim:
+            mean, log_std = _gaussian(out)
+            return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        parts = self._split(out)
+        keys = jax.random.split(key, len(parts))
+        draws = [jax.random.categorical(k, p) for k, p in zip(keys, parts, strict=True)]
+        return self._join(draws)
+
+    def mode(self, out: Float[Array, "*b n"]) -> Array:
+        """The most likely action."""
+        if self.dim:
+            return _gaussian(out)[0]
+        return self._join([jnp.argmax(part, -1) for part in self._split(out)])
+
+    def _join(self, parts: list[Array]) -> Array:
+        return (parts[0] if self.scalar else jnp.stack(parts, -1)).astype(jnp.int32)
+
+    def log_prob(self, out: Float[Array, "*b n"], action: Array) -> Float[Array, "*b"]:
+        """Log-probability (density) of an action, summed over its components."""
+        if self.dim:
+            mean, log_std = _gaussian(out)
+            z = (action - mean) * jnp.exp(-log_std)
+            return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), -1)
+        choice = action[..., None] if self.scalar else action
+        found = [
+            jnp.take_along_axis(part, choice[..., i : i + 1], -1)[..., 0]
+            for i, part in enumerate(self._split(out))
+        ]
+        return sum(found[1:], found[0])
+
+    def entropy(self, out: Float[Array, "*b n"]) -> Float[Array, "*b"]:
+        """Entropy, summed over components."""
+        if self.dim:
+            return jnp.sum(_gaussian(out)[1] + 0.5 * jnp.log(2 * jnp.pi * jnp.e), -1)
+        parts = [-jnp.sum(jnp.exp(p) * p, -1) for p in self._split(out)]
+        return sum(parts[1:], parts[0])
+
+
+def _gaussian(out: Array) -> tuple[Array, Array]:
+    mean, raw = jnp.split(out, 2, axis=-1)
+    return jnp.tanh(mean), jnp.clip(raw - 0.5, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def head_for(codec: Any) -> Head:
+    """The distribution that fits an action codec.
+
+    Args:
+        codec: anything with `shape` and, for discrete actions, `nvec` or `n`.
+    """
+    if hasattr(codec, "nvec"):
+        return Head(sizes=tuple(int(n) for n in codec.nvec))
+    if hasattr(codec, "n"):
+        return Head(sizes=(int(codec.n),), scalar=True)
+    return Head(dim=int(codec.shape[-1]))

@@ -1,0 +1,141 @@
+"""Evaluation: how well thresholds are set, on episodes that training never saw.
+
+Episode `i` of seed `s` is the same traffic for everything that is evaluated, so differences are not
+differences of luck. Its key is drawn from a stream of its own (`EVALUATION_STREAM` folded into the
+seed's key); training never folds that number in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
+from ecn_marl.sim.queues import Ecn
+
+EVALUATION_STREAM = 0xE7A1
+"""Folded into a seed's key to get the keys of evaluation episodes."""
+
+Controller = Callable[[jax.Array, jax.Array], Any]
+"""`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of evaluating one controller.
+
+    Attributes:
+        name: what was evaluated.
+        episodes: per-episode metrics of the environment, each `[episodes, ...]`.
+    """
+
+    name: str
+    episodes: dict[str, np.ndarray]
+
+    def interval(self, metric: str) -> tuple[float, float]:
+        """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
+        values = np.asarray(self.episodes[metric], np.float64)
+        n = len(values)
+        if n < 2:
+            return float(values.mean()), float("nan")
+        quantile = float(stats.t.ppf(0.975, n - 1))
+        return float(values.mean()), quantile * float(values.std(ddof=1)) / n**0.5
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-able summary; sizes in bytes, slowdowns pooled over all episodes' flows."""
+        mean, half = self.interval("reward")
+        finished = self.episodes["flows_finished"].sum(0)
+        total = self.episodes["slowdown_sum"].astype(np.float64).sum(0)
+        histogram = self.episodes["slowdown_histogram"].sum(0)
+        p99 = histogram_quantile(histogram, 0.99)
+        slowdown = {
+            name: {
+                "flows": int(finished[i]),
+                "mean": float(total[i] / finished[i]) if finished[i] else None,
+                "p99": float(p99[i]) if finished[i] and np.isfinite(p99[i]) else None,
+            }
+            for i, name in enumerate(CLASS_NAMES)
+        }
+        queue_mean = float(self.episodes["queue_mean"].mean())
+        square = self.episodes["queue_std"] ** 2 + self.episodes["queue_mean"] ** 2
+        return {
+            "name": self.name,
+            "episodes": len(self.episodes["reward"]),
+            "reward": {"mean": mean, "ci95": half},
+            "slowdown": slowdown,
+            "queue_mean": queue_mean,
+            "queue_std": float(max(float(square.mean()) - queue_mean**2, 0.0) ** 0.5),
+            "utilisation": float(self.episodes["utilisation"].mean()),
+            "pauses": int(self.episodes["pauses"].sum()),
+            "paused": float(self.episodes["paused"].mean()),
+            "deferred": int(self.episodes["deferred"].sum()),
+        }
+
+
+def evaluation_keys(seed: int, episodes: int) -> jax.Array:
+    """Keys of the evaluation episodes of a seed, `[episodes]`."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), episodes)
+
+
+def evaluate(
+    env: Any,
+    params: Any,
+    controller: Controller,
+    *,
+    name: str,
+    episodes: int,
+    seed: int = 0,
+    batch: int = 32,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Run a controller for whole episodes.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        controller: what sets the thresholds.
+        name: label of the result.
+        episodes: number of episodes.
+        seed: which episodes; the same seed is the same traffic for every controller.
+        batch: episodes run at once.
+        progress: called with the number of episodes done after each batch.
+
+    Raises:
+        ValueError: `episodes` below 1.
+    """
+    if episodes < 1:
+        raise bad_value("episodes", episodes, "an integer >= 1")
+    steps = int(params.max_steps)
+
+    def episode(key: jax.Array) -> dict[str, jax.Array]:
+        reset_key, run_key = jax.random.split(key)
+        obs, state = env.reset(reset_key, params)
+
+        def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[Any, None]:
+            obs, state = carry
+            act_key, env_key = jax.random.split(key)
+            chosen = controller(act_key, obs)
+            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
+            obs, state, *_ = move(env_key, state, chosen, params)
+            return (obs, state), None
+
+        (_, state), _ = jax.lax.scan(step, (obs, state), jax.random.split(run_key, steps))
+        return env.episode_metrics(state, params)
+
+    run = jax.jit(jax.vmap(episode))
+    keys = evaluation_keys(seed, episodes)
+    padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
+    parts = []
+    for start in range(0, len(padded), batch):
+        parts.append(jax.device_get(run(padded[start : start + batch])))
+        if progress is not None:
+            progress(min(start + batch, episodes))
+    joined = {k: np.concatenate([part[k] for part in parts])[:episodes] for k in parts[0]}
+    return Evaluation(name, joined)

@@ -1,0 +1,59 @@
+"""Networks of the trainers: multilayer perceptrons for actors and critics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Mlp(nn.Module):
+    """Tanh layers with orthogonal weights, linear output.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        outputs: width of the output.
+        last_scale: gain of the output layer; small for policies, so that they start uniform.
+    """
+
+    hidden: Sequence[int]
+    outputs: int
+    last_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch outputs"]:
+        """Evaluate the network."""
+        for width in self.hidden:
+            x = nn.Dense(width, kernel_init=nn.initializers.orthogonal(jnp.sqrt(2.0)))(x)
+            x = jnp.tanh(x)
+        return nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.last_scale))(x)
+
+
+def init_network(
+    net: nn.Module, key: jax.Array, features: int, num_agents: int, shared: bool
+) -> dict:
+    """Parameters of a network.
+
+    Args:
+        net: the network.
+        key: PRNG key.
+        features: width of its input.
+        num_agents: number of agents A.
+        shared: one set of parameters for all agents, or one each (leaves get a leading axis A).
+    """
+    x = jnp.zeros((features,), jnp.float32)
+    if shared:
+        return net.init(key, x)
+    return jax.vmap(net.init, (0, None))(jax.random.split(key, num_agents), x)
+
+
+def apply_network(
+    net: nn.Module, params: dict, x: Float[Array, "*batch agents features"], shared: bool
+) -> Float[Array, "*batch agents outputs"]:
+    """Evaluate a network for every agent, with shared or own parameters."""
+    if shared:
+        return net.apply(params, x)
+    return jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)(params, x)

@@ -1,0 +1,85 @@
+"""Tables for people: the summary of a replay, the evaluation of policies, the scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+DASH = "–"
+
+
+def _table(title: str, **options: Any) -> Table:
+    return Table(
+        title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, **options
+    )
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number with thousands separated, a dash where there is none (`None` or NaN)."""
+    if value is None or value != value:
+        return DASH
+    return f"{value:,.{digits}f}"
+
+
+def kilobytes(value: float | None, digits: int = 1) -> str:
+    """Bytes as KB (1000 B)."""
+    return DASH if value is None else number(value / 1e3, digits)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in [0, 1] as per cent."""
+    return DASH if value is None or value != value else f"{100 * value:.{digits}f} %"
+
+
+def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
+    """Tables of a replay: slowdown per size class, ports per class, bytes.
+
+    Args:
+        summary: what `sim.replay.Replay.summary` returns.
+    """
+    flows = summary["flows"]
+    title = f"FCT slowdown: {flows['finished']:,} of {flows['total']:,} flows finished"
+    if flows["deferred"]:
+        wait = number(flows["deferred_mean_us"], 1)
+        title += f"; {flows['deferred']:,} waited for a slot, {wait} µs each"
+    slowdown = _table(title)
+    slowdown.add_column("payload")
+    for name in ("flows", "mean", "p50", "p95", "p99"):
+        slowdown.add_column(name, justify="right")
+    for label, row in summary["slowdown"].items():
+        cells = [number(row[name]) for name in ("mean", "p50", "p95", "p99")]
+        slowdown.add_row(label, f"{row['flows']:,}", *cells)
+
+    ports = _table("Ports: queue in KB (mean, std, max of every substep; p99 of 10-µs samples)")
+    ports.add_column("class")
+    for name in ("ports", "mean", "std", "p99", "max", "utilisation", "marked packets", "paused"):
+        ports.add_column(name, justify="right")
+    for kind, row in summary["ports"].items():
+        queue = [kilobytes(row["queue_bytes"][name]) for name in ("mean", "std", "p99", "max")]
+        marks = number(row["marks"], 0)
+        share = [percent(row["utilisation"]), marks, percent(row["paused"])]
+        ports.add_row(kind, str(row["ports"]), *queue, *share)
+
+    title = (
+        f"Wire bytes ({summary['pauses']:,} pauses, {number(summary['drops'], 0)} packets dropped)"
+    )
+    balance = _table(title)
+    for name in summary["bytes"]:
+        balance.add_column(name, justify="right")
+    balance.add_row(*[number(value, 0) for value in summary["bytes"].values()])
+    return [slowdown, ports, balance]
+
+
+def scenario_table(rows: list[dict[str, Any]]) -> Table:
+    """Table of the registered scenarios; `rows` as `ecn-marl scenarios --json` prints them."""
+    table = _table("Scenarios")
+    for name in ("name", "topology", "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
+        table.add_column(name, justify="left" if name in ("name", "topology") else "right")
+    for row in rows:
+        rates = ", ".join(f"{rate:g}" for rate in row["port_gbps"])
+        cells = (row["name"], row["topology"], str(row["hosts"]), str(row["agents"]), rates)
+        table.add_row(*cells, row["transport"], f"{row['interval_us']:g}", str(row["max_steps"]))
+    return table

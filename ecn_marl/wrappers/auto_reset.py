@@ -1,0 +1,99 @@
+"""Auto-reset: start a new episode where one ended, and keep the final observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array
+
+from ecn_marl._types import Leaf
+
+
+@struct.dataclass
+class AutoResetState:
+    """State of `AutoReset`.
+
+    Attributes:
+        env: state of the wrapped environment.
+        episode_return: sum of rewards so far, `[A]`.
+        episode_length: steps so far, scalar.
+    """
+
+    env: Any
+    episode_return: Leaf
+    episode_length: Leaf
+
+
+@dataclass(frozen=True)
+class AutoReset:
+    """The wrapped environment, restarted within the step that ends an episode.
+
+    `step` then returns the first observation and state of the next episode, while
+    `info["final_obs"]` keeps the last observation of the one that ended (it equals `obs` at any
+    other step): bootstrap a truncated return from it. The pytree is the same at every step.
+
+    Every attribute of the wrapped environment is there, too.
+
+    Attributes:
+        env: a functional environment with `reset(key, params)` and
+            `step(key, state, action, params)`.
+    """
+
+    env: Any
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped environment."""
+        if name.startswith("__") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Array, AutoResetState]:
+        """Start the first episode; see the wrapped environment."""
+        obs, state = self.env.reset(key, params)
+        return obs, self._fresh(state)
+
+    def _fresh(self, state: Any) -> AutoResetState:
+        zero = jnp.zeros((self.env.num_agents,), jnp.float32)
+        return AutoResetState(state, zero, jnp.zeros((), jnp.int32))
+
+    def step(
+        self, key: jax.Array, state: AutoResetState, action: Array, params: Any
+    ) -> tuple[Array, AutoResetState, Array, Array, Array, dict[str, Array]]:
+        """One step, and a reset if it ended the episode.
+
+        Args:
+            key: PRNG key; fixes the next episode, if one starts.
+            state: state.
+            action: actions of all agents.
+            params: parameters of the environment.
+
+        Returns:
+            As the wrapped environment. `info` also has `final_obs` `[A, obs_dim]`,
+            `episode_return` `[A]`, `episode_length` (both of the episode up to this step) and
+            `episode_done`.
+        """
+        last, inner, reward, terminated, truncated, info = self.env.step(
+            key, state.env, action, params
+        )
+        done = jnp.all(terminated | truncated)
+        episode_return = state.episode_return + reward
+        length = state.episode_length + 1
+        first, new = self.env.reset(key, params)
+        running = AutoResetState(inner, episode_return, length)
+        after = jax.tree.map(lambda a, b: _choose(done, a, b), self._fresh(new), running)
+        info = info | {
+            "final_obs": last,
+            "episode_return": episode_return,
+            "episode_length": length,
+            "episode_done": done,
+        }
+        return jnp.where(done, first, last), after, reward, terminated, truncated, info
+
+
+def _choose(done: Array, new: Array, old: Array) -> Array:
+    """`new` where an episode starts; also for typed keys."""
+    return jax.lax.select(jnp.broadcast_to(done, jnp.shape(old)), new, old)

@@ -1,0 +1,270 @@
+"""Replaying flow lists: completion times, series, byte balance, what is written."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ecn_marl.sim.replay import Settings, replay, write_fct, write_queues
+from ecn_marl.sim.topology import leaf_spine, star
+from ecn_marl.sim.trace import FlowList
+
+STAR = star(5)
+SPINE = leaf_spine(2, 2, 2)
+# Substeps of 5 µs and one size of everything, so that few programs are compiled.
+COARSE = Settings(dt_us=5.0, duration_ms=1.5, slots=4, ecn=(5.0, 2000.0, 0.05))
+
+
+def flow_list(src, dst, size, start_us, **spines) -> FlowList:
+    n = len(src)
+    none = np.full(n, -1)
+    return FlowList(
+        flow_id=np.arange(n) + 100,
+        src=np.array(src),
+        dst=np.array(dst),
+        size=np.broadcast_to(size, n).astype(np.int64),
+        start_ns=np.broadcast_to(np.array(start_us) * 1e3, n).astype(float),
+        spine_data=np.array(spines.get("data", none)),
+        spine_ack=np.array(spines.get("ack", none)),
+    )
+
+
+@pytest.fixture(scope="module")
+def incast():
+    """Four senders of 300 KB to host 0, started 10 µs apart, listed out of order."""
+    return flow_list([3, 1, 4, 2], [0] * 4, 300_000, [20.0, 0.0, 30.0, 10.0])
+
+
+@pytest.fixture(scope="module")
+def result(incast):
+    return replay(incast, STAR, COARSE)
+
+
+def test_incast_shares_the_link(incast, result):
+    """4 x 300 KB take 4 x 314.4 KB / 3125 B/µs = 402 µs on the wire, and then an ACK's return."""
+    end_us = (incast.start_ns + result.fct_ns) / 1e3
+    assert 402 < end_us.max() < 440
+    assert (result.slowdown > 2).all()
+    host0 = [p.peer for p in STAR.ports].index("host0")
+    busy = result.tx_bytes[2:40, host0].sum() / (38 * 10 * 25 * 125)
+    assert busy == pytest.approx(1.0, abs=0.01)
+
+
+def test_series_are_sampled_every_10_us(result):
+    np.testing.assert_array_equal(result.time_us, np.arange(10, 1501, 10))
+    assert result.queue_bytes.shape == result.tx_bytes.shape == (150, 5)
+    payload_and_headers = 4 * 300 * 1048
+    acks = result.tx_bytes.sum() - payload_and_headers
+    assert acks == pytest.approx(4 * 300 * 60, rel=0.1)
+    assert result.queue_bytes[10].max() > 50e3, "four line-rate senders pile up"
+    assert (result.queue_bytes[-1] == 0).all()
+
+
+def test_statistics_agree_with_the_series(result):
+    row = result.ports["host"]
+    assert row["ports"] == 5
+    sent = result.tx_bytes.sum(dtype=float) / (5 * 1500 * 25 * 125)
+    assert row["utilisation"] == pytest.approx(sent, rel=1e-6)
+    assert row["queue_bytes"]["p99"] == pytest.approx(np.percentile(result.queue_bytes, 99))
+    assert row["queue_bytes"]["mean"] == pytest.approx(result.queue_bytes.mean(), rel=0.02)
+    assert row["queue_bytes"]["std"] == pytest.approx(result.queue_bytes.std(), rel=0.02)
+    assert row["queue_bytes"]["max"] >= result.queue_bytes.max()
+    assert 0 < row["marks"] < 4 * 300
+
+
+def test_order_of_the_list_does_not_matter(incast, result):
+    order = np.argsort(incast.start_ns)
+    columns = {name: getattr(incast, name)[order] for name in incast.__dataclass_fields__}
+    again = replay(FlowList(**columns), STAR, COARSE)
+    np.testing.assert_array_equal(again.fct_ns, result.fct_ns[order])
+    np.testing.assert_array_equal(again.queue_bytes, result.queue_bytes)
+
+
+def test_seed_fixes_everything(incast, result):
+    again = replay(incast, STAR, COARSE)
+    np.testing.assert_array_equal(again.fct_ns, result.fct_ns)
+    np.testing.assert_array_equal(again.queue_bytes, result.queue_bytes)
+    assert again.summary() == result.summary()
+    other = replay(incast, STAR, replace(COARSE, seed=1))
+    assert (other.fct_ns != result.fct_ns).any()
+
+
+def test_thresholds_count(incast, result):
+    calm = replay(incast, STAR, replace(COARSE, ecn=(5.0, 20.0, 1.0)))
+    assert calm.ports["host"]["queue_bytes"]["mean"] < result.ports["host"]["queue_bytes"]["mean"]
+    # Thresholds for a port of 5 Gb/s are five times as large on one of 25 Gb/s.
+    scaled = replay(incast, STAR, replace(COARSE, ecn=(1.0, 4.0, 1.0), ecn_gbps=5.0))
+    np.testing.assert_array_equal(scaled.queue_bytes, calm.queue_bytes)
+
+
+def test_a_flow_alone_takes_its_ideal_time():
+    """Four flows that never meet; 4 µs of propagation, two store-and-forwards, the wire bytes."""
+    lonely = flow_list([1, 2, 3, 4], [2, 3, 4, 1], 100_000, [0.0, 100.0, 200.0, 300.0])
+    alone = replay(lonely, STAR, COARSE)
+    ideal_us = 4.0 + 2 * 1000 / 3125 + 100 * 1048 / 3125
+    np.testing.assert_allclose(alone.fct_ns / alone.slowdown, ideal_us * 1e3, rtol=1e-5)
+    np.testing.assert_allclose(alone.slowdown, 1.0, atol=0.03)
+
+
+def test_unfinished_flows_and_flows_after_the_end(incast):
+    start = incast.start_ns + np.array([0, 0, 2e6 - 30e3, 0])
+    late = replace(incast, size=incast.size * np.array([1, 1, 1, 100]), start_ns=start)
+    cut = replay(late, STAR, COARSE)
+    np.testing.assert_array_equal(np.isfinite(cut.fct_ns), [True, True, False, False])
+    np.testing.assert_array_equal(np.isfinite(cut.slowdown), np.isfinite(cut.fct_ns))
+    flows = cut.summary()["flows"]
+    assert (flows["total"], flows["started"]) == (4, 3)
+    assert (flows["finished"], flows["unfinished"]) == (2, 2)
+    text = io.StringIO()
+    write_fct(cut, text)
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "flow_id,size_B,start_ns,fct_ns,slowdown"
+    assert lines[3] == "102,300000,2000000,,"
+    assert lines[4] == "103,30000000,10000,,"
+    number, size, start, fct, slowdown = lines[2].split(",")
+    assert (number, size, start) == ("101", "300000", "0")
+    assert float(fct) == pytest.approx(cut.fct_ns[1], abs=0.5)
+    assert float(slowdown) == pytest.approx(cut.slowdown[1], abs=1e-5)
+
+
+def test_flows_wait_for_a_slot(incast, result):
+    tight = replay(incast, STAR, replace(COARSE, slots=1))
+    assert tight.summary()["flows"]["deferred"] == 3
+    assert tight.summary()["flows"]["deferred_mean_us"] > 100
+    assert np.isfinite(tight.fct_ns).all()
+    # One after the other; the wait is part of the completion time.
+    order = np.argsort(incast.start_ns)
+    ends = (incast.start_ns + tight.fct_ns)[order]
+    assert (np.diff(ends) > 100e3).all()
+    assert result.summary()["flows"]["deferred"] == 0
+    # Cut short, flows without a slot are among what waits, and their wait so far counts.
+    cut = replay(incast, STAR, replace(COARSE, slots=1, duration_ms=0.1))
+    assert cut.summary()["flows"]["deferred"] == 3
+    assert cut.summary()["flows"]["deferred_mean_us"] == pytest.approx((90 + 80 + 70) / 3)
+    assert cut.bytes["waiting"] > 3 * 300 * 1048
+    assert abs(cut.bytes["error"]) <= 1e-6 * cut.bytes["offered"]
+
+
+@pytest.fixture(scope="module")
+def crossing():
+    """Eight flows across a leaf-spine network, each direction on a spine of its own."""
+    return flow_list(
+        [0, 1, 0, 1, 2, 3, 2, 3],
+        [2, 2, 2, 3, 0, 0, 0, 1],
+        1_000_000,
+        np.arange(8) * 7.0,
+        data=[1, 1, 1, 1, 0, 0, 0, 0],
+        ack=[1, 1, 1, 1, 0, 0, 0, 0],
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"pfc": False, "buffer_mib": 0.05}, {"buffer_mib": 0.25}],
+    ids=["roomy", "drops", "pauses"],
+)
+def test_bytes_balance(crossing, change):
+    settings = replace(COARSE, duration_ms=0.3, **{"slots": 8} | change)
+    run = replay(crossing, SPINE, settings)
+    b = run.bytes
+    wire = (crossing.size + 48 * -(-crossing.size // 1000)).sum()
+    assert b["offered"] == pytest.approx(wire + b["dropped"])
+    assert abs(b["error"]) <= 1e-6 * b["offered"]
+    parts = b["delivered"] + b["queued"] + b["waiting"] + b["dropped"]
+    assert b["offered"] == pytest.approx(parts + b["error"], rel=1e-12)
+    assert min(b["delivered"], b["queued"], b["waiting"]) > 0
+    assert (b["dropped"] > 0) == ("pfc" in change)
+    assert (run.summary()["drops"] > 0) == ("pfc" in change)
+    assert (run.summary()["pauses"] > 0) == (change == {"buffer_mib": 0.25})
+
+
+def test_named_spine_is_used(crossing):
+    run = replay(crossing, SPINE, replace(COARSE, duration_ms=1.0, slots=8))
+    sent = dict(zip(SPINE.port_names, run.tx_bytes.sum(0), strict=True))
+    assert sent["leaf0->spine1"] > 1e6
+    assert sent["leaf1->spine0"] > 1e6
+    # The ACKs of the flows that leaf 1 sends come back over spine 0, and the others over spine 1.
+    assert 0 < sent["leaf0->spine0"] < 0.07 * sent["leaf1->spine0"]
+    assert 0 < sent["leaf1->spine1"] < 0.07 * sent["leaf0->spine1"]
+    assert list(run.ports) == ["host", "leaf-up", "spine-down"]
+    assert [row["ports"] for row in run.ports.values()] == [4, 4, 4]
+
+
+def test_progress_reaches_the_end(crossing):
+    seen: list[float] = []
+    replay(crossing, SPINE, replace(COARSE, slots=8), seen.append)
+    assert seen == [1000.0, 1500.0]
+
+
+def test_time_after_the_last_flow_is_filled_in(incast, result):
+    """The network is empty after 1 ms, so 100 s end at once, with the same completion times."""
+    seen: list[float] = []
+    long = replay(incast, STAR, replace(COARSE, duration_ms=5e3), seen.append)
+    np.testing.assert_array_equal(long.fct_ns, result.fct_ns)
+    assert seen[-1] == 5e6
+    assert len(seen) < 5
+    assert long.queue_bytes.shape == (500_000, 5)
+    np.testing.assert_array_equal(long.queue_bytes[:150], result.queue_bytes)
+
+
+def test_written_queues(result):
+    file = io.BytesIO()
+    write_queues(result, file)
+    file.seek(0)
+    with np.load(file) as arrays:
+        assert set(arrays) == {"time_us", "queue_bytes", "tx_bytes", "port"}
+        assert arrays["queue_bytes"].shape == arrays["tx_bytes"].shape == (150, 5)
+        np.testing.assert_array_equal(arrays["time_us"], result.time_us)
+        assert arrays["port"].tolist() == [f"switch0->host{i}" for i in range(5)]
+
+
+def test_summary_is_json(incast, result):
+    tree = json.loads(json.dumps(result.summary(), allow_nan=False))
+    assert list(tree["slowdown"]) == ["all", "(0,100KB]", "(100KB,1MB]", ">1MB"]
+    assert tree["slowdown"]["all"]["flows"] == tree["slowdown"]["(100KB,1MB]"]["flows"] == 4
+    assert tree["slowdown"]["all"]["mean"] == pytest.approx(result.slowdown.mean())
+    assert tree["slowdown"]["(0,100KB]"] == {
+        **{"flows": 0, "mean": None, "p50": None},
+        **{"p95": None, "p99": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("dt_us", "tick"), [(0.1, 50), (0.5, 10), (1.0, 5), (2.0, 1), (2.5, 2), (5.0, 1), (10.0, 1)]
+)
+def test_ticks_divide_samples(dt_us, tick):
+    sim = replace(COARSE, dt_us=dt_us).simulator(STAR, np.zeros(1))
+    assert sim.tick_steps == tick
+    assert sim.interval_us == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dt_us": 3.0}, "dt_us = 3.0 is not allowed: expected a substep that divides 10 µs"),
+        ({"dt_us": 0.0}, "dt_us = 0.0 is not allowed"),
+        ({"dt_us": 20.0}, "dt_us = 20.0 is not allowed"),
+        ({"duration_ms": 0.0}, "duration_ms = 0.0 is not allowed: expected a positive multiple"),
+        ({"duration_ms": 0.015}, "duration_ms = 0.015 is not allowed: expected a positive mult"),
+        ({"duration_ms": float("nan")}, "duration_ms = nan is not allowed"),
+        ({"duration_ms": 1e8}, "duration_ms = 100000000.0 is not allowed: expected less than 2^31"),
+        ({"slots": 0}, "slots = 0 is not allowed: expected an integer >= 1"),
+        ({"buffer_mib": 0.0}, "buffer_mib = 0.0 is not allowed"),
+        ({"ecn": (50.0, 5.0, 0.1)}, "kmin, kmax = (50.0, 5.0) is not allowed"),
+        ({"transport": "dcqcn:hpcc-papr"}, "unknown DCQCN preset 'hpcc-papr': did you mean"),
+    ],
+)
+def test_settings_are_checked(incast, change, message):
+    with pytest.raises(ValueError) as error:
+        replay(incast, STAR, replace(COARSE, **{"dt_us": 1.0} | change))
+    assert message in str(error.value)
+
+
+def test_nothing_starts_in_time(incast):
+    later = replace(incast, start_ns=incast.start_ns + 9e6)
+    with pytest.raises(ValueError, match=r"duration_ms = 1.5 .* more than the first start, 9 ms"):
+        replay(later, STAR, COARSE)

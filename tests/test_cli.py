@@ -1,0 +1,173 @@
+"""The command line: what it prints and writes, and how it fails."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ecn_marl.cli import app
+
+FLOWS = """\
+scenario,flow_id,src,dst,size_B,start_ns
+a,0,1,0,200000,0
+a,1,2,0,200000,1000
+a,2,3,0,50000,500
+a,3,4,0,90000000,2000
+"""
+NETWORK = ["--topology", "star:5", "--dt-us", "5", "--duration-ms", "1"]
+
+
+def run(*args: object):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def failure(*args: object) -> str:
+    """The error of a command that must fail: one line on stderr, nothing on stdout, code 2."""
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("ecn-marl: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture
+def flows(tmp_path):
+    path = tmp_path / "flows.csv"
+    path.write_text(FLOWS)
+    return path
+
+
+def test_version():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"ecn-marl {version('ecn-marl')}\n")
+
+
+def test_help_is_light():
+    code = (
+        "import sys, typer.testing as t; from ecn_marl.cli import app; "
+        "r = t.CliRunner().invoke(app, ['--help']); assert r.exit_code == 0; "
+        "assert all(c in r.output for c in ('train', 'eval', 'replay', 'scenarios')), r.output; "
+        "assert not {'jax', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_command():
+    assert run("trian").exit_code == 2
+
+
+def test_scenarios():
+    rows = json.loads(run("scenarios", "--json").stdout)
+    named = {row["name"]: row for row in rows}
+    assert {"websearch-v0", "incast-v0", "pet-websearch-v0"} <= set(named)
+    assert named["pet-websearch-v0"]["agents"] == 432
+    assert named["websearch-v0"]["port_gbps"] == [25.0, 50.0]
+    table = run("scenarios").stdout
+    assert all(name in table for name in named)
+
+
+def test_replay_round_trip(flows, tmp_path):
+    out, queues = tmp_path / "fct.csv", tmp_path / "q.npz"
+    result = run("replay", flows, *NETWORK, "--out", out, "--queues", queues, "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["flow_id", "size_B", "start_ns", "fct_ns", "slowdown"]
+    assert [row["flow_id"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["start_ns"] for row in rows] == ["0", "1000", "500", "2000"]
+    assert rows[3]["fct_ns"] == rows[3]["slowdown"] == ""
+    slowdown = [float(row["slowdown"]) for row in rows[:3]]
+    assert summary["slowdown"]["all"]["mean"] == pytest.approx(np.mean(slowdown), abs=1e-4)
+    assert summary["slowdown"]["(0,100KB]"]["flows"] == 1
+    assert summary["flows"]["finished"] == 3
+    assert summary["flows"]["unfinished"] == 1
+    b = summary["bytes"]
+    assert abs(b["error"]) <= 1e-6 * b["offered"]
+    with np.load(queues) as arrays:
+        assert arrays["queue_bytes"].shape == arrays["tx_bytes"].shape == (100, 5)
+        assert arrays["port"][0] == "switch0->host0"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fct.csv", "flows.csv", "q.npz"]
+
+
+def test_replay_tables_gz_and_seed(flows, tmp_path):
+    zipped = tmp_path / "flows.csv.gz"
+    zipped.write_bytes(gzip.compress(flows.read_bytes()))
+    table = run("replay", zipped, *NETWORK).stdout
+    assert "3 of 4 flows finished" in table
+    assert "(100KB,1MB]" in table
+
+    def summary(path, *more):
+        return run("replay", path, *NETWORK, "--ecn", "5,2000,0.05", *more, "--json").stdout
+
+    assert summary(zipped) == summary(flows, "--seed", 0)
+    assert summary(flows) != summary(flows, "--seed", 1)
+
+
+def test_replay_thresholds_are_for_the_host_links(flows):
+    """At 100 Gb/s a setting in KB is meant for 100 Gb/s, not scaled up from 25."""
+
+    def marks(*more):
+        return json.loads(run("replay", flows, *NETWORK, "--json", *more).stdout)["marks"]
+
+    link = ["--link-gbps", "100"]
+    assert marks(*link, "--ecn", "5,20,1") > 2 * marks(*link, "--ecn", "500,2000,1")
+    assert marks(*link, "--ecn", "secn1") == marks(*link, "--ecn", "5,200,0.01")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--topology", "ring:5"], "unknown topology 'ring'"),
+        (["--topology", "star:4"], "line 5: src = 4 is not allowed: expected a host of star:4"),
+        (["--ecn", "200,5,0.01"], "expected 0 < Kmin < Kmax"),
+        (["--ecn", "secn3"], "unknown ECN setting 'secn3': did you mean 'secn"),
+        (["--transport", "dcqcn:papr"], "unknown DCQCN preset 'papr': did you mean 'paper'"),
+        (["--transport", "cubic"], "unknown transport 'cubic'"),
+        (["--dt-us", "3"], "dt_us = 3.0 is not allowed: expected a substep that divides 10 µs"),
+        (["--duration-ms", "-1"], "duration_ms = -1.0 is not allowed"),
+        (["--slots", "0"], "slots = 0 is not allowed"),
+        (["--buffer-mib", "0"], "buffer_mib = 0.0 is not allowed"),
+        (["--link-gbps", "0"], "gbps = 0.0 is not allowed"),
+        (["--out", "nowhere/fct.csv"], "--out = 'nowhere/fct.csv' is not allowed: expected a file"),
+        (["--out", "same", "--queues", "same"], "--queues = 'same' is not allowed"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_replay_errors(flows, tmp_path, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in failure("replay", flows, *NETWORK, *args)
+    assert [p.name for p in tmp_path.iterdir()] == ["flows.csv"]
+
+
+def test_replay_malformed_line_writes_nothing(flows, tmp_path):
+    out = tmp_path / "fct.csv"
+    out.write_text("as it was")
+    flows.write_text(FLOWS + "a,4,1,1,1000,0\n")
+    error = failure("replay", flows, *NETWORK, "--out", out)
+    assert f"{flows}, line 6: dst = 1 is not allowed: expected a host of star:5" in error
+    assert out.read_text() == "as it was"
+
+
+def test_replay_does_not_overwrite_its_input(flows):
+    assert "a file other than the flow list" in failure("replay", flows, *NETWORK, "--out", flows)
+    assert flows.read_text() == FLOWS
+
+
+def test_missing_file(tmp_path):
+    error = failure("replay", tmp_path / "none.csv", *NETWORK)
+    assert error == f"ecn-marl: {tmp_path / 'none.csv'}: No such file or directory\n"
+
+
+def test_traceback_on_request(flows):
+    result = run("--traceback", "replay", flows, "--topology", "ring:5")
+    assert isinstance(result.exception, ValueError)
