@@ -83,3 +83,44 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
         cells = (row["name"], row["topology"], str(row["hosts"]), str(row["agents"]), rates)
         table.add_row(*cells, row["transport"], f"{row['interval_us']:g}", str(row["max_steps"]))
     return table
+
+
+def evaluation_table(
+    results: list[dict[str, Any]], title: str, labels: Mapping[str, str] | None = None
+) -> Table:
+    """Table of evaluated policies, best mean reward first, that reward in bold.
+
+    Args:
+        results: what `Evaluation.summary` returns, one per policy.
+        title: what they were evaluated on.
+        labels: how to show policies, by name.
+    """
+    table = _table(title)
+    table.add_column("policy", no_wrap=True)
+    columns = ("reward, 95 % CI", "mice", "medium", "elephants", "queue, KB", "util.", "pauses")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    ranked = sorted(results, key=lambda row: row["reward"]["mean"], reverse=True)
+    for i, row in enumerate(ranked):
+        reward = f"{row['reward']['mean']:.4f}"
+        if row["reward"]["ci95"] == row["reward"]["ci95"]:
+            reward += f" ± {row['reward']['ci95']:.4f}"
+        slow = [
+            f"{number(row['slowdown'][name]['mean'])} / {number(row['slowdown'][name]['p99'], 1)}"
+            for name in ("mice", "medium", "elephants")
+        ]
+        queue = f"{kilobytes(row['queue_mean'])} ± {kilobytes(row['queue_std'])}"
+        label = (labels or {}).get(row["name"], row["name"])
+        table.add_row(
+            label,
+            f"[bold]{reward}[/]" if i == 0 else reward,
+            *slow,
+            queue,
+            percent(row["utilisation"]),
+            f"{row['pauses']:,}",
+        )
+    table.caption = (
+        "FCT slowdown, mean / p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants. "
+        "Queue: mean ± std over ports and time."
+    )
+    return table

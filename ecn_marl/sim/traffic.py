@@ -511,4 +511,4 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
 def widest_tick(start_ns: np.ndarray, tick_us: float, limit: int) -> int:
     """Largest number of flows that start within one tick, at most `limit`."""
     ticks = np.floor(np.asarray(start_ns, np.float64) / (1e3 * tick_us)).astype(np.int64)
-    return int(min(np.unique(ticks, return_counts=True)[1].max(), limit))
+    return min(int(np.unique(ticks, return_counts=True)[1].max()), limit)

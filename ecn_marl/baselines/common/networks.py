@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -34,7 +35,7 @@ class Mlp(nn.Module):
 
 def init_network(
     net: nn.Module, key: jax.Array, features: int, num_agents: int, shared: bool
-) -> dict:
+) -> Any:
     """Parameters of a network.
 
     Args:
@@ -51,9 +52,10 @@ def init_network(
 
 
 def apply_network(
-    net: nn.Module, params: dict, x: Float[Array, "*batch agents features"], shared: bool
+    net: nn.Module, params: Any, x: Float[Array, "*batch agents features"], shared: bool
 ) -> Float[Array, "*batch agents outputs"]:
     """Evaluate a network for every agent, with shared or own parameters."""
     if shared:
-        return net.apply(params, x)
-    return jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)(params, x)
+        return jnp.asarray(net.apply(params, x))
+    each = jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)
+    return jnp.asarray(each(params, x))

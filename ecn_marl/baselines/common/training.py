@@ -128,7 +128,7 @@ def train(
             values = jax.device_get(metrics)
             for i in range(updates_per_call):
                 done += per_update
-                row = {"update": len(rows) + 1, "steps": done}
+                row: dict[str, Any] = {"update": len(rows) + 1, "steps": done}
                 row |= {k: np.asarray(v[i]).tolist() for k, v in sorted(values.items())}
                 row["seconds"] = round(time.perf_counter() - began, 3)
                 row["steps_per_second"] = round(done * seeds / max(row["seconds"], 1e-9), 1)
