@@ -16,6 +16,10 @@ import typer
 from typer.core import TyperGroup
 
 
+DEFAULT_STEPS = 2_000_000
+"""Environment steps of `train`: about five minutes of `websearch-v0` on two CPU cores."""
+
+
 class OneLineErrors(TyperGroup):
     """Commands whose errors about what the user gave are one line and exit code 2."""
 
@@ -68,31 +72,38 @@ def options(
 
 
 @contextmanager
-def _progress(unit: str, total: float) -> Iterator[Any]:
-    """A progress bar on a terminal, and a function `advance_to(done)` to move it."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def _progress(task: str, unit: str, total: float) -> Iterator[Any]:
+    """A progress bar on a terminal, and a function `show(done, note="")` to move it.
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
+    Where there is no terminal, a line is written at every tenth of the way instead.
+    """
+    from rich import progress as rp
+    from rich.console import Console
+
+    terminal = sys.stderr.isatty()
+    bar = rp.Progress(
+        rp.TextColumn("{task.description}"),
+        rp.BarColumn(bar_width=30),
+        rp.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
+        rp.TextColumn("{task.fields[note]}"),
+        rp.TextColumn("left"),
+        rp.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
+        disable=not terminal,
     )
+    tenth = 0
+
+    def show(done: float, note: str = "") -> None:
+        nonlocal tenth
+        bar.update(row, completed=done, note=note)
+        if not terminal and int(10 * done / total) > tenth:
+            tenth = int(10 * done / total)
+            typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
+
     with bar:
-        task = bar.add_task("replay", total=total)
-        yield lambda done: bar.update(task, completed=done)
+        row = bar.add_task(task, total=total, note="")
+        yield show
 
 
 def _print(tables: list[Any]) -> None:
@@ -103,8 +114,112 @@ def _print(tables: list[Any]) -> None:
         console.print(table)
 
 
+def _show_results(result: dict[str, Any], as_json: bool) -> None:
+    from ecn_marl.report.tables import evaluation_table
+    from ecn_marl.workflow import label
+
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    elif "evaluation" in result:
+        _print([evaluation_table(result["evaluation"], label)])
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
+
+
+Scenario = Annotated[str, typer.Option(help="Name of a scenario, see `ecn-marl scenarios`.")]
+Load = Annotated[float | None, typer.Option(help="Load of Poisson traffic, 1 = line rate.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Tuning intervals per episode.", min=1)]
+Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
+
+
+@app.command()
+def train(
+    algorithm: Annotated[str, typer.Argument(help="ippo.")],
+    scenario: Scenario = "websearch-v0",
+    steps: Annotated[
+        int, typer.Option(help="Environment steps (tuning intervals) per seed.", min=1)
+    ] = DEFAULT_STEPS,
+    envs: Annotated[
+        int | None, typer.Option(help="Environments stepped at once.", show_default="64")
+    ] = None,
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(help="Learners trained at once: SEED, SEED+1, …")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/NAME")
+    ] = None,
+    features: Annotated[str, typer.Option(help="What agents see: acc, pet, haecn.")] = "acc",
+    actions: Annotated[
+        str, typer.Option(help="What they set: multidiscrete, discrete, box.")
+    ] = "multidiscrete",
+    reward: Annotated[str, typer.Option(help="What they are paid: acc, pet, haecn.")] = "acc",
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Evaluate beside SECN1 and SECN2 afterwards.")
+    ] = False,
+    episodes: Episodes = 64,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run in the folder.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a policy: configuration, metrics, checkpoint and learning curve go to a folder."""
+    from ecn_marl import workflow as wf
+
+    settings = wf.parse_settings(algorithm, setting or [])
+    if envs is not None:
+        settings["envs"] = envs
+    options = {"features": features, "actions": actions, "reward": reward}
+    options |= wf.given(load=load, max_steps=max_steps)
+    job = wf.Job(algorithm, scenario, steps, options, settings, seed, seeds)
+    folder = out or Path("runs") / f"{algorithm}-{scenario}-seed{seed}"
+    with _progress(f"train {algorithm}", "steps", job.total_steps) as show:
+        rows = wf.train(job, folder, overwrite, show)
+    result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
+    if evaluate:
+        policies = [*wf.learners(folder), "static:secn1", "static:secn2"]
+        place = wf.Arena(scenario, options)
+        with _progress("evaluate", "episodes", episodes * len(policies)) as show:
+            result["evaluation"] = wf.evaluate(place, policies, episodes, seed, show)
+        wf.write_evaluation(folder, place, result["evaluation"])
+    wf.draw_learning_curve(folder)
+    _show_results(result, as_json)
+    if not as_json:
+        names = ", ".join(sorted(path.name for path in folder.iterdir()))
+        typer.echo(f"{folder}: {names}")
+
+
+@app.command(name="eval")
+def evaluate(
+    policies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="POLICY...", help="Folders of runs, static:secn1, static:5,200,0.01."
+        ),
+    ],
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+    ] = None,
+    episodes: Episodes = 64,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate trained or static policies on episodes that no training has seen."""
+    from ecn_marl import workflow as wf
+
+    names = [name for policy in policies for name in wf.learners(policy)]
+    place = wf.arena(names, scenario, **wf.given(load=load, max_steps=max_steps))
+    with _progress("evaluate", "episodes", episodes * len(names)) as show:
+        result = wf.evaluate(place, names, episodes, seed, show)
+    _show_results({"evaluation": result}, as_json)
 
 
 @app.command()
@@ -146,7 +261,7 @@ def replay(
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.envs.actions import parse_ecn
-    from ecn_marl.report import replay_tables
+    from ecn_marl.report.tables import replay_tables
     from ecn_marl.sim import replay as rp
     from ecn_marl.sim.topology import parse_topology
 
@@ -171,8 +286,8 @@ def replay(
         ack_priority=ack_priority,
     )
     listed = rp.read_flows(flows, network)
-    with _progress("µs", duration_ms * 1e3) as advance_to:
-        result = rp.replay(listed, network, settings, advance_to)
+    with _progress("replay", "µs", duration_ms * 1e3) as show:
+        result = rp.replay(listed, network, settings, show)
     outputs = {}
     if out is not None:
         outputs[out] = Output("w", lambda file: rp.write_fct(result, file))
@@ -191,7 +306,7 @@ def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios."""
     from ecn_marl.envs.registry import make
     from ecn_marl.envs.registry import scenarios as names
-    from ecn_marl.report import scenario_table
+    from ecn_marl.report.tables import scenario_table
 
     rows = []
     for name in names():

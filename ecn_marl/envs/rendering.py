@@ -60,7 +60,7 @@ def draw(core: EcnEnv, queue: np.ndarray, ecn: Ecn, past: list[np.ndarray]) -> n
     now.set_yticks(y, names, fontsize=7)
     now.invert_yaxis()
     now.set_xlabel("queue now, KB")
-    now.legend(loc="lower right", fontsize=8)
+    now.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, frameon=False)
     if past:
         trace = np.stack(past) / KB
         ms = (np.arange(len(trace)) - len(trace) + 1) * core.interval_us / 1e3

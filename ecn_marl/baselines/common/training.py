@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from ecn_marl.baselines.common.checkpoint import Checkpoints
 METRICS = "metrics.jsonl"
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """What the loop needs of an algorithm."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich import box
@@ -85,22 +85,20 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def evaluation_table(
-    results: list[dict[str, Any]], title: str, labels: Mapping[str, str] | None = None
-) -> Table:
+def evaluation_table(result: Mapping[str, Any], label: Callable[[str], str]) -> Table:
     """Table of evaluated policies, best mean reward first, that reward in bold.
 
     Args:
-        results: what `Evaluation.summary` returns, one per policy.
-        title: what they were evaluated on.
-        labels: how to show policies, by name.
+        result: what `workflow.evaluate` returns.
+        label: how to show a policy, given its name.
     """
-    table = _table(title)
+    episodes, seed = result["episodes"], result["seed"]
+    table = _table(f"{result['scenario']}: {episodes} episodes never trained on, seed {seed}")
     table.add_column("policy", no_wrap=True)
     columns = ("reward, 95 % CI", "mice", "medium", "elephants", "queue, KB", "util.", "pauses")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    ranked = sorted(results, key=lambda row: row["reward"]["mean"], reverse=True)
+    ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
     for i, row in enumerate(ranked):
         reward = f"{row['reward']['mean']:.4f}"
         if row["reward"]["ci95"] == row["reward"]["ci95"]:
@@ -110,9 +108,9 @@ def evaluation_table(
             for name in ("mice", "medium", "elephants")
         ]
         queue = f"{kilobytes(row['queue_mean'])} ± {kilobytes(row['queue_std'])}"
-        label = (labels or {}).get(row["name"], row["name"])
+        name = label(row["name"]) + (f", {row['seeds']} seeds" if "seeds" in row else "")
         table.add_row(
-            label,
+            name,
             f"[bold]{reward}[/]" if i == 0 else reward,
             *slow,
             queue,

@@ -1,0 +1,232 @@
+"""Runs: a folder that holds what was trained, how, and how well it did.
+
+config.json       scenario, its options, algorithm, its settings, seeds, versions
+metrics.jsonl     one line per update
+checkpoints/      the whole training state
+evaluation.json   results on episodes that training never saw
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.evaluation import Controller, evaluation_keys
+from ecn_marl.baselines.common.training import TrainResult, train
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+from ecn_marl.baselines.static import PREFIX, Static
+from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.envs.registry import make
+from ecn_marl.sim.queues import Ecn
+
+ALGORITHMS: dict[str, tuple[type[IPPO], type[IPPOConfig]]] = {"ippo": (IPPO, IPPOConfig)}
+"""Trainers by name: the algorithm and its settings."""
+
+
+def algorithm_config(algorithm: str, **settings: Any) -> IPPOConfig:
+    """Settings of an algorithm by name, defaults where nothing is given.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value that is not allowed.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    kind = ALGORITHMS[algorithm][1]
+    known = [f.name for f in fields(kind)]
+    for name in settings:
+        if name not in known:
+            raise unknown_name(f"setting of {algorithm}", name, known)
+    if "hidden" in settings:
+        settings["hidden"] = tuple(settings["hidden"])
+    return kind(**settings)
+
+
+def prepare_folder(out: str | Path, overwrite: bool) -> Path:
+    """Make an empty folder for a run.
+
+    Raises:
+        ValueError: it holds something and `overwrite` is False, or it is not a run's folder.
+    """
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise bad_value("out", str(out), "a folder that is new or empty (or --overwrite)")
+        if not (folder / CONFIG).is_file():
+            raise bad_value("out", str(out), f"the folder of a run (there is no {CONFIG} in it)")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def train_run(
+    algorithm: str,
+    scenario: str,
+    *,
+    steps: int,
+    options: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+    seeds: int = 1,
+    out: str | Path,
+    overwrite: bool = False,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> TrainResult:
+    """Train and leave a run behind.
+
+    Args:
+        algorithm: name in `ALGORITHMS`.
+        scenario: name of a registered scenario.
+        steps: environment steps per seed.
+        options: options of `ecn_marl.make`.
+        settings: settings of the algorithm.
+        seed: first seed.
+        seeds: number of seeds.
+        out: folder of the run.
+        overwrite: replace what a former run left there.
+        progress: called with every row of metrics.
+
+    Returns:
+        Final state and metrics.
+
+    Raises:
+        ValueError: anything unknown or not allowed; nothing is written then.
+    """
+    config = algorithm_config(algorithm, **(settings or {}))
+    env = make(scenario, **(options or {}))
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if value < 1:
+            raise bad_value(name, value, "an integer >= 1")
+    folder = prepare_folder(out, overwrite)
+    write_json(
+        folder / CONFIG,
+        {
+            "algorithm": algorithm,
+            "scenario": scenario,
+            "options": options or {},
+            "settings": asdict(config),
+            "steps": steps,
+            "seed": seed,
+            "seeds": seeds,
+            "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
+        },
+    )
+    trainer = ALGORITHMS[algorithm][0](env, config)
+    return train(
+        trainer,
+        env.default_params,
+        steps=steps,
+        seed=seed,
+        seeds=seeds,
+        out=folder,
+        progress=progress,
+    )
+
+
+def run_env(run: str | Path, scenario: str | None = None) -> EcnEnv:
+    """The environment a run was trained on, or the same view of another scenario.
+
+    Raises:
+        ValueError: not the folder of a run.
+    """
+    config = read_config(run)
+    return make(scenario or config["scenario"], **config["options"])
+
+
+def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller:
+    """The greedy policy of a run's latest checkpoint.
+
+    Args:
+        run: folder of the run.
+        env: environment it is to act in; observations and actions must be those of the training.
+        learner: which of its seeds.
+
+    Raises:
+        ValueError: not a run, no such learner, or observations or parameters that do not fit.
+    """
+    config = read_config(run)
+    settings = algorithm_config(config["algorithm"], **config["settings"])
+    trained = make(config["scenario"], **config["options"])
+    if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
+        raise bad_value("scenario", env.name, f"one whose agents see and do as in {trained.name}")
+    if not settings.shared and env.num_agents != trained.num_agents:
+        raise bad_value("scenario", env.name, f"{trained.num_agents} agents, one policy for each")
+    if not 0 <= learner < config["seeds"]:
+        raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
+    trainer = ALGORITHMS[config["algorithm"]][0](trained, settings)
+
+    def shapes(key: jax.Array) -> Any:
+        params = trained.default_params
+        if config["seeds"] == 1:
+            return trainer.init(key, params)
+        keys = jax.random.split(key, config["seeds"])
+        return jax.vmap(trainer.init, (0, None))(keys, params)
+
+    checkpoints = Checkpoints(run)
+    state = checkpoints.restore(jax.eval_shape(shapes, jax.random.key(0)))
+    checkpoints.close()
+    actor = state.actor
+    if config["seeds"] > 1:
+        actor = jax.tree.map(lambda x: x[learner], actor)
+    return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
+
+
+def controller(spec: str, env: EcnEnv, params: EnvParams) -> Controller:
+    """What sets the thresholds, from its short form.
+
+    Args:
+        spec: `static:SETTING` or the folder of a run.
+        env: environment to act in.
+        params: its parameters.
+
+    Raises:
+        ValueError: neither.
+    """
+    if spec.startswith(PREFIX):
+        return Static(env, params, spec.removeprefix(PREFIX))
+    return run_controller(spec, env)
+
+
+def queue_trace(
+    env: EcnEnv, params: EnvParams, control: Controller, *, seed: int, steps: int
+) -> np.ndarray:
+    """Time-mean queue of every port in every interval of one evaluation episode.
+
+    Args:
+        env: environment.
+        params: its parameters.
+        control: what sets the thresholds.
+        seed: seed of the evaluation stream.
+        steps: number of intervals.
+
+    Returns:
+        Bytes, `[steps, A]`.
+    """
+    first, _ = jax.random.split(evaluation_keys(seed, 1)[0])
+
+    def run(key: jax.Array) -> jax.Array:
+        obs, state = env.reset(key, params)
+
+        def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+            obs, state = carry
+            chosen = control(key, obs)
+            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
+            obs, state, _, _, _, info = move(key, state, chosen, params)
+            return (obs, state), info["queue_mean"]
+
+        return jax.lax.scan(step, (obs, state), jax.random.split(key, steps))[1]
+
+    return np.asarray(jax.jit(run)(first))
+
+
+def with_steps(params: EnvParams, steps: int) -> EnvParams:
+    """Parameters with another episode length, intervals."""
+    return replace(params, max_steps=np.int32(steps))

@@ -1,0 +1,37 @@
+"""Static settings: the same thresholds on every port for a whole episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from ecn_marl.sim.queues import Ecn
+
+PREFIX = "static:"
+"""How a static setting is named where a run could stand, e.g. `static:secn1`."""
+
+
+class Static:
+    """A controller that never changes anything.
+
+    Named settings are SECN1 (DCQCN's, 5/200 KB, 1 %), SECN2 (a cloud provider's, 100/400 KB, 20 %)
+    and DCTCP's step; others are given as `KMIN,KMAX,PMAX` (KB for a 25 Gb/s port).
+    """
+
+    def __init__(self, env: Any, params: Any, setting: str) -> None:
+        """Read the setting.
+
+        Args:
+            env: functional environment.
+            params: its parameters.
+            setting: name or triple.
+
+        Raises:
+            ValueError: a setting that cannot be read or is not allowed.
+        """
+        self.ecn: Ecn = env.static_ecn(setting, params)
+
+    def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
+        """The thresholds, whatever is seen."""
+        return self.ecn

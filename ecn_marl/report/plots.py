@@ -1,0 +1,168 @@
+"""Plots of a run: learning curve, queues over time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+
+INK, FAINT = "#333333", "#dddddd"
+COLOURS = ("#1b6ca8", "#d1652a", "#3a8f5c", "#7b4fa3", "#b0902b", "#8a8a8a")
+"""One colour per policy: the first for what was trained, then the static settings."""
+
+
+class QueueSeries(NamedTuple):
+    """The queue of one port under one policy.
+
+    Attributes:
+        label: the policy.
+        time_ms: times of the samples, ms, `[T]`.
+        queue: queue, bytes, `[T]`.
+        interval_ms: starts of the tuning intervals, ms, `[n]`.
+        kmin: where marking starts in each, bytes, `[n]`.
+        kmax: where every packet is marked in each, bytes, `[n]`.
+        utilisation: of the port over the episode, in [0, 1].
+    """
+
+    label: str
+    time_ms: np.ndarray
+    queue: np.ndarray
+    interval_ms: np.ndarray
+    kmin: np.ndarray
+    kmax: np.ndarray
+    utilisation: float
+
+
+class _Page:
+    """A figure and how it becomes bytes; no global state of pyplot is touched."""
+
+    def __init__(self, rows: int, size: tuple[float, float], **shared: Any) -> None:
+        self.figure = Figure(figsize=size, dpi=140, layout="constrained")
+        FigureCanvasAgg(self.figure)
+        axes = self.figure.subplots(rows, 1, squeeze=False, **shared)
+        self.axes: list[Axes] = list(axes[:, 0])
+        for axis in self.axes:
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.spines[["left", "bottom"]].set_color(INK)
+            axis.tick_params(colors=INK, labelsize=9)
+            axis.grid(True, color=FAINT, linewidth=0.7)
+            axis.set_axisbelow(True)
+
+    def png(self) -> bytes:
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png")
+        return file.getvalue()
+
+
+def smooth(values: np.ndarray, width: int) -> np.ndarray:
+    """Mean over a window of `width` around each value (shorter at the ends), last axis."""
+    total = np.cumsum(np.insert(values, 0, 0.0, axis=-1), axis=-1)
+    n = values.shape[-1]
+    low = np.maximum(np.arange(n) - width // 2, 0)
+    high = np.minimum(np.arange(n) + width - width // 2, n)
+    return (total[..., high] - total[..., low]) / (high - low)
+
+
+def learning_curve(
+    rows: Sequence[Mapping[str, Any]], title: str, references: Mapping[str, float] | None = None
+) -> bytes:
+    """Reward, queue and utilisation over training, as PNG.
+
+    Args:
+        rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
+        title: what was trained on what.
+        references: mean rewards to compare with, by name, e.g. of the static settings.
+    """
+    steps = np.array([row["steps"] for row in rows], float)
+
+    def per_seed(name: str) -> np.ndarray:
+        return np.atleast_2d(np.array([row[name] for row in rows], float).T)
+
+    page = _Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
+    top, bottom = page.axes
+    width = max(len(rows) // 50, 1)
+    reward = per_seed("reward")
+    for i, curve in enumerate(reward):
+        top.plot(steps, curve, color=COLOURS[0], alpha=0.18, linewidth=0.8)
+        label = "training, running mean" if i == 0 else None
+        top.plot(steps, smooth(curve, width), color=COLOURS[0], linewidth=1.6, label=label)
+    for colour, (name, value) in zip(COLOURS[1:], (references or {}).items(), strict=False):
+        label = f"{name}, evaluated: {value:.3f}"
+        top.axhline(value, color=colour, linewidth=1.3, linestyle="--", label=label)
+    top.set_title(title, loc="left", fontsize=11, color=INK)
+    top.set_ylabel("mean reward per interval")
+    _reward_limits(top, smooth(reward, width), list((references or {}).values()))
+    top.legend(frameon=False, fontsize=9, loc="lower right")
+
+    queue = smooth(per_seed("queue_mean") / 1e3, width)
+    used = smooth(per_seed("utilisation"), width)
+    right = bottom.twinx()
+    right.spines["top"].set_visible(False)
+    for i in range(len(queue)):
+        bottom.plot(steps, queue[i], color=COLOURS[3], linewidth=1.4)
+        right.plot(steps, used[i], color=COLOURS[4], linewidth=1.4)
+    bottom.set_ylabel("queue, mean of ports, KB", color=COLOURS[3])
+    right.set_ylabel("utilisation, mean of ports", color=COLOURS[4])
+    right.tick_params(labelsize=9, colors=INK)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    bottom.set_ylim(bottom=0.0)
+    _room(right, used)
+    bottom.set_xlabel("environment steps (tuning intervals, summed over environments)")
+    bottom.xaxis.set_major_formatter(EngFormatter(sep=" "))
+    bottom.set_xlim(0.0, steps[-1] if len(steps) else 1.0)
+    return page.png()
+
+
+def _reward_limits(axis: Axes, curves: np.ndarray, levels: list[float]) -> None:
+    """Frame the running means and reference lines; outliers of single updates may leave it."""
+    values = np.concatenate([curves.ravel(), np.array(levels, float)])
+    low, high = float(values.min()), float(values.max())
+    margin = max(0.12 * (high - low), 0.005)
+    axis.set_ylim(low - margin, high + margin)
+
+
+def _room(axis: Axes, values: np.ndarray) -> None:
+    """Show at least ten points of a share, so that noise does not fill the axis."""
+    middle = 0.5 * (float(values.min()) + float(values.max()))
+    half = max(0.6 * float(np.ptp(values)), 0.05)
+    axis.set_ylim(middle - half, middle + half)
+
+
+def queues(series: Sequence[QueueSeries], title: str) -> bytes:
+    """Queue over time of one port under several policies, one panel each, as PNG.
+
+    Args:
+        series: one per policy, the same traffic under each.
+        title: which port, which scenario, which seed.
+    """
+    page = _Page(len(series), (9.0, 1.2 + 1.9 * len(series)), sharex=True, sharey=True)
+    top = max(float(np.max(s.queue)) for s in series) / 1e3
+    for axis, colour, s in zip(page.axes, _cycle(), series, strict=False):
+        queue = s.queue / 1e3
+        axis.fill_between(s.time_ms, queue, color=colour, alpha=0.25, linewidth=0)
+        axis.plot(s.time_ms, queue, color=colour, linewidth=0.9, label="queue")
+        for values, style, name in ((s.kmin, "-", "Kmin"), (s.kmax, ":", "Kmax")):
+            if np.min(values) / 1e3 < 1.1 * top:
+                (line,) = axis.step(s.interval_ms, values / 1e3, where="post", label=name)
+                line.set(color=INK, linewidth=1.0, linestyle=style, alpha=0.8)
+        p99 = np.percentile(queue, 99)
+        facts = f"mean {queue.mean():.1f} KB, p99 {p99:.0f} KB, utilisation {s.utilisation:.1%}"
+        axis.set_title(f"{s.label}: {facts}", loc="left", fontsize=10, color=INK)
+        axis.set_ylabel("queue, KB")
+        axis.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
+    page.axes[0].set_ylim(0.0, 1.1 * top if top > 0 else 1.0)
+    page.axes[0].set_xlim(0.0, float(series[0].time_ms[-1]))
+    page.axes[-1].set_xlabel("time, ms")
+    page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    return page.png()
+
+
+def _cycle() -> Iterator[str]:
+    while True:
+        yield from COLOURS

@@ -1,0 +1,298 @@
+"""What the commands `train` and `eval` do, between the command line and the trainers.
+
+A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, or
+`static:SETTING`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._files import Output, write_all
+from ecn_marl.baselines.common.checkpoint import read_config
+from ecn_marl.baselines.common.evaluation import Controller, Evaluation
+from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
+from ecn_marl.baselines.common.training import METRICS
+from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config, run_controller, train_run
+from ecn_marl.baselines.static import PREFIX, Static
+from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.registry import make
+
+EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
+
+DEFAULT_SCENARIO = "websearch-v0"
+
+Show = Callable[..., None]
+"""`show(done, note)`: moves a progress bar."""
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train.
+
+    Attributes:
+        algorithm: name of the trainer.
+        scenario: name of the scenario.
+        steps: environment steps per seed, at least.
+        options: options of `ecn_marl.make`.
+        settings: settings of the trainer.
+        seed: first seed.
+        seeds: number of seeds trained at once.
+    """
+
+    algorithm: str
+    scenario: str
+    steps: int
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    seeds: int = 1
+
+    @property
+    def total_steps(self) -> int:
+        """Steps per seed, rounded up to whole updates."""
+        per_update = algorithm_config(self.algorithm, **self.settings).steps_per_update
+        return -(-self.steps // per_update) * per_update
+
+    def env(self) -> EcnEnv:
+        """The environment."""
+        return make(self.scenario, **self.options)
+
+
+def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
+    """Settings of a trainer from `name=value`, each converted to the type of its default.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value of another type.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    defaults = {f.name: f.default for f in fields(ALGORITHMS[algorithm][1])}
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in defaults:
+            raise unknown_name(f"setting of {algorithm}", name, defaults)
+        values[name] = _convert(name, value, defaults[name])
+    return values
+
+
+def _convert(name: str, text: str, default: Any) -> Any:
+    """`text` as the type of `default`."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(default, tuple):
+            return tuple(int(part) for part in text.split(","))
+        return type(default)(text)
+    except (ValueError, KeyError):
+        allowed = {bool: "true or false", tuple: "integers, comma between", int: "an integer"}
+        raise bad_value(name, text, allowed.get(type(default), "a number")) from None
+
+
+def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str, Any]]:
+    """Train and leave a run in `folder`; returns the rows of metrics."""
+    horizon = job.env().horizon
+
+    def progress(row: dict[str, Any]) -> None:
+        episode = float(np.mean(row["reward"])) * horizon
+        show(row["steps"], f"return {episode:.1f}, {row['steps_per_second']:,.0f} steps/s")
+
+    return train_run(
+        job.algorithm,
+        job.scenario,
+        steps=job.steps,
+        options=job.options,
+        settings=job.settings,
+        seed=job.seed,
+        seeds=job.seeds,
+        out=folder,
+        overwrite=overwrite,
+        progress=progress,
+    ).metrics
+
+
+def learners(policy: str | Path) -> list[str]:
+    """A policy, or one for each seed if it is a run with several.
+
+    Raises:
+        ValueError: neither the folder of a run nor a static setting.
+    """
+    name = str(policy)
+    if name.startswith(PREFIX):
+        parse_ecn(name.removeprefix(PREFIX))
+        return [name]
+    folder, _, number = name.partition("#")
+    seeds = _run_config(folder)["seeds"]
+    if number:
+        return [name]
+    return [name] if seeds == 1 else [f"{name}#{i}" for i in range(seeds)]
+
+
+def _run_config(folder: str) -> dict[str, Any]:
+    """Configuration of a run, with an error that says what a policy can be."""
+    if not Path(folder).is_dir():
+        allowed = f"the folder of a run, or {PREFIX}SETTING, e.g. {PREFIX}secn1"
+        raise bad_value("policy", folder, allowed)
+    return read_config(folder)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where policies meet: one scenario and reward; each keeps its own features and actions.
+
+    Attributes:
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
+    """
+
+    scenario: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def env(self, policy: str) -> EcnEnv:
+        """The environment as a policy sees it."""
+        options = dict(self.options)
+        if not policy.startswith(PREFIX):
+            trained = _run_config(policy.partition("#")[0])["options"]
+            view = ("features", "actions", "history", "action_options")
+            options |= {name: trained[name] for name in view if name in trained}
+        return make(self.scenario, **options)
+
+    def controller(self, policy: str) -> Controller:
+        """What sets the thresholds."""
+        env = self.env(policy)
+        if policy.startswith(PREFIX):
+            return Static(env, env.default_params, policy.removeprefix(PREFIX))
+        folder, _, number = policy.partition("#")
+        return run_controller(folder, env, _learner(policy, number))
+
+
+def _learner(policy: str, number: str) -> int:
+    if number and not number.isdecimal():
+        raise bad_value("policy", policy, "FOLDER or FOLDER#I, I the number of a seed from 0")
+    return int(number or 0)
+
+
+def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
+    """The scenario, options and reward of the first run among the policies, unless given."""
+    for policy in policies:
+        if not policy.startswith(PREFIX):
+            config = _run_config(policy.partition("#")[0])
+            return Arena(scenario or config["scenario"], config["options"] | overrides)
+    return Arena(scenario or DEFAULT_SCENARIO, overrides)
+
+
+def evaluate(
+    place: Arena, policies: list[str], episodes: int, seed: int, show: Show
+) -> dict[str, Any]:
+    """Evaluate policies on the same episodes.
+
+    Returns:
+        `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each, and one more
+        for every run with several seeds, over all of them.
+    """
+    controllers = {policy: place.controller(policy) for policy in policies}
+    found: dict[str, Evaluation] = {}
+    for i, (policy, controller) in enumerate(controllers.items()):
+        env = place.env(policy)
+        found[policy] = evaluate_one(
+            env,
+            env.default_params,
+            controller,
+            name=policy,
+            episodes=episodes,
+            seed=seed,
+            progress=lambda n, i=i, policy=policy: show(i * episodes + n, label(policy)),
+        )
+    return {
+        "scenario": place.scenario,
+        "options": place.options,
+        "episodes": episodes,
+        "seed": seed,
+        "policies": [one.summary() for one in found.values()] + _over_seeds(found),
+    }
+
+
+def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
+    """For runs with several seeds: all their episodes, reward's interval over the seeds' means."""
+    groups: dict[str, list[Evaluation]] = {}
+    for policy, evaluation in found.items():
+        folder, mark, _ = policy.partition("#")
+        if mark:
+            groups.setdefault(folder, []).append(evaluation)
+    rows = []
+    for folder, parts in groups.items():
+        if len(parts) > 1:
+            names = parts[0].episodes
+            joined = {name: np.concatenate([p.episodes[name] for p in parts]) for name in names}
+            means = np.array([p.episodes["reward"].mean() for p in parts])
+            mean, half = Evaluation(folder, {"reward": means}).interval("reward")
+            row = Evaluation(folder, joined).summary()
+            rows.append(row | {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}})
+    return rows
+
+
+def label(policy: str) -> str:
+    """How a policy is shown: static settings with their numbers, in KB."""
+    if not policy.startswith(PREFIX):
+        return policy
+    name = policy.removeprefix(PREFIX).strip().lower()
+    setting = parse_ecn(name)
+    numbers = f"({setting.kmin_kb:g}, {setting.kmax_kb:g}, {setting.pmax:g})"
+    return f"{name.upper()} {numbers}" if name in STATIC_ECN else f"static {numbers}"
+
+
+def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None:
+    """Write `evaluation.json` and `queues.png` to the folder of a run.
+
+    Args:
+        folder: the run.
+        place: where it was evaluated.
+        result: what `evaluate` returned; the plot shows its first three policies.
+    """
+    from ecn_marl.report.plots import queues
+    from ecn_marl.report.queues import queue_series
+
+    names = [row["name"] for row in result["policies"] if "seeds" not in row]
+    shown = [names[0], *[name for name in names if name.startswith(PREFIX)]]
+    env = place.env(names[0])
+    controllers = {label(name): place.controller(name) for name in shown}
+    port, series = queue_series(env, env.default_params, controllers, result["seed"])
+    title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
+    text = json.dumps(result, indent=2) + "\n"
+    write_all(
+        {
+            folder / EVALUATION: Output("w", lambda file: file.write(text)),
+            folder / QUEUES: Output("wb", lambda file: file.write(queues(series, title))),
+        }
+    )
+
+
+def draw_learning_curve(folder: Path) -> None:
+    """Draw `learning_curve.png` of a run, with the static settings if they were evaluated."""
+    from ecn_marl.report.plots import learning_curve
+
+    config = read_config(folder)
+    rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    references: dict[str, float] = {}
+    if (folder / EVALUATION).is_file():
+        for row in json.loads((folder / EVALUATION).read_text())["policies"]:
+            if row["name"].startswith(PREFIX):
+                references[label(row["name"])] = row["reward"]["mean"]
+    several = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
+    title = f"{config['algorithm'].upper()} on {config['scenario']}{several}"
+    content = learning_curve(rows, title, references)
+    write_all({folder / CURVE: Output("wb", lambda file: file.write(content))})

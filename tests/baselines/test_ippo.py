@@ -1,0 +1,129 @@
+"""IPPO: its loss by hand, its determinism, and that it finds known best actions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import ToyEnv, ToyParams
+
+from ecn_marl.baselines.common.training import compiled_update, initial_state, train
+from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim import Incast, star
+
+PARAMS = ToyParams(max_steps=10)
+SMALL = IPPOConfig(envs=16, rollout=16, epochs=4, minibatches=2, actor_lr=3e-3, critic_lr=3e-3)
+
+
+def test_policy_loss_by_hand():
+    algorithm = IPPO(ToyEnv(), IPPOConfig(entropy=0.5))
+    actor = algorithm.init(jax.random.key(0), PARAMS).actor
+    zero = jax.tree.map(jnp.zeros_like, actor)  # uniform over five choices
+    old = np.log([[0.1, 0.2, 0.4]])
+    batch = Batch(
+        obs=jnp.zeros((1, 3, 2)),
+        action=jnp.array([[0, 1, 2]]),
+        log_prob=jnp.asarray(old, jnp.float32),
+        advantage=jnp.array([[1.0, -2.0, 4.0]]),
+        target=jnp.zeros((1, 3)),
+    )
+    ratio = 0.2 / np.exp(old)  # 2, 1, 0.5
+    advantage = (np.array([[1.0, -2.0, 4.0]]) - 1.0) / np.std([1.0, -2.0, 4.0])
+    gain = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
+    loss, seen = algorithm.policy_loss(zero, batch, 0.2)
+    assert float(loss) == pytest.approx(-gain - 0.5 * np.log(5), rel=1e-5)
+    assert float(seen["clipped"]) == pytest.approx(2 / 3)
+
+
+def test_clip_decays_as_in_eq_13():
+    config = IPPOConfig(envs=2, rollout=2, epochs=1, minibatches=1, clip_decay_updates=2)
+    algorithm = IPPO(ToyEnv(), config)
+    run = compiled_update(algorithm, updates=5)
+    _, metrics = run(initial_state(algorithm, PARAMS, 0), PARAMS)
+    np.testing.assert_allclose(metrics["clip"], 0.2 * 0.99 ** (np.arange(5) / 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_finds_the_best_action_of_every_agent(shared):
+    config = IPPOConfig(**{**SMALL.__dict__, "shared": shared})
+    result = train(IPPO(ToyEnv(), config), PARAMS, steps=60 * 256, seed=3)
+    assert result.metrics[0]["reward"] < 0.8
+    assert np.mean([row["reward"] for row in result.metrics[-3:]]) > 0.95
+
+
+def test_same_seed_same_bits_and_seeds_at_once_as_one_by_one():
+    algorithm = IPPO(ToyEnv(), SMALL)
+
+    def actor(seed, seeds=1):
+        return train(algorithm, PARAMS, steps=3 * 256, seed=seed, seeds=seeds).state.actor
+
+    first, again, other = actor(5), actor(5), actor(6)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True)
+    )
+    both = actor(5, seeds=2)
+    for a, b, c in zip(*map(jax.tree.leaves, (both, first, other)), strict=True):
+        np.testing.assert_allclose(a[0], b, atol=1e-4)
+        np.testing.assert_allclose(a[1], c, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("envs", 0), ("gamma", 1.5), ("actor_lr", 0.0), ("minibatches", 3)]
+)
+def test_bad_settings_are_named(field, value):
+    with pytest.raises(ValueError, match=field):
+        IPPOConfig(**{"envs": 2, "rollout": 2, "minibatches": 1, field: value})
+
+
+def test_solves_a_port_whose_best_setting_is_known():
+    """Four hosts keep one port busy; the best of 24 settings is found by trying them all."""
+    env = make(
+        Scenario(
+            topology=star(5),
+            traffic=(Incast(load=0.95, n_min=4, n_max=4, flow_kb=20_000.0, width=4),),
+            slots=32,
+            max_steps=50,
+            bins=0,
+        ),
+        actions="discrete",
+    )
+    params = env.default_params
+
+    def earned(choose):
+        """Mean reward of the busy port over an episode."""
+
+        def run(key):
+            def step(carry, key):
+                obs, state = carry
+                obs, state, reward, *_ = env.step(key, state, choose(key, obs), params)
+                return (obs, state), reward[0]
+
+            start = env.reset(key, params)
+            return jax.lax.scan(step, start, jax.random.split(key, 50))[1].mean()
+
+        return run
+
+    keys = jax.random.split(jax.random.key(100), 16)
+    n = env.action.n
+
+    def fixed(key, setting):
+        return earned(lambda _, obs: jnp.full((env.num_agents,), setting))(key)
+
+    def uniform(key, obs):
+        return jax.random.randint(key, (env.num_agents,), 0, n)
+
+    tried = jax.jit(jax.vmap(jax.vmap(fixed, (0, None)), (None, 0)))(keys, jnp.arange(n)).mean(1)
+    best = float(tried.max())
+    chance = float(jax.jit(jax.vmap(earned(uniform)))(keys).mean())
+    assert chance < 0.9 * best, "the case must tell a good policy from a random one"
+
+    config = IPPOConfig(envs=16, rollout=25, actor_lr=2e-3, critic_lr=2e-3)
+    algorithm = IPPO(env, config)
+    state = train(algorithm, params, steps=40 * config.steps_per_update, seed=0).state
+    learned = earned(lambda key, obs: algorithm.act(state.actor, key, obs, greedy=True))
+    assert float(jax.jit(jax.vmap(learned))(keys).mean()) >= 0.95 * best

@@ -1,0 +1,104 @@
+"""The training loop: checkpoints, logs, stops; evaluation on traffic never trained on."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from toy import ToyEnv, ToyParams
+
+from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
+from ecn_marl.baselines.common.evaluation import Evaluation, evaluate, evaluation_keys
+from ecn_marl.baselines.common.training import TrainingDiverged, initial_state, train
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+
+PARAMS = ToyParams(max_steps=10)
+CONFIG = IPPOConfig(envs=4, rollout=4, epochs=1, minibatches=1)
+
+
+def test_checkpoint_holds_the_whole_state(tmp_path):
+    algorithm = IPPO(ToyEnv(), CONFIG)
+    result = train(algorithm, PARAMS, steps=48, seed=1, out=tmp_path)
+    checkpoints = Checkpoints(tmp_path)
+    like = jax.eval_shape(lambda: initial_state(algorithm, PARAMS, 0))
+    restored = checkpoints.restore(like)
+    assert checkpoints.latest == 3
+    checkpoints.close()
+    assert jax.tree.structure(restored) == jax.tree.structure(result.state)
+    for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(result.state), strict=True):
+        assert a.dtype == b.dtype
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b)
+
+
+def test_restore_without_a_checkpoint_names_the_folder(tmp_path):
+    with pytest.raises(ValueError, match="checkpoint = .*saved checkpoint"):
+        Checkpoints(tmp_path).restore({})
+
+
+def test_log_has_a_line_per_update(tmp_path):
+    result = train(IPPO(ToyEnv(), CONFIG), PARAMS, steps=40, out=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows == result.metrics
+    assert [row["steps"] for row in rows] == [16, 32, 48]
+
+
+class Diverging:
+    """Its loss is NaN at the third update."""
+
+    config = CONFIG
+
+    def init(self, key, params):
+        return {"n": jnp.zeros(())}
+
+    def update(self, state, params):
+        n = state["n"]
+        return {"n": n + 1}, {"loss": jnp.where(n >= 2, jnp.nan, n)}
+
+
+def test_nan_stops_and_saves(tmp_path):
+    with pytest.raises(TrainingDiverged, match="loss = nan at update 3 of seed 7"):
+        train(Diverging(), None, steps=1000, seed=7, out=tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    checkpoints = Checkpoints(tmp_path)
+    assert float(checkpoints.restore({"n": jnp.zeros(())})["n"]) == 3.0
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("field", ["steps", "seeds"])
+def test_bad_lengths_are_named(field):
+    with pytest.raises(ValueError, match=f"{field} = 0"):
+        train(Diverging(), None, **{"steps": 1, field: 0})
+
+
+def test_read_config_wants_a_run(tmp_path):
+    with pytest.raises(ValueError, match=r"run = .*config\.json"):
+        read_config(tmp_path)
+
+
+def test_evaluation_covers_each_episode_once_whatever_the_batch():
+    def act(key, obs):
+        return jnp.ones((3,), jnp.int32)
+
+    a = evaluate(ToyEnv(), PARAMS, act, name="one", episodes=5, seed=2, batch=2)
+    b = evaluate(ToyEnv(), PARAMS, act, name="one", episodes=5, seed=2, batch=32)
+    np.testing.assert_array_equal(a.episodes["reward"], b.episodes["reward"])
+    assert a.episodes["reward"].shape == (5,)
+
+
+def test_evaluation_keys_are_not_those_of_training():
+    keys = jax.random.key_data(evaluation_keys(0, 4))
+    near = jax.random.key_data(jax.random.split(jax.random.key(0), 64))
+    assert not any((row == near).all(-1).any() for row in keys)
+
+
+def test_confidence_interval_is_students():
+    values = np.array([1.0, 2.0, 4.0, 7.0])
+    mean, half = Evaluation("x", {"reward": values}).interval("reward")
+    low, high = stats.t.interval(0.95, 3, loc=values.mean(), scale=stats.sem(values))
+    assert (mean - half, mean + half) == pytest.approx((low, high))
