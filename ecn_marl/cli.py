@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-
 DEFAULT_STEPS = 2_000_000
 """Environment steps of `train`: about five minutes of `websearch-v0` on two CPU cores."""
 
@@ -106,10 +105,14 @@ def _progress(task: str, unit: str, total: float) -> Iterator[Any]:
         yield show
 
 
-def _print(tables: list[Any]) -> None:
+def _console() -> Any:
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    return Console(width=None if sys.stdout.isatty() else 110)
+
+
+def _print(tables: list[Any]) -> None:
+    console = _console()
     for table in tables:
         console.print(table)
 
@@ -121,7 +124,7 @@ def _show_results(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     elif "evaluation" in result:
-        _print([evaluation_table(result["evaluation"], label)])
+        _print([evaluation_table(result["evaluation"], label, _console().width)])
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,15 @@ def _convert(name: str, text: str, default: Any) -> Any:
 def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str, Any]]:
     """Train and leave a run in `folder`; returns the rows of metrics."""
     horizon = job.env().horizon
+    first: dict[str, Any] = {}
 
     def progress(row: dict[str, Any]) -> None:
-        episode = float(np.mean(row["reward"])) * horizon
-        show(row["steps"], f"return {episode:.1f}, {row['steps_per_second']:,.0f} steps/s")
+        note = f"return {float(np.mean(row['reward'])) * horizon:.1f}"
+        if first:  # the first update waits for the compiler, so it is left out of the rate
+            rate = (row["steps"] - first["steps"]) / max(row["seconds"] - first["seconds"], 1e-3)
+            note += f", {rate * job.seeds:,.0f} steps/s"
+        first.update(first or row)
+        show(row["steps"], note)
 
     return train_run(
         job.algorithm,
@@ -206,8 +212,9 @@ def evaluate(
     """
     controllers = {policy: place.controller(policy) for policy in policies}
     found: dict[str, Evaluation] = {}
-    for i, (policy, controller) in enumerate(controllers.items()):
-        env = place.env(policy)
+    for policy, controller in controllers.items():
+        env, before = place.env(policy), len(found) * episodes
+        progress = partial(_progress, show, before, label(policy))
         found[policy] = evaluate_one(
             env,
             env.default_params,
@@ -215,7 +222,7 @@ def evaluate(
             name=policy,
             episodes=episodes,
             seed=seed,
-            progress=lambda n, i=i, policy=policy: show(i * episodes + n, label(policy)),
+            progress=progress,
         )
     return {
         "scenario": place.scenario,
@@ -224,6 +231,10 @@ def evaluate(
         "seed": seed,
         "policies": [one.summary() for one in found.values()] + _over_seeds(found),
     }
+
+
+def _progress(show: Show, before: int, note: str, done: int) -> None:
+    show(before + done, note)
 
 
 def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
@@ -246,12 +257,15 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
 
 
 def label(policy: str) -> str:
-    """How a policy is shown: static settings with their numbers, in KB."""
+    """How a policy is shown: runs by trainer and folder, static settings with their numbers, KB."""
     if not policy.startswith(PREFIX):
-        return policy
+        folder, _, number = policy.partition("#")
+        config = _run_config(folder)
+        name = f"{config['algorithm'].upper()} {Path(folder).name}"
+        return f"{name}, seed {config['seed'] + int(number)}" if number else name
     name = policy.removeprefix(PREFIX).strip().lower()
     setting = parse_ecn(name)
-    numbers = f"({setting.kmin_kb:g}, {setting.kmax_kb:g}, {setting.pmax:g})"
+    numbers = f"({setting.kmin_kb:g},{setting.kmax_kb:g},{setting.pmax:g})"
     return f"{name.upper()} {numbers}" if name in STATIC_ECN else f"static {numbers}"
 
 
@@ -292,7 +306,9 @@ def draw_learning_curve(folder: Path) -> None:
         for row in json.loads((folder / EVALUATION).read_text())["policies"]:
             if row["name"].startswith(PREFIX):
                 references[label(row["name"])] = row["reward"]["mean"]
+    env = make(config["scenario"], **config["options"])
+    per_episode = -(-env.horizon // int(config["settings"].get("rollout", env.horizon)))
     several = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
     title = f"{config['algorithm'].upper()} on {config['scenario']}{several}"
-    content = learning_curve(rows, title, references)
+    content = learning_curve(rows, title, references, per_episode)
     write_all({folder / CURVE: Output("wb", lambda file: file.write(content))})

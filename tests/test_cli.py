@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import ecn_marl
 from ecn_marl.cli import app
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim import Incast, star
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -22,6 +25,8 @@ a,1,2,0,200000,1000
 a,2,3,0,50000,500
 a,3,4,0,90000000,2000
 """
+TINY = "cli-tiny-v0"
+SMALL = ["--set", "envs=2", "--set", "rollout=4", "--set", "minibatches=2", "--set", "hidden=4"]
 NETWORK = ["--topology", "star:5", "--dt-us", "5", "--duration-ms", "1"]
 
 
@@ -37,6 +42,25 @@ def failure(*args: object) -> str:
     assert result.stderr.startswith("ecn-marl: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
+
+
+def tiny() -> Scenario:
+    """Three hosts, two of which keep sending to the first; six intervals of 40 µs."""
+    return Scenario(
+        topology=star(3),
+        traffic=(Incast(n_max=2, flow_kb=50.0, width=2),),
+        slots=4,
+        max_steps=6,
+        interval_us=40.0,
+        pfc=False,
+        bins=40,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scenario():
+    if TINY not in ecn_marl.scenarios():
+        ecn_marl.register(TINY, tiny)
 
 
 @pytest.fixture
@@ -171,3 +195,123 @@ def test_missing_file(tmp_path):
 def test_traceback_on_request(flows):
     result = run("--traceback", "replay", flows, "--topology", "ring:5")
     assert isinstance(result.exception, ValueError)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, scenario):
+    """A short run with evaluation: its folder and what was printed."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    command = ["train", "ippo", "--scenario", TINY, "--steps", 20, "--seed", 3, *SMALL]
+    result = run(*command, "--out", folder, "--evaluate", "--episodes", 2)
+    assert result.exit_code == 0, result.output
+    return folder, result
+
+
+def test_train_leaves_a_run(trained):
+    folder, _ = trained
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "evaluation.json",
+        "learning_curve.png",
+        "metrics.jsonl",
+        "queues.png",
+    ]
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["algorithm"], config["scenario"], config["seed"]) == ("ippo", TINY, 3)
+    assert config["settings"]["envs"] == 2
+    assert config["settings"]["hidden"] == [4]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["steps"] for row in rows] == [8, 16, 24], "20 steps, rounded up to whole updates"
+    for name in ("learning_curve.png", "queues.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_train_compares_with_static_settings(trained):
+    folder, result = trained
+    assert "2 episodes never trained on, seed 3" in result.stdout
+    for name in ("IPPO first", "SECN1", "SECN2", "reward", "mice", "queue", "util", "pauses"):
+        assert name in result.stdout
+    found = json.loads((folder / "evaluation.json").read_text())
+    names = [row["name"] for row in found["policies"]]
+    assert names == [str(folder), "static:secn1", "static:secn2"]
+    assert found["scenario"] == TINY
+    for row in found["policies"]:
+        assert 0 < row["reward"]["mean"] <= 1
+        assert row["slowdown"]["mice"]["flows"] > 0
+
+
+def test_train_reports_progress_without_a_terminal(trained):
+    lines = trained[1].stderr.splitlines()
+    assert lines[0].startswith("train ippo: 8/24 steps return ")
+    assert lines[2].startswith("train ippo: 24/24 steps return ")
+    assert lines[-1] == "evaluate: 6/6 episodes SECN2 (100,400,0.2)"
+
+
+def test_eval_of_a_run_gives_what_training_gave(trained):
+    folder, _ = trained
+    before = json.loads((folder / "evaluation.json").read_text())
+    result = run("eval", folder, "--episodes", 2, "--seed", 3, "--json")
+    assert result.exit_code == 0, result.output
+    after = json.loads(result.stdout)["evaluation"]
+    assert after["scenario"] == TINY
+    assert after["policies"] == before["policies"][:1]
+
+
+def test_train_keeps_what_is_in_the_folder(trained, tmp_path):
+    folder, _ = trained
+    config = (folder / "config.json").read_text()
+    assert "new or empty" in failure("train", "ippo", "--scenario", TINY, *SMALL, "--out", folder)
+    assert (folder / "config.json").read_text() == config
+    (tmp_path / "thesis.tex").write_text("years of work")
+    command = ["train", "ippo", "--scenario", TINY, *SMALL, "--out", tmp_path, "--overwrite"]
+    assert "the folder of a run" in failure(*command)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["ipo"], "unknown algorithm 'ipo': did you mean 'ippo'"),
+        (["ippo", "--scenario", "websaerch-v0"], "unknown scenario 'websaerch-v0': did you mean"),
+        (["ippo", "--features", "ac"], "unknown feature set 'ac': did you mean 'acc'"),
+        (["ippo", "--actions", "boxes"], "'boxes': did you mean 'box'"),
+        (["ippo", "--reward", "pett"], "unknown reward 'pett': did you mean 'pet'"),
+        (["ippo", "--load", "0", "--scenario", "websearch-v0"], "load = 0.0 is not allowed"),
+        (["ippo", "--set", "gama=0.9"], "unknown setting of ippo 'gama': did you mean 'gamma'"),
+        (["ippo", "--set", "gamma=high"], "gamma = 'high' is not allowed: expected a number"),
+        (["ippo", "--set", "gamma=2"], "gamma = 2.0 is not allowed"),
+        (["ippo", "--set", "rollout=1.5"], "rollout = '1.5' is not allowed: expected an integer"),
+        (["ippo", "--set", "shared=maybe"], "shared = 'maybe' is not allowed: expected true or"),
+        (["ippo", "--set", "hidden=a"], "hidden = 'a' is not allowed: expected integers"),
+        (["ippo", "--envs", "0"], "envs = 0 is not allowed: expected an integer >= 1"),
+        (["ippo", "--seeds", "0"], "seeds = 0 is not allowed: expected an integer >= 1"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_train_errors(tmp_path, args, message):
+    out = tmp_path / "run"
+    assert message in failure("train", *args, "--out", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["static:secn3"], "unknown ECN setting 'secn3': did you mean"),
+        (["static:200,5,0.01"], "expected 0 < Kmin < Kmax"),
+        (["runs/none"], "policy = 'runs/none' is not allowed: expected the folder of a run, or st"),
+        (["."], "config.json"),
+        (["static:secn1", "--scenario", "incast"], "unknown scenario 'incast': did you mean"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_eval_errors(tmp_path, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in failure("eval", *args)
+
+
+def test_eval_needs_a_seed_that_was_trained(trained):
+    folder, _ = trained
+    assert "learner = 1 is not allowed: expected 0 to 0" in failure("eval", f"{folder}#1")
+    assert "#x' is not allowed: expected FOLDER or FOLDER#I" in failure("eval", f"{folder}#x")

@@ -12,11 +12,12 @@ from flax import struct
 
 @struct.dataclass
 class ToyState:
-    """Steps so far, and the target shown to every agent."""
+    """Steps so far, the target shown to every agent, rewards so far; a log with no room."""
 
     steps: Any
     target: Any
     total: Any
+    log: Any
 
 
 @struct.dataclass
@@ -44,7 +45,7 @@ class ToyEnv:
 
     def reset(self, key, params):
         target = jax.random.bernoulli(key, 0.5, (self.num_agents,)).astype(jnp.float32)
-        state = ToyState(jnp.zeros((), jnp.int32), target, jnp.zeros((), jnp.float32))
+        state = ToyState(jnp.zeros((), jnp.int32), target, jnp.zeros(()), jnp.zeros((0,)))
         return self._obs(state), state
 
     def _obs(self, state):
@@ -53,7 +54,7 @@ class ToyEnv:
     def step(self, key, state, action, params):
         reward = 1.0 - jnp.abs(action - (1 + 2 * state.target)) / 4
         target = jax.random.bernoulli(key, 0.5, (self.num_agents,)).astype(jnp.float32)
-        new = ToyState(state.steps + 1, target, state.total + reward.mean())
+        new = ToyState(state.steps + 1, target, state.total + reward.mean(), state.log)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(new.steps >= params.max_steps, terminated.shape)
         zero = jnp.zeros((self.num_agents,))

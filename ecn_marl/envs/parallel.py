@@ -7,29 +7,41 @@ pickled to a worker, before.
 
 from __future__ import annotations
 
-import secrets
+import operator
+from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import EcnEnv, EnvState
+from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.features import FEATURE_SETS
 from ecn_marl.envs.registry import make
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 
+FRAMES = 200
+"""Past intervals that a picture shows."""
 
-@cache
-def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Compiled reset and step of a functional environment, shared by all its faces."""
+MAX_CYCLES = 2**31 - 1
+"""Longest episode; intervals are counted in int32."""
+
+
+@lru_cache(maxsize=32)
+def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+    """Compiled reset, step and global state of a functional environment, for all its faces."""
     import jax
 
-    return jax.jit(core.reset), jax.jit(core.step)
+    def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
+        return core.step(jax.random.fold_in(key, state.steps), state, action, params)
+
+    return jax.jit(core.reset), jax.jit(step), jax.jit(core.global_state)
 
 
 class EcnParallelEnv(ParallelEnv):
@@ -37,14 +49,15 @@ class EcnParallelEnv(ParallelEnv):
 
     All agents act in every step, and all are truncated together at the last one. `reset(seed=s)`
     starts a stream of episodes; resets without a seed continue it. An environment that was never
-    seeded draws its seed from the operating system.
+    seeded draws its seed from the operating system. Copies and pickles continue where the original
+    stood, bit by bit.
 
     Attributes:
         core: the functional environment.
-        max_cycles: steps per episode; may be set, and holds from the next reset.
-        render_mode: `human`, `rgb_array`, `ansi` or None.
+        render_mode: `human`, `rgb_array`, `ansi` or None. `human` shows every step.
         possible_agents: all agents.
         agents: agents that can act now; empty before `reset` and after the last step.
+        state_space: space of `state()`.
     """
 
     metadata: dict[str, Any]
@@ -55,12 +68,10 @@ class EcnParallelEnv(ParallelEnv):
         """Wrap a functional environment.
 
         Raises:
-            ValueError: unknown render mode, or `max_cycles` below 1.
+            ValueError: unknown render mode, or `max_cycles` is no integer above 0.
         """
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise bad_value("render_mode", render_mode, f"one of {', '.join(RENDER_MODES)} or None")
-        if max_cycles is not None and max_cycles < 1:
-            raise bad_value("max_cycles", max_cycles, "an integer >= 1")
         self.core = core
         self.render_mode = render_mode
         self.max_cycles = core.horizon if max_cycles is None else max_cycles
@@ -72,17 +83,30 @@ class EcnParallelEnv(ParallelEnv):
         }
         self.possible_agents = list(core.agents)
         self.agents: list[str] = []
-        bound = np.ones((core.obs_dim,), np.float32)
-        seen = gymnasium.spaces.Box(-bound * np.inf, bound * np.inf, dtype=np.float32)
-        chosen = core.action.gymnasium_space()
-        self.observation_spaces = dict.fromkeys(self.possible_agents, seen)
-        self.action_spaces = dict.fromkeys(self.possible_agents, chosen)
-        self.state_space = gymnasium.spaces.Box(-np.inf, np.inf, (core.state_dim,), np.float32)
+        self.observation_spaces = {a: _box(core, core.obs_dim) for a in self.possible_agents}
+        self.action_spaces = {a: core.action.gymnasium_space() for a in self.possible_agents}
+        self.state_space = _box(core, core.state_dim)
         self._index = {agent: i for i, agent in enumerate(self.possible_agents)}
         self._stream: np.random.Generator | None = None
+        self._key: Any = None
         self._params: Any = None
         self._state: EnvState | None = None
-        self._queues: list[np.ndarray] = []
+        self._queues: deque[np.ndarray] = deque(maxlen=FRAMES)
+
+    @property
+    def max_cycles(self) -> int:
+        """Steps per episode; may be set, and holds from the next reset."""
+        return self._max_cycles
+
+    @max_cycles.setter
+    def max_cycles(self, steps: Any) -> None:
+        try:
+            steps = operator.index(steps)
+        except TypeError:
+            raise bad_value("max_cycles", steps, "an integer >= 1") from None
+        if not 1 <= steps <= MAX_CYCLES:
+            raise bad_value("max_cycles", steps, f"an integer in [1, {MAX_CYCLES}]")
+        self._max_cycles = steps
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
         """Observation space of an agent, the same object at each call."""
@@ -112,23 +136,28 @@ class EcnParallelEnv(ParallelEnv):
             options: accepted and not used.
 
         Returns:
-            Observations (float32 `[obs_dim]`) and infos of all agents.
+            Observations (float32 `[obs_dim]`) and infos (empty) of all agents.
+
+        Raises:
+            ValueError: a negative seed.
         """
         import jax
 
+        if seed is not None and seed < 0:
+            raise bad_value("seed", seed, "an integer >= 0, or None")
         if seed is not None or self._stream is None:
-            self._stream = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
+            self._stream = np.random.default_rng(seed)
+        words = self._stream.integers(2**32, size=2, dtype=np.uint32)
+        self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
             self._params = jax.device_put(self.core.default_params)
-        params = self._params.replace(max_steps=np.int32(self.max_cycles))
-        self._params = params
-        reset, _ = _compiled(self.core)
-        key = jax.random.key(int(self._stream.integers(2**63)) & 0x7FFFFFFF)
-        obs, state = reset(key, params)
-        self._state = state
-        self._queues = []
+        self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
+        reset, *_ = _compiled(self.core)
+        obs, self._state = reset(self._key, self._params)
+        self._queues.clear()
         self.agents = list(self.possible_agents)
-        rows = np.asarray(obs)
+        rows = jax.device_get(obs)
+        self._show()
         return (
             {agent: rows[i].copy() for agent, i in self._index.items()},
             {agent: {} for agent in self.agents},
@@ -149,56 +178,54 @@ class EcnParallelEnv(ParallelEnv):
             actions: one action for every agent in `agents`.
 
         Returns:
-            Observations, rewards, terminations (always False), truncations and infos; infos hold
-            `queue_mean` (bytes), `utilisation`, `kmin`, `kmax` (bytes) and `pmax` of the interval.
+            Observations, rewards, terminations (always False), truncations and infos. Infos hold
+            what `EcnEnv.step` tells of every port, as floats: among others `queue_mean` (bytes,
+            time mean), `utilisation`, `paused` (share of the interval), and `kmin`, `kmax` (bytes)
+            and `pmax`, the thresholds that the action set.
 
         Raises:
-            ValueError: no episode is running, or an action is missing, too many, or not in its
-                space; nothing has changed then.
+            ResetNeeded: no episode is running.
+            ValueError: an action is missing, too many, or not in its space; nothing has changed
+                then.
         """
         import jax
 
-        if not self.agents or self._state is None:
-            raise bad_value(
-                "step", "no episode running", "reset() before the first step and after the last one"
-            )
+        if not self.agents:
+            raise ResetNeeded("no episode is running: call reset() first and after the last step")
         stacked = self._stack(actions)
-        _, step = _compiled(self.core)
-        obs, state, reward, _, truncated, info = step(
-            jax.random.key(0), self._state, stacked, self._params
-        )
-        rows, rewards, ended, infos, queues = jax.device_get(
-            (obs, reward, truncated, {k: info[k] for k in INFO}, info["queue_mean"])
-        )
-        self._state = state
-        self._queues = [*self._queues[-199:], queues]
+        _, step, _ = _compiled(self.core)
+        obs, self._state, *rest = step(self._key, self._state, stacked, self._params)
+        rows, reward, terminated, truncated, info = jax.device_get((obs, *rest))
+        self._queues.append(info["queue_mean"])
         acted = self.agents
-        over = bool(ended.all())
-        if over:
+        if (terminated | truncated).all():
             self.agents = []
-        columns = {k: v.tolist() for k, v in infos.items()}
-        pay = rewards.tolist()
+        self._show()
+        facts = zip(*(column.tolist() for column in info.values()), strict=True)
         return (
             {agent: rows[i].copy() for i, agent in enumerate(acted)},
-            dict(zip(acted, pay, strict=True)),
-            dict.fromkeys(acted, False),
-            dict.fromkeys(acted, over),
-            {agent: {k: v[i] for k, v in columns.items()} for i, agent in enumerate(acted)},
+            dict(zip(acted, reward.tolist(), strict=True)),
+            dict(zip(acted, terminated.tolist(), strict=True)),
+            dict(zip(acted, truncated.tolist(), strict=True)),
+            {a: dict(zip(info, row, strict=True)) for a, row in zip(acted, facts, strict=True)},
         )
 
     def _stack(self, actions: dict[str, Any]) -> np.ndarray:
-        missing = [agent for agent in self.agents if agent not in actions]
-        if missing:
-            raise bad_value("actions", f"no action for {missing[0]}", "one action for every agent")
-        unknown = [agent for agent in actions if agent not in self._index]
-        if unknown:
-            raise bad_value("actions", f"an action for {unknown[0]!r}", "agents of this env only")
+        """Checked actions as one array, `[A, *action.shape]`."""
+        if actions.keys() != self._index.keys():
+            for agent in self.agents:
+                if agent not in actions:
+                    raise bad_value("actions", f"none for {agent}", "one action for every agent")
+            unknown = next(agent for agent in actions if agent not in self._index)
+            raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         try:
             stacked = np.stack([np.asarray(actions[agent]) for agent in self.agents])
         except ValueError:
-            shapes = sorted({np.shape(a) for a in actions.values()})
+            wrong = next(a for a in self.agents if _shape(actions[a]) != self.core.action.shape)
             raise bad_value(
-                "actions", f"shapes {shapes}", f"shape {self.core.action.shape} for every agent"
+                f"action shape of {wrong}",
+                _shape(actions[wrong]),
+                f"{self.core.action.shape} for {self.core.action.name} actions",
             ) from None
         return self.core.action.check(stacked, len(self.agents))
 
@@ -206,29 +233,44 @@ class EcnParallelEnv(ParallelEnv):
         """Global state, float32 `[state_dim]`: the last features of all ports.
 
         Raises:
-            ValueError: before the first reset.
+            ResetNeeded: before the first reset.
         """
+        import jax
+
         if self._state is None:
-            raise bad_value("state", "no episode", "reset() first")
-        return np.asarray(self.core.global_state(self._state, self._params), np.float32)
+            raise ResetNeeded("no state: call reset() first")
+        *_, global_state = _compiled(self.core)
+        return np.array(jax.device_get(global_state(self._state, self._params)))
 
     def render(self) -> np.ndarray | str | None:
-        """Draw the queues: an RGB array, a text table, or a window, as `render_mode` says."""
+        """Draw the queues: an RGB array, a text table, or a window, as `render_mode` says.
+
+        Returns:
+            uint8 `[height, width, 3]` (`rgb_array`), text (`ansi`), or None.
+
+        Raises:
+            ResetNeeded: before the first reset.
+        """
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() needs a render_mode, one of {RENDER_MODES}")
             return None
         from ecn_marl.envs.rendering import draw, show, table
 
         if self._state is None:
-            raise bad_value("render", "no episode", "reset() first")
+            raise ResetNeeded("nothing to render: call reset() first")
         ecn, queue = self._state.ecn, np.asarray(self._state.sim.queue)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
-        frame = draw(self.core, queue, ecn, self._queues)
+        frame = draw(self.core, queue, ecn, list(self._queues))
         if self.render_mode == "human":
             show(frame, self.metadata["name"])
             return None
         return frame
+
+    def _show(self) -> None:
+        """In `human` mode every step is shown without being asked."""
+        if self.render_mode == "human":
+            self.render()
 
     def close(self) -> None:
         """Release the window, if there is one."""
@@ -238,8 +280,20 @@ class EcnParallelEnv(ParallelEnv):
             hide(self.metadata["name"])
 
 
-INFO = ("queue_mean", "utilisation", "kmin", "kmax", "pmax")
-"""What the infos of agents hold."""
+def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:
+    """Space of `size` features: the named sets lie in [0, 1], a user's own may lie anywhere."""
+    known = FEATURE_SETS.get(core.feature.name)
+    if known is not None and known.compute is core.feature.compute:
+        return gymnasium.spaces.Box(0.0, 1.0, (size,), np.float32)
+    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _shape(action: Any) -> tuple[int, ...] | str:
+    """Shape of an action, or what is wrong with it."""
+    try:
+        return np.shape(action)
+    except ValueError:
+        return "ragged"
 
 
 def parallel_env(

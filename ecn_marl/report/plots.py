@@ -70,7 +70,10 @@ def smooth(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def learning_curve(
-    rows: Sequence[Mapping[str, Any]], title: str, references: Mapping[str, float] | None = None
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    references: Mapping[str, float] | None = None,
+    window: int = 1,
 ) -> bytes:
     """Reward, queue and utilisation over training, as PNG.
 
@@ -78,6 +81,7 @@ def learning_curve(
         rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
         title: what was trained on what.
         references: mean rewards to compare with, by name, e.g. of the static settings.
+        window: updates that a running mean is taken over at least, e.g. those of an episode.
     """
     steps = np.array([row["steps"] for row in rows], float)
 
@@ -86,7 +90,7 @@ def learning_curve(
 
     page = _Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
     top, bottom = page.axes
-    width = max(len(rows) // 50, 1)
+    width = min(max(len(rows) // 50, window), max(len(rows) // 4, 1))
     reward = per_seed("reward")
     for i, curve in enumerate(reward):
         top.plot(steps, curve, color=COLOURS[0], alpha=0.18, linewidth=0.8)
@@ -147,15 +151,19 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
         queue = s.queue / 1e3
         axis.fill_between(s.time_ms, queue, color=colour, alpha=0.25, linewidth=0)
         axis.plot(s.time_ms, queue, color=colour, linewidth=0.9, label="queue")
+        ends = np.append(s.interval_ms[1:], s.time_ms[-1])
         for values, style, name in ((s.kmin, "-", "Kmin"), (s.kmax, ":", "Kmax")):
-            if np.min(values) / 1e3 < 1.1 * top:
-                (line,) = axis.step(s.interval_ms, values / 1e3, where="post", label=name)
-                line.set(color=INK, linewidth=1.0, linestyle=style, alpha=0.8)
+            shown = values / 1e3 < 1.1 * top
+            levels, starts = values[shown] / 1e3, s.interval_ms[shown]
+            if shown.any():
+                marks = axis.hlines(levels, starts, ends[shown], colors=INK, label=name)
+                marks.set(linewidth=1.1, linestyle=style, alpha=0.8)
         p99 = np.percentile(queue, 99)
         facts = f"mean {queue.mean():.1f} KB, p99 {p99:.0f} KB, utilisation {s.utilisation:.1%}"
         axis.set_title(f"{s.label}: {facts}", loc="left", fontsize=10, color=INK)
         axis.set_ylabel("queue, KB")
-        axis.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
+        legend = axis.legend(frameon=False, fontsize=8, ncols=3, loc="lower right")
+        legend.set_bbox_to_anchor((1.0, 0.96))
     page.axes[0].set_ylim(0.0, 1.1 * top if top > 0 else 1.0)
     page.axes[0].set_xlim(0.0, float(series[0].time_ms[-1]))
     page.axes[-1].set_xlabel("time, ms")

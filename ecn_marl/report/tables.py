@@ -13,7 +13,12 @@ DASH = "–"
 
 def _table(title: str, **options: Any) -> Table:
     return Table(
-        title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, **options
+        title=title,
+        title_style="bold",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        **options,
     )
 
 
@@ -31,7 +36,7 @@ def kilobytes(value: float | None, digits: int = 1) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A share in [0, 1] as per cent."""
-    return DASH if value is None or value != value else f"{100 * value:.{digits}f} %"
+    return DASH if value is None or value != value else f"{100 * value:.{digits}f}%"
 
 
 def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
@@ -85,40 +90,44 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def evaluation_table(result: Mapping[str, Any], label: Callable[[str], str]) -> Table:
+def evaluation_table(
+    result: Mapping[str, Any], label: Callable[[str], str], width: int = 100
+) -> Table:
     """Table of evaluated policies, best mean reward first, that reward in bold.
 
     Args:
         result: what `workflow.evaluate` returns.
         label: how to show a policy, given its name.
+        width: characters there are; below 100 the columns move together.
     """
     episodes, seed = result["episodes"], result["seed"]
     table = _table(f"{result['scenario']}: {episodes} episodes never trained on, seed {seed}")
-    table.add_column("policy", no_wrap=True)
-    columns = ("reward, 95 % CI", "mice", "medium", "elephants", "queue, KB", "util.", "pauses")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    if width < 100:
+        table.padding = (0, 0)
+    table.add_column("policy", overflow="fold")
+    columns = ("reward, 95%CI", "mice", "medium", "eleph.", "queue, KB", "util.", "pauses")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
     ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
     for i, row in enumerate(ranked):
         reward = f"{row['reward']['mean']:.4f}"
         if row["reward"]["ci95"] == row["reward"]["ci95"]:
-            reward += f" ± {row['reward']['ci95']:.4f}"
-        slow = [
-            f"{number(row['slowdown'][name]['mean'])} / {number(row['slowdown'][name]['p99'], 1)}"
-            for name in ("mice", "medium", "elephants")
-        ]
-        queue = f"{kilobytes(row['queue_mean'])} ± {kilobytes(row['queue_std'])}"
+            reward += f"±{row['reward']['ci95']:.4f}"
+        classes = (row["slowdown"][name] for name in ("mice", "medium", "elephants"))
+        slow = [f"{number(c['mean'])}/{number(c['p99'], 1)}" for c in classes]
+        queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         name = label(row["name"]) + (f", {row['seeds']} seeds" if "seeds" in row else "")
         table.add_row(
-            name,
+            name.replace(" (", "\n("),
             f"[bold]{reward}[/]" if i == 0 else reward,
             *slow,
             queue,
             percent(row["utilisation"]),
             f"{row['pauses']:,}",
         )
+    table.caption_justify = "left"
     table.caption = (
-        "FCT slowdown, mean / p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants. "
-        "Queue: mean ± std over ports and time."
+        "FCT slowdown mean/p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants.\n"
+        "Queue: mean±std over ports and time."
     )
     return table

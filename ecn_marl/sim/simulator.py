@@ -281,7 +281,7 @@ class Simulator:
         t = state.totals
         late = taken & (offer.start < -1e-3)
         high, low = t.offered
-        high = high + jnp.where(taken, offer.wire_high, 0).sum()
+        high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
         totals = replace(
             t,
             offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
@@ -297,10 +297,18 @@ class Simulator:
     def _prepare(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
         """Capacities and feedback delays that hold for a tick."""
         net, flows, n_hosts = params.net, state.flows, self.topology.n_hosts
+        wait = jnp.append(state.queue / net.port_rate, 0.0)
+        waits = jnp.stack([wait, wait], -1)
         back_wait = jnp.zeros_like(flows.back_wait)
         if not self.ack_priority:
-            wait = jnp.append(state.queue / net.port_rate, 0.0)
-            back_wait = look_up(jnp.stack([wait, wait], -1), flows.back)[..., 0].sum(0)
+            back_wait = look_up(waits, flows.back)[..., 0].sum(0)
+        found = look_up(waits, self._global_hops(flows))[..., 0].sum(0)
+        new = flows.start_step == state.step
+        flows = replace(
+            flows,
+            wait=jnp.where(new, found, flows.wait),
+            gate=jnp.where(new, found, flows.gate),
+        )
         delay = jnp.round((flows.rtt + back_wait) / self.dt_us - 0.5)
         delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
         phase = state.step % self.coarse
@@ -326,7 +334,7 @@ class Simulator:
             ack_bytes=(state.ack_rate - express) * self.dt_us,
             delay=delay,
             far=jnp.clip(far, 0, 31),
-            accept=~jnp.append(state.full, False)[links],
+            accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
             transport=params.transport,
             ecn=ecn,
             net=net,
@@ -365,13 +373,13 @@ class Simulator:
     def _blocked(self, state: SimState) -> Array:
         """Flows whose way leads through a paused port: their last byte does not move."""
         stop = jnp.append(state.paused[self.topology.n_hosts :], False)
-        bounds = self.topology.level_bounds
-        blocked = jnp.zeros(state.flows.stage.shape, bool)
-        for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-            here = state.flows.hop[i] < high - low
-            port = jnp.where(here, low + state.flows.hop[i], bounds[-1])
-            blocked = blocked | (stop[port] & (state.flows.backlog[i] > 0))
-        return blocked
+        return (stop[self._global_hops(state.flows)] & (state.flows.backlog > 0)).any(0)
+
+    def _global_hops(self, flows: Flows) -> Array:
+        """Port of every flow at every level, `P` for none, `[L, F]`."""
+        bounds = np.array(self.topology.level_bounds, np.int32)[:, None]
+        here = flows.hop < bounds[1:] - bounds[:-1]
+        return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
 
     def _police(self, state: SimState, net: NetParams) -> SimState:
         """Decide, for the next tick, which links pause and which headrooms are full."""

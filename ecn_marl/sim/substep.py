@@ -242,7 +242,7 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     return replace(
         flows,
         stage=jnp.where(
-            sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low < LAST_BYTE),
+            sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low <= 0),
             fl.DRAINING,
             flows.stage,
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from ecn_marl._errors import bad_value
@@ -33,7 +34,7 @@ class Checkpoints:
 
     def save(self, step: int, state: Any) -> None:
         """Save a pytree; typed PRNG keys included. Returns when it is on disk."""
-        self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
+        self._manager.save(step, args=ocp.args.StandardSave(_stored(state)), force=True)
         self._manager.wait_until_finished()
 
     @property
@@ -53,14 +54,31 @@ class Checkpoints:
         if self.latest is None:
             raise bad_value("checkpoint", str(self.folder), "a folder with a saved checkpoint")
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like
-        )
-        return self._manager.restore(self.latest, args=ocp.args.StandardRestore(abstract))
+        abstract = {
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device)
+            for name, x in _stored(like).items()
+        }
+        found = self._manager.restore(self.latest, args=ocp.args.StandardRestore(abstract))
+        leaves = [
+            found[name] if name in found else jnp.zeros(x.shape, x.dtype)
+            for name, x in _named(like)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def close(self) -> None:
         """Release the folder."""
         self._manager.close()
+
+
+def _named(state: Any) -> list[tuple[str, Any]]:
+    """Leaves of a pytree with the paths that lead to them, e.g. `actor.params.Dense_0.bias`."""
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in leaves]
+
+
+def _stored(state: Any) -> dict[str, Any]:
+    """The leaves that are written; orbax does not take arrays without elements."""
+    return {name: x for name, x in _named(state) if x.size}
 
 
 def write_json(path: Path, content: Any) -> None:
