@@ -1,7 +1,9 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and JSON that every reader takes."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,3 +44,19 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
     finally:
         for draft, _ in ready:
             draft.unlink(missing_ok=True)
+
+
+def json_text(tree: Any) -> str:
+    """A tree of dicts and lists as JSON, `null` for numbers that JSON does not have."""
+    return json.dumps(without_nan(tree), indent=2, allow_nan=False)
+
+
+def without_nan(tree: Any) -> Any:
+    """The same tree with `None` for numbers that are not finite."""
+    if isinstance(tree, dict):
+        return {key: without_nan(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_nan(value) for value in tree]
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree

@@ -5,7 +5,6 @@ Commands import what they need when they run, so that `ecn-marl --help` answers 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-DEFAULT_STEPS = 2_000_000
+DEFAULT_STEPS = 1_000_000
 """Environment steps of `train`: about five minutes of `websearch-v0` on two CPU cores."""
 
 
@@ -118,11 +117,12 @@ def _print(tables: list[Any]) -> None:
 
 
 def _show_results(result: dict[str, Any], as_json: bool) -> None:
+    from ecn_marl._files import json_text
     from ecn_marl.report.tables import evaluation_table
     from ecn_marl.workflow import label
 
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        typer.echo(json_text(result))
     elif "evaluation" in result:
         _print([evaluation_table(result["evaluation"], label, _console().width)])
 
@@ -174,6 +174,7 @@ def train(
 ) -> None:
     """Train a policy: configuration, metrics, checkpoint and learning curve go to a folder."""
     from ecn_marl import workflow as wf
+    from ecn_marl.baselines.common.training import TrainingDiverged
 
     settings = wf.parse_settings(algorithm, setting or [])
     if envs is not None:
@@ -183,7 +184,11 @@ def train(
     job = wf.Job(algorithm, scenario, steps, options, settings, seed, seeds)
     folder = out or Path("runs") / f"{algorithm}-{scenario}-seed{seed}"
     with _progress(f"train {algorithm}", "steps", job.total_steps) as show:
-        rows = wf.train(job, folder, overwrite, show)
+        try:
+            rows = wf.train(job, folder, overwrite, show)
+        except TrainingDiverged as error:
+            typer.echo(f"ecn-marl: {error}", err=True)
+            raise typer.Exit(1) from None
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
     if evaluate:
         policies = [*wf.learners(folder), "static:secn1", "static:secn2"]
@@ -262,7 +267,7 @@ def replay(
 ) -> None:
     """Run a list of flows through a network under fixed ECN thresholds."""
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.actions import parse_ecn
     from ecn_marl.report.tables import replay_tables
     from ecn_marl.sim import replay as rp
@@ -299,7 +304,7 @@ def replay(
     write_all(outputs)
     summary = result.summary()
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(json_text(summary))
     else:
         _print(replay_tables(summary))
 
@@ -307,6 +312,7 @@ def replay(
 @app.command()
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios."""
+    from ecn_marl._files import json_text
     from ecn_marl.envs.registry import make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
@@ -328,7 +334,7 @@ def scenarios(as_json: Json = False) -> None:
             }
         )
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json_text(rows))
     else:
         _print([scenario_table(rows)])
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl._files import Output, write_all
+from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
@@ -286,7 +286,7 @@ def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None
     controllers = {label(name): place.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
     title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
-    text = json.dumps(result, indent=2) + "\n"
+    text = json_text(result) + "\n"
     write_all(
         {
             folder / EVALUATION: Output("w", lambda file: file.write(text)),

@@ -295,6 +295,19 @@ def test_train_errors(tmp_path, args, message):
     assert not out.exists()
 
 
+def test_divergence_is_told_and_is_a_failure(tmp_path, monkeypatch):
+    from ecn_marl import workflow
+    from ecn_marl.baselines.common.training import TrainingDiverged
+
+    def diverge(*args):
+        raise TrainingDiverged("reward = nan at update 7 of seed 0: training stopped")
+
+    monkeypatch.setattr(workflow, "train", diverge)
+    result = run("train", "ippo", "--scenario", TINY, *SMALL, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert result.stderr == "ecn-marl: reward = nan at update 7 of seed 0: training stopped\n"
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -111,8 +111,8 @@ def evaluation_table(
     ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
     for i, row in enumerate(ranked):
         reward = f"{row['reward']['mean']:.4f}"
-        if row["reward"]["ci95"] == row["reward"]["ci95"]:
-            reward += f"±{row['reward']['ci95']:.4f}"
+        if (half := row["reward"]["ci95"]) is not None and half == half:
+            reward += f"±{half:.4f}"
         classes = (row["slowdown"][name] for name in ("mice", "medium", "elephants"))
         slow = [f"{number(c['mean'])}/{number(c['p99'], 1)}" for c in classes]
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"

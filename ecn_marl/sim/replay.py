@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
+from ecn_marl._files import without_nan
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.queues import Ecn
@@ -236,16 +237,8 @@ class Replay:
             "drops": counts["drops"],
             "bytes": self.bytes,
         }
-        return _without_nan(tree)
-
-
-def _without_nan(tree: Any) -> Any:
-    """The same tree with `None` for numbers that JSON does not have."""
-    if isinstance(tree, dict):
-        return {key: _without_nan(value) for key, value in tree.items()}
-    if isinstance(tree, float) and not math.isfinite(tree):
-        return None
-    return tree
+        summary: dict[str, Any] = without_nan(tree)
+        return summary
 
 
 def replay(

@@ -9,7 +9,6 @@ Everything is a pure function of `(state, params, ecn)`; a `Simulator` only hold
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +38,9 @@ __all__ = ["Ecn", "PortStats", "SimParams", "SimState", "Simulator", "scaled_ecn
 
 ELEPHANT = 1e6
 """Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
+
+MAX_TICK = 32
+"""Most substeps per tick: the near part of the delay line of the CNPs has 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Simulator:
         """Check sizes and clocks."""
         if not self.dt_us > 0:
             raise bad_value("dt_us", self.dt_us, "a substep > 0 µs")
-        if self.tick_steps < 1 or self.interval_steps % self.tick_steps:
+        if not 1 <= self.tick_steps <= MAX_TICK:
+            raise bad_value("tick_steps", self.tick_steps, f"an integer from 1 to {MAX_TICK}")
+        if self.interval_steps < 1 or self.interval_steps % self.tick_steps:
             raise bad_value(
                 "interval_steps", self.interval_steps, f"a multiple of tick_steps={self.tick_steps}"
             )
@@ -215,8 +219,11 @@ class Simulator:
         net, bounds = params.net, self.topology.level_bounds
         state = self._admit(state, params)
         tick, state = self._prepare(state, params, ecn)
+        express = state.ack_rate * self.tick_us if self.ack_priority else 0.0
         sums = replace(
-            sums, paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us
+            sums,
+            sent=sums.sent + express,
+            paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us,
         )
         freeze = self._blocked(state) if self.pfc else None
         nothing = jnp.zeros((2,), state.queue.dtype)
@@ -424,17 +431,14 @@ class Simulator:
             return jnp.concatenate([segment_sum(values, h, b - a) for h, a, b in spans])
 
         n_flows, n_big = per_port(live), per_port(big)
-        sent = sums.sent
-        if self.ack_priority:
-            sent = sent + state.ack_rate * us
         return PortStats(
             queue=state.queue,
             queue_mean=sums.queue / n,
             queue_sq=sums.square / n,
             queue_max=sums.peak,
-            tx_bytes=sent,
+            tx_bytes=sums.sent,
             marked_bytes=sums.marked,
-            utilisation=jnp.clip(sent / (params.net.port_rate * us), 0.0, 1.0),
+            utilisation=jnp.clip(sums.sent / (params.net.port_rate * us), 0.0, 1.0),
             paused=sums.paused / us,
             n_flows=n_flows,
             n_senders=self._senders(flows, live > 0) if self.count_senders else 0.0 * n_flows,

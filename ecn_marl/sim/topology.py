@@ -198,9 +198,10 @@ def from_links(
         The compiled topology.
 
     Raises:
-        ValueError: a link names an unknown node or has a rate or delay out of range, a host has no
-            or several links, a host cannot be reached, or the shortest paths allow a cycle of
-            queues (no order of levels exists; such a network can also deadlock under PFC).
+        ValueError: two nodes have one name, a link names an unknown node, joins a node with itself
+            or two nodes again, or has a rate or delay out of range, a host has no or several
+            links, a host cannot be reached, or the shortest paths allow a cycle of queues (no
+            order of levels exists; such a network can also deadlock under PFC).
     """
     neighbours = _adjacency(hosts, switches, links)
     by_ends = {(ln.a, ln.b): ln for ln in links} | {(ln.b, ln.a): ln for ln in links}
@@ -284,7 +285,8 @@ def dumbbell(
     _at_least("left", left, 1)
     _at_least("right", right, 1)
     names = [f"host{i}" for i in range(left + right)]
-    links = [Link("switch0", "switch1", uplink_gbps or gbps, delay_us)]
+    middle = gbps if uplink_gbps is None else uplink_gbps
+    links = [Link("switch0", "switch1", middle, delay_us)]
     links += [
         Link(h, "switch0" if i < left else "switch1", gbps, delay_us) for i, h in enumerate(names)
     ]
@@ -393,6 +395,9 @@ def _adjacency(
     hosts: Sequence[str], switches: Sequence[str], links: Sequence[Link]
 ) -> dict[str, list[str]]:
     neighbours: dict[str, list[str]] = {n: [] for n in (*hosts, *switches)}
+    for node in neighbours:
+        if [*hosts, *switches].count(node) > 1:
+            raise bad_value("node name", node, "a name of its own for every host and switch")
     for ln in links:
         for end in (ln.a, ln.b):
             if end not in neighbours:
@@ -401,6 +406,8 @@ def _adjacency(
             raise bad_value("gbps", ln.gbps, "a rate > 0 Gb/s")
         if not ln.delay_us >= 0:
             raise bad_value("delay_us", ln.delay_us, "a delay >= 0 µs")
+        if ln.b == ln.a or ln.b in neighbours[ln.a]:
+            raise bad_value("link", (ln.a, ln.b), "two different nodes, not joined by another link")
         neighbours[ln.a].append(ln.b)
         neighbours[ln.b].append(ln.a)
     for h in hosts:

@@ -488,7 +488,14 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
 
     Returns:
         The schedule's traced parameters.
+
+    Raises:
+        ValueError: the flows are not in order of their start.
     """
+    early = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
+    if early.size:
+        row = int(early[0]) + 1
+        raise bad_value(f"start_ns[{row}]", flows["start_ns"][row], "flows in order of their start")
     size = np.asarray(flows["size_B"], np.int64)
     wire = size + int(HEADER) * -(-size // int(PAYLOAD))
     high = np.maximum(wire // int(CHUNK) - 1, 0)

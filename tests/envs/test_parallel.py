@@ -112,11 +112,6 @@ def test_pettingzoo_max_cycles_and_state(options: Options):
     state_test(module.env(max_cycles=5), module.parallel_env(), num_cycles=5)
 
 
-@strict
-def test_pettingzoo_render():
-    render_test(partial(ecn_marl.env, "incast-v0", features="pet", reward="pet"))
-
-
 @pytest.mark.slow
 @strict
 def test_pettingzoo_432_agents():
@@ -389,6 +384,10 @@ def headless():
     matplotlib.use("Agg")
     yield
     matplotlib.use(backend)
+
+
+def test_pettingzoo_render(headless: None):
+    render_test(partial(ecn_marl.env, "incast-v0", features="pet", reward="pet"))
 
 
 def test_render_shows_queues_and_thresholds(headless: None):

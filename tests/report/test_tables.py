@@ -17,7 +17,7 @@ def text(table, width: int) -> str:
 
 
 def row(name: str, reward: float, **more):
-    slow = {"flows": 9, "mean": 12.345, "p99": 123.456}
+    slow = {"flows": 9, "mean": 12.345, "p99": 23.456}
     return {
         "name": name,
         "reward": {"mean": reward, "ci95": 0.00123},
@@ -48,9 +48,17 @@ def test_evaluation_table_is_whole_and_sorted(width):
     printed = text(table, width)
     assert "…" not in printed
     assert "64 episodes never trained on, seed 5" in printed
-    for cell in ("0.7500±0.0012", "12.35/123.5", "–/–", "12.3±67.9", "45.7%", "1,234", "3 seeds"):
+    for cell in ("0.7500±0.0012", "12.35/23.5", "–/–", "12.3±67.9", "45.7%", "1,234", "3 seeds"):
         assert cell in printed
     assert printed.index("0.7500") < printed.index("0.5000") < printed.index("0.2500")
+
+
+@pytest.mark.parametrize("half", [None, float("nan")])
+def test_one_episode_has_no_interval(half):
+    one = row("a", 0.5, reward={"mean": 0.5, "ci95": half})
+    printed = text(evaluation_table({**RESULT, "policies": [one]}, str), 100)
+    assert "0.5000" in printed
+    assert "0.5000±" not in printed
 
 
 def test_cells():
