@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
-from ecn_marl.baselines.common.evaluation import Controller, evaluation_keys
+from ecn_marl.baselines.common.evaluation import Controller
 from ecn_marl.baselines.common.training import TrainResult, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.static import PREFIX, Static
-from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.sim.queues import Ecn
 
 ALGORITHMS: dict[str, tuple[type[IPPO], type[IPPOConfig]]] = {"ippo": (IPPO, IPPOConfig)}
 """Trainers by name: the algorithm and its settings."""
@@ -131,16 +128,6 @@ def train_run(
     )
 
 
-def run_env(run: str | Path, scenario: str | None = None) -> EcnEnv:
-    """The environment a run was trained on, or the same view of another scenario.
-
-    Raises:
-        ValueError: not the folder of a run.
-    """
-    config = read_config(run)
-    return make(scenario or config["scenario"], **config["options"])
-
-
 def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller:
     """The greedy policy of a run's latest checkpoint.
 
@@ -177,56 +164,3 @@ def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller
     if config["seeds"] > 1:
         actor = jax.tree.map(lambda x: x[learner], actor)
     return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
-
-
-def controller(spec: str, env: EcnEnv, params: EnvParams) -> Controller:
-    """What sets the thresholds, from its short form.
-
-    Args:
-        spec: `static:SETTING` or the folder of a run.
-        env: environment to act in.
-        params: its parameters.
-
-    Raises:
-        ValueError: neither.
-    """
-    if spec.startswith(PREFIX):
-        return Static(env, params, spec.removeprefix(PREFIX))
-    return run_controller(spec, env)
-
-
-def queue_trace(
-    env: EcnEnv, params: EnvParams, control: Controller, *, seed: int, steps: int
-) -> np.ndarray:
-    """Time-mean queue of every port in every interval of one evaluation episode.
-
-    Args:
-        env: environment.
-        params: its parameters.
-        control: what sets the thresholds.
-        seed: seed of the evaluation stream.
-        steps: number of intervals.
-
-    Returns:
-        Bytes, `[steps, A]`.
-    """
-    first, _ = jax.random.split(evaluation_keys(seed, 1)[0])
-
-    def run(key: jax.Array) -> jax.Array:
-        obs, state = env.reset(key, params)
-
-        def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-            obs, state = carry
-            chosen = control(key, obs)
-            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = move(key, state, chosen, params)
-            return (obs, state), info["queue_mean"]
-
-        return jax.lax.scan(step, (obs, state), jax.random.split(key, steps))[1]
-
-    return np.asarray(jax.jit(run)(first))
-
-
-def with_steps(params: EnvParams, steps: int) -> EnvParams:
-    """Parameters with another episode length, intervals."""
-    return replace(params, max_steps=np.int32(steps))

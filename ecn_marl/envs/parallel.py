@@ -79,7 +79,7 @@ class EcnParallelEnv(ParallelEnv):
             "name": f"ecn_marl_{core.name.replace('-', '_')}",
             "render_modes": list(RENDER_MODES),
             "is_parallelizable": True,
-            "render_fps": 20,
+            "render_fps": 4,
         }
         self.possible_agents = list(core.agents)
         self.agents: list[str] = []

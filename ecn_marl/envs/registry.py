@@ -11,7 +11,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import FeatureSet, feature_set
-from ecn_marl.envs.rewards import Reward, RewardParams, reward_function
+from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
@@ -119,7 +119,7 @@ def make(
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
-    RewardParams.create(**spec.reward_options)
+    check_options(**spec.reward_options)
     return EcnEnv(
         name=scenario if isinstance(scenario, str) else "custom",
         sim=_simulator(spec, "incast_degree" in seen.names),

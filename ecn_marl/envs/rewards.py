@@ -90,16 +90,13 @@ class RewardParams:
         Raises:
             ValueError: if a constant is outside its range.
         """
-        if not 0.0 <= utilisation_weight <= 1.0:
-            raise bad_value("utilisation_weight", utilisation_weight, "a number in [0, 1]")
-        if not 0.0 < queue_scale_kb < float("inf"):
-            raise bad_value("queue_scale_kb", queue_scale_kb, "a number of KB above 0")
-        if queue_steps != int(queue_steps) or not 1 <= queue_steps <= MAX_STEPS:
-            raise bad_value("queue_steps", queue_steps, f"a whole number in [1, {MAX_STEPS}]")
-        if not 0.0 < queue_floor_kb < float("inf"):
-            raise bad_value("queue_floor_kb", queue_floor_kb, "a number of KB above 0")
-        if not 0.0 <= trigger_penalty < float("inf"):
-            raise bad_value("trigger_penalty", trigger_penalty, "a number of at least 0")
+        check_options(
+            utilisation_weight=utilisation_weight,
+            queue_scale_kb=queue_scale_kb,
+            queue_steps=queue_steps,
+            queue_floor_kb=queue_floor_kb,
+            trigger_penalty=trigger_penalty,
+        )
         return cls(
             utilisation_weight=jnp.float32(utilisation_weight),
             queue_scale=jnp.float32(queue_scale_kb * KB),
@@ -107,6 +104,31 @@ class RewardParams:
             queue_floor=jnp.float32(queue_floor_kb * KB),
             trigger_penalty=jnp.float32(trigger_penalty),
         )
+
+
+OPTIONS: dict[str, tuple[float, float, str]] = {
+    "utilisation_weight": (0.0, 1.0, "a number in [0, 1]"),
+    "queue_scale_kb": (1e-9, 1e9, "a number of KB above 0"),
+    "queue_steps": (1, MAX_STEPS, f"a whole number in [1, {MAX_STEPS}]"),
+    "queue_floor_kb": (1e-9, 1e9, "a number of KB above 0"),
+    "trigger_penalty": (0.0, 1e9, "a number of at least 0"),
+}
+"""Options of `RewardParams.create`: smallest and largest value, and what is allowed in words."""
+
+
+def check_options(**options: float) -> None:
+    """Checks options of `RewardParams.create` without making arrays.
+
+    Raises:
+        ValueError: for an unknown option (with the nearest names) or one outside its range.
+    """
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise unknown_name("reward option", name, tuple(OPTIONS))
+        low, high, allowed = OPTIONS[name]
+        whole = name != "queue_steps" or value == int(value)
+        if not (low <= value <= high and whole):
+            raise bad_value(name, value, allowed)
 
 
 def queue_level(

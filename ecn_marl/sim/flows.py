@@ -232,7 +232,7 @@ def finish(
     totals = replace(
         totals,
         finished=totals.finished + mine.sum(1).astype(jnp.int32),
-        slowdown=totals.slowdown + jnp.where(mine, slowdown, 0.0).sum(1),
+        slowdown=totals.slowdown + segment_sum(slowdown, jnp.where(done, size, 3), 3),
         histogram=histogram,
     )
     return replace(flows, stage=stage, tail=tail), totals, fct_log

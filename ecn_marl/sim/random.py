@@ -40,8 +40,8 @@ def _scramble(x: jax.Array) -> jax.Array:
 
 
 def to_unit(bits: jax.Array) -> jax.Array:
-    """Map uint32 bits to float32 strictly inside (0, 1), 24 bits fine."""
-    return ((bits >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)
+    """Map uint32 bits to float32 strictly inside (0, 1), 23 bits fine (24 would round up to 1)."""
+    return ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
 
 
 def uniform(seed: jax.Array, counter: jax.Array, lane: int) -> jax.Array:

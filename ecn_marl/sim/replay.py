@@ -29,7 +29,7 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
+from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Schedule, schedule, widest_tick
@@ -117,7 +117,7 @@ class Settings:
     def simulator(self, topology: Topology, start_ns: np.ndarray) -> Simulator:
         """The simulator for flows that start at `start_ns`; its tuning interval is one sample."""
         n = self.substeps
-        fitting = [k for k in range(1, n + 1) if n % k == 0]
+        fitting = [k for k in range(1, min(n, MAX_TICK) + 1) if n % k == 0]
         tick = max(k for k in fitting if k == 1 or k * self.dt_us <= TICK_US * (1 + 1e-9))
         slots = min(start_ns.size, DEFAULT_SLOTS) if self.slots is None else self.slots
         return Simulator(

@@ -37,7 +37,7 @@ def test_checkpoint_holds_the_whole_state(tmp_path):
 
 
 def test_restore_without_a_checkpoint_names_the_folder(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint = .*saved checkpoint"):
+    with pytest.raises(ValueError, match=r"checkpoint = .*saved checkpoint"):
         Checkpoints(tmp_path).restore({})
 
 
