@@ -70,10 +70,10 @@ def options(
 
 
 @contextmanager
-def _progress(task: str, unit: str, total: float) -> Iterator[Any]:
+def _progress(task: str, unit: str, total: float, lines: bool = True) -> Iterator[Any]:
     """A progress bar on a terminal, and a function `show(done, note="")` to move it.
 
-    Where there is no terminal, a line is written at every tenth of the way instead.
+    Where there is no terminal, `lines` writes a line at every tenth of the way instead.
     """
     from rich import progress as rp
     from rich.console import Console
@@ -95,7 +95,7 @@ def _progress(task: str, unit: str, total: float) -> Iterator[Any]:
     def show(done: float, note: str = "") -> None:
         nonlocal tenth
         bar.update(row, completed=done, note=note)
-        if not terminal and int(10 * done / total) > tenth:
+        if lines and not terminal and int(10 * done / total) > tenth:
             tenth = int(10 * done / total)
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
@@ -294,7 +294,7 @@ def replay(
         ack_priority=ack_priority,
     )
     listed = rp.read_flows(flows, network)
-    with _progress("replay", "µs", duration_ms * 1e3) as show:
+    with _progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
         result = rp.replay(listed, network, settings, show)
     outputs = {}
     if out is not None:

@@ -7,6 +7,7 @@ A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -306,9 +307,12 @@ def draw_learning_curve(folder: Path) -> None:
         for row in json.loads((folder / EVALUATION).read_text())["policies"]:
             if row["name"].startswith(PREFIX):
                 references[label(row["name"])] = row["reward"]["mean"]
-    env = make(config["scenario"], **config["options"])
-    per_episode = -(-env.horizon // int(config["settings"].get("rollout", env.horizon)))
+    horizon = make(config["scenario"], **config["options"]).horizon
+    rollout = int(config["settings"].get("rollout", horizon))
+    window = math.lcm(horizon, rollout) // rollout
+    if window > len(rows) // 3:
+        window = -(-horizon // rollout)
     several = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
     title = f"{config['algorithm'].upper()} on {config['scenario']}{several}"
-    content = learning_curve(rows, title, references, per_episode)
+    content = learning_curve(rows, title, references, window)
     write_all({folder / CURVE: Output("wb", lambda file: file.write(content))})

@@ -103,6 +103,7 @@ def test_replay_round_trip(flows, tmp_path):
     out, queues = tmp_path / "fct.csv", tmp_path / "q.npz"
     result = run("replay", flows, *NETWORK, "--out", out, "--queues", queues, "--json")
     assert result.exit_code == 0, result.output
+    assert result.stderr == ""
     summary = json.loads(result.stdout)
     with out.open() as file:
         rows = list(csv.DictReader(file))

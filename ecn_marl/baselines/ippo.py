@@ -158,13 +158,19 @@ class IPPO:
         self.critic_opt = optimiser(config.critic_lr)
 
     def init(self, key: jax.Array, params: Any) -> TrainState:
-        """Fresh networks, optimisers and environments."""
+        """Fresh networks, optimisers and environments.
+
+        The first episodes start with part of their steps used up, at random: else all environments
+        would be in the same phase of an episode at all times, and every update would see one phase.
+        """
         c, env = self.config, self.env
-        key, actor_key, critic_key, env_key = jax.random.split(key, 4)
+        key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
         shape = (env.obs_dim, env.num_agents, c.shared)
         actor = init_network(self.actor, actor_key, *shape)
         critic = init_network(self.critic, critic_key, *shape)
         obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
+        phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
+        state = replace(state, env=replace(state.env, steps=phase))
         return TrainState(
             actor=actor,
             critic=critic,

@@ -60,13 +60,10 @@ class _Page:
         return file.getvalue()
 
 
-def smooth(values: np.ndarray, width: int) -> np.ndarray:
-    """Mean over a window of `width` around each value (shorter at the ends), last axis."""
+def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """Mean of each value and the `width - 1` before it, where there are as many; last axis."""
     total = np.cumsum(np.insert(values, 0, 0.0, axis=-1), axis=-1)
-    n = values.shape[-1]
-    low = np.maximum(np.arange(n) - width // 2, 0)
-    high = np.minimum(np.arange(n) + width - width // 2, n)
-    return (total[..., high] - total[..., low]) / (high - low)
+    return (total[..., width:] - total[..., :-width]) / width
 
 
 def learning_curve(
@@ -81,36 +78,38 @@ def learning_curve(
         rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
         title: what was trained on what.
         references: mean rewards to compare with, by name, e.g. of the static settings.
-        window: updates that a running mean is taken over at least, e.g. those of an episode.
+        window: updates to average over, those of whole episodes: environments start together, so
+            an update sees one phase of their episodes.
     """
-    steps = np.array([row["steps"] for row in rows], float)
+    width = min(max(len(rows) // 50, window), max(len(rows) // 3, 1))
+    steps = np.array([row["steps"] for row in rows], float)[width - 1 :]
 
     def per_seed(name: str) -> np.ndarray:
-        return np.atleast_2d(np.array([row[name] for row in rows], float).T)
+        values = np.atleast_2d(np.array([row[name] for row in rows], float).T)
+        return trailing_mean(values, width)
 
     page = _Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
     top, bottom = page.axes
-    width = min(max(len(rows) // 50, window), max(len(rows) // 4, 1))
-    reward = per_seed("reward")
+    reward, queue, used = per_seed("reward"), per_seed("queue_mean") / 1e3, per_seed("utilisation")
+    dot = "o" if steps.size == 1 else ""
     for i, curve in enumerate(reward):
-        top.plot(steps, curve, color=COLOURS[0], alpha=0.18, linewidth=0.8)
-        label = "training, running mean" if i == 0 else None
-        top.plot(steps, smooth(curve, width), color=COLOURS[0], linewidth=1.6, label=label)
+        name = f"training, mean of {width} updates" if i == 0 else None
+        top.plot(steps, curve, color=COLOURS[0], linewidth=1.6, marker=dot, label=name)
     for colour, (name, value) in zip(COLOURS[1:], (references or {}).items(), strict=False):
-        label = f"{name}, evaluated: {value:.3f}"
-        top.axhline(value, color=colour, linewidth=1.3, linestyle="--", label=label)
-    top.set_title(title, loc="left", fontsize=11, color=INK)
+        top.axhline(
+            value, color=colour, linewidth=1.3, linestyle="--", label=f"{name}: {value:.3f}"
+        )
+    page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     top.set_ylabel("mean reward per interval")
-    _reward_limits(top, smooth(reward, width), list((references or {}).values()))
-    top.legend(frameon=False, fontsize=9, loc="lower right")
+    _reward_limits(top, reward, list((references or {}).values()))
+    legend = top.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
+    legend.set_bbox_to_anchor((0.0, 1.0))
 
-    queue = smooth(per_seed("queue_mean") / 1e3, width)
-    used = smooth(per_seed("utilisation"), width)
     right = bottom.twinx()
     right.spines["top"].set_visible(False)
     for i in range(len(queue)):
-        bottom.plot(steps, queue[i], color=COLOURS[3], linewidth=1.4)
-        right.plot(steps, used[i], color=COLOURS[4], linewidth=1.4)
+        bottom.plot(steps, queue[i], color=COLOURS[3], linewidth=1.4, marker=dot)
+        right.plot(steps, used[i], color=COLOURS[4], linewidth=1.4, marker=dot)
     bottom.set_ylabel("queue, mean of ports, KB", color=COLOURS[3])
     right.set_ylabel("utilisation, mean of ports", color=COLOURS[4])
     right.tick_params(labelsize=9, colors=INK)
@@ -119,7 +118,7 @@ def learning_curve(
     _room(right, used)
     bottom.set_xlabel("environment steps (tuning intervals, summed over environments)")
     bottom.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    bottom.set_xlim(0.0, steps[-1] if len(steps) else 1.0)
+    bottom.set_xlim(0.0, 1.02 * steps[-1])
     return page.png()
 
 

@@ -34,14 +34,14 @@ def queue_series(
     seen = _watch(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
     hosts = env.sim.topology.ports_of_kind("host")
     port = int(hosts[np.argmax(seen["utilisation"][-1].mean(0)[hosts])])
-    ticks = seen["queue"].shape[2]
+    ticks = seen["ticks"].shape[2]
     interval_ms = env.interval_us / 1e3
     starts = np.arange(seen["kmin"].shape[1]) * interval_ms
     series = [
         QueueSeries(
             label=name,
             time_ms=(np.arange(starts.size * ticks) + 1) * (interval_ms / ticks),
-            queue=seen["queue"][i, :, :, port].reshape(-1),
+            queue=seen["ticks"][i, :, :, port].reshape(-1),
             interval_ms=starts,
             kmin=seen["kmin"][i, :, port],
             kmax=seen["kmax"][i, :, port],
@@ -58,8 +58,9 @@ def _watch(
     """The same episode under every controller, all of them in one compiled program.
 
     Returns:
-        `queue` at the end of every tick, bytes, `[controllers, intervals, ticks, A]`; `kmin` and
-        `kmax`, bytes, and `utilisation`, `[controllers, intervals, A]`.
+        `ticks`, the queue at the end of every tick, bytes, `[controllers, intervals, ticks, A]`;
+        what the environment tells of each interval, `[controllers, intervals, A]`: `queue` at its
+        end, `kmin` and `kmax`, bytes, and `utilisation`.
     """
     sim = env.sim
     fine = replace(sim, interval_steps=sim.tick_steps)
@@ -82,10 +83,10 @@ def _watch(
                 inner, stats = fine.interval(inner, params.sim, ecn)
                 return inner, stats.queue
 
-            _, queue = jax.lax.scan(tick, state.sim, None, length=ticks)
+            _, within = jax.lax.scan(tick, state.sim, None, length=ticks)
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
-            row = {name: info[name] for name in ("utilisation", "kmin", "kmax")}
-            return (obs, state), row | {"queue": queue}
+            row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
+            return (obs, state), row | {"ticks": within}
 
         keys = jax.random.split(run_key, int(params.max_steps))
         return jax.lax.scan(step, env.reset(reset_key, params), keys)[1]

@@ -43,8 +43,9 @@ SAMPLE_US = 10
 CHUNK_SAMPLES = 100
 """Samples per call of the compiled loop: progress is shown every millisecond."""
 
-TICK_US = 5.0
-"""Longest tick, µs: flows are admitted, and feedback delays refreshed, this often."""
+TICK_US, TICK_STEPS = 5.0, 5
+"""Longest tick, µs or substeps, whichever is more. Each admits flows and refreshes feedback delays.
+"""
 
 DEFAULT_SLOTS = 512
 """Flows in progress at most, unless asked for more."""
@@ -118,7 +119,7 @@ class Settings:
         """The simulator for flows that start at `start_ns`; its tuning interval is one sample."""
         n = self.substeps
         fitting = [k for k in range(1, min(n, MAX_TICK) + 1) if n % k == 0]
-        tick = max(k for k in fitting if k == 1 or k * self.dt_us <= TICK_US * (1 + 1e-9))
+        tick = max(k for k in fitting if k <= TICK_STEPS or k * self.dt_us <= TICK_US)
         slots = min(start_ns.size, DEFAULT_SLOTS) if self.slots is None else self.slots
         return Simulator(
             topology,

@@ -350,7 +350,7 @@ class Incast:
         """A fresh process; `key` seeds it. The first burst starts at once."""
         zero = jnp.zeros((), jnp.int32)
         seed = jax.random.bits(key, (), jnp.uint32)
-        return IncastState(seed, zero, zero, jnp.zeros((), jnp.float32))
+        return IncastState(seed, zero, zero, jnp.zeros((), nic_rate.dtype))
 
     def _size(self, state: IncastState, params: IncastParams) -> Array:
         """Senders of the current burst."""

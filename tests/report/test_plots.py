@@ -8,18 +8,19 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from ecn_marl.report.plots import QueueSeries, learning_curve, queues, smooth
+from ecn_marl.report.plots import QueueSeries, learning_curve, queues, trailing_mean
 
 
 def picture(png: bytes) -> np.ndarray:
     return matplotlib.image.imread(io.BytesIO(png), format="png")
 
 
-def test_smooth_is_a_running_mean():
-    np.testing.assert_allclose(smooth(np.array([3.0, 0.0, 3.0, 6.0]), 1), [3, 0, 3, 6])
-    np.testing.assert_allclose(smooth(np.array([3.0, 0.0, 3.0, 6.0]), 3), [1.5, 2, 3, 4.5])
+def test_trailing_mean():
+    values = np.array([3.0, 0.0, 3.0, 6.0])
+    np.testing.assert_allclose(trailing_mean(values, 1), values)
+    np.testing.assert_allclose(trailing_mean(values, 3), [2, 3])
     wave = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
-    np.testing.assert_allclose(smooth(wave, 100), [[2, 2, 2], [5, 5, 5]])
+    np.testing.assert_allclose(trailing_mean(wave, 3), [[2], [5]])
 
 
 def rows(seeds: int | None):

@@ -18,7 +18,7 @@ SPINE = leaf_spine(2, 2, 2)
 # Substeps of 5 µs and one size of everything, so that few programs are compiled.
 COARSE = Settings(dt_us=5.0, duration_ms=1.5, slots=4, ecn=(5.0, 2000.0, 0.05))
 
-TIGHT = replace(COARSE, slots=8, buffer_mib=0.35)
+TIGHT = replace(COARSE, slots=8, buffer_mib=0.7)
 
 
 def flow_list(src, dst, size, start_us, **spines) -> FlowList:
@@ -236,7 +236,7 @@ def test_summary_is_json(incast, result):
 
 
 @pytest.mark.parametrize(
-    ("dt_us", "tick"), [(0.1, 25), (0.5, 10), (1.0, 5), (2.0, 1), (2.5, 2), (5.0, 1), (10.0, 1)]
+    ("dt_us", "tick"), [(0.1, 25), (0.5, 10), (1.0, 5), (2.0, 5), (2.5, 4), (5.0, 2), (10.0, 1)]
 )
 def test_ticks_divide_samples(dt_us, tick):
     sim = replace(COARSE, dt_us=dt_us).simulator(STAR, np.zeros(1))

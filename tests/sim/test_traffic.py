@@ -229,7 +229,7 @@ def drive(source, params, nic, takes, tick_us, seed=0):
     number = np.broadcast_to(np.arange(len(takes))[:, None], taken.shape)[taken]
     start = np.asarray(offer.start, np.float64)[taken] + number * tick_us
     src, dst, payload = (np.asarray(x)[taken] for x in (offer.src, offer.dst, offer.payload))
-    order = np.diff(np.where(offer.valid, offer.start, np.inf), axis=1)
+    order = np.diff(np.where(offer.valid, offer.start, 1e30), axis=1)
     assert not (order < 0).any(), "every offer is in order of start"
     return start, src, dst, payload, number
 

@@ -1,0 +1,280 @@
+"""Networks, flow lists and byte balances shared by the simulator's tests.
+
+Run as a program it repeats some of them, in whatever precision JAX is set to, and prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl.sim import (
+    Dcqcn,
+    Ecn,
+    Incast,
+    Poisson,
+    Schedule,
+    SimParams,
+    SimState,
+    Simulator,
+    leaf_spine,
+    parking_lot,
+    scaled_ecn,
+    schedule,
+    star,
+)
+from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.traffic import CHUNK
+from ecn_marl.sim.transports import preset
+
+ROWS = 24
+"""Length of every flow list (shorter ones are filled with flows that never start)."""
+
+CHUNKS = 10
+"""Tuning intervals per call of a compiled program."""
+
+OFF = (1e6, 2e6, 0.01)
+"""Thresholds (KB, KB, 1) that no queue reaches."""
+
+NEVER_NS = 2e12
+
+
+def network(topology, dt_us=1.0, **options):
+    """A simulator of a flow list; all of them have the same shapes."""
+    return Simulator(
+        topology,
+        (Schedule(dt_us, ROWS),),
+        Dcqcn.of("hpcc-paper"),
+        dt_us=dt_us,
+        slots=16,
+        scheduled=ROWS,
+        **options,
+    )
+
+
+STAR = network(star(9))
+STAR_COARSE = network(star(9), 5.0)
+STAR_DROPS = network(star(9), pfc=False)
+STAR_PRIORITY = network(star(9), ack_priority=True)
+SPINE = network(leaf_spine(2, 2, 2))
+SPINE_COARSE = network(leaf_spine(2, 2, 2), 5.0)
+
+
+def flow_list(rows):
+    """Columns of a schedule from rows (src, dst, bytes, start in µs)."""
+    rows = [*rows, *[(1, 0, 1, NEVER_NS / 1e3)] * (ROWS - len(rows))]
+    src, dst, size, begin = (np.array(x) for x in zip(*rows, strict=True))
+    return {"src": src, "dst": dst, "size_B": size, "start_ns": np.asarray(begin, float) * 1e3}
+
+
+@cache
+def program(sim):
+    """The simulator's compiled loop over `CHUNKS` intervals."""
+
+    def run(state, params, ecn):
+        def one(state, _):
+            return sim.interval(state, params, ecn)
+
+        return jax.lax.scan(one, state, None, length=CHUNKS)
+
+    return jax.jit(run)
+
+
+@cache
+def start(sim):
+    """The simulator's compiled `init`."""
+    return jax.jit(sim.init)
+
+
+@dataclass
+class Run:
+    """State at the end, statistics of every interval `[T, P]`, parameters."""
+
+    state: SimState
+    stats: Any
+    params: SimParams
+
+    @property
+    def fct(self):
+        return np.asarray(self.state.fct_log, np.float64)
+
+    @property
+    def totals(self):
+        return self.state.totals
+
+    def dropped(self):
+        return float(counter_bytes(self.totals.dropped))
+
+
+def go_on(sim, state, params, ecn, intervals):
+    """Simulate some more."""
+    parts = []
+    for _ in range(math.ceil(intervals / CHUNKS)):
+        state, stats = program(sim)(state, params, ecn)
+        parts.append(stats)
+    return Run(state, jax.tree.map(lambda *x: np.concatenate(x), *parts), params)
+
+
+def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
+    """Run a flow list; `net` replaces fields of `NetParams`."""
+    params = sim.default_params(traffic=(schedule(flow_list(rows), sim.dt_us),))
+    real = params.net.port_rate.dtype
+    net = {
+        k: np.broadcast_to(np.asarray(v, real), getattr(params.net, k).shape)
+        for k, v in net.items()
+    }
+    params = replace(params, net=replace(params.net, **net))
+    if transport is not None:
+        params = replace(params, transport=jax.tree.map(real.type, transport))
+    ecn = scaled_ecn(params.net, *ecn)
+    state = start(sim)(jax.random.key(seed), params)
+    return go_on(sim, state, params, ecn, intervals)
+
+
+def wire(payload):
+    """Payload and 48 B for each packet of up to 1000 B."""
+    return payload + 48 * math.ceil(payload / 1000)
+
+
+def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
+    """Completion time of a flow alone: its bytes at the slowest link, then its last packet is
+    stored and forwarded by every switch, then a 60 B ACK comes back over as many links.
+    """
+    rates = [125.0 * x for x in hops_gbps]
+    nic = 125.0 * nic_gbps
+    last = payload - 1000 * (math.ceil(payload / 1000) - 1) + 48
+    there = wire(payload) / min([nic, *rates]) + sum(last / r for r in rates)
+    ack = 60 / nic + sum(60 / r for r in rates)
+    return there + ack + 2 * (len(rates) + 1) * delay_us
+
+
+def ideal_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
+    """What slowdowns are relative to: propagation both ways, one store-and-forward time of 1000 B
+    per link, wire bytes at the slowest link.
+    """
+    rates = [125.0 * x for x in (nic_gbps, *hops_gbps)]
+    return wire(payload) / min(rates) + sum(1000 / r for r in rates) + 2 * len(rates) * delay_us
+
+
+# --- random networks ------------------------------------------------------------------------------
+
+
+def random_network(topology, **options):
+    """A simulator of endless traffic of both kinds."""
+    sources = (Poisson(table="FbHdp", width=4), Incast(n_max=4, flow_kb=50.0, width=4))
+    return Simulator(topology, sources, Dcqcn.of("hpcc-paper"), slots=24, **options)
+
+
+RANDOM = {
+    "star, drops": random_network(star(5), pfc=False),
+    "leaf-spine, PFC": random_network(leaf_spine(2, 2, 2)),
+    "parking lot, drops": random_network(parking_lot(2), pfc=False, ack_priority=True),
+}
+
+
+def random_params(sim, rng):
+    """Rates, delays, buffers, PFC, senders, traffic and thresholds within wide limits."""
+    params = sim.default_params()
+    net, real = params.net, params.net.port_rate.dtype
+    n_links = net.pfc_alpha.shape
+
+    def pick(values, shape=()):
+        return np.asarray(rng.choice(values, shape), real)
+
+    def between(low, high, shape=()):
+        return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), shape)), real)
+
+    net = replace(
+        net,
+        port_rate=pick([1250.0, 3125.0, 5000.0, 12500.0], net.port_rate.shape),
+        nic_rate=pick([1250.0, 3125.0, 5000.0, 12500.0], net.nic_rate.shape),
+        port_delay=between(0.01, 20, net.port_delay.shape),
+        nic_delay=between(0.01, 20, net.nic_delay.shape),
+        buffer=between(1e4, 4e6, net.buffer.shape),
+        pfc_alpha=np.broadcast_to(pick([0.125, 0.5, 1e6]), n_links),
+        headroom=net.headroom * pick([0.0, 0.2, 1.0]),
+        ack_bytes=pick([0.0, 60.0, 200.0]),
+        packet_bytes=pick([500.0, 1048.0, 4096.0]),
+    )
+    poisson, incast = params.traffic
+    traffic = (
+        replace(poisson, load=between(0.05, 1.5)),
+        replace(
+            incast,
+            load=between(0.05, 1.5),
+            flow_bytes=pick([100.0, 5e3, 5e4, 5e5]),
+            jitter_us=pick([0.0, 30.0]),
+            receiver=pick([-1.0, 0.0]),
+        ),
+    )
+    name = rng.choice(["paper", "hpcc-run", "hpcc-paper", "hpcc-config"])
+    transport = jax.tree.map(real.type, preset(str(name)))
+    kmin = between(1, 2e5, net.port_rate.shape)
+    ecn = Ecn(kmin, kmin + between(1, 4e5, kmin.shape), between(1e-3, 1, kmin.shape))
+    return SimParams(net, transport, traffic), ecn
+
+
+def random_run(name, seed):
+    """One millisecond of a random network."""
+    sim = RANDOM[name]
+    params, ecn = random_params(sim, np.random.default_rng(seed))
+    return go_on(sim, start(sim)(jax.random.key(seed), params), params, ecn, CHUNKS)
+
+
+def balance(state):
+    """Wire bytes offered, delivered, queued, waiting (the unsent rest) and dropped."""
+
+    def total(x):
+        return float(np.asarray(x, np.float64).sum())
+
+    flows, totals = state.flows, state.totals
+    busy = np.asarray(flows.stage) != 0
+    rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
+    return {
+        "offered": float(counter_bytes(totals.offered)),
+        "delivered": float(counter_bytes(totals.delivered)),
+        "queued": total(flows.backlog) + total(state.pool[1]),
+        "waiting": total(rest[busy]),
+        "dropped": float(counter_bytes(totals.dropped)),
+    }
+
+
+def imbalance(state):
+    """Bytes lost (or made), and bytes offered."""
+    offered, *parts = balance(state).values()
+    return offered - sum(parts), offered
+
+
+DETERMINISTIC = [
+    (1, 0, 400_000, 0.0),
+    (2, 0, 650_000, 3.3),
+    (2, 3, 30_000, 10.0),
+    (4, 3, 200_000, 40.7),
+    (3, 4, 1_000, 44.4),
+    (3, 4, 17, 90.0),
+    (5, 0, 2_000_000, 101.1),
+]
+"""Flows that share NICs and ports, unmarked."""
+
+
+def report():
+    """Imbalances of random networks, completion times of flows that meet no marks."""
+    lost = {}
+    for name in RANDOM:
+        if name != "star, drops":
+            runs = [imbalance(random_run(name, seed).state) for seed in range(12)]
+            lost[name] = max(abs(error) / offered for error, offered in runs)
+    fct = simulate(STAR, DETERMINISTIC, 20).fct
+    return {"x64": bool(jnp.zeros(()).dtype == jnp.float64), "lost": lost, "fct": fct.tolist()}
+
+
+if __name__ == "__main__":
+    json.dump(report(), sys.stdout)
