@@ -219,10 +219,10 @@ class Simulator:
         net, bounds = params.net, self.topology.level_bounds
         state = self._admit(state, params)
         tick, state = self._prepare(state, params, ecn)
-        express = state.ack_rate * self.tick_us if self.ack_priority else 0.0
+        express = jnp.minimum(state.ack_rate, net.port_rate) if self.ack_priority else 0.0
         sums = replace(
             sums,
-            sent=sums.sent + express,
+            sent=sums.sent + express * self.tick_us,
             paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us,
         )
         freeze = self._blocked(state) if self.pfc else None

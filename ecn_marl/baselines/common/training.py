@@ -144,7 +144,9 @@ def train(
         if log is not None:
             log.close()
         if checkpoints is not None:
-            checkpoints.save(len(rows), state)
+            # A call that was interrupted has given its memory away: what was saved before remains.
+            if not any(x.is_deleted() for x in jax.tree.leaves(state)):
+                checkpoints.save(len(rows), state)
             checkpoints.close()
     return TrainResult(state, rows)
 
