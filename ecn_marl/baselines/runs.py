@@ -18,15 +18,25 @@ from typing import Any
 import jax
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.checkpoint import (
+    CONFIG,
+    FOLDER,
+    Checkpoints,
+    read_config,
+    write_json,
+)
 from ecn_marl.baselines.common.evaluation import Controller
-from ecn_marl.baselines.common.training import TrainResult, train
+from ecn_marl.baselines.common.training import METRICS, TrainResult, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 
 ALGORITHMS: dict[str, tuple[type[IPPO], type[IPPOConfig]]] = {"ippo": (IPPO, IPPOConfig)}
 """Trainers by name: the algorithm and its settings."""
+
+
+RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.png")
+"""Files of a run beside its checkpoints; `--overwrite` removes these and nothing else."""
 
 
 def algorithm_config(algorithm: str, **settings: Any) -> IPPOConfig:
@@ -59,7 +69,9 @@ def prepare_folder(out: str | Path, overwrite: bool) -> Path:
             raise bad_value("out", str(out), "a folder that is new or empty (or --overwrite)")
         if not (folder / CONFIG).is_file():
             raise bad_value("out", str(out), f"the folder of a run (there is no {CONFIG} in it)")
-        shutil.rmtree(folder)
+        for name in RUN_FILES:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -1,0 +1,109 @@
+"""Random networks: no byte is lost, nothing is negative, the same seed gives the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import netcases
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from netcases import CHUNKS, RANDOM, imbalance, program, random_params, random_run, start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def double():
+    """The same cases in float64, run beside the other tests of this file."""
+    env = os.environ | {"JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, netcases.__file__]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        yield run
+        run.kill()
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@given(seed=st.integers(0, 2**31 - 1))
+@settings(max_examples=30)
+def test_bytes_are_conserved(name, seed):
+    """Offered = delivered + queued + waiting + dropped, and every number is a sane one.
+
+    A float32 queue of q bytes rounds by up to 6e-8 q in each of the 1000 substeps; that this is all
+    is shown in float64 below.
+    """
+    run = random_run(name, seed)
+    error, offered = imbalance(run.state)
+    held = run.stats.queue_mean.sum(dtype=float) * RANDOM[name].interval_steps
+    assert abs(error) <= 1e-6 * offered + 1e-8 * held
+    flows = run.state.flows
+    for part in (flows.backlog, flows.rest_low, flows.rest_high, run.state.pool, run.state.queue):
+        assert (np.asarray(part) >= 0).all()
+    numbers = [x for x in jax.tree.leaves((run.state, run.stats)) if x.dtype == np.float32]
+    timers = flows.transport.to_increase, flows.transport.to_count  # infinite when off
+    off = [id(x) for x in timers]
+    assert all(np.isfinite(x).all() for x in numbers if id(x) not in off)
+    stats = run.stats
+    assert (stats.queue_max >= stats.queue_mean * (1 - 1e-5)).all()
+    assert (stats.queue_sq >= stats.queue_mean**2 * (1 - 1e-4) - 1).all()
+    assert ((stats.utilisation >= 0) & (stats.utilisation <= 1)).all()
+    assert (stats.marked_bytes <= stats.tx_bytes * (1 + 1e-5)).all()
+    assert (stats.n_flows == stats.n_mice + stats.n_elephants).all()
+    assert (stats.n_senders <= stats.n_flows).all()
+    capacity = run.params.net.port_rate * RANDOM[name].interval_us
+    assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
+
+
+def test_the_random_networks_are_what_they_should_be():
+    """Among a few of them all that can happen does."""
+    runs = {name: [random_run(name, seed) for seed in range(12)] for name in RANDOM}
+    for name, some in runs.items():
+        drops = sum(r.dropped() > 0 for r in some)
+        assert drops >= 3 if "drops" in name else drops < 6
+        assert sum(int(r.totals.pauses) > 0 for r in some) >= (0 if "drops" in name else 3)
+        assert sum(int(r.totals.deferred) > 0 for r in some) >= 3
+        assert sum(int(r.totals.finished.sum()) > 5 for r in some) >= 6
+        assert sum(float(r.stats.marked_bytes.sum()) > 0 for r in some) >= 6
+
+
+def same_bits(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_same_seed_same_bits():
+    first, again, other = (random_run("leaf-spine, PFC", seed) for seed in (5, 5, 6))
+    same_bits((first.state, first.stats), (again.state, again.stats))
+    assert (first.stats.queue_mean != other.stats.queue_mean).any()
+
+
+def test_a_batch_gives_the_bits_of_single_runs():
+    """Different seeds, parameters and thresholds side by side."""
+    name = "leaf-spine, PFC"
+    sim, seeds = RANDOM[name], range(4)
+    cases = [random_params(sim, np.random.default_rng(seed)) for seed in seeds]
+    params, ecn = jax.tree.map(lambda *x: np.stack(x), *cases)
+    keys = jax.vmap(jax.random.key)(jnp.arange(len(seeds)))
+    state = jax.jit(jax.vmap(sim.init))(keys, params)
+    state, stats = jax.jit(jax.vmap(program(sim)))(state, params, ecn)
+    assert stats.queue.shape == (len(seeds), CHUNKS, sim.topology.n_ports)
+    for i, (single_params, single_ecn) in enumerate(cases):
+        alone = start(sim)(jax.random.key(i), single_params)
+        alone = program(sim)(alone, single_params, single_ecn)
+        same_bits(jax.tree.map(lambda x, i=i: x[i], (state, stats)), alone)
+
+
+def test_float64_twin(double):
+    """In float64 the balance closes to rounding, and float32 times flows to five digits."""
+    out, errors = double.communicate(timeout=300)
+    assert double.returncode == 0, errors.decode()
+    twin = json.loads(out)
+    assert twin["x64"]
+    assert twin["lost"] < 1e-12
+    ours = netcases.simulate(netcases.STAR, netcases.DETERMINISTIC, 20).fct
+    assert np.isfinite(twin["fct"]).all()
+    np.testing.assert_allclose(ours[: len(twin["fct"])], twin["fct"], rtol=1e-5)

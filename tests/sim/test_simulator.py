@@ -1,0 +1,359 @@
+"""The simulator in cases with known answers: completion times, sharing, PFC, drops, ACKs, marks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from netcases import (
+    OFF,
+    SPINE,
+    SPINE_COARSE,
+    STAR,
+    STAR_COARSE,
+    STAR_DROPS,
+    STAR_PRIORITY,
+    alone_us,
+    balance,
+    go_on,
+    ideal_us,
+    imbalance,
+    simulate,
+    wire,
+)
+
+from ecn_marl.sim import Ecn, Poisson, Schedule, Simulator, leaf_spine, star
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.metrics import histogram_quantile
+from ecn_marl.sim.traffic import CHUNK, Offer
+from ecn_marl.sim.transports import preset
+
+LINE = 3125.0
+"""25 Gb/s in bytes/µs."""
+
+STEADY = replace(preset("hpcc-paper"), min_rate=LINE)
+"""Senders whom no CNP slows down."""
+
+# --- a flow alone ---------------------------------------------------------------------------------
+
+SIZES = (1, 100, 1000, 1001, 20_000, 99_999, 100_000, 500_000, 1_000_000, 3_000_000)
+"""From a byte to an elephant, both sides of a packet and of the size classes."""
+
+
+def one_after_another(src, dst):
+    """All sizes, far apart, each starting at another fraction of a substep."""
+    rows, now = [], 0.0
+    for i, size in enumerate(SIZES):
+        rows.append((src, dst, size, now))
+        now = np.ceil(now + wire(size) / LINE + 60) + 0.137 * i
+    return rows
+
+
+ALONE = {
+    "star": (STAR, 3, 7, [25]),
+    "star, dt 5": (STAR_COARSE, 3, 7, [25]),
+    "leaf-spine": (SPINE, 0, 3, [100, 100, 25]),
+    "leaf-spine, dt 5": (SPINE_COARSE, 0, 3, [100, 100, 25]),
+    "one leaf": (SPINE, 0, 1, [25]),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_flow_alone_takes_its_ideal_time(case):
+    sim, src, dst, hops = ALONE[case]
+    rows = one_after_another(src, dst)
+    run = simulate(sim, rows, 2500 / sim.interval_us + 1)
+    want = [alone_us(size, hops) for size in SIZES]
+    np.testing.assert_allclose(run.fct[: len(SIZES)], want, rtol=2e-5, atol=2e-3)
+    # And so the slowdown is about 1: the ideal time counts the first packet twice, and no ACK.
+    ideal = np.array([ideal_us(size, hops) for size in SIZES])
+    slowdown = want / ideal
+    assert (slowdown > 0.75).all()
+    assert (slowdown <= 1).all()
+    classes = np.array([np.sum(slowdown[:7]), np.sum(slowdown[7:9]), slowdown[9]])
+    np.testing.assert_array_equal(run.totals.finished, [7, 2, 1])
+    np.testing.assert_allclose(run.totals.slowdown, classes, rtol=1e-4)
+
+
+def test_a_slow_port_is_the_bottleneck():
+    """10 Gb/s behind a 25 Gb/s NIC: the last byte waits in the queue until the port is through."""
+    port_rate = np.full(9, LINE)
+    port_rate[7] = 1250.0
+    run = simulate(STAR, [(3, 7, 500_000, 0.0)], 10, port_rate=port_rate)
+    assert run.fct[0] == pytest.approx(alone_us(500_000, [10]) - 60 / 1250 + 60 / LINE, rel=1e-4)
+    queue = wire(500_000) * (1 - 1250 / LINE)
+    assert run.stats.queue_max[:, 7].max() == pytest.approx(queue, rel=0.01)
+
+
+def test_delays_count_on_the_way_there_and_back():
+    nic_delay, port_delay = np.arange(9) + 0.5, np.arange(9) * 3.0
+    run = simulate(STAR, [(3, 7, 1000, 0.0)], 10, nic_delay=nic_delay, port_delay=port_delay)
+    extra = (3.5 + 21.0) + (7.5 + 9.0) - 4.0
+    assert run.fct[0] == pytest.approx(alone_us(1000, [25]) + extra, abs=1e-3)
+
+
+def test_a_gigabyte_is_counted_to_the_byte():
+    """At 400 Gb/s, 50000 B per substep, for 21 ms."""
+    size, rate = 10**9, 50_000.0
+    run, steps = None, 0
+    for _ in range(3):
+        if run is None:
+            run = simulate(STAR, [(3, 7, size, 0.0)], 70, nic_rate=rate, port_rate=rate)
+        else:
+            run = go_on(STAR, run.state, run.params, ecn_off(run), 70)
+        steps += 7000
+        flows = run.state.flows
+        (slot,) = np.flatnonzero(np.asarray(flows.flow_id) == 0)
+        rest = int(flows.rest_high[slot]) * int(CHUNK) + int(flows.rest_low[slot])
+        assert rest == max(wire(size) - steps * int(rate), 0)
+        assert float(flows.rest_low[slot]) % 1 == 0
+    assert run.fct[0] == pytest.approx(alone_us(size, [400], 400), rel=1e-6)
+    assert imbalance(run.state) == (0.0, wire(size))
+
+
+def ecn_off(run):
+    n = run.params.net.port_rate.shape
+    return Ecn(
+        np.full(n, 1e9, np.float32), np.full(n, 2e9, np.float32), np.full(n, 0.01, np.float32)
+    )
+
+
+# --- sharing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sim", "near"), [(STAR, 1.0), (STAR_COARSE, 5.0)])
+def test_two_flows_share_a_port_equally(sim, near):
+    """Both last bytes find a queue of the other's size before them."""
+    size = 400_000
+    fct = simulate(sim, [(1, 0, size, 0.0), (2, 0, size, 0.0)], 10).fct
+    assert fct[0] == fct[1]
+    assert fct[0] == pytest.approx(alone_us(size, [25]) + wire(size) / LINE, abs=near)
+
+
+def test_a_shorter_flow_leaves_first():
+    a, b = 200_000, 500_000
+    fct = simulate(STAR, [(1, 0, a, 0.0), (2, 0, b, 0.0)], 10).fct
+    assert fct[0] == pytest.approx(alone_us(a, [25]) + wire(a) / LINE, abs=1)
+    assert fct[1] == pytest.approx(alone_us(b, [25]) + wire(a) / LINE, abs=1)
+
+
+def test_a_nic_serves_its_flows_round_robin():
+    """Three flows of one host to three others: shares of 1/3, then 1/2, then all."""
+    sizes = 100_000, 200_000, 400_000
+    fct = simulate(STAR, [(1, 2 + i, s, 0.0) for i, s in enumerate(sizes)], 10).fct
+    a, b, c = (wire(s) / LINE for s in sizes)
+    tail = alone_us(1000, [25]) - wire(1000) / LINE
+    np.testing.assert_allclose(fct[:3], np.array([3 * a, 2 * b + a, a + b + c]) + tail, atol=1)
+
+
+def test_a_slow_flow_leaves_the_rest_of_the_nic_to_others():
+    """One flow is held at a tenth of the line rate by a slow sender: max-min, not proportional."""
+    sim = STAR
+    run = simulate(sim, [(1, 2, 10**8, 0.0), (1, 3, 10**8, 0.0)], 10)
+    flows = run.state.flows
+    slow = np.asarray(flows.flow_id) == 0
+    transport = replace(flows.transport, rate=jnp.where(slow, LINE / 10, flows.transport.rate))
+    state = replace(run.state, flows=replace(flows, transport=transport))
+    after = go_on(sim, state, run.params, ecn_off(run), 10)
+    sent = after.stats.tx_bytes[:, [2, 3]].mean(0) / sim.interval_us
+    np.testing.assert_allclose(sent, [0.1 * LINE, 0.9 * LINE], rtol=1e-3)
+
+
+CROWD = [(1, 0, 300_000), (2, 0, 120_000), (3, 0, 5_000), (2, 4, 77_000), (1, 4, 9_123)]
+CROWD += [(5, 6, 1_000), (6, 5, 250_000), (5, 0, 50_001)]
+
+
+def test_the_order_of_simultaneous_flows_does_not_matter():
+    rows = [(*row, 12.5) for row in CROWD]
+    fct = simulate(STAR, rows, 10).fct[: len(rows)]
+    assert np.isfinite(fct).all()
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        again = simulate(STAR, [rows[i] for i in order], 10).fct[: len(rows)]
+        np.testing.assert_allclose(again, fct[order], rtol=1e-5)
+
+
+def test_hosts_of_a_star_are_alike():
+    """Other names for the hosts, the same bits, marks included."""
+    start = np.cumsum([0.0, 3.1, 0.2, 7.7, 1.3, 0.6, 9.0, 2.2])
+    name = np.array([4, 8, 1, 0, 7, 2, 5, 3, 6])
+    rows = [(*row, t) for row, t in zip(CROWD, start, strict=True)]
+    renamed = [(name[s], name[d], size, t) for s, d, size, t in rows]
+    a, b = (simulate(STAR, x, 20, ecn=(2, 50, 0.2)) for x in (rows, renamed))
+    assert np.asarray(a.stats.marked_bytes).sum() > 1e4, "there are marks"
+    np.testing.assert_array_equal(a.fct, b.fct)
+    np.testing.assert_array_equal(a.stats.queue_sq, b.stats.queue_sq[:, name])
+
+
+# --- slots ----------------------------------------------------------------------------------------
+
+
+def test_flows_wait_for_a_slot_and_their_time_counts_from_arrival():
+    """Twenty flows of one host, sixteen slots: in the end the NIC has sent them all."""
+    size, n = 50_000, 20
+    run = simulate(STAR, [(1, 0, size, 2.0)] * n, 10)
+    assert int(run.totals.deferred) == n - 16
+    assert int(run.totals.started) == n + 0
+    fct = np.sort(run.fct[:n])
+    first = 16 * wire(size) / LINE
+    tail = alone_us(1000, [25]) - wire(1000) / LINE
+    np.testing.assert_allclose(fct[:16], first + tail, atol=1.5)
+    # The last four get their slots at the first tick after that.
+    gap = fct[16:] - (n * wire(size) / LINE + tail)
+    assert (gap > tail - 1).all()
+    assert (gap < tail + 2 * STAR.tick_us).all()
+    waited = float(run.totals.deferred_us) / 4
+    assert waited == pytest.approx(fct[0], abs=STAR.tick_us)
+
+
+def test_a_used_slot_remembers_nothing():
+    """A packet between idle hosts, in a slot whose last flow had found a queue of 200 µs."""
+    rows = [(1, 0, 400_000, 0.0), *[(s, 0, 900_000, 0.0) for s in range(2, 8)]]
+    rows += [(1, 0, 100, 0.0)] * 9
+    late = [3000.0, 3002.0, 3005.0, 3017.5, 3021.0]
+    run = simulate(STAR, rows + [(7, 8, 1000, t) for t in late], 40)
+    assert int(run.totals.deferred) == 0
+    np.testing.assert_allclose(run.fct[16:21], alone_us(1000, [25]), atol=1e-3)
+
+
+def test_a_slot_used_while_its_last_queue_is_still_there():
+    """The same while that queue stands: 8 slots are busy, those free again crossed it."""
+    rows = [(1, 0, 1000, 30.0)] * 8 + [(s, 0, 10**6, 0.0) for s in range(2, 8)]
+    rows = sorted(rows, key=lambda row: row[3])
+    late = [500.0, 502.0, 505.0, 517.5, 521.0, 525.0, 530.0]
+    run = simulate(STAR, rows + [(1, 8, 1000, t) for t in late], 30)
+    assert int(run.totals.deferred) == 0
+    assert run.stats.queue[4:6, 0].min() > 1e6
+    np.testing.assert_allclose(run.fct[14:21], alone_us(1000, [25]), atol=1e-3)
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def test_counts_per_port():
+    rows = [(1, 0, 10**7, 0.0), (1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0), (2, 3, 50, 10**5)]
+    run = simulate(STAR, rows, 30)
+    for name, want in (("n_flows", 3), ("n_senders", 2)):
+        value = np.asarray(getattr(run.stats, name))
+        assert (value[:, 0] == want).all()
+        assert (value[:, 1:] == 0).all()
+    # Host 1 sends two flows at half the rate: 1 MB (and more) after 640 µs, host 2 after 320 µs.
+    big = np.asarray(run.stats.n_elephants)[:, 0]
+    np.testing.assert_array_equal(big[:8], [0, 0, 0, 1, 1, 1, 3, 3])
+    np.testing.assert_array_equal(run.stats.n_mice[:, 0], 3 - big)
+
+
+def test_queue_statistics_of_a_linear_queue():
+    """Two line rates into one: the queue grows by 3125 B every substep."""
+    run = simulate(STAR, [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0)], 10)
+    queue = LINE * (np.arange(1000) + 1).reshape(10, 100)
+    stats = jax.tree.map(lambda x: np.asarray(x)[:, 0], run.stats)
+    np.testing.assert_allclose(stats.queue, queue[:, -1], rtol=1e-3)
+    np.testing.assert_allclose(stats.queue_mean, queue.mean(1), rtol=1e-3)
+    np.testing.assert_allclose(stats.queue_sq, (queue**2).mean(1), rtol=2e-3)
+    np.testing.assert_allclose(stats.queue_max, queue[:, -1], rtol=1e-3)
+    np.testing.assert_allclose(stats.tx_bytes, 100 * LINE, rtol=1e-5)
+    np.testing.assert_allclose(stats.utilisation, 1, rtol=1e-5)
+
+
+def test_histogram_of_slowdowns():
+    run = simulate(STAR, [(*row, 12.5) for row in CROWD], 10)
+    size = np.array([row[2] for row in CROWD])
+    slowdown = run.fct[: len(CROWD)] / [ideal_us(s, [25]) for s in size]
+    histogram = np.asarray(run.totals.histogram)
+    np.testing.assert_array_equal(histogram.sum(1), run.totals.finished)
+    mice = np.sort(slowdown[size <= 100_000])
+    width = 1e4 ** (1 / histogram.shape[1])
+    for q in (0.2, 0.6, 1.0):
+        rank = int(np.ceil(q * len(mice))) - 1
+        got = histogram_quantile(histogram[0], q)
+        assert max(mice[rank], 1) / width <= got <= max(mice[rank], 1) * width
+    assert np.isnan(histogram_quantile(histogram[2], 0.5))
+
+
+# --- ACKs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sim", [STAR, STAR_PRIORITY], ids=["in the queues", "in a class apart"])
+def test_acks_load_the_way_back(sim):
+    """60 B for each packet of 1048 B, through the port back to the sender."""
+    run = simulate(sim, [(1, 0, 2_000_000, 0.0)], 10)
+    sent = np.asarray(run.stats.tx_bytes).sum(0)
+    assert sent[0] == pytest.approx(wire(2_000_000), rel=1e-5)
+    assert sent[1] == pytest.approx(2000 * 60, rel=1e-3)
+    assert (sent[2:] == 0).all()
+
+
+def reverse_congestion(sim):
+    """A packet from 1 to 0 while six hosts fill the port back to 1."""
+    rows = [(s, 1, 500_000, 0.0) for s in range(2, 8)] + [(1, 0, 1000, 150.25)]
+    run = simulate(sim, rows, 20)
+    return run.fct[6], run
+
+
+def test_acks_wait_in_the_queues_of_the_way_back():
+    fct, run = reverse_congestion(STAR)
+    # The packet meets no queue. Its ACK is at the switch some 3 µs later, where five line rates
+    # have piled up for 153 µs or so.
+    queue = 5 * LINE * 153
+    assert fct == pytest.approx(alone_us(1000, [25]) + queue / LINE, rel=0.02)
+    assert run.stats.queue_max[:, 1].max() > queue
+
+
+def test_acks_of_their_own_class_do_not_wait():
+    fct, _ = reverse_congestion(STAR_PRIORITY)
+    assert fct == pytest.approx(alone_us(1000, [25]), abs=1e-3)
+
+
+# --- marks ----------------------------------------------------------------------------------------
+
+
+def peak_run(kmin_kb):
+    """Two flows of 52.4 KB on the wire pile up to about that much."""
+    rows = [(1, 0, 50_000, 0.0), (2, 0, 50_000, 0.0)]
+    return simulate(STAR, rows, 10, ecn=(kmin_kb, kmin_kb + 1, 1.0))
+
+
+def test_marks_start_above_kmin():
+    peak = peak_run(1000).stats.queue_max.max()
+    assert peak == pytest.approx(wire(50_000), rel=0.03)
+    quiet = peak_run(peak / 1e3 + 0.1)
+    assert float(quiet.stats.marked_bytes.sum()) == 0
+    marked = peak_run(peak / 1e3 - 5)
+    assert float(marked.stats.marked_bytes.sum()) > 1000
+
+
+def test_without_marks_senders_stay_at_line_rate():
+    rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)]
+    run = simulate(STAR, rows, 10, ecn=(10_000, 20_000, 1.0))
+    busy = np.asarray(run.state.flows.stage) == fl.SENDING
+    assert busy.sum() == 3
+    assert (np.asarray(run.state.flows.transport.rate)[busy] == LINE).all()
+    run = simulate(STAR, rows, 10, ecn=(10, 20, 1.0))
+    rates = np.asarray(run.state.flows.transport.rate)[np.asarray(run.state.flows.stage) == 1]
+    assert (rates < LINE / 2).all()
+
+
+@pytest.mark.parametrize("start", [500.0, 503.4])
+def test_no_cnp_before_the_first_byte_has_crossed_the_queues(start):
+    """Into a queue of 2.6 MB that marks everything: the first CNP is back after 840 µs."""
+    rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)] + [(4, 0, 10**7, start)]
+    run = simulate(STAR, rows, 10, ecn=(1, 2, 1.0), transport=STEADY)
+    queue = 2 * LINE * start
+    due = start + queue / LINE + alone_us(1000, [25]) - wire(1000) / LINE
+    seen = []
+    for _ in range(10):
+        flows = run.state.flows
+        (slot,) = np.flatnonzero(np.asarray(flows.flow_id) == 3)
+        seen.append(bool(flows.transport.seen[slot]))
+        run = go_on(STAR, run.state, run.params, low_thresholds(run), 1)
+    del due
+    assert seen[0] is False
+
+
+def low_thresholds(run):
+    n = run.params.net.port_rate.shape
+    return Ecn(np.full(n, 1e3, np.float32), np.full(n, 2e3, np.float32), np.full(n, 1, np.float32))
