@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-DEFAULT_STEPS = 800_000
+DEFAULT_STEPS = 1_000_000
 """Environment steps of `train`: about five minutes of `websearch-v0` on two CPU cores."""
 
 

@@ -96,31 +96,41 @@ def start(sim):
 
 @dataclass
 class Run:
-    """State at the end, statistics of every interval `[T, P]`, parameters."""
+    """A simulation so far: its state, and the statistics of its last intervals `[T, P]`."""
 
+    sim: Simulator
     state: SimState
-    stats: Any
     params: SimParams
+    ecn: Ecn
+    stats: Any = None
+
+    def on(self, intervals):
+        """Go on for some intervals (`CHUNKS` at a time)."""
+        state, parts = self.state, []
+        for _ in range(math.ceil(intervals / CHUNKS)):
+            state, stats = program(self.sim)(state, self.params, self.ecn)
+            parts.append(stats)
+        stats = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        return replace(self, state=state, stats=stats)
 
     @property
     def fct(self):
+        """Completion times of the flow list, µs."""
         return np.asarray(self.state.fct_log, np.float64)
 
     @property
     def totals(self):
+        """Counters since the start."""
         return self.state.totals
 
     def dropped(self):
+        """Bytes dropped since the start."""
         return float(counter_bytes(self.totals.dropped))
 
-
-def go_on(sim, state, params, ecn, intervals):
-    """Simulate some more."""
-    parts = []
-    for _ in range(math.ceil(intervals / CHUNKS)):
-        state, stats = program(sim)(state, params, ecn)
-        parts.append(stats)
-    return Run(state, jax.tree.map(lambda *x: np.concatenate(x), *parts), params)
+    def slot(self, flow):
+        """Slot of a flow of the list that is in progress."""
+        (slot,) = np.flatnonzero(np.asarray(self.state.flows.flow_id) == flow)
+        return int(slot)
 
 
 def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
@@ -135,8 +145,7 @@ def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
     if transport is not None:
         params = replace(params, transport=jax.tree.map(real.type, transport))
     ecn = scaled_ecn(params.net, *ecn)
-    state = start(sim)(jax.random.key(seed), params)
-    return go_on(sim, state, params, ecn, intervals)
+    return Run(sim, start(sim)(jax.random.key(seed), params), params, ecn).on(intervals)
 
 
 def wire(payload):
@@ -226,7 +235,7 @@ def random_run(name, seed):
     """One millisecond of a random network."""
     sim = RANDOM[name]
     params, ecn = random_params(sim, np.random.default_rng(seed))
-    return go_on(sim, start(sim)(jax.random.key(seed), params), params, ecn, CHUNKS)
+    return Run(sim, start(sim)(jax.random.key(seed), params), params, ecn).on(CHUNKS)
 
 
 def balance(state):

@@ -9,26 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import (
-    OFF,
     SPINE,
     SPINE_COARSE,
     STAR,
     STAR_COARSE,
-    STAR_DROPS,
     STAR_PRIORITY,
     alone_us,
-    balance,
-    go_on,
     ideal_us,
     imbalance,
     simulate,
     wire,
 )
 
-from ecn_marl.sim import Ecn, Poisson, Schedule, Simulator, leaf_spine, star
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.metrics import histogram_quantile
-from ecn_marl.sim.traffic import CHUNK, Offer
+from ecn_marl.sim.traffic import CHUNK
 from ecn_marl.sim.transports import preset
 
 LINE = 3125.0
@@ -83,7 +78,7 @@ def test_a_slow_port_is_the_bottleneck():
     port_rate = np.full(9, LINE)
     port_rate[7] = 1250.0
     run = simulate(STAR, [(3, 7, 500_000, 0.0)], 10, port_rate=port_rate)
-    assert run.fct[0] == pytest.approx(alone_us(500_000, [10]) - 60 / 1250 + 60 / LINE, rel=1e-4)
+    assert run.fct[0] == pytest.approx(alone_us(500_000, [10]), abs=1.0)
     queue = wire(500_000) * (1 - 1250 / LINE)
     assert run.stats.queue_max[:, 7].max() == pytest.approx(queue, rel=0.01)
 
@@ -98,27 +93,15 @@ def test_delays_count_on_the_way_there_and_back():
 def test_a_gigabyte_is_counted_to_the_byte():
     """At 400 Gb/s, 50000 B per substep, for 21 ms."""
     size, rate = 10**9, 50_000.0
-    run, steps = None, 0
-    for _ in range(3):
-        if run is None:
-            run = simulate(STAR, [(3, 7, size, 0.0)], 70, nic_rate=rate, port_rate=rate)
-        else:
-            run = go_on(STAR, run.state, run.params, ecn_off(run), 70)
-        steps += 7000
-        flows = run.state.flows
-        (slot,) = np.flatnonzero(np.asarray(flows.flow_id) == 0)
+    run = simulate(STAR, [(3, 7, size, 0.0)], 10, nic_rate=rate, port_rate=rate)
+    for steps in range(2000, 23_000, 1000):
+        run = run.on(10)
+        flows, slot = run.state.flows, run.slot(0)
         rest = int(flows.rest_high[slot]) * int(CHUNK) + int(flows.rest_low[slot])
         assert rest == max(wire(size) - steps * int(rate), 0)
         assert float(flows.rest_low[slot]) % 1 == 0
     assert run.fct[0] == pytest.approx(alone_us(size, [400], 400), rel=1e-6)
     assert imbalance(run.state) == (0.0, wire(size))
-
-
-def ecn_off(run):
-    n = run.params.net.port_rate.shape
-    return Ecn(
-        np.full(n, 1e9, np.float32), np.full(n, 2e9, np.float32), np.full(n, 0.01, np.float32)
-    )
 
 
 # --- sharing --------------------------------------------------------------------------------------
@@ -157,7 +140,7 @@ def test_a_slow_flow_leaves_the_rest_of_the_nic_to_others():
     slow = np.asarray(flows.flow_id) == 0
     transport = replace(flows.transport, rate=jnp.where(slow, LINE / 10, flows.transport.rate))
     state = replace(run.state, flows=replace(flows, transport=transport))
-    after = go_on(sim, state, run.params, ecn_off(run), 10)
+    after = replace(run, state=state).on(10)
     sent = after.stats.tx_bytes[:, [2, 3]].mean(0) / sim.interval_us
     np.testing.assert_allclose(sent, [0.1 * LINE, 0.9 * LINE], rtol=1e-3)
 
@@ -210,17 +193,7 @@ def test_flows_wait_for_a_slot_and_their_time_counts_from_arrival():
 
 
 def test_a_used_slot_remembers_nothing():
-    """A packet between idle hosts, in a slot whose last flow had found a queue of 200 µs."""
-    rows = [(1, 0, 400_000, 0.0), *[(s, 0, 900_000, 0.0) for s in range(2, 8)]]
-    rows += [(1, 0, 100, 0.0)] * 9
-    late = [3000.0, 3002.0, 3005.0, 3017.5, 3021.0]
-    run = simulate(STAR, rows + [(7, 8, 1000, t) for t in late], 40)
-    assert int(run.totals.deferred) == 0
-    np.testing.assert_allclose(run.fct[16:21], alone_us(1000, [25]), atol=1e-3)
-
-
-def test_a_slot_used_while_its_last_queue_is_still_there():
-    """The same while that queue stands: 8 slots are busy, those free again crossed it."""
+    """Packets between idle hosts, in slots whose last flows crossed a queue that still stands."""
     rows = [(1, 0, 1000, 30.0)] * 8 + [(s, 0, 10**6, 0.0) for s in range(2, 8)]
     rows = sorted(rows, key=lambda row: row[3])
     late = [500.0, 502.0, 505.0, 517.5, 521.0, 525.0, 530.0]
@@ -304,8 +277,11 @@ def test_acks_wait_in_the_queues_of_the_way_back():
 
 
 def test_acks_of_their_own_class_do_not_wait():
-    fct, _ = reverse_congestion(STAR_PRIORITY)
-    assert fct == pytest.approx(alone_us(1000, [25]), abs=1e-3)
+    fct, run = reverse_congestion(STAR_PRIORITY)
+    assert run.stats.queue_max[:, 1].max() > 5 * LINE * 153
+    # Only the NIC is slower, by the ACKs that its host sends for a line rate of data.
+    nic = LINE * (1 - 60 / 1048)
+    assert fct == pytest.approx(alone_us(1000, [25]) + 1048 / nic - 1048 / LINE, abs=1e-3)
 
 
 # --- marks ----------------------------------------------------------------------------------------
@@ -318,7 +294,7 @@ def peak_run(kmin_kb):
 
 
 def test_marks_start_above_kmin():
-    peak = peak_run(1000).stats.queue_max.max()
+    peak = float(peak_run(1000).stats.queue_max.max())
     assert peak == pytest.approx(wire(50_000), rel=0.03)
     quiet = peak_run(peak / 1e3 + 0.1)
     assert float(quiet.stats.marked_bytes.sum()) == 0
@@ -339,21 +315,36 @@ def test_without_marks_senders_stay_at_line_rate():
 
 @pytest.mark.parametrize("start", [500.0, 503.4])
 def test_no_cnp_before_the_first_byte_has_crossed_the_queues(start):
-    """Into a queue of 2.6 MB that marks everything: the first CNP is back after 840 µs."""
+    """Into a queue that marks everything: the first CNP is back when a FIFO would have sent it."""
     rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)] + [(4, 0, 10**7, start)]
-    run = simulate(STAR, rows, 10, ecn=(1, 2, 1.0), transport=STEADY)
+    run = simulate(STAR, rows, 10, ecn=(1, 2, 1.0), transport=STEADY, buffer=1e9)
     queue = 2 * LINE * start
-    due = start + queue / LINE + alone_us(1000, [25]) - wire(1000) / LINE
-    seen = []
-    for _ in range(10):
-        flows = run.state.flows
-        (slot,) = np.flatnonzero(np.asarray(flows.flow_id) == 3)
-        seen.append(bool(flows.transport.seen[slot]))
-        run = go_on(STAR, run.state, run.params, low_thresholds(run), 1)
-    del due
-    assert seen[0] is False
+    assert 1010 < start + queue / LINE + alone_us(1000, [25]) < 1990
+    assert not has_seen_a_cnp(run, flow=3)
+    assert all(has_seen_a_cnp(run, flow) for flow in range(3))
+    assert has_seen_a_cnp(run.on(10), flow=3)
 
 
-def low_thresholds(run):
-    n = run.params.net.port_rate.shape
-    return Ecn(np.full(n, 1e3, np.float32), np.full(n, 2e3, np.float32), np.full(n, 1, np.float32))
+def has_seen_a_cnp(run, flow):
+    return bool(run.state.flows.transport.seen[run.slot(flow)])
+
+
+# --- what the constructor refuses -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dt_us": 0.0}, "dt_us = 0.0 is not allowed: expected a substep > 0 µs"),
+        ({"tick_steps": 0}, "tick_steps = 0 is not allowed: expected an integer from 1 to 32"),
+        ({"tick_steps": 50}, "tick_steps = 50 is not allowed"),
+        ({"interval_steps": 99}, "interval_steps = 99 is not allowed: expected a multiple of tick"),
+        ({"interval_steps": 0}, "interval_steps = 0 is not allowed"),
+        ({"slots": 0}, "slots = 0 is not allowed: expected an integer >= 1"),
+        ({"buffer_mib": 0.0}, "buffer_mib = 0.0 is not allowed: expected a buffer > 0 MiB"),
+        ({"buffer_mib": float("nan")}, "buffer_mib = nan is not allowed"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        replace(STAR, **options)
