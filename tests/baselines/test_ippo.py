@@ -53,6 +53,7 @@ def test_finds_the_best_action_of_every_agent(shared):
     assert np.mean([row["reward"] for row in result.metrics[-3:]]) > 0.95
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_and_seeds_at_once_as_one_by_one():
     algorithm = IPPO(ToyEnv(), SMALL)
 
@@ -80,6 +81,7 @@ def test_bad_settings_are_named(field, value):
         IPPOConfig(**{"envs": 2, "rollout": 2, "minibatches": 1, field: value})
 
 
+@pytest.mark.slow
 def test_solves_a_port_whose_best_setting_is_known():
     """Four hosts keep one port busy; the best of 24 settings is found by trying them all."""
     env = make(

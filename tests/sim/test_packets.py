@@ -129,6 +129,7 @@ def _classes(size: np.ndarray) -> dict[str, np.ndarray]:
     return {"mice": size <= 1e5, "medium": (size > 1e5) & (size <= 1e6), "elephants": size > 1e6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("profile", PRESETS)
 def test_leaf_spine_slowdown(profile, name):
@@ -141,6 +142,7 @@ def test_leaf_spine_slowdown(profile, name):
         assert p99 == pytest.approx(np.percentile(theirs, 99), rel=0.20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", PRESETS)
 def test_leaf_spine_ranks_settings(profile):
     """Settings whose packet means differ by more than the packets spread over seeds (2.8 %)."""
