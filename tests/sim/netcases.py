@@ -134,7 +134,7 @@ class Run:
 
 
 def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
-    """Run a flow list; `net` replaces fields of `NetParams`."""
+    """Run a flow list under `ecn` (KB, KB, 1; or `Ecn`); `net` replaces fields of `NetParams`."""
     params = sim.default_params(traffic=(schedule(flow_list(rows), sim.dt_us),))
     real = params.net.port_rate.dtype
     net = {
@@ -144,13 +144,20 @@ def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
     params = replace(params, net=replace(params.net, **net))
     if transport is not None:
         params = replace(params, transport=jax.tree.map(real.type, transport))
-    ecn = scaled_ecn(params.net, *ecn)
+    ecn = ecn if isinstance(ecn, Ecn) else scaled_ecn(params.net, *ecn)
     return Run(sim, start(sim)(jax.random.key(seed), params), params, ecn).on(intervals)
 
 
 def wire(payload):
     """Payload and 48 B for each packet of up to 1000 B."""
     return payload + 48 * math.ceil(payload / 1000)
+
+
+def kolmogorov(sample, cdf):
+    """Largest distance between the distribution of a sample and a continuous one."""
+    at = cdf(np.sort(sample))
+    n = len(at)
+    return max(np.abs(at - np.arange(n) / n).max(), np.abs(at - np.arange(1, n + 1) / n).max())
 
 
 def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):

@@ -13,7 +13,6 @@ from netcases import (
     SPINE_COARSE,
     STAR,
     STAR_COARSE,
-    STAR_PRIORITY,
     alone_us,
     ideal_us,
     imbalance,
@@ -21,16 +20,11 @@ from netcases import (
     wire,
 )
 
-from ecn_marl.sim import flows as fl
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.traffic import CHUNK
-from ecn_marl.sim.transports import preset
 
 LINE = 3125.0
 """25 Gb/s in bytes/µs."""
-
-STEADY = replace(preset("hpcc-paper"), min_rate=LINE)
-"""Senders whom no CNP slows down."""
 
 # --- a flow alone ---------------------------------------------------------------------------------
 
@@ -245,88 +239,6 @@ def test_histogram_of_slowdowns():
         got = histogram_quantile(histogram[0], q)
         assert max(mice[rank], 1) / width <= got <= max(mice[rank], 1) * width
     assert np.isnan(histogram_quantile(histogram[2], 0.5))
-
-
-# --- ACKs -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sim", [STAR, STAR_PRIORITY], ids=["in the queues", "in a class apart"])
-def test_acks_load_the_way_back(sim):
-    """60 B for each packet of 1048 B, through the port back to the sender."""
-    run = simulate(sim, [(1, 0, 2_000_000, 0.0)], 10)
-    sent = np.asarray(run.stats.tx_bytes).sum(0)
-    assert sent[0] == pytest.approx(wire(2_000_000), rel=1e-5)
-    assert sent[1] == pytest.approx(2000 * 60, rel=1e-3)
-    assert (sent[2:] == 0).all()
-
-
-def reverse_congestion(sim):
-    """A packet from 1 to 0 while six hosts fill the port back to 1."""
-    rows = [(s, 1, 500_000, 0.0) for s in range(2, 8)] + [(1, 0, 1000, 150.25)]
-    run = simulate(sim, rows, 20)
-    return run.fct[6], run
-
-
-def test_acks_wait_in_the_queues_of_the_way_back():
-    fct, run = reverse_congestion(STAR)
-    # The packet meets no queue. Its ACK is at the switch some 3 µs later, where five line rates
-    # have piled up for 153 µs or so.
-    queue = 5 * LINE * 153
-    assert fct == pytest.approx(alone_us(1000, [25]) + queue / LINE, rel=0.02)
-    assert run.stats.queue_max[:, 1].max() > queue
-
-
-def test_acks_of_their_own_class_do_not_wait():
-    fct, run = reverse_congestion(STAR_PRIORITY)
-    assert run.stats.queue_max[:, 1].max() > 5 * LINE * 153
-    # Only the NIC is slower, by the ACKs that its host sends for a line rate of data.
-    nic = LINE * (1 - 60 / 1048)
-    assert fct == pytest.approx(alone_us(1000, [25]) + 1048 / nic - 1048 / LINE, abs=1e-3)
-
-
-# --- marks ----------------------------------------------------------------------------------------
-
-
-def peak_run(kmin_kb):
-    """Two flows of 52.4 KB on the wire pile up to about that much."""
-    rows = [(1, 0, 50_000, 0.0), (2, 0, 50_000, 0.0)]
-    return simulate(STAR, rows, 10, ecn=(kmin_kb, kmin_kb + 1, 1.0))
-
-
-def test_marks_start_above_kmin():
-    peak = float(peak_run(1000).stats.queue_max.max())
-    assert peak == pytest.approx(wire(50_000), rel=0.03)
-    quiet = peak_run(peak / 1e3 + 0.1)
-    assert float(quiet.stats.marked_bytes.sum()) == 0
-    marked = peak_run(peak / 1e3 - 5)
-    assert float(marked.stats.marked_bytes.sum()) > 1000
-
-
-def test_without_marks_senders_stay_at_line_rate():
-    rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)]
-    run = simulate(STAR, rows, 10, ecn=(10_000, 20_000, 1.0))
-    busy = np.asarray(run.state.flows.stage) == fl.SENDING
-    assert busy.sum() == 3
-    assert (np.asarray(run.state.flows.transport.rate)[busy] == LINE).all()
-    run = simulate(STAR, rows, 10, ecn=(10, 20, 1.0))
-    rates = np.asarray(run.state.flows.transport.rate)[np.asarray(run.state.flows.stage) == 1]
-    assert (rates < LINE / 2).all()
-
-
-@pytest.mark.parametrize("start", [500.0, 503.4])
-def test_no_cnp_before_the_first_byte_has_crossed_the_queues(start):
-    """Into a queue that marks everything: the first CNP is back when a FIFO would have sent it."""
-    rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)] + [(4, 0, 10**7, start)]
-    run = simulate(STAR, rows, 10, ecn=(1, 2, 1.0), transport=STEADY, buffer=1e9)
-    queue = 2 * LINE * start
-    assert 1010 < start + queue / LINE + alone_us(1000, [25]) < 1990
-    assert not has_seen_a_cnp(run, flow=3)
-    assert all(has_seen_a_cnp(run, flow) for flow in range(3))
-    assert has_seen_a_cnp(run.on(10), flow=3)
-
-
-def has_seen_a_cnp(run, flow):
-    return bool(run.state.flows.transport.seen[run.slot(flow)])
 
 
 # --- what the constructor refuses -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Traffic: size tables, arrival processes, incasts, schedules, and the random bits behind them."""
+"""Traffic: size tables, arrival processes, incasts, schedules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from netcases import kolmogorov, wire
 
-from ecn_marl.sim.random import hash_bits, to_unit, uniform, xorshift
+from ecn_marl.sim.random import uniform
 from ecn_marl.sim.traffic import (
     CHUNK,
     TABLES,
@@ -32,53 +33,6 @@ from ecn_marl.sim.traffic import (
 )
 
 NIC = np.array([3125.0, 3125.0, 12500.0, 6250.0], np.float32)
-
-
-def kolmogorov(sample, cdf):
-    """Largest distance between the distribution of a sample and a continuous one."""
-    at = cdf(np.sort(sample))
-    n = len(at)
-    return max(np.abs(at - np.arange(n) / n).max(), np.abs(at - np.arange(1, n + 1) / n).max())
-
-
-# --- random bits ----------------------------------------------------------------------------------
-
-
-def test_uniform_is_uniform_on_every_lane():
-    n = 20_000
-    draws = [np.asarray(uniform(jnp.uint32(7), jnp.arange(n), lane)) for lane in range(4)]
-    for u in draws:
-        assert (u > 0).all()
-        assert (u < 1).all()
-        assert kolmogorov(u, lambda x: x) < 1.95 / math.sqrt(n)
-        assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4 / math.sqrt(n)
-    off = np.corrcoef(draws) - np.eye(4)
-    assert np.abs(off).max() < 4 / math.sqrt(n)
-    other = np.asarray(uniform(jnp.uint32(8), jnp.arange(n), 0))
-    assert abs(np.corrcoef(draws[0], other)[0, 1]) < 4 / math.sqrt(n)
-
-
-def test_unit_interval_is_open():
-    ends = np.asarray(to_unit(jnp.array([0, 2**32 - 1], jnp.uint32)))
-    assert 0 < ends[0] < 1e-7
-    assert 1 - 1e-7 < ends[1] < 1
-
-
-def test_every_output_bit_is_fair():
-    bits = np.asarray(hash_bits(jnp.uint32(3), jnp.arange(20_000), 1))
-    ones = [(bits >> k & 1).mean() for k in range(32)]
-    np.testing.assert_allclose(ones, 0.5, atol=4 * 0.5 / math.sqrt(20_000))
-
-
-def test_xorshift_follows_marsaglia():
-    """32-bit xorshift with the shifts 13, 17, 5 of the paper, in Python integers."""
-    state, want = jnp.uint32(2463534242), 2463534242
-    for _ in range(100):
-        want ^= want << 13 & 0xFFFFFFFF
-        want ^= want >> 17
-        want ^= want << 5 & 0xFFFFFFFF
-        state = xorshift(state)
-        assert int(state) == want
 
 
 # --- size tables ----------------------------------------------------------------------------------
@@ -120,12 +74,10 @@ def test_sampled_sizes_follow_the_table(name):
     grid = np.unique(np.concatenate([size, (size[1:] + size[:-1]) / 2]))
     grid = np.floor(grid[grid > 1])
     share = np.searchsorted(got, grid, side="right") / n
-    # A whole number of bytes: x or less is below x + 1 before rounding. A size may stand in a table
-    # twice, with all the mass between two probabilities.
-    low, high = (np.interp(grid, size, cdf), np.interp(grid + 1, size, cdf))
+    # Sizes are rounded down: x or less is below x + 1 before.
     near = 1.95 / math.sqrt(n)
-    assert (share > low - near).all()
-    assert (share < np.maximum(low, high) + near).all()
+    assert (share > np.interp(grid, size, cdf) - near).all()
+    assert (share < np.interp(grid + 1, size, cdf) + near).all()
 
 
 @given(st.floats(0.0, 1.0, exclude_max=True))
@@ -160,11 +112,6 @@ def test_bad_tables(size, cdf, message):
 
 
 # --- wire bytes -----------------------------------------------------------------------------------
-
-
-def wire(payload: int) -> int:
-    """Payload and 48 B for each packet of up to 1000 B."""
-    return payload + 48 * math.ceil(payload / 1000)
 
 
 def test_whole_packets_have_one_header_each():
