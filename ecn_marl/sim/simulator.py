@@ -9,6 +9,7 @@ Everything is a pure function of `(state, params, ecn)`; a `Simulator` only hold
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.queues import Ecn, exact_add, look_up, pfc, segment_sum
 from ecn_marl.sim.state import (
@@ -29,10 +31,10 @@ from ecn_marl.sim.state import (
     SimState,
     Totals,
 )
-from ecn_marl.sim.substep import Tick, advance_clocks, forward, mark, send
+from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
 from ecn_marl.sim.topology import GBPS, KB, MIB, Topology
-from ecn_marl.sim.traffic import CHUNK, Offer, wire_bytes
-from ecn_marl.sim.transports import Dcqcn
+from ecn_marl.sim.traffic import CHUNK, PAYLOAD, Offer, wire_bytes
+from ecn_marl.sim.transports import Dcqcn, Transport
 
 __all__ = ["Ecn", "PortStats", "SimParams", "SimState", "Simulator", "scaled_ecn"]
 
@@ -61,11 +63,13 @@ class Simulator:
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         count_senders: whether `PortStats.n_senders` counts distinct senders (else it is 0).
         buffer_mib: default shared buffer of each switch, MiB.
+        memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
+            to it, and counted.
     """
 
     topology: Topology
     traffic: tuple[Any, ...]
-    transport: Dcqcn = field(default_factory=Dcqcn)
+    transport: Transport = field(default_factory=Dcqcn)
     dt_us: float = 1.0
     tick_steps: int = 5
     interval_steps: int = 100
@@ -76,6 +80,7 @@ class Simulator:
     ack_priority: bool = False
     count_senders: bool = True
     buffer_mib: float = 32.0
+    memory_us: float = 256.0
 
     def __post_init__(self) -> None:
         """Check sizes and clocks."""
@@ -106,6 +111,11 @@ class Simulator:
     def coarse(self) -> int:
         """Substeps per bit of the far part of the feedback delay line."""
         return self.tick_steps * max(1, 20 // self.tick_steps)
+
+    @property
+    def memory(self) -> int:
+        """Substeps of feedback history."""
+        return math.ceil(self.memory_us / self.dt_us)
 
     def default_params(self, **traffic: Any) -> SimParams:
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
@@ -142,6 +152,7 @@ class Simulator:
             edge=np.array(t.edge, np.int32),
             routes=t.routes,
             n_paths=t.n_paths,
+            base_rtt=real.type(_base_rtt(t)),
         )
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
         params = SimParams(net, self.transport.default_params(), sources)
@@ -166,6 +177,7 @@ class Simulator:
             pool=jnp.zeros((2, t.n_ports), real),
             ack_rate=ports,
             nic_acks=jnp.zeros((t.n_hosts,), real),
+            echo=fb.empty_echo(self.transport.needs, self.slots, t.n_ports, self.memory, real),
             level=jnp.asarray(params.net.nic_rate, real),
             queue=ports,
             paused=jnp.zeros((links,), bool),
@@ -185,7 +197,7 @@ class Simulator:
                 deferred=none,
                 deferred_us=zero,
                 pauses=none,
-                late_cnps=none,
+                late_feedback=none,
             ),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
         )
@@ -225,7 +237,6 @@ class Simulator:
             sent=sums.sent + express * self.tick_us,
             paused=sums.paused + state.paused[self.topology.n_hosts :] * self.tick_us,
         )
-        freeze = self._blocked(state) if self.pfc else None
         nothing = jnp.zeros((2,), state.queue.dtype)
 
         def one(carry: Any, _: None) -> tuple[Any, None]:
@@ -234,8 +245,8 @@ class Simulator:
         carry: Any = (state, sums, nothing)
         (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
         flows, totals = state.flows, state.totals
-        if freeze is not None:
-            held = jnp.where(freeze & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
+        if self.pfc:
+            held = jnp.where(tick.line.held & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
             flows = replace(flows, tail=flows.tail + held)
         flows, totals, log = fl.finish(flows, totals, state.step, self.dt_us, state.fct_log)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, bounds)
@@ -296,9 +307,15 @@ class Simulator:
             deferred=t.deferred + late.sum().astype(jnp.int32),
             deferred_us=t.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
         )
-        transport = self.transport.start(flows.transport, params.transport, new, line)
+        transport = self.transport.start(
+            flows.transport, params.transport, new, line, params.net.base_rtt
+        )
         return replace(
-            state, flows=replace(flows, transport=transport), traffic=traffic, totals=totals
+            state,
+            flows=replace(flows, transport=transport),
+            echo=fb.restart(state.echo, new),
+            traffic=traffic,
+            totals=totals,
         )
 
     def _prepare(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
@@ -332,15 +349,28 @@ class Simulator:
         express = state.ack_rate if self.ack_priority else jnp.zeros_like(state.ack_rate)
         open_nic, open_port = ~state.paused[:n_hosts], ~state.paused[n_hosts:]
         links = fl.ingress_links(flows, n_hosts, self.topology.level_bounds)
-        late_cnps = jnp.sum((far > 31) & (flows.stage == fl.SENDING)).astype(jnp.int32)
-        totals = state.totals
-        totals = replace(totals, late_cnps=totals.late_cnps + late_cnps)
+        needs = self.transport.needs
+        late = (far > 31) if fb.CNP in needs else jnp.zeros_like(flows.stage, bool)
+        if needs - {fb.CNP, fb.PROBE}:
+            late = late | (delay >= self.memory)
+        n_late = jnp.sum(late & (flows.stage == fl.SENDING)).astype(jnp.int32)
+        totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
+        hops = self._global_hops(flows)
+        rates = jnp.append(net.port_rate, jnp.inf) if fb.TELEMETRY in needs else None
+        line = fb.Line(
+            delay=jnp.minimum(delay, self.memory - 1) if needs - {fb.CNP} else delay,
+            far=jnp.clip(far, 0, 31),
+            back_wait=back_wait,
+            held=self._blocked(state, hops),
+            hops=hops,
+            hop_rate=None if rates is None else rates[hops],
+            packet=net.packet_bytes,
+        )
         tick = Tick(
             host_capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0) * open_nic,
             port_capacity=jnp.maximum(net.port_rate - express, 0.0) * self.dt_us * open_port,
             ack_bytes=(state.ack_rate - express) * self.dt_us,
-            delay=delay,
-            far=jnp.clip(far, 0, 31),
+            line=line,
             accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
             transport=params.transport,
             ecn=ecn,
@@ -353,11 +383,27 @@ class Simulator:
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
         dt = self.dt_us
-        sent = send(state.flows, state.level, tick, self.transport, dt)
+        senders = state.flows.transport
+        rate, window = self.transport.rate(senders), self.transport.window(senders)
+        room = None if window is None else self._room(window, state.echo, tick)
+        sent = send(state.flows, state.level, tick, rate, room, dt)
         flows, moved = forward(sent.flows, state.pool, sent.give, tick, self.topology.level_bounds)
-        flows, cnp = mark(flows, moved, tick)
+        seen = fb.Observed(
+            flows=flows,
+            give=sent.give,
+            rate=rate,
+            dropped=moved.dropped,
+            out=moved.out,
+            log_survival=moved.log_survival,
+            wait=moved.wait,
+            queue=moved.queue,
+            sent=moved.sent,
+        )
+        echo, flows, heard = fb.listen(
+            state.echo, seen, tick.line, state.step, self.transport.needs, dt
+        )
         flows = advance_clocks(flows, moved, sent, dt)
-        senders = self.transport.update(flows.transport, tick.transport, cnp, sent.give, dt)
+        senders = self.transport.update(senders, tick.transport, heard, dt)
         queue = moved.queue
         sums = PortSums(
             queue=sums.queue + queue,
@@ -371,16 +417,22 @@ class Simulator:
             state,
             step=state.step + 1,
             flows=replace(flows, transport=senders),
+            echo=echo,
             pool=moved.pool,
             level=sent.level,
             queue=queue,
         )
-        return state, sums, gone + jnp.stack([moved.released, moved.dropped])
+        return state, sums, gone + jnp.stack([moved.released, moved.dropped.sum()])
 
-    def _blocked(self, state: SimState) -> Array:
+    def _room(self, window: Array, echo: fb.Echo, tick: Tick) -> Array:
+        """Wire bytes each flow may still send: a window is closed by the packet that fills it."""
+        packets = jnp.maximum(jnp.ceil(window / PAYLOAD - 1e-3), 1.0)
+        return packets * tick.line.packet - echo.unacked
+
+    def _blocked(self, state: SimState, hops: Array) -> Array:
         """Flows whose way leads through a paused port: their last byte does not move."""
         stop = jnp.append(state.paused[self.topology.n_hosts :], False)
-        return (stop[self._global_hops(state.flows)] & (state.flows.backlog > 0)).any(0)
+        return (stop[hops] & (state.flows.backlog > 0)).any(0)
 
     def _global_hops(self, flows: Flows) -> Array:
         """Port of every flow at every level, `P` for none, `[L, F]`."""
@@ -458,6 +510,23 @@ class Simulator:
             )
             counts.append(seen.reshape(high - low, n_hosts).sum(1))
         return jnp.concatenate(counts).astype(flows.backlog.dtype)
+
+
+def _base_rtt(topology: Topology) -> float:
+    """Longest round trip of a full packet through empty queues, µs, ACKs without size.
+
+    Propagation both ways and a store-and-forward time of 1000 B at every hop, NIC included, as the
+    HPCC simulator computes the base RTT that its windows are sized for.
+    """
+    t = topology
+    delay = np.append([p.delay_us for p in t.ports], 0.0)
+    stored = np.append([PAYLOAD / (p.gbps * GBPS) for p in t.ports], 0.0)
+    nic_delay, nic_rate = np.array(t.nic_delay_us), np.array(t.nic_gbps) * GBPS
+    way = (2.0 * delay + stored)[t.routes].sum(-1).max(-1)
+    first = 2.0 * nic_delay + PAYLOAD / nic_rate
+    edge = np.array(t.edge)
+    from_edge = np.array([first[edge == e].max(initial=0.0) for e in range(way.shape[0])])
+    return float((way + from_edge[:, None]).max())
 
 
 def scaled_ecn(

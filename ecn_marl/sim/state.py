@@ -33,6 +33,8 @@ class NetParams:
         edge: edge switch of every host, `[H]`.
         routes: ports of every path, `[E, H, K, L]`, see `Topology`.
         n_paths: number of equal-cost paths, `[E, H]`.
+        base_rtt: longest round-trip time of a packet through empty queues, µs; windows are sized
+            for it.
     """
 
     port_rate: Leaf
@@ -49,6 +51,7 @@ class NetParams:
     edge: Leaf
     routes: Leaf
     n_paths: Leaf
+    base_rtt: Leaf
 
 
 @struct.dataclass
@@ -144,7 +147,8 @@ class Totals:
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
         deferred_us: sum of the time they waited, µs.
         pauses: PFC pauses sent.
-        late_cnps: CNPs whose delay went beyond the delay line and was cut to its length.
+        late_feedback: times (ticks of a flow) that a feedback delay went beyond what is kept of the
+            past and was cut to that.
     """
 
     offered: tuple[Leaf, Leaf]
@@ -157,7 +161,7 @@ class Totals:
     deferred: Leaf
     deferred_us: Leaf
     pauses: Leaf
-    late_cnps: Leaf
+    late_feedback: Leaf
 
 
 @struct.dataclass
@@ -172,6 +176,7 @@ class SimState:
             `[2, P]`.
         ack_rate: ACK arrivals at each port, bytes/µs, `[P]`.
         nic_acks: ACKs each host sends, bytes/µs, `[H]`.
+        echo: feedback under way, see `feedback.Echo`.
         level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
         queue: backlog of each port, bytes, `[P]`.
         paused: directed links paused by PFC (NICs first, then ports), `[H + P]`.
@@ -187,6 +192,7 @@ class SimState:
     pool: Leaf
     ack_rate: Leaf
     nic_acks: Leaf
+    echo: Any
     level: Leaf
     queue: Leaf
     paused: Leaf

@@ -1,7 +1,7 @@
-"""One substep: senders fill the network, queues move bytes, marks travel back.
+"""One substep: senders fill the network, queues move bytes, clocks advance.
 
-The order within a substep is that of a byte: NIC (round robin), every level of queues, marking, the
-delay line of the CNPs, the rate machines. Fluid that finds empty queues crosses all levels at once;
+The order within a substep is that of a byte: NIC (round robin), every level of queues, the feedback
+(`feedback`), the senders' machines. Fluid that finds empty queues crosses all levels at once;
 propagation delay is in the feedback delay and in the completion time instead.
 """
 
@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.queues import Ecn, look_up, serve_level, shift_register_or, water_level
-from ecn_marl.sim.random import to_unit, xorshift
+from ecn_marl.sim.feedback import Line
+from ecn_marl.sim.queues import Ecn, look_up, serve_level, water_level
 from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import CHUNK
-from ecn_marl.sim.transports import Dcqcn
 
 LAST_BYTE = 0.5
 """A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
@@ -32,8 +31,7 @@ class Tick(NamedTuple):
         host_capacity: bytes/µs each host may send, 0 while paused, `[H]`.
         port_capacity: bytes each port may send per substep, 0 while paused, `[P]`.
         ack_bytes: ACK bytes that join each port's queue per substep, `[P]`.
-        delay: feedback delay of each flow, substeps, `[F]`.
-        far: position of a new mark in the far part of the delay line, `[F]`.
+        line: feedback delays.
         accept: whether bytes may enter each level, `[L, F]`.
         transport: constants of the senders.
         ecn: thresholds, `[P]`.
@@ -43,8 +41,7 @@ class Tick(NamedTuple):
     host_capacity: Float[Array, " hosts"]
     port_capacity: Float[Array, " ports"]
     ack_bytes: Float[Array, " ports"]
-    delay: Int[Array, " flows"]
-    far: Int[Array, " flows"]
+    line: Line
     accept: Bool[Array, "levels flows"]
     transport: Any
     ecn: Ecn
@@ -62,9 +59,14 @@ class Sent(NamedTuple):
 
 
 def send(
-    flows: Flows, level: Float[Array, " hosts"], tick: Tick, transport: Dcqcn, dt: float
+    flows: Flows,
+    level: Float[Array, " hosts"],
+    tick: Tick,
+    rate: Float[Array, " flows"],
+    room: Float[Array, " flows"] | None,
+    dt: float,
 ) -> Sent:
-    """Let every flow send, at most its rate and its share of the NIC.
+    """Let every flow send, at most its rate, its window and its share of the NIC.
 
     A flow that starts or ends within the substep asks only for what it can send in it, so what it
     leaves goes to the others.
@@ -73,7 +75,8 @@ def send(
         flows: slots.
         level: NIC levels of the last substep, bytes/µs, `[H]`.
         tick: constants of the tick.
-        transport: the senders.
+        rate: rate that each sender allows, bytes/µs, `[F]`.
+        room: bytes that each window still allows, `[F]`; None without windows.
         dt: substep, µs.
 
     Returns:
@@ -81,8 +84,9 @@ def send(
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
     active = (flows.stage == fl.SENDING) & (flows.start_in < dt)
-    rate = transport.rate(flows.transport)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
+    if room is not None:
+        demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
     level = water_level(demand, flows.src, tick.host_capacity, level)
     mine = look_up(jnp.stack([level, level], -1), flows.src)[:, 0]
@@ -111,7 +115,7 @@ class Moved(NamedTuple):
         wait: forward queueing delay at the end of the substep, µs, `[F]`.
         pool: ACKs and released data left in the queues, `[2, P]`.
         released: bytes of released flows that left.
-        dropped: bytes dropped, of all flows.
+        dropped: bytes of each flow that were dropped, `[F]`.
         queue: backlog of each port, bytes, `[P]`.
         sent: bytes sent by each port, `[P]`.
         mark: marking probability of each port, `[P]`.
@@ -122,7 +126,7 @@ class Moved(NamedTuple):
     wait: Float[Array, " flows"]
     pool: Float[Array, "2 ports"]
     released: Float[Array, ""]
-    dropped: Float[Array, ""]
+    dropped: Float[Array, " flows"]
     queue: Float[Array, " ports"]
     sent: Float[Array, " ports"]
     mark: Float[Array, " ports"]
@@ -182,44 +186,11 @@ def forward(
         wait=wait,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
         released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
-        dropped=dropped.sum(),
+        dropped=dropped,
         queue=jnp.concatenate([s.queue for s in levels]),
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
     )
-
-
-def mark(flows: Flows, moved: Moved, tick: Tick) -> tuple[Flows, Bool[Array, " flows"]]:
-    """Toss the marking coins and move the delay line of the CNPs.
-
-    Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
-    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
-    crossed the queues it found.
-
-    Args:
-        flows: slots.
-        moved: what the queues delivered.
-        tick: constants of the tick.
-
-    Returns:
-        Slots, and whether a CNP reaches each sender in this substep, `[F]`.
-    """
-    total = flows.partial + moved.out
-    packets = jnp.floor(total / tick.net.packet_bytes)
-    coin = xorshift(flows.coin)
-    clear = jnp.exp(-packets * moved.log_survival)
-    hit = (to_unit(coin) > clear) & (flows.gate <= 0)
-    near = tick.delay < 32
-    marks = shift_register_or(flows.marks, hit & near, tick.delay)
-    late = shift_register_or(flows.late_marks, hit & ~near, tick.far)
-    cnp = (marks & 1) == 1
-    return replace(
-        flows,
-        partial=total - packets * tick.net.packet_bytes,
-        coin=coin,
-        marks=marks >> 1,
-        late_marks=late,
-    ), cnp
 
 
 def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports import Dcqcn, parse_transport, preset
 from ecn_marl.sim.transports.dcqcn import PRESETS
 
@@ -111,7 +112,8 @@ def machine(transport, dt, params, cnps, sent):
     state = transport.start(state, params, jnp.ones(FLOWS, bool), jnp.asarray(LINES))
 
     def step(state, now):
-        state = transport.update(state, params, *now, dt)
+        cnp, sent = now
+        state = transport.update(state, params, Feedback(sent=sent, cnp=cnp), dt)
         return state, (transport.rate(state), state.target, state.alpha)
 
     return jax.lax.scan(step, state, (cnps, sent))[1]
@@ -249,9 +251,10 @@ def test_slots_start_afresh():
     """A new flow in a used slot remembers nothing; its neighbours go on."""
     transport, params = Dcqcn.of("mellanox"), preset("mellanox")
     state = transport.start(transport.init(3), params, jnp.ones(3, bool), jnp.full(3, 3125.0))
-    update = jax.jit(transport.update, static_argnums=4)
+    update = jax.jit(transport.update, static_argnums=3)
     for _ in range(30):
-        state = update(state, params, jnp.ones(3, bool), jnp.full(3, 2000.0), 1.0)
+        heard = Feedback(sent=jnp.full(3, 2000.0), cnp=jnp.ones(3, bool))
+        state = update(state, params, heard, 1.0)
     assert (np.asarray(state.rate) < 3000).all()
     new = jnp.array([False, True, False])
     again = transport.start(state, params, new, jnp.full(3, 12500.0))

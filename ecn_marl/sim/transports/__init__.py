@@ -1,19 +1,16 @@
-"""Senders: one file per congestion control, all behind the same four functions.
-
-A transport is a frozen dataclass with `default_params()`, `init(slots)`, `start(state, params, new,
-line)`, `rate(state)` and `update(state, params, cnp, sent, dt)`.
-"""
+"""Senders: one file per congestion control, all behind `base.Transport`."""
 
 from __future__ import annotations
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.transports.base import Transport
 from ecn_marl.sim.transports.dcqcn import Dcqcn, DcqcnParams, DcqcnState, preset
 
-__all__ = ["Dcqcn", "DcqcnParams", "DcqcnState", "parse_transport", "preset"]
+__all__ = ["Dcqcn", "DcqcnParams", "DcqcnState", "Transport", "parse_transport", "preset"]
 
 
-def parse_transport(text: str) -> Dcqcn:
-    """Build senders from their short form `dcqcn:PRESET`.
+def parse_transport(text: str) -> Transport:
+    """Build senders from their short form `KIND:PRESET`.
 
     Raises:
         ValueError: unknown transport or preset.
@@ -23,4 +20,6 @@ def parse_transport(text: str) -> Dcqcn:
         raise unknown_name("transport", kind, ["dcqcn"])
     if not name:
         raise bad_value("transport", text, "dcqcn:PRESET, e.g. dcqcn:hpcc-paper")
+    if name.endswith("-vwin"):
+        return Dcqcn.of(name.removesuffix("-vwin"), windowed=True)
     return Dcqcn.of(name)

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
-
-MBPS = 0.125
-"""Bytes per microsecond in one Mb/s."""
+from ecn_marl.sim.feedback import ACKS, CNP, Feedback
+from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
 
 
 @struct.dataclass
@@ -93,6 +92,10 @@ PRESETS: dict[str, DcqcnParams] = {
 }
 
 
+ZERO_OK = ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps")
+"""Constants that may be 0."""
+
+
 def preset(name: str, **overrides: float) -> DcqcnParams:
     """Constants of a named preset, some of them replaced.
 
@@ -103,21 +106,16 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     Raises:
         ValueError: unknown preset or field, or a value out of range.
     """
-    if name not in PRESETS:
-        raise unknown_name("DCQCN preset", name, PRESETS)
-    fields = DcqcnParams.__dataclass_fields__
-    for field, value in overrides.items():
-        if field not in fields:
-            raise unknown_name("DCQCN constant", field, fields)
-        zero_ok = field in ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps")
-        if not (value >= 0 if zero_ok else value > 0):
-            raise bad_value(field, value, "a number >= 0" if zero_ok else "a number > 0")
-    return replace(PRESETS[name], **overrides)
+    made: DcqcnParams = with_overrides("DCQCN", PRESETS, name, overrides, ZERO_OK)
+    return made
 
 
 @struct.dataclass
 class DcqcnState:
-    """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs."""
+    """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs, `bdp` in bytes.
+
+    `bdp` is the window at line rate (rate times the network's longest base RTT).
+    """
 
     rate: Leaf
     target: Leaf
@@ -132,6 +130,7 @@ class DcqcnState:
     seen: Leaf
     cnp_decrease: Leaf
     cnp_alpha: Leaf
+    bdp: Leaf
 
 
 @dataclass(frozen=True)
@@ -141,27 +140,53 @@ class Dcqcn:
     Attributes:
         name: preset that `default_params` returns.
         byte_counter: whether a byte counter is simulated (static, it costs time).
+        windowed: whether a flow may have no more on the way than a window that follows its rate,
+            one bandwidth-delay product at line rate (HPCC simulator, `HAS_WIN` and `VAR_WIN`).
+        overrides: constants that differ from the preset, as sorted pairs.
     """
+
+    kind: ClassVar[str] = "dcqcn"
+    header: ClassVar[float] = 0.0
 
     name: str = "hpcc-paper"
     byte_counter: bool = False
+    windowed: bool = False
+    overrides: Overrides = ()
 
     @staticmethod
-    def of(name: str, params: DcqcnParams | None = None) -> Dcqcn:
-        """Senders for a preset (`byte_counter` follows from it, or from `params` if given)."""
-        constants = preset(name) if params is None else params
-        return Dcqcn(name, bool(math.isfinite(float(constants.byte_counter))))
+    def of(
+        name: str,
+        params: DcqcnParams | None = None,
+        *,
+        windowed: bool = False,
+        **overrides: float,
+    ) -> Dcqcn:
+        """Senders for a preset (`byte_counter` follows from it, or from `params` if given).
+
+        Raises:
+            ValueError: unknown preset or constant, or a value out of range.
+        """
+        constants = preset(name, **overrides) if params is None else params
+        counter = bool(math.isfinite(float(constants.byte_counter)))
+        return Dcqcn(name, counter, windowed, tuple(sorted(overrides.items())))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Single marks; acknowledgements too if there is a window."""
+        return frozenset((CNP, ACKS) if self.windowed else (CNP,))
 
     def default_params(self) -> DcqcnParams:
-        """Constants of the named preset."""
-        return preset(self.name)
+        """Constants of the named preset, overrides applied."""
+        return preset(self.name, **dict(self.overrides))
 
     def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32) -> DcqcnState:
         """State of `slots` idle flows."""
         zero = jnp.zeros((slots,), dtype)
         stage = jnp.zeros((slots,), jnp.int32)
         no = jnp.zeros((slots,), bool)
-        return DcqcnState(zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no)
+        return DcqcnState(
+            zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no, zero
+        )
 
     def start(
         self,
@@ -169,11 +194,12 @@ class Dcqcn:
         params: DcqcnParams,
         new: Bool[Array, " flows"],
         line: Float[Array, " flows"],
+        base_rtt: Float[Array, ""] | float = 0.0,
     ) -> DcqcnState:
-        """Start flows at line rate in the slots `new`; `line` is the NIC rate, bytes/µs."""
+        """Start flows at line rate in the slots `new`, see `Transport.start`."""
 
         def put(value: Array | float, old: Array) -> Array:
-            return jnp.where(new, value, old).astype(old.dtype)
+            return put_new(new, value, old)
 
         return DcqcnState(
             rate=put(line, state.rate),
@@ -189,32 +215,23 @@ class Dcqcn:
             seen=put(False, state.seen),
             cnp_decrease=put(False, state.cnp_decrease),
             cnp_alpha=put(False, state.cnp_alpha),
+            bdp=put(line * base_rtt, state.bdp),
         )
 
     def rate(self, state: DcqcnState) -> Float[Array, " flows"]:
         """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
         return state.rate
 
+    def window(self, state: DcqcnState) -> Float[Array, " flows"] | None:
+        """A bandwidth-delay product, scaled with the rate; None without windows."""
+        return state.bdp * state.rate / state.line if self.windowed else None
+
     def update(
-        self,
-        state: DcqcnState,
-        params: DcqcnParams,
-        cnp: Bool[Array, " flows"],
-        sent: Float[Array, " flows"],
-        dt: float,
+        self, state: DcqcnState, params: DcqcnParams, heard: Feedback, dt: float
     ) -> DcqcnState:
-        """Advance all rate machines by one substep.
-
-        Args:
-            state: rate machines.
-            params: constants.
-            cnp: whether a CNP reached the sender in this substep, `[F]`.
-            sent: bytes sent in this substep, `[F]`.
-            dt: substep, µs.
-
-        Returns:
-            The new state.
-        """
+        """Advance all rate machines by one substep, see `Transport.update`."""
+        cnp, sent = heard.cnp, heard.sent
+        assert cnp is not None
         eps = 1e-3 * dt
         first = cnp & ~state.seen
         seen = state.seen | cnp

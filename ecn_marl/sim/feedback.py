@@ -1,0 +1,328 @@
+"""What reaches the senders: marks, acknowledgements, round-trip times, in-network telemetry.
+
+A transport says which signals it needs; the others are neither computed nor stored.
+
+* `CNP`: single sampled marks, in a shift register per flow (one bit per substep).
+* `ACKS`: packets and marked packets acknowledged, one ACK per packet.
+* `PROBE`: the round-trip time of one packet per round trip, the one sent when the last came back.
+* `TELEMETRY`: queue and bytes sent of every port on the way, as the ACK brings them (HPCC's INT).
+* `FIELD`: marking probability and own rate one feedback delay ago (the fluid models' signals).
+
+All but the first read a history of the last `depth` substeps: an ACK that arrives now left the last
+queue one return delay (propagation, ACK queues) ago.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.queues import shift_register_or
+from ecn_marl.sim.random import to_unit, xorshift
+from ecn_marl.sim.state import Flows
+
+CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
+"""Signals a transport can ask for."""
+
+MARK_UNIT = 256.0
+"""Marked packets are counted in 1/256, so that a count that wraps around stays exact."""
+
+
+class Feedback(NamedTuple):
+    """What reaches every sender in one substep, leaves `[F]`; None where it was not asked for.
+
+    Attributes:
+        sent: wire bytes sent in this substep.
+        running: flows that have data left to send.
+        cnp: whether a CNP arrives.
+        acked: packets acknowledged.
+        marked: of these, packets that were marked (expected number, given that any was).
+        returned: whether the probe of a round trip came back.
+        rtt: round-trip time of the last probe, µs.
+        base_rtt: round-trip time of a packet through empty queues, µs.
+        hop_queue: queue of each port on the way, bytes, `[L, F]`.
+        hop_sent: bytes sent by each port so far, modulo 2^32, uint32, `[L, F]`.
+        hop_rate: rate of each port on the way, bytes/µs, `inf` for none, `[L, F]`.
+        mark: marking probability of the way, one feedback delay ago.
+        past_rate: own rate, one feedback delay ago, bytes/µs.
+    """
+
+    sent: Float[Array, " flows"]
+    running: Bool[Array, " flows"] | None = None
+    cnp: Bool[Array, " flows"] | None = None
+    acked: Float[Array, " flows"] | None = None
+    marked: Float[Array, " flows"] | None = None
+    returned: Bool[Array, " flows"] | None = None
+    rtt: Float[Array, " flows"] | None = None
+    base_rtt: Float[Array, " flows"] | None = None
+    hop_queue: Float[Array, "levels flows"] | None = None
+    hop_sent: Any = None
+    hop_rate: Float[Array, "levels flows"] | None = None
+    mark: Float[Array, " flows"] | None = None
+    past_rate: Float[Array, " flows"] | None = None
+
+
+@struct.dataclass
+class Echo:
+    """State of the feedback; leaves are None unless a transport needs them. `D` rows of history.
+
+    Attributes:
+        unacked: wire bytes sent and not acknowledged, `[F]`.
+        arrived: packets and 1/256 marked packets delivered so far, modulo 2^32, `[2, F]`.
+        acked: the same, acknowledged, `[2, F]`.
+        arrived_log: history of `arrived`, `[D, 2, F]`.
+        probe_left: µs until the probe is back, `[F]`.
+        probe_rtt: round-trip time of the probe under way, µs, `[F]`.
+        rtt: that of the last one that came back, µs, `[F]`.
+        port_sent: bytes sent by each port, modulo 2^32, and the rest below a byte, `[P]` each.
+        queue_log: history of the queues, bytes, `[D, P]`.
+        sent_log: history of `port_sent`, `[D, P]`.
+        field_log: history of path marking probability and rate, `[D, 2, F]`.
+    """
+
+    unacked: Leaf = None
+    arrived: Leaf = None
+    acked: Leaf = None
+    arrived_log: Leaf = None
+    probe_left: Leaf = None
+    probe_rtt: Leaf = None
+    rtt: Leaf = None
+    port_sent: Leaf = None
+    queue_log: Leaf = None
+    sent_log: Leaf = None
+    field_log: Leaf = None
+
+
+class Observed(NamedTuple):
+    """What one substep of queues gives the feedback to work on.
+
+    Attributes:
+        flows: slots, after the substep.
+        give: bytes each flow sent, `[F]`.
+        rate: rate each flow asked for, bytes/µs, `[F]`.
+        dropped: bytes of each flow that were dropped, `[F]`.
+        out: bytes delivered, `[F]`.
+        log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
+        wait: forward queueing delay, µs, `[F]`.
+        queue: backlog of each port, bytes, `[P]`.
+        sent: bytes sent by each port, `[P]`.
+    """
+
+    flows: Flows
+    give: Float[Array, " flows"]
+    rate: Float[Array, " flows"]
+    dropped: Float[Array, " flows"]
+    out: Float[Array, " flows"]
+    log_survival: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    queue: Float[Array, " ports"]
+    sent: Float[Array, " ports"]
+
+
+class Line(NamedTuple):
+    """How far away the senders are, for the length of a tick.
+
+    Attributes:
+        delay: feedback delay of each flow, substeps, `[F]`.
+        far: position of a new mark in the far part of the CNPs' delay line, `[F]`.
+        back_wait: queueing delay of the ACKs, µs, `[F]`.
+        held: flows stopped by a pause, `[F]`.
+        hops: global port at each level, `P` for none, `[L, F]`.
+        hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;
+            None without telemetry.
+        packet: wire bytes of a packet.
+    """
+
+    delay: Int[Array, " flows"]
+    far: Int[Array, " flows"]
+    back_wait: Float[Array, " flows"]
+    held: Bool[Array, " flows"]
+    hops: Int[Array, "levels flows"]
+    hop_rate: Float[Array, "levels flows"] | None
+    packet: Float[Array, ""]
+
+
+def empty_echo(needs: frozenset[str], slots: int, ports: int, depth: int, real: Any) -> Echo:
+    """Feedback state of an empty network for the signals in `needs`."""
+    zero, whole = jnp.zeros((slots,), real), jnp.zeros((2, slots), jnp.int32)
+    echo = Echo()
+    if ACKS in needs:
+        log = jnp.zeros((depth, 2, slots), jnp.int32)
+        echo = replace(echo, unacked=zero, arrived=whole, acked=whole, arrived_log=log)
+    if PROBE in needs:
+        echo = replace(echo, probe_left=zero, probe_rtt=zero, rtt=zero)
+    if TELEMETRY in needs:
+        echo = replace(
+            echo,
+            port_sent=(jnp.zeros((ports,), jnp.uint32), jnp.zeros((ports,), real)),
+            queue_log=jnp.zeros((depth, ports), real),
+            sent_log=jnp.zeros((depth, ports), jnp.uint32),
+        )
+    if FIELD in needs:
+        echo = replace(echo, field_log=jnp.zeros((depth, 2, slots), real))
+    return echo
+
+
+def restart(echo: Echo, new: Bool[Array, " flows"]) -> Echo:
+    """Forget the former flow of the slots `new`; packet counts run on."""
+    if echo.unacked is not None:
+        echo = replace(
+            echo,
+            unacked=jnp.where(new, 0.0, echo.unacked),
+            acked=jnp.where(new, echo.arrived, echo.acked),
+        )
+    if echo.probe_left is not None:
+        echo = replace(
+            echo,
+            probe_left=jnp.where(new, -1.0, echo.probe_left),
+            probe_rtt=jnp.where(new, 0.0, echo.probe_rtt),
+            rtt=jnp.where(new, 0.0, echo.rtt),
+        )
+    return echo
+
+
+def listen(
+    echo: Echo, seen: Observed, line: Line, step: Int[Array, ""], needs: frozenset[str], dt: float
+) -> tuple[Echo, Flows, Feedback]:
+    """Take in one substep, and read what arrives at the senders in it.
+
+    Args:
+        echo: state of the feedback.
+        seen: what the queues did.
+        line: delays.
+        step: substep (integer clock).
+        needs: signals asked for (static).
+        dt: substep, µs.
+
+    Returns:
+        New state, slots with advanced coins, and the signals.
+    """
+    flows = seen.flows
+    running = (flows.stage == fl.SENDING) & (flows.start_in < 0)
+    heard = Feedback(sent=seen.give, running=running, base_rtt=flows.rtt)
+    if CNP in needs or ACKS in needs:
+        flows, packets, hit, clear = _toss(flows, seen, line)
+        if CNP in needs:
+            flows, cnp = _ring(flows, hit, line)
+            heard = heard._replace(cnp=cnp)
+        if ACKS in needs:
+            echo, acked, marked = _acknowledge(echo, seen, line, step, packets, hit, clear)
+            heard = heard._replace(acked=acked, marked=marked)
+    if PROBE in needs:
+        echo, returned = _probe(echo, seen, line, running, dt)
+        heard = heard._replace(returned=returned, rtt=echo.rtt)
+    if TELEMETRY in needs:
+        echo, queue, sent = _telemetry(echo, seen, line, step)
+        heard = heard._replace(hop_queue=queue, hop_sent=sent, hop_rate=line.hop_rate)
+    if FIELD in needs:
+        echo, mark, rate = _field(echo, seen, line, step)
+        heard = heard._replace(mark=mark, past_rate=rate)
+    return echo, flows, heard
+
+
+def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
+    """Whole packets delivered in this substep, and whether any of them is marked.
+
+    Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
+    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
+    crossed the queues it found.
+    """
+    total = flows.partial + seen.out
+    packets = jnp.floor(total / line.packet)
+    coin = xorshift(flows.coin)
+    clear = jnp.exp(-packets * seen.log_survival)
+    hit = (to_unit(coin) > clear) & (flows.gate <= 0)
+    flows = replace(flows, partial=total - packets * line.packet, coin=coin)
+    return flows, packets, hit, clear
+
+
+def _ring(flows: Flows, hit: Array, line: Line) -> tuple[Flows, Array]:
+    """Move the delay line of the CNPs by one substep."""
+    near = line.delay < 32
+    marks = shift_register_or(flows.marks, hit & near, line.delay)
+    late = shift_register_or(flows.late_marks, hit & ~near, line.far)
+    return replace(flows, marks=marks >> 1, late_marks=late), (marks & 1) == 1
+
+
+def _acknowledge(
+    echo: Echo,
+    seen: Observed,
+    line: Line,
+    step: Array,
+    packets: Array,
+    hit: Array,
+    clear: Array,
+) -> tuple[Echo, Array, Array]:
+    """Count packets at the receiver, and read the count that the ACKs bring now.
+
+    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls.
+    """
+    marks = jnp.where(hit, packets * (1 - jnp.exp(-seen.log_survival)) / (1 - clear + 1e-9), 0.0)
+    marks = jnp.clip(jnp.round(marks * MARK_UNIT), 0, packets * MARK_UNIT)
+    arrived = echo.arrived + jnp.stack([packets, marks]).astype(jnp.int32)
+    log = _write(echo.arrived_log, arrived, step)
+    row = (step - line.delay) % log.shape[0]
+    slot = jnp.arange(arrived.shape[1])
+    then = log[row, :, slot].T
+    news = jnp.maximum(then - echo.acked, 0)
+    back, marked = news.astype(seen.give.dtype)
+    unacked = jnp.maximum(echo.unacked + seen.give - seen.dropped - back * line.packet, 0.0)
+    echo = replace(echo, arrived=arrived, acked=echo.acked + news, arrived_log=log, unacked=unacked)
+    return echo, back, marked / MARK_UNIT
+
+
+def _probe(echo: Echo, seen: Observed, line: Line, running: Array, dt: float) -> tuple[Echo, Array]:
+    """Time one packet per round trip; the next is sent when the last has come back.
+
+    Its round trip is known when it is sent: every queue lets it through when the bytes ahead of it
+    have left. A pause holds it up.
+    """
+    left = jnp.where(line.held, echo.probe_left, echo.probe_left - dt)
+    under_way = echo.probe_rtt > 0
+    returned = under_way & (left <= 0)
+    rtt = jnp.where(returned, echo.probe_rtt, echo.rtt)
+    trip = seen.wait + seen.flows.rtt + line.back_wait
+    launch = running & (seen.give > 0) & (returned | ~under_way)
+    # A probe is sent when its predecessor came back, within the substep.
+    rest = jnp.where(returned, jnp.maximum(left, -dt), 0.0)
+    return replace(
+        echo,
+        probe_left=jnp.where(launch, trip + rest, left),
+        probe_rtt=jnp.where(launch, trip, jnp.where(returned, 0.0, echo.probe_rtt)),
+        rtt=rtt,
+    ), returned
+
+
+def _telemetry(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, Array, Array]:
+    """Queues and counters of the ports on the way, as they were when the ACKed packet left."""
+    count, rest = echo.port_sent
+    rest = rest + seen.sent
+    whole = jnp.floor(rest)
+    count = count + whole.astype(jnp.uint32)
+    queues, counts = _write(echo.queue_log, seen.queue, step), _write(echo.sent_log, count, step)
+    row = (step - line.delay) % queues.shape[0]
+    port = jnp.minimum(line.hops, seen.queue.shape[0] - 1)
+    here = line.hops < seen.queue.shape[0]
+    echo = replace(echo, port_sent=(count, rest - whole), queue_log=queues, sent_log=counts)
+    return echo, jnp.where(here, queues[row, port], 0.0), counts[row, port]
+
+
+def _field(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, Array, Array]:
+    """Marking probability and rate one feedback delay ago; none before the flow's first mark."""
+    mark = 1.0 - jnp.exp(-seen.log_survival)
+    log = _write(echo.field_log, jnp.stack([mark, seen.rate]), step)
+    then = log[(step - line.delay) % log.shape[0], :, jnp.arange(mark.shape[0])]
+    young = step - seen.flows.start_step < line.delay
+    past = jnp.where(young, jnp.stack([jnp.zeros_like(mark), seen.rate]), then.T)
+    return replace(echo, field_log=log), past[0], past[1]
+
+
+def _write(log: Array, row: Array, step: Array) -> Array:
+    """Put a row into a history."""
+    return log.at[step % log.shape[0]].set(row)

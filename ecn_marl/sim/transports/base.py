@@ -1,0 +1,106 @@
+"""What all senders have in common: the interface, named presets, overridden constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.feedback import Feedback
+
+MBPS = 0.125
+"""Bytes per microsecond in one Mb/s."""
+
+Overrides = tuple[tuple[str, float], ...]
+"""Constants that differ from a preset, as sorted pairs (so that senders stay hashable)."""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Senders under one congestion control: a frozen dataclass and a state with a leaf per flow.
+
+    `needs` names the signals of `feedback` that `update` reads; `header` is what its packets carry
+    beyond the usual header, bytes.
+    """
+
+    kind: ClassVar[str]
+    header: ClassVar[float]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Signals that `update` reads."""
+
+    def default_params(self) -> Any:
+        """Constants: a pytree of scalars, traced."""
+
+    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32) -> Any:
+        """State of `slots` idle flows."""
+
+    def start(
+        self,
+        state: Any,
+        params: Any,
+        new: Bool[Array, " flows"],
+        line: Float[Array, " flows"],
+        base_rtt: Float[Array, ""] | float,
+    ) -> Any:
+        """Start flows in the slots `new`.
+
+        Args:
+            state: senders.
+            params: constants.
+            new: slots that get a new flow, `[F]`.
+            line: rate of their NICs, bytes/µs, `[F]`.
+            base_rtt: longest round-trip time of the network without queues, µs.
+        """
+
+    def rate(self, state: Any) -> Float[Array, " flows"]:
+        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+
+    def window(self, state: Any) -> Float[Array, " flows"] | None:
+        """Payload bytes each flow may have on the way, `[F]`; None if it has no window."""
+
+    def update(self, state: Any, params: Any, heard: Feedback, dt: float) -> Any:
+        """Advance all senders by one substep of `dt` µs, on what reaches them in it."""
+
+
+def with_overrides(
+    kind: str,
+    presets: Mapping[str, Any],
+    name: str,
+    overrides: Mapping[str, float],
+    zero_ok: tuple[str, ...] = (),
+) -> Any:
+    """Constants of a named preset, some of them replaced.
+
+    Args:
+        kind: congestion control, for messages.
+        presets: constants by name.
+        name: which.
+        overrides: fields and their values, in the units of the constants.
+        zero_ok: fields that may be 0; all others must be larger.
+
+    Raises:
+        ValueError: unknown preset or field, or a value out of range.
+    """
+    if name not in presets:
+        raise unknown_name(f"{kind} preset", name, presets)
+    fields = type(presets[name]).__dataclass_fields__
+    for field, value in overrides.items():
+        if field not in fields:
+            raise unknown_name(f"{kind} constant", field, fields)
+        fine = value >= 0 if field in zero_ok else value > 0
+        if not fine:
+            allowed = "a number >= 0" if field in zero_ok else "a number > 0"
+            raise bad_value(field, value, allowed)
+    return replace(presets[name], **overrides)
+
+
+def put_new(new: Bool[Array, " flows"], value: Array | float, old: Array) -> Array:
+    """`value` in the slots `new`, `old` elsewhere, in the type of `old`."""
+    return jnp.where(new, value, old).astype(old.dtype)
