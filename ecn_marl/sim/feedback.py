@@ -3,7 +3,7 @@
 A transport says which signals it needs; the others are neither computed nor stored.
 
 * `CNP`: single sampled marks, in a shift register per flow (one bit per substep).
-* `ACKS`: packets and marked packets acknowledged, one ACK per packet.
+* `ACKS`: packets, marked packets and lost bytes that the sender learns of, one ACK per packet.
 * `PROBE`: the round-trip time of one packet per round trip, the one sent when the last came back.
 * `TELEMETRY`: queue and bytes sent of every port on the way, as the ACK brings them (HPCC's INT).
 * `FIELD`: marking probability and own rate one feedback delay ago (the fluid models' signals).
@@ -23,9 +23,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.queues import shift_register_or
+from ecn_marl.sim.queues import segment_sum, shift_register_or
 from ecn_marl.sim.random import to_unit, xorshift
 from ecn_marl.sim.state import Flows
+from ecn_marl.sim.traffic import PAYLOAD
 
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
 """Signals a transport can ask for."""
@@ -43,9 +44,11 @@ class Feedback(NamedTuple):
         cnp: whether a CNP arrives.
         acked: packets acknowledged.
         marked: of these, packets that were marked (expected number, given that any was).
+        lost: bytes that the sender learns were dropped.
         returned: whether the probe of a round trip came back.
         rtt: round-trip time of the last probe, µs.
         base_rtt: round-trip time of a packet through empty queues, µs.
+        n_hops: queues on the way.
         hop_queue: queue of each port on the way, bytes, `[L, F]`.
         hop_sent: bytes sent by each port so far, modulo 2^32, uint32, `[L, F]`.
         hop_rate: rate of each port on the way, bytes/µs, `inf` for none, `[L, F]`.
@@ -58,9 +61,11 @@ class Feedback(NamedTuple):
     cnp: Bool[Array, " flows"] | None = None
     acked: Float[Array, " flows"] | None = None
     marked: Float[Array, " flows"] | None = None
+    lost: Float[Array, " flows"] | None = None
     returned: Bool[Array, " flows"] | None = None
     rtt: Float[Array, " flows"] | None = None
     base_rtt: Float[Array, " flows"] | None = None
+    n_hops: Float[Array, " flows"] | None = None
     hop_queue: Float[Array, "levels flows"] | None = None
     hop_sent: Any = None
     hop_rate: Float[Array, "levels flows"] | None = None
@@ -73,10 +78,12 @@ class Echo:
     """State of the feedback; leaves are None unless a transport needs them. `D` rows of history.
 
     Attributes:
-        unacked: wire bytes sent and not acknowledged, `[F]`.
-        arrived: packets and 1/256 marked packets delivered so far, modulo 2^32, `[2, F]`.
-        acked: the same, acknowledged, `[2, F]`.
-        arrived_log: history of `arrived`, `[D, 2, F]`.
+        unacked: packets sent (or begun), not acknowledged and not known to be lost, `[F]`.
+        filled: bytes sent of the packet in progress, a full packet if there is none, `[F]`.
+        arrived: packets delivered, 1/256 marked packets and bytes lost so far, modulo 2^32,
+            `[3, F]`.
+        acked: the same, as far as the sender knows, `[3, F]`.
+        arrived_log: history of `arrived`, `[D, 3, F]`.
         probe_left: µs until the probe is back, `[F]`.
         probe_rtt: round-trip time of the probe under way, µs, `[F]`.
         rtt: that of the last one that came back, µs, `[F]`.
@@ -87,6 +94,7 @@ class Echo:
     """
 
     unacked: Leaf = None
+    filled: Leaf = None
     arrived: Leaf = None
     acked: Leaf = None
     arrived_log: Leaf = None
@@ -136,6 +144,7 @@ class Line(NamedTuple):
         hops: global port at each level, `P` for none, `[L, F]`.
         hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;
             None without telemetry.
+        port_rate: rate of every port, bytes/µs, `[P]`.
         packet: wire bytes of a packet.
     """
 
@@ -145,15 +154,16 @@ class Line(NamedTuple):
     held: Bool[Array, " flows"]
     hops: Int[Array, "levels flows"]
     hop_rate: Float[Array, "levels flows"] | None
+    port_rate: Float[Array, " ports"]
     packet: Float[Array, ""]
 
 
 def empty_echo(needs: frozenset[str], slots: int, ports: int, depth: int, real: Any) -> Echo:
     """Feedback state of an empty network for the signals in `needs`."""
-    zero, whole = jnp.zeros((slots,), real), jnp.zeros((2, slots), jnp.int32)
-    echo = Echo()
+    zero, whole = jnp.zeros((slots,), real), jnp.zeros((3, slots), jnp.int32)
+    echo = Echo(filled=zero if needs & {ACKS, PROBE} else None)
     if ACKS in needs:
-        log = jnp.zeros((depth, 2, slots), jnp.int32)
+        log = jnp.zeros((depth, 3, slots), jnp.int32)
         echo = replace(echo, unacked=zero, arrived=whole, acked=whole, arrived_log=log)
     if PROBE in needs:
         echo = replace(echo, probe_left=zero, probe_rtt=zero, rtt=zero)
@@ -169,8 +179,10 @@ def empty_echo(needs: frozenset[str], slots: int, ports: int, depth: int, real: 
     return echo
 
 
-def restart(echo: Echo, new: Bool[Array, " flows"]) -> Echo:
+def restart(echo: Echo, new: Bool[Array, " flows"], packet: Float[Array, ""]) -> Echo:
     """Forget the former flow of the slots `new`; packet counts run on."""
+    if echo.filled is not None:
+        echo = replace(echo, filled=jnp.where(new, packet, echo.filled))
     if echo.unacked is not None:
         echo = replace(
             echo,
@@ -204,18 +216,26 @@ def listen(
         New state, slots with advanced coins, and the signals.
     """
     flows = seen.flows
-    running = (flows.stage == fl.SENDING) & (flows.start_in < 0)
-    heard = Feedback(sent=seen.give, running=running, base_rtt=flows.rtt)
+    running = (flows.stage == fl.SENDING) & (flows.start_in < dt)
+    n_hops = (line.hops < seen.queue.shape[0]).sum(0).astype(seen.give.dtype)
+    heard = Feedback(sent=seen.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
+    begun, begins = jnp.zeros_like(seen.give), None
+    if needs & {ACKS, PROBE}:
+        begins = line.packet - echo.filled
+        begun = jnp.maximum(jnp.ceil((seen.give - begins) / line.packet - 1e-3), 0.0)
+        echo = replace(echo, filled=echo.filled + seen.give - begun * line.packet)
     if CNP in needs or ACKS in needs:
         flows, packets, hit, clear = _toss(flows, seen, line)
         if CNP in needs:
             flows, cnp = _ring(flows, hit, line)
             heard = heard._replace(cnp=cnp)
         if ACKS in needs:
-            echo, acked, marked = _acknowledge(echo, seen, line, step, packets, hit, clear)
-            heard = heard._replace(acked=acked, marked=marked)
+            marks = _marked(packets, hit, clear, seen)
+            echo, news = _acknowledge(echo, seen, line, step, jnp.stack([packets, marks]), begun)
+            acked, marked, lost = news.astype(seen.give.dtype)
+            heard = heard._replace(acked=acked, marked=marked / MARK_UNIT, lost=lost)
     if PROBE in needs:
-        echo, returned = _probe(echo, seen, line, running, dt)
+        echo, returned = _probe(echo, seen, line, running, begins, dt)
         heard = heard._replace(returned=returned, rtt=echo.rtt)
     if TELEMETRY in needs:
         echo, queue, sent = _telemetry(echo, seen, line, step)
@@ -229,12 +249,13 @@ def listen(
 def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
     """Whole packets delivered in this substep, and whether any of them is marked.
 
-    Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
-    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
-    crossed the queues it found.
+    A packet counts when its first byte arrives: paced senders emit it at the start of the time that
+    its bytes take here. Marks fall on whole packets: a flow at 1 % of the line rate has a packet to
+    mark only every so many substeps, however full the queue is. No mark can be seen before a flow's
+    first byte has crossed the queues it found.
     """
     total = flows.partial + seen.out
-    packets = jnp.floor(total / line.packet)
+    packets = jnp.floor(total / line.packet + 1e-3)
     coin = xorshift(flows.coin)
     clear = jnp.exp(-packets * seen.log_survival)
     hit = (to_unit(coin) > clear) & (flows.gate <= 0)
@@ -250,53 +271,79 @@ def _ring(flows: Flows, hit: Array, line: Line) -> tuple[Flows, Array]:
     return replace(flows, marks=marks >> 1, late_marks=late), (marks & 1) == 1
 
 
+def _marked(packets: Array, hit: Array, clear: Array, seen: Observed) -> Array:
+    """Expected number of marked packets, in `1 / MARK_UNIT`, given whether any is marked."""
+    share = (1.0 - jnp.exp(-seen.log_survival)) / (1.0 - clear + 1e-9)
+    marks = jnp.where(hit, packets * share, 0.0)
+    return jnp.clip(jnp.round(marks * MARK_UNIT), 0, packets * MARK_UNIT)
+
+
 def _acknowledge(
-    echo: Echo,
-    seen: Observed,
-    line: Line,
-    step: Array,
-    packets: Array,
-    hit: Array,
-    clear: Array,
-) -> tuple[Echo, Array, Array]:
-    """Count packets at the receiver, and read the count that the ACKs bring now.
+    echo: Echo, seen: Observed, line: Line, step: Array, came: Array, begun: Array
+) -> tuple[Echo, Array]:
+    """Count packets at the receiver, and read the counts that the ACKs bring now, `[3, F]`.
 
     A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls.
     """
-    marks = jnp.where(hit, packets * (1 - jnp.exp(-seen.log_survival)) / (1 - clear + 1e-9), 0.0)
-    marks = jnp.clip(jnp.round(marks * MARK_UNIT), 0, packets * MARK_UNIT)
-    arrived = echo.arrived + jnp.stack([packets, marks]).astype(jnp.int32)
+    came = jnp.concatenate([came, jnp.round(seen.dropped)[None]]).astype(jnp.int32)
+    arrived = echo.arrived + came
     log = _write(echo.arrived_log, arrived, step)
     row = (step - line.delay) % log.shape[0]
-    slot = jnp.arange(arrived.shape[1])
-    then = log[row, :, slot].T
+    then = log[row, :, jnp.arange(arrived.shape[1])].T
     news = jnp.maximum(then - echo.acked, 0)
-    back, marked = news.astype(seen.give.dtype)
-    unacked = jnp.maximum(echo.unacked + seen.give - seen.dropped - back * line.packet, 0.0)
-    echo = replace(echo, arrived=arrived, acked=echo.acked + news, arrived_log=log, unacked=unacked)
-    return echo, back, marked / MARK_UNIT
+    unacked = echo.unacked + begun - news[0] - seen.dropped / line.packet
+    echo = replace(
+        echo,
+        arrived=arrived,
+        acked=echo.acked + news,
+        arrived_log=log,
+        unacked=jnp.maximum(unacked, 0.0),
+    )
+    return echo, news
 
 
-def _probe(echo: Echo, seen: Observed, line: Line, running: Array, dt: float) -> tuple[Echo, Array]:
-    """Time one packet per round trip; the next is sent when the last has come back.
+def _probe(
+    echo: Echo, seen: Observed, line: Line, running: Array, begins: Array, dt: float
+) -> tuple[Echo, Array]:
+    """Time one packet per round trip: the next is the first to leave after the last came back.
 
     Its round trip is known when it is sent: every queue lets it through when the bytes ahead of it
-    have left. A pause holds it up.
+    have left. A pause holds it up. `begins` is how many bytes are sent before the next packet is.
     """
     left = jnp.where(line.held, echo.probe_left, echo.probe_left - dt)
     under_way = echo.probe_rtt > 0
     returned = under_way & (left <= 0)
     rtt = jnp.where(returned, echo.probe_rtt, echo.rtt)
-    trip = seen.wait + seen.flows.rtt + line.back_wait
-    launch = running & (seen.give > 0) & (returned | ~under_way)
-    # A probe is sent when its predecessor came back, within the substep.
-    rest = jnp.where(returned, jnp.maximum(left, -dt), 0.0)
+    # When, within the substep, the first packet leaves after the last probe is back.
+    pace = jnp.maximum(seen.give / dt, 1e-6)
+    first, spacing = begins / pace, line.packet / pace
+    back = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)
+    at = first + jnp.ceil(jnp.maximum(back - first, 0.0) / spacing) * spacing
+    begin = jnp.clip(seen.flows.start_in, 0.0, dt)
+    at = begin + at * (1.0 - begin / dt)
+    before = seen.flows.wait
+    trip = before + (seen.wait - before) * (at / dt) + seen.flows.rtt + line.back_wait
+    launch = running & (at < dt) & (returned | ~under_way)
+    trip = trip + _turn(launch & (echo.rtt <= 0) & ~under_way, seen, line)
     return replace(
         echo,
-        probe_left=jnp.where(launch, trip + rest, left),
+        probe_left=jnp.where(launch, trip + at - dt, left),
         probe_rtt=jnp.where(launch, trip, jnp.where(returned, 0.0, echo.probe_rtt)),
         rtt=rtt,
     ), returned
+
+
+def _turn(first: Array, seen: Observed, line: Line) -> Array:
+    """Wait of a flow's first packet for those that start at the same moment, µs, `[F]`.
+
+    N senders that start together put N packets in front of the same port at once, which serves them
+    in random order. Fluid has no such packets, and N equal senders would stay equal for ever.
+    """
+    last, n = line.hops[-1], seen.queue.shape[0]
+    others = segment_sum(first.astype(seen.give.dtype), last, n)
+    rank = to_unit(seen.flows.coin) * jnp.maximum(jnp.append(others, 0.0)[last] - 1.0, 0.0)
+    wait = jnp.round(rank) * line.packet / jnp.append(line.port_rate, jnp.inf)[last]
+    return jnp.where(first, wait, 0.0)
 
 
 def _telemetry(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, Array, Array]:
@@ -321,6 +368,15 @@ def _field(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, A
     young = step - seen.flows.start_step < line.delay
     past = jnp.where(young, jnp.stack([jnp.zeros_like(mark), seen.rate]), then.T)
     return replace(echo, field_log=log), past[0], past[1]
+
+
+def room(echo: Echo, window: Float[Array, " flows"], packet: Float[Array, ""]) -> Array:
+    """Wire bytes each flow may still send under its window (payload bytes), `[F]`.
+
+    A packet may begin while less than the window is on the way; once begun, it is sent whole.
+    """
+    packets = jnp.maximum(jnp.ceil(window / PAYLOAD - 1e-3), 1.0)
+    return jnp.maximum(packets - echo.unacked, 0.0) * packet + (packet - echo.filled)
 
 
 def _write(log: Array, row: Array, step: Array) -> Array:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits
 from ecn_marl.sim.state import Flows, NetParams, Totals
-from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, packet_count, wire_bytes
+from ecn_marl.sim.traffic import PAYLOAD, Offer, packet_count, wire_bytes
 
 FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
@@ -71,8 +71,9 @@ def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
     go = net.nic_delay[offer.src] + delay[forward].sum(-1)
     home = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
-    wire = wire_bytes(offer.payload)
-    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + HEADER
+    header = net.packet_bytes - PAYLOAD
+    wire = wire_bytes(offer.payload, header)
+    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
     line = net.nic_rate[offer.src]
     bottleneck = jnp.minimum(line, rate[forward].min(-1))
     stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)
@@ -179,7 +180,7 @@ def admit(
         hop=put(jnp.stack(hops[:n_levels]), flows.hop),
         back=put(jnp.stack(hops[n_levels:]), flows.back),
         backlog=put(jnp.zeros_like(flows.backlog), flows.backlog),
-        partial=put(zero, flows.partial),
+        partial=put(zero + net.packet_bytes, flows.partial),
         gate=put(zero, flows.gate),
         tail=put(zero, flows.tail),
         after=put(late, flows.after),

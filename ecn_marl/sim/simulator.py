@@ -33,7 +33,7 @@ from ecn_marl.sim.state import (
 )
 from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
 from ecn_marl.sim.topology import GBPS, KB, MIB, Topology
-from ecn_marl.sim.traffic import CHUNK, PAYLOAD, Offer, wire_bytes
+from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Offer, packet_count, wire_bytes
 from ecn_marl.sim.transports import Dcqcn, Transport
 
 __all__ = ["Ecn", "PortStats", "SimParams", "SimState", "Simulator", "scaled_ecn"]
@@ -148,7 +148,7 @@ class Simulator:
             reserve=real.type(4 * 1024),
             resume_gap=real.type(3 * 1024),
             ack_bytes=real.type(60.0),
-            packet_bytes=real.type(1048.0),
+            packet_bytes=real.type(PAYLOAD + HEADER + self.transport.header),
             edge=np.array(t.edge, np.int32),
             routes=t.routes,
             n_paths=t.n_paths,
@@ -167,7 +167,7 @@ class Simulator:
         """
         t, real = self.topology, jnp.result_type(float)
         keys = jax.random.split(key, len(self.traffic) + 1)
-        transport = self.transport.init(self.slots, real)
+        transport = self.transport.init(self.slots, real, t.n_levels)
         zero, none = jnp.zeros((), real), jnp.zeros((), jnp.int32)
         ports, links = jnp.zeros((t.n_ports,), real), t.n_hosts + t.n_ports
         return SimState(
@@ -278,6 +278,9 @@ class Simulator:
             for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
         ]
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
+        if self.transport.header:
+            more = self.transport.header * packet_count(offer.payload)
+            offer = replace(offer, wire_low=offer.wire_low + more)
         flows, new, line, taken = fl.admit(
             state.flows,
             params.net,
@@ -313,7 +316,7 @@ class Simulator:
         return replace(
             state,
             flows=replace(flows, transport=transport),
-            echo=fb.restart(state.echo, new),
+            echo=fb.restart(state.echo, new, params.net.packet_bytes),
             traffic=traffic,
             totals=totals,
         )
@@ -364,6 +367,7 @@ class Simulator:
             held=self._blocked(state, hops),
             hops=hops,
             hop_rate=None if rates is None else rates[hops],
+            port_rate=net.port_rate,
             packet=net.packet_bytes,
         )
         tick = Tick(
@@ -385,7 +389,7 @@ class Simulator:
         dt = self.dt_us
         senders = state.flows.transport
         rate, window = self.transport.rate(senders), self.transport.window(senders)
-        room = None if window is None else self._room(window, state.echo, tick)
+        room = None if window is None else fb.room(state.echo, window, tick.line.packet)
         sent = send(state.flows, state.level, tick, rate, room, dt)
         flows, moved = forward(sent.flows, state.pool, sent.give, tick, self.topology.level_bounds)
         seen = fb.Observed(
@@ -423,11 +427,6 @@ class Simulator:
             queue=queue,
         )
         return state, sums, gone + jnp.stack([moved.released, moved.dropped.sum()])
-
-    def _room(self, window: Array, echo: fb.Echo, tick: Tick) -> Array:
-        """Wire bytes each flow may still send: a window is closed by the packet that fills it."""
-        packets = jnp.maximum(jnp.ceil(window / PAYLOAD - 1e-3), 1.0)
-        return packets * tick.line.packet - echo.unacked
 
     def _blocked(self, state: SimState, hops: Array) -> Array:
         """Flows whose way leads through a paused port: their last byte does not move."""
@@ -475,7 +474,7 @@ class Simulator:
         real = state.queue.dtype
         running = (flows.stage == fl.SENDING) & (flows.start_in <= 0)
         live = (running | (flows.stage == fl.DRAINING)).astype(real)
-        gone = wire_bytes(flows.payload) - flows.rest_low
+        gone = wire_bytes(flows.payload, params.net.packet_bytes - PAYLOAD) - flows.rest_low
         big = live * (gone - flows.rest_high * CHUNK > ELEPHANT)
 
         def per_port(values: Array) -> Array:

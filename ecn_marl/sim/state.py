@@ -88,7 +88,7 @@ class Flows:
         hop: local port index at each level on the way, `[L, F]`.
         back: global port index at each level of the ACKs' way, `[L, F]`, `P` for none.
         backlog: bytes queued at each level, `[L, F]`.
-        partial: bytes delivered of the packet in progress.
+        partial: bytes delivered of the packet in progress, a full packet if there is none.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
         tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.

@@ -126,9 +126,11 @@ def packet_count(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
     return n + (n * PAYLOAD < payload)
 
 
-def wire_bytes(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
+def wire_bytes(
+    payload: Float[Array, "*m"], header: float | Float[Array, ""] = HEADER
+) -> Float[Array, "*m"]:
     """Bytes on the wire: payload and one header per packet, `[*M]`."""
-    return payload + HEADER * packet_count(payload)
+    return payload + header * packet_count(payload)
 
 
 @struct.dataclass

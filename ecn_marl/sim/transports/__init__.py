@@ -2,24 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.transports import dcqcn as _dcqcn
+from ecn_marl.sim.transports import dctcp as _dctcp
+from ecn_marl.sim.transports import hpcc as _hpcc
+from ecn_marl.sim.transports import rate_agent as _rate_agent
+from ecn_marl.sim.transports import reno as _reno
+from ecn_marl.sim.transports import swift as _swift
+from ecn_marl.sim.transports import timely as _timely
 from ecn_marl.sim.transports.base import Transport
 from ecn_marl.sim.transports.dcqcn import Dcqcn, DcqcnParams, DcqcnState, preset
+from ecn_marl.sim.transports.dctcp import Dctcp
+from ecn_marl.sim.transports.hpcc import Hpcc
+from ecn_marl.sim.transports.rate_agent import RateAgent
+from ecn_marl.sim.transports.reno import Reno
+from ecn_marl.sim.transports.swift import Swift
+from ecn_marl.sim.transports.timely import Timely
 
-__all__ = ["Dcqcn", "DcqcnParams", "DcqcnState", "Transport", "parse_transport", "preset"]
+__all__ = [
+    "Dcqcn",
+    "DcqcnParams",
+    "DcqcnState",
+    "Dctcp",
+    "Hpcc",
+    "RateAgent",
+    "Reno",
+    "Swift",
+    "Timely",
+    "Transport",
+    "parse_transport",
+    "preset",
+    "transports",
+]
+
+_KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "dcqcn": (Dcqcn.of, _dcqcn.PRESETS),
+    "dctcp": (Dctcp.of, _dctcp.PRESETS),
+    "timely": (Timely.of, _timely.PRESETS),
+    "hpcc": (Hpcc.of, _hpcc.PRESETS),
+    "swift": (Swift.of, _swift.PRESETS),
+    "reno": (Reno.of, _reno.PRESETS),
+    "rate-agent": (RateAgent.of, _rate_agent.PRESETS),
+}
+
+
+def transports() -> tuple[str, ...]:
+    """Short forms `KIND:PRESET` of all senders that ship with the package."""
+    return tuple(f"{kind}:{name}" for kind, (_, presets) in _KINDS.items() for name in presets)
 
 
 def parse_transport(text: str) -> Transport:
-    """Build senders from their short form `KIND:PRESET`.
+    """Build senders from their short form `KIND:PRESET[,OPTION=VALUE...]`.
+
+    Options are the constants of the congestion control, in its units (µs, bytes, bytes/µs), e.g.
+    `dcqcn:hpcc-run,ai=2.5`; for `dcqcn` also `windowed=1`.
 
     Raises:
-        ValueError: unknown transport or preset.
+        ValueError: unknown transport, preset or option, or a value out of range.
     """
-    kind, _, name = text.partition(":")
-    if kind != "dcqcn":
-        raise unknown_name("transport", kind, ["dcqcn"])
+    kind, _, rest = text.partition(":")
+    if kind not in _KINDS:
+        raise unknown_name("transport", kind, _KINDS)
+    build, presets = _KINDS[kind]
+    name, *pairs = rest.split(",")
     if not name:
-        raise bad_value("transport", text, "dcqcn:PRESET, e.g. dcqcn:hpcc-paper")
-    if name.endswith("-vwin"):
-        return Dcqcn.of(name.removesuffix("-vwin"), windowed=True)
-    return Dcqcn.of(name)
+        raise bad_value("transport", text, f"{kind}:PRESET, e.g. {kind}:{next(iter(presets))}")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        field, found, value = pair.partition("=")
+        try:
+            options[field] = float(value)
+        except ValueError:
+            found = ""
+        if not found:
+            raise bad_value("transport option", pair, "NAME=NUMBER")
+    if kind == "dcqcn" and "windowed" in options:
+        options["windowed"] = bool(options["windowed"])
+    made: Transport = build(name, **options)
+    return made

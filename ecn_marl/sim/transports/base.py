@@ -38,7 +38,7 @@ class Transport(Protocol):
     def default_params(self) -> Any:
         """Constants: a pytree of scalars, traced."""
 
-    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32) -> Any:
+    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1) -> Any:
         """State of `slots` idle flows."""
 
     def start(

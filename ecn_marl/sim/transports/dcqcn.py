@@ -179,8 +179,11 @@ class Dcqcn:
         """Constants of the named preset, overrides applied."""
         return preset(self.name, **dict(self.overrides))
 
-    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32) -> DcqcnState:
-        """State of `slots` idle flows."""
+    def init(
+        self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
+    ) -> DcqcnState:
+        """State of `slots` idle flows on ways of at most `levels` queues."""
+        del levels
         zero = jnp.zeros((slots,), dtype)
         stage = jnp.zeros((slots,), jnp.int32)
         no = jnp.zeros((slots,), bool)

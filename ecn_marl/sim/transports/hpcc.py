@@ -1,0 +1,171 @@
+"""HPCC: windows from in-network telemetry (Li et al., SIGCOMM'19).
+
+Every ACK brings, for every hop, its queue and its transmitted bytes. The sender estimates how full
+its most loaded link is (bytes in flight over the bandwidth-delay product) and sets its window so
+that this becomes `eta`, from a reference window that it renews once per round trip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim.feedback import ACKS, PROBE, TELEMETRY, Feedback
+from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+
+
+@struct.dataclass
+class HpccParams:
+    """Constants of HPCC, traced.
+
+    Attributes:
+        eta: target utilisation.
+        ai: additive increase, bytes/µs of rate (times the base RTT: bytes of window).
+        max_stage: additive-increase round trips before a multiplicative one.
+        min_rate: smallest rate, bytes/µs.
+    """
+
+    eta: Leaf
+    ai: Leaf
+    max_stage: Leaf
+    min_rate: Leaf
+
+
+PRESETS = {
+    # HPCC simulator at 25 Gb/s: `run.py --mi 0`, every round trip is multiplicative.
+    "hpcc": HpccParams(0.95, 10 * MBPS, 0.0, 100 * MBPS),
+    # Li et al., SIGCOMM'19, §5.1: five additive round trips.
+    "sigcomm19": HpccParams(0.95, 10 * MBPS, 5.0, 100 * MBPS),
+}
+
+
+@struct.dataclass
+class HpccState:
+    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` what the last ACK brought."""
+
+    rate: Leaf
+    reference: Leaf
+    line: Leaf
+    base_rtt: Leaf
+    load: Leaf
+    stage: Leaf
+    since: Leaf
+    heard: Leaf
+    last_queue: Leaf
+    last_sent: Leaf
+
+
+@dataclass(frozen=True)
+class Hpcc:
+    """HPCC senders.
+
+    Attributes:
+        name: preset that `default_params` returns.
+        overrides: constants that differ from the preset, as sorted pairs.
+    """
+
+    kind: ClassVar[str] = "hpcc"
+    header: ClassVar[float] = 42.0
+
+    name: str = "hpcc"
+    overrides: Overrides = ()
+
+    @staticmethod
+    def of(name: str, **overrides: float) -> Hpcc:
+        """Senders for a preset.
+
+        Raises:
+            ValueError: unknown preset or constant, or a value out of range.
+        """
+        made = Hpcc(name, tuple(sorted(overrides.items())))
+        made.default_params()
+        return made
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Acknowledgements with telemetry, and the ends of round trips."""
+        return frozenset((ACKS, PROBE, TELEMETRY))
+
+    def default_params(self) -> HpccParams:
+        """Constants of the preset, overrides applied."""
+        made: HpccParams = with_overrides(
+            "HPCC", PRESETS, self.name, dict(self.overrides), ("ai", "max_stage")
+        )
+        return made
+
+    def init(
+        self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
+    ) -> HpccState:
+        """State of `slots` idle flows on ways of at most `levels` queues."""
+        zero = jnp.zeros((slots,), dtype)
+        queue = jnp.zeros((levels, slots), dtype)
+        sent = jnp.zeros((levels, slots), jnp.uint32)
+        no = jnp.zeros((slots,), bool)
+        return HpccState(zero, zero, zero, zero + 1.0, zero, zero, zero, no, queue, sent)
+
+    def start(
+        self,
+        state: HpccState,
+        params: HpccParams,
+        new: Bool[Array, " flows"],
+        line: Float[Array, " flows"],
+        base_rtt: Float[Array, ""] | float,
+    ) -> HpccState:
+        """Start flows at line rate, with a window of a bandwidth-delay product."""
+        del params
+        return replace(
+            state,
+            rate=put_new(new, line, state.rate),
+            reference=put_new(new, line, state.reference),
+            line=put_new(new, line, state.line),
+            base_rtt=put_new(new, base_rtt, state.base_rtt),
+            load=put_new(new, 1.0, state.load),
+            stage=put_new(new, 0.0, state.stage),
+            since=put_new(new, 0.0, state.since),
+            heard=put_new(new, False, state.heard),
+        )
+
+    def rate(self, state: HpccState) -> Float[Array, " flows"]:
+        """Paced rate."""
+        return state.rate
+
+    def window(self, state: HpccState) -> Float[Array, " flows"] | None:
+        """What the rate sends in a base RTT."""
+        return state.rate * state.base_rtt
+
+    def update(self, state: HpccState, params: HpccParams, heard: Feedback, dt: float) -> HpccState:
+        """Advance all senders by one substep, see `Transport.update`."""
+        assert heard.acked is not None and heard.returned is not None
+        assert heard.hop_rate is not None and heard.hop_queue is not None
+        since = state.since + dt
+        ack = heard.acked > 0
+        known = ack & state.heard
+        span = state.base_rtt
+        part = jnp.minimum(since / span, 1.0)
+        sent = (heard.hop_sent - state.last_sent).astype(since.dtype)
+        queue = jnp.minimum(heard.hop_queue, state.last_queue)
+        fill = (sent / since + queue / span) / heard.hop_rate
+        load = state.load + part * (fill.max(0) - state.load)
+        load = jnp.where(known, load, state.load)
+        cut = (load >= params.eta) | (state.stage >= params.max_stage)
+        rate = jnp.where(cut, state.reference * params.eta / load, state.reference) + params.ai
+        rate = jnp.clip(rate, jnp.minimum(params.min_rate, state.line), state.line)
+        rate = jnp.where(known, rate, state.rate)
+        renew = heard.returned & state.heard
+        return replace(
+            state,
+            rate=rate,
+            reference=jnp.where(renew, rate, state.reference),
+            load=load,
+            stage=jnp.where(renew, jnp.where(cut, 0.0, state.stage + 1.0), state.stage),
+            since=jnp.where(ack, 0.0, since),
+            heard=state.heard | ack,
+            last_queue=jnp.where(ack, heard.hop_queue, state.last_queue),
+            last_sent=jnp.where(ack, heard.hop_sent, state.last_sent),
+        )
