@@ -131,10 +131,11 @@ class _Dcqcn(NamedTuple):
 
     def terms(self, log_p: float, rate: float) -> tuple[float, float, float, float]:
         """Logarithms of `a`, `alpha`, `b + d` and `c + e`; rate in packets/µs."""
-        survival = -math.log1p(-math.exp(log_p))
-        log_a = math.log(-math.expm1(-self.tau * rate * survival))
-        log_alpha = math.log(-math.expm1(-self.tau_alpha * rate * survival))
-        timer, counter = self.timer * rate * survival, self.counter * survival
+        small = log_p < -math.log(2.0)
+        loss = -math.log1p(-math.exp(log_p)) if small else -math.log(-math.expm1(log_p))
+        log_a = math.log(-math.expm1(-self.tau * rate * loss))
+        log_alpha = math.log(-math.expm1(-self.tau_alpha * rate * loss))
+        timer, counter = self.timer * rate * loss, self.counter * loss
         log_d = log_p - _log_expm1(timer)
         log_e = log_d - self.recovery * timer
         if math.isinf(counter):
