@@ -246,6 +246,54 @@ def dcqcn_forcing(p: float, rate: float, k: Any, packet: float) -> tuple[float, 
     return cut, (b + d) * rate, (c + e) * rate
 
 
+@dataclass
+class DcqcnFlows:
+    """Right-hand side for groups of identical flows; the state is queue, rates, targets, alphas."""
+
+    k: Any
+    capacity: float
+    ecn: tuple[float, float, float]
+    delay: float
+    counts: Sequence[int]
+    packet: float
+    known: tuple[float, list[tuple[float, float, float, float]]] = (math.nan, [])
+
+    def forcing(self, time: float, past: Past) -> list[tuple[float, float, float, float]]:
+        """What feedback does to each group: where alpha tends, and `dcqcn_forcing`."""
+        if self.known[0] != time:
+            then = time - self.delay
+            p = marking(max(past.at(then, 0), 0.0), *self.ecn)
+            every = []
+            for i in range(len(self.counts)):
+                rate = past.at(then, 1 + i) / self.packet
+                goal = 1.0 if p >= 1 else -math.expm1(self.k.alpha_us * rate * math.log1p(-p))
+                every.append((goal, *dcqcn_forcing(p, rate, self.k, self.packet)))
+            self.known = (time, every)
+        return self.known[1]
+
+    def slopes(self, time: float, y: list[float], past: Past) -> list[float]:
+        k, n = self.k, len(self.counts)
+        arriving = sum(m * r for m, r in zip(self.counts, y[1 : 1 + n], strict=True))
+        rates, targets, alphas = [], [], []
+        for i, (goal, cut, events, beyond) in enumerate(self.forcing(time, past)):
+            rate, target, alpha = y[1 + i], y[1 + n + i], y[1 + 2 * n + i]
+            up = 0.5 * (target - rate) * events - rate * alpha * cut / (2 * k.decrease_us)
+            rise = k.ai * beyond - (target - rate) * cut / k.decrease_us
+            rates.append(0.0 if rate >= self.capacity and up > 0 else up)
+            targets.append(0.0 if target >= self.capacity and rise > 0 else rise)
+            alphas.append(k.g / k.alpha_us * (goal - alpha))
+        idle = y[0] <= 0 and arriving < self.capacity
+        return [0.0 if idle else arriving - self.capacity, *rates, *targets, *alphas]
+
+    def project(self, y: list[float]) -> None:
+        y[0] = max(y[0], 0.0)
+        for i in range(1, 1 + 2 * len(self.counts)):
+            y[i] = min(y[i], self.capacity)
+
+    def jumps(self, past: Past) -> list[float]:
+        return [instant + self.delay for instant in past.crossings(0, set(self.ecn[:2]))]
+
+
 def solve_dcqcn(
     k: Any,
     capacity: float,
@@ -280,56 +328,13 @@ def solve_dcqcn(
     """
     if not 0 < step <= delay:
         raise ValueError("step must be positive and at most the delay")
-    kmin, kmax, pmax = ecn
     n = len(counts)
-    groups = range(n)
-    known: dict[str, Any] = {"time": None, "forcing": None}
-
-    def forcing(time: float, past: Past) -> list[tuple[float, float, float, float]]:
-        if known["time"] != time:
-            then = time - delay
-            p = marking(max(past.at(then, 0), 0.0), kmin, kmax, pmax)
-            every = []
-            for i in groups:
-                rate = past.at(then, 1 + i) / packet
-                alpha_goal = 1.0 if p >= 1 else -math.expm1(k.alpha_us * rate * math.log1p(-p))
-                every.append((alpha_goal, *dcqcn_forcing(p, rate, k, packet)))
-            known["time"], known["forcing"] = time, every
-        return known["forcing"]
-
-    def slopes(time: float, y: list[float], past: Past) -> list[float]:
-        arriving = sum(counts[i] * y[1 + i] for i in groups) - capacity
-        rates, targets, alphas = [], [], []
-        for i, (goal, cut, events, beyond) in zip(groups, forcing(time, past), strict=True):
-            rate, target, alpha = y[1 + i], y[1 + n + i], y[1 + 2 * n + i]
-            up = 0.5 * (target - rate) * events - rate * alpha * cut / (2 * k.decrease_us)
-            rise = k.ai * beyond - (target - rate) * cut / k.decrease_us
-            rates.append(0.0 if rate >= capacity and up > 0 else up)
-            targets.append(0.0 if target >= capacity and rise > 0 else rise)
-            alphas.append(k.g / k.alpha_us * (goal - alpha))
-        growth = 0.0 if y[0] <= 0 and arriving < 0 else arriving
-        return [growth, *rates, *targets, *alphas]
-
-    def project(y: list[float]) -> None:
-        y[0] = max(y[0], 0.0)
-        for i in range(1, 1 + 2 * n):
-            y[i] = min(y[i], capacity)
-
-    def jumps(past: Past) -> list[float]:
-        return [instant + delay for instant in past.crossings(0, {kmin, kmax})]
-
+    flows = DcqcnFlows(k, capacity, ecn, delay, counts, packet)
     first = [float(r) for r in start_rates] if start_rates is not None else [capacity] * n
     state = [float(start_queue), *first, *first, *([start_alpha] * n)]
-    time, rows = integrate(slopes, state, span, step, project, jumps)
-    return Solution(
-        time,
-        rows[:, 0],
-        rows[:, 1 : 1 + n],
-        rows[:, 1 + 2 * n :],
-        rows[:, 1 + n : 1 + 2 * n],
-        np.asarray(counts, float),
-        capacity,
-    )
+    time, y = integrate(flows.slopes, state, span, step, flows.project, flows.jumps)
+    queue, rates, targets, alphas = np.split(y, [1, 1 + n, 1 + 2 * n], axis=1)
+    return Solution(time, queue[:, 0], rates, alphas, targets, np.asarray(counts, float), capacity)
 
 
 @dataclass(frozen=True)
@@ -429,13 +434,7 @@ def solve_timely(
             y[i] = min(max(y[i], 1e-3 * capacity), capacity)
 
     state = [float(start_queue), *map(float, start_rates), *([0.0] * n)]
-    time, rows = integrate(slopes, state, span, step, project)
-    return Solution(
-        time,
-        rows[:, 0],
-        rows[:, 1 : 1 + n],
-        rows[:, 1 + n :],
-        np.empty((len(time), 0)),
-        np.asarray(many, float),
-        capacity,
-    )
+    time, y = integrate(slopes, state, span, step, project)
+    queue, rates, gradients = np.split(y, [1, 1 + n], axis=1)
+    none = np.empty((len(time), 0))
+    return Solution(time, queue[:, 0], rates, gradients, none, np.asarray(many, float), capacity)
