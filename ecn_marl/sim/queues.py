@@ -35,18 +35,28 @@ class Ecn:
     pmax: Leaf
 
 
-def mark_probability(queue: Float[Array, " ports"], ecn: Ecn) -> Float[Array, " ports"]:
+def mark_probability(
+    queue: Float[Array, " ports"], ecn: Ecn, softness: float = 0.0
+) -> Float[Array, " ports"]:
     """Probability that a packet leaving a queue is marked.
 
     Zero up to `kmin`, linear to `pmax` at `kmax`, one above (Zhu et al., SIGCOMM'15, Fig. 5).
+    With a softness w the corners are rounded by softplus and the jump by a logistic step, both of
+    width w; it tends to the above as w goes to 0, and has gradients everywhere.
 
     Args:
         queue: backlog after the packet has left, bytes, `[P]`.
         ecn: thresholds of the ports.
+        softness: width of the rounding, bytes; 0 for none.
 
     Returns:
         Probabilities in [0, 1], `[P]`.
     """
+    if softness > 0:
+        low, high = (queue - ecn.kmin) / softness, (queue - ecn.kmax) / softness
+        rounded = jax.nn.softplus(low) - jax.nn.softplus(high)
+        ramp = rounded * softness / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
+        return ecn.pmax * ramp + (1.0 - ecn.pmax) * jax.nn.sigmoid(high)
     ramp = (queue - ecn.kmin) / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
     return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
 
@@ -98,6 +108,7 @@ def serve_level(
     capacity: Float[Array, " n"],
     rate: Float[Array, " n"],
     ecn: Ecn,
+    softness: float = 0.0,
 ) -> Served:
     """Serve every port of one level for one substep.
 
@@ -113,6 +124,7 @@ def serve_level(
         capacity: bytes each port may send in this substep (0 while paused), `[n]`.
         rate: link rates, bytes/µs, `[n]`.
         ecn: thresholds of the ports of this level.
+        softness: see `mark_probability`.
 
     Returns:
         New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
@@ -123,7 +135,7 @@ def serve_level(
     sent = jnp.minimum(total, capacity)
     queue = total - sent
     share = jnp.where(total > 0, sent / jnp.maximum(total, 1e-30), 1.0)
-    mark = mark_probability(queue, ecn)
+    mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
     table = jnp.stack([share, log_survival, queue / rate], axis=-1)
     passing = jnp.array([[1.0, 0.0, 0.0]], table.dtype)

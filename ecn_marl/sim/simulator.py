@@ -65,6 +65,7 @@ class Simulator:
         buffer_mib: default shared buffer of each switch, MiB.
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
             to it, and counted.
+        softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
     """
 
     topology: Topology
@@ -81,6 +82,7 @@ class Simulator:
     count_senders: bool = True
     buffer_mib: float = 32.0
     memory_us: float = 256.0
+    softness: float = 0.0
 
     def __post_init__(self) -> None:
         """Check sizes and clocks."""
@@ -391,7 +393,8 @@ class Simulator:
         rate, window = self.transport.rate(senders), self.transport.window(senders)
         room = None if window is None else fb.room(state.echo, window, tick.line.packet)
         sent = send(state.flows, state.level, tick, rate, room, dt)
-        flows, moved = forward(sent.flows, state.pool, sent.give, tick, self.topology.level_bounds)
+        bounds = self.topology.level_bounds
+        flows, moved = forward(sent.flows, state.pool, sent.give, tick, bounds, self.softness)
         seen = fb.Observed(
             flows=flows,
             give=sent.give,

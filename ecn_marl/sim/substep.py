@@ -138,6 +138,7 @@ def forward(
     give: Float[Array, " flows"],
     tick: Tick,
     bounds: tuple[int, ...],
+    softness: float = 0.0,
 ) -> tuple[Flows, Moved]:
     """Move bytes through all levels of queues.
 
@@ -147,6 +148,7 @@ def forward(
         give: bytes that enter the network, `[F]`.
         tick: constants of the tick.
         bounds: first port of each level, and one past the last.
+        softness: width over which the marking curve is rounded, bytes.
 
     Returns:
         Slots with new backlogs (dropped bytes are to be sent again), and what moved.
@@ -167,6 +169,7 @@ def forward(
             tick.port_capacity[ports],
             tick.net.port_rate[ports],
             ecn,
+            softness,
         )
         x = served.out
         log_survival = log_survival + served.log_survival

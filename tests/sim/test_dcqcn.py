@@ -331,7 +331,7 @@ def test_short_form():
         (lambda: preset("paper", ai=-1.0), "ai = -1.0 is not allowed: expected a number >= 0"),
         (lambda: Dcqcn.of("papper"), "unknown DCQCN preset 'papper': did you mean .*'paper'"),
         (lambda: Dcqcn("none").default_params(), "unknown DCQCN preset 'none'"),
-        (lambda: parse_transport("dctcp:x"), "unknown transport 'dctcp': .*known: dcqcn"),
+        (lambda: parse_transport("dctpc:x"), "unknown transport 'dctpc': did you mean .*'dctcp'"),
         (lambda: parse_transport("dcqcn"), "transport = 'dcqcn' is not allowed: .* dcqcn:PRESET"),
         (lambda: parse_transport("dcqcn:"), "transport = 'dcqcn:' is not allowed"),
         (lambda: parse_transport("dcqcn:cx4"), "unknown DCQCN preset 'cx4'"),

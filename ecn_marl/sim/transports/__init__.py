@@ -15,6 +15,7 @@ from ecn_marl.sim.transports import swift as _swift
 from ecn_marl.sim.transports import timely as _timely
 from ecn_marl.sim.transports.base import Transport
 from ecn_marl.sim.transports.dcqcn import Dcqcn, DcqcnParams, DcqcnState, preset
+from ecn_marl.sim.transports.dcqcn_fluid import DcqcnFluid
 from ecn_marl.sim.transports.dctcp import Dctcp
 from ecn_marl.sim.transports.hpcc import Hpcc
 from ecn_marl.sim.transports.rate_agent import RateAgent
@@ -24,6 +25,7 @@ from ecn_marl.sim.transports.timely import Timely
 
 __all__ = [
     "Dcqcn",
+    "DcqcnFluid",
     "DcqcnParams",
     "DcqcnState",
     "Dctcp",
@@ -58,7 +60,8 @@ def parse_transport(text: str) -> Transport:
     """Build senders from their short form `KIND:PRESET[,OPTION=VALUE...]`.
 
     Options are the constants of the congestion control, in its units (µs, bytes, bytes/µs), e.g.
-    `dcqcn:hpcc-run,ai=2.5`; for `dcqcn` also `windowed=1`.
+    `dcqcn:hpcc-run,ai=2.5`; for `dcqcn` also `windowed=1` (a sender window) and
+    `source=mean_field` (the fluid model instead of `source=timers`).
 
     Raises:
         ValueError: unknown transport, preset or option, or a value out of range.
@@ -72,14 +75,23 @@ def parse_transport(text: str) -> Transport:
         raise bad_value("transport", text, f"{kind}:PRESET, e.g. {kind}:{next(iter(presets))}")
     options: dict[str, Any] = {}
     for pair in pairs:
-        field, found, value = pair.partition("=")
+        field, _, value = pair.partition("=")
+        if kind == "dcqcn" and field == "source":
+            build = _source(value)
+            continue
         try:
             options[field] = float(value)
         except ValueError:
-            found = ""
-        if not found:
-            raise bad_value("transport option", pair, "NAME=NUMBER")
-    if kind == "dcqcn" and "windowed" in options:
+            raise bad_value("transport option", pair, "NAME=NUMBER") from None
+    if build == Dcqcn.of and "windowed" in options:
         options["windowed"] = bool(options["windowed"])
     made: Transport = build(name, **options)
     return made
+
+
+def _source(name: str) -> Callable[..., Any]:
+    """Which model of DCQCN sources."""
+    sources: dict[str, Callable[..., Any]] = {"timers": Dcqcn.of, "mean_field": DcqcnFluid.of}
+    if name not in sources:
+        raise unknown_name("DCQCN source", name, sources)
+    return sources[name]
