@@ -57,20 +57,20 @@ class Feedback(NamedTuple):
     """
 
     sent: Float[Array, " flows"]
-    running: Bool[Array, " flows"] | None = None
-    cnp: Bool[Array, " flows"] | None = None
-    acked: Float[Array, " flows"] | None = None
-    marked: Float[Array, " flows"] | None = None
-    lost: Float[Array, " flows"] | None = None
-    returned: Bool[Array, " flows"] | None = None
-    rtt: Float[Array, " flows"] | None = None
-    base_rtt: Float[Array, " flows"] | None = None
-    n_hops: Float[Array, " flows"] | None = None
-    hop_queue: Float[Array, "levels flows"] | None = None
-    hop_sent: Any = None
-    hop_rate: Float[Array, "levels flows"] | None = None
-    mark: Float[Array, " flows"] | None = None
-    past_rate: Float[Array, " flows"] | None = None
+    running: Leaf = None
+    cnp: Leaf = None
+    acked: Leaf = None
+    marked: Leaf = None
+    lost: Leaf = None
+    returned: Leaf = None
+    rtt: Leaf = None
+    base_rtt: Leaf = None
+    n_hops: Leaf = None
+    hop_queue: Leaf = None
+    hop_sent: Leaf = None
+    hop_rate: Leaf = None
+    mark: Leaf = None
+    past_rate: Leaf = None
 
 
 @struct.dataclass
@@ -87,9 +87,9 @@ class Echo:
         probe_left: µs until the probe is back, `[F]`.
         probe_rtt: round-trip time of the probe under way, µs, `[F]`.
         rtt: that of the last one that came back, µs, `[F]`.
-        port_sent: bytes sent by each port, modulo 2^32, and the rest below a byte, `[P]` each.
-        queue_log: history of the queues, bytes, `[D, P]`.
-        sent_log: history of `port_sent`, `[D, P]`.
+        port_sent: bytes sent by each queue, modulo 2^32, and the rest below a byte, `[Q]` each.
+        queue_log: history of the queues, bytes, `[D, Q]`.
+        sent_log: history of `port_sent`, `[D, Q]`.
         field_log: history of path marking probability and rate, `[D, 2, F]`.
     """
 
@@ -118,8 +118,8 @@ class Observed(NamedTuple):
         out: bytes delivered, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
         wait: forward queueing delay, µs, `[F]`.
-        queue: backlog of each port, bytes, `[P]`.
-        sent: bytes sent by each port, `[P]`.
+        queue: backlog of each queue, bytes, `[Q]`.
+        sent: bytes sent by each queue, `[Q]`.
     """
 
     flows: Flows
@@ -129,8 +129,8 @@ class Observed(NamedTuple):
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    queue: Float[Array, " ports"]
-    sent: Float[Array, " ports"]
+    queue: Float[Array, " queues"]
+    sent: Float[Array, " queues"]
 
 
 class Line(NamedTuple):
@@ -141,10 +141,9 @@ class Line(NamedTuple):
         far: position of a new mark in the far part of the CNPs' delay line, `[F]`.
         back_wait: queueing delay of the ACKs, µs, `[F]`.
         held: flows stopped by a pause, `[F]`.
-        hops: global port at each level, `P` for none, `[L, F]`.
+        queues: queue at each level, `Q` for none, `[L, F]`.
         hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;
-            None without telemetry.
-        port_rate: rate of every port, bytes/µs, `[P]`.
+            None without telemetry or probes.
         packet: wire bytes of a packet.
     """
 
@@ -152,13 +151,12 @@ class Line(NamedTuple):
     far: Int[Array, " flows"]
     back_wait: Float[Array, " flows"]
     held: Bool[Array, " flows"]
-    hops: Int[Array, "levels flows"]
+    queues: Int[Array, "levels flows"]
     hop_rate: Float[Array, "levels flows"] | None
-    port_rate: Float[Array, " ports"]
     packet: Float[Array, ""]
 
 
-def empty_echo(needs: frozenset[str], slots: int, ports: int, depth: int, real: Any) -> Echo:
+def empty_echo(needs: frozenset[str], slots: int, queues: int, depth: int, real: Any) -> Echo:
     """Feedback state of an empty network for the signals in `needs`."""
     zero, whole = jnp.zeros((slots,), real), jnp.zeros((3, slots), jnp.int32)
     echo = Echo(filled=zero if needs & {ACKS, PROBE} else None)
@@ -170,9 +168,9 @@ def empty_echo(needs: frozenset[str], slots: int, ports: int, depth: int, real: 
     if TELEMETRY in needs:
         echo = replace(
             echo,
-            port_sent=(jnp.zeros((ports,), jnp.uint32), jnp.zeros((ports,), real)),
-            queue_log=jnp.zeros((depth, ports), real),
-            sent_log=jnp.zeros((depth, ports), jnp.uint32),
+            port_sent=(jnp.zeros((queues,), jnp.uint32), jnp.zeros((queues,), real)),
+            queue_log=jnp.zeros((depth, queues), real),
+            sent_log=jnp.zeros((depth, queues), jnp.uint32),
         )
     if FIELD in needs:
         echo = replace(echo, field_log=jnp.zeros((depth, 2, slots), real))
@@ -217,9 +215,9 @@ def listen(
     """
     flows = seen.flows
     running = (flows.stage == fl.SENDING) & (flows.start_in < dt)
-    n_hops = (line.hops < seen.queue.shape[0]).sum(0).astype(seen.give.dtype)
+    n_hops = (line.queues < seen.queue.shape[0]).sum(0).astype(seen.give.dtype)
     heard = Feedback(sent=seen.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
-    begun, begins = jnp.zeros_like(seen.give), None
+    begun = begins = jnp.zeros_like(seen.give)
     if needs & {ACKS, PROBE}:
         begins = line.packet - echo.filled
         begun = jnp.maximum(jnp.ceil((seen.give - begins) / line.packet - 1e-3), 0.0)
@@ -339,10 +337,11 @@ def _turn(first: Array, seen: Observed, line: Line) -> Array:
     N senders that start together put N packets in front of the same port at once, which serves them
     in random order. Fluid has no such packets, and N equal senders would stay equal for ever.
     """
-    last, n = line.hops[-1], seen.queue.shape[0]
+    assert line.hop_rate is not None
+    last, n = line.queues[-1], seen.queue.shape[0]
     others = segment_sum(first.astype(seen.give.dtype), last, n)
     rank = to_unit(seen.flows.coin) * jnp.maximum(jnp.append(others, 0.0)[last] - 1.0, 0.0)
-    wait = jnp.round(rank) * line.packet / jnp.append(line.port_rate, jnp.inf)[last]
+    wait = jnp.round(rank) * line.packet / line.hop_rate[-1]
     return jnp.where(first, wait, 0.0)
 
 
@@ -354,8 +353,8 @@ def _telemetry(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Ech
     count = count + whole.astype(jnp.uint32)
     queues, counts = _write(echo.queue_log, seen.queue, step), _write(echo.sent_log, count, step)
     row = (step - line.delay) % queues.shape[0]
-    port = jnp.minimum(line.hops, seen.queue.shape[0] - 1)
-    here = line.hops < seen.queue.shape[0]
+    port = jnp.minimum(line.queues, seen.queue.shape[0] - 1)
+    here = line.queues < seen.queue.shape[0]
     echo = replace(echo, port_sent=(count, rest - whole), queue_log=queues, sent_log=counts)
     return echo, jnp.where(here, queues[row, port], 0.0), counts[row, port]
 
@@ -368,6 +367,18 @@ def _field(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, A
     young = step - seen.flows.start_step < line.delay
     past = jnp.where(young, jnp.stack([jnp.zeros_like(mark), seen.rate]), then.T)
     return replace(echo, field_log=log), past[0], past[1]
+
+
+def lose(echo: Echo, lost: Float[Array, " flows"], packet: Float[Array, ""]) -> Echo:
+    """Tell the senders of bytes lost on the way, `[F]`; they notice one feedback delay later."""
+    if echo.unacked is None:
+        return echo
+    news = jnp.round(lost).astype(jnp.int32)
+    return replace(
+        echo,
+        unacked=jnp.maximum(echo.unacked - lost / packet, 0.0),
+        arrived=echo.arrived.at[2].add(news),
+    )
 
 
 def room(echo: Echo, window: Float[Array, " flows"], packet: Float[Array, ""]) -> Array:

@@ -42,7 +42,9 @@ class Paths(NamedTuple):
     line: Float[Array, " m"]
 
 
-def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
+def find_paths(
+    net: NetParams, offer: Offer, bits: Array, up: Bool[Array, " ports"] | None = None
+) -> Paths:
     """Paths and path constants of offered flows.
 
     The ideal completion time is the packet simulator's `standalone`: both propagation delays, one
@@ -52,6 +54,8 @@ def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
         net: the network.
         offer: flows, `[M]`.
         bits: random uint32 per flow for the ECMP choice, `[M]`.
+        up: which ports' links work; None for all. Paths that do not work are left out of the
+            choice, as long as there are others.
 
     Returns:
         Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
@@ -63,8 +67,18 @@ def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
 
     def choose(edge: Array, host: Array, wanted: Array, shift: int) -> Array:
         n = net.n_paths[edge, host]
-        hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
-        return net.routes[edge, host, jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), hashed)]
+        wanted = jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), -1)
+        if up is None:
+            hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
+            return net.routes[edge, host, jnp.where(wanted >= 0, wanted, hashed)]
+        routes = net.routes[edge, host]
+        works = jnp.append(up, True)[routes].all(-1) & (jnp.arange(routes.shape[1]) < n[:, None])
+        count = jnp.maximum(works.sum(-1), 1)
+        pick = ((bits >> shift) % count.astype(jnp.uint32)).astype(jnp.int32)
+        hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
+        given = (wanted >= 0) & jnp.take_along_axis(works, wanted[:, None], 1)[:, 0]
+        chosen = jnp.where(given, wanted, hashed)
+        return jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
 
     forward = choose(here, offer.dst, offer.path, 0)
     back = choose(there, offer.src, offer.path_back, 8)
@@ -87,6 +101,31 @@ def find_paths(net: NetParams, offer: Offer, bits: Array) -> Paths:
     )
 
 
+def queue_numbers(
+    paths: Paths, kind: Int[Array, " m"], bounds: tuple[int, ...], classes: int
+) -> tuple[Int[Array, "levels m"], Int[Array, "levels m"]]:
+    """Queues on the way: those ahead counted within their level, those of the ACKs as they are.
+
+    Args:
+        paths: ways in terms of ports.
+        kind: traffic class of each flow.
+        bounds: first queue of each level, and one past the last.
+        classes: queues per port.
+
+    Returns:
+        Local queues, the size of the level for none; and global ones, Q for none, `[L, M]`.
+    """
+    lows = jnp.array(bounds[:-1], jnp.int32)
+    highs = jnp.array(bounds[1:], jnp.int32)
+    ahead, home = paths.forward, paths.back
+    if classes > 1:
+        n_ports = bounds[-1] // classes
+        ahead = jnp.where(ahead < n_ports, ahead * classes + kind[:, None], bounds[-1])
+        home = jnp.where(home < n_ports, home * classes + kind[:, None], bounds[-1])
+    local = jnp.where(ahead < bounds[-1], ahead - lows, highs - lows)
+    return local.T, home.T
+
+
 class Admission(NamedTuple):
     """Result of `admit`: slots, which of them are new, NIC rate per slot, offers taken."""
 
@@ -104,7 +143,10 @@ def admit(
     started: Int[Array, ""],
     seed: Array,
     tick_us: float,
-    level_starts: tuple[int, ...],
+    bounds: tuple[int, ...],
+    kind: Int[Array, " m"],
+    classes: int = 1,
+    up: Bool[Array, " ports"] | None = None,
 ) -> Admission:
     """Put offered flows that start within this tick into free slots.
 
@@ -117,7 +159,10 @@ def admit(
             whatever slot it gets.
         seed: uint32 of the episode.
         tick_us: length of a tick, µs.
-        level_starts: first global port of each level, and one past the last.
+        bounds: first queue of each level, and one past the last.
+        kind: traffic class of each offer, `[M]`.
+        classes: queues per port.
+        up: which ports' links work, None for all.
 
     Returns:
         Slots with the new flows in them, and which offers were taken (a prefix of each source's).
@@ -136,12 +181,9 @@ def admit(
     new = free & (rank < taken.sum())
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, 17))
+    paths = find_paths(net, offer, hash_bits(seed, number, 17), up)
     coin = jax.lax.bitcast_convert_type(hash_bits(seed, number, 18) | jnp.uint32(1), jnp.int32)
-    n_ports = level_starts[-1]
-    lows = jnp.array(level_starts[:-1], jnp.int32)
-    highs = jnp.array(level_starts[1:], jnp.int32)
-    local = jnp.where(paths.forward < n_ports, paths.forward - lows, highs - lows)
+    local, home = queue_numbers(paths, kind, bounds, classes)
 
     reals = jnp.stack(
         [
@@ -155,11 +197,11 @@ def admit(
         ],
         axis=-1,
     )
-    whole = jnp.stack([offer.src, offer.dst, offer.flow_id, offer.wire_high, coin], axis=-1)
+    whole = jnp.stack([offer.src, offer.dst, offer.flow_id, offer.wire_high, coin, kind], axis=-1)
     start, payload, low, rtt, late, ideal, line = look_up(reals, pick).T
-    ports = jnp.concatenate([whole, local, paths.back], axis=-1)
-    src, dst, flow_id, high, coins, *hops = look_up(ports, pick).T
-    n_levels = len(level_starts) - 1
+    ports = jnp.concatenate([whole, local.T, home.T], axis=-1)
+    src, dst, flow_id, high, coins, kinds, *hops = look_up(ports, pick).T
+    n_levels = len(bounds) - 1
 
     def put(value: Array, old: Array) -> Array:
         return jnp.where(new, value.astype(old.dtype), old)
@@ -171,6 +213,7 @@ def admit(
         src=put(src, flows.src),
         dst=put(dst, flows.dst),
         flow_id=put(flow_id, flows.flow_id),
+        kind=put(kinds, flows.kind),
         payload=put(payload, flows.payload),
         rest_high=put(high, flows.rest_high),
         rest_low=put(low, flows.rest_low),
@@ -247,8 +290,8 @@ def slowdown_bin(slowdown: Float[Array, " n"], bins: int) -> Int[Array, " n"]:
 
 
 def release(
-    flows: Flows, pool: Float[Array, "2 ports"], packet: Array, level_starts: tuple[int, ...]
-) -> tuple[Flows, Float[Array, "2 ports"]]:
+    flows: Flows, pool: Float[Array, "2 queues"], packet: Array, bounds: tuple[int, ...]
+) -> tuple[Flows, Float[Array, "2 queues"]]:
     """Free the slots of completed flows.
 
     Service in proportion to backlog leaves a completed flow some bytes that a FIFO would have sent
@@ -258,9 +301,9 @@ def release(
 
     Args:
         flows: slots.
-        pool: ACKs and released data queued at each port, `[2, P]`.
+        pool: ACKs and released data in each queue, `[2, Q]`.
         packet: wire bytes of a packet.
-        level_starts: first global port of each level, and one past the last.
+        bounds: first queue of each level, and one past the last.
 
     Returns:
         Slots and pool.
@@ -270,7 +313,7 @@ def release(
     left = jnp.where(free, flows.backlog, 0.0)
     parts = [
         segment_sum(left[i], flows.hop[i], high - low)
-        for i, (low, high) in enumerate(itertools.pairwise(level_starts))
+        for i, (low, high) in enumerate(itertools.pairwise(bounds))
     ]
     pool = pool.at[1].add(jnp.concatenate(parts))
     return (
@@ -283,15 +326,20 @@ def release(
     )
 
 
-def ingress_links(flows: Flows, n_hosts: int, level_starts: tuple[int, ...]) -> Array:
-    """Directed link by which each flow's bytes reached each level, `[L, F]`, `H + P` for none."""
-    none = n_hosts + level_starts[-1]
-    previous = flows.src
+def ingress_links(
+    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1
+) -> Int[Array, "levels flows"]:
+    """Directed link and class by which each flow's bytes reached each level, `[L, F]`.
+
+    Numbered `link * classes + class`, `(H + P) * classes` for none.
+    """
+    none = n_hosts * classes + bounds[-1]
+    previous = flows.src if classes == 1 else flows.src * classes + flows.kind
     links = []
-    for i, (low, high) in enumerate(itertools.pairwise(level_starts)):
+    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
         here = flows.hop[i] < high - low
         links.append(jnp.where(here, previous, none))
-        previous = jnp.where(here, n_hosts + low + flows.hop[i], previous)
+        previous = jnp.where(here, n_hosts * classes + low + flows.hop[i], previous)
     return jnp.stack(links)
 
 
@@ -306,6 +354,7 @@ def empty_flows(slots: int, n_levels: int, transport: object, real: jax.typing.D
         src=whole,
         dst=whole,
         flow_id=whole - 1,
+        kind=whole,
         payload=zero,
         rest_high=whole,
         rest_low=zero,

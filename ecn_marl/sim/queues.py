@@ -88,7 +88,7 @@ def look_up(
 
 
 class Served(NamedTuple):
-    """What one level did in one substep; ports are those of the level, `[n]`, flows `[F]`."""
+    """What one level did in one substep; queues are those of the level, `[n]`, flows `[F]`."""
 
     backlog: Float[Array, " flows"]
     out: Float[Array, " flows"]
@@ -105,39 +105,48 @@ def serve_level(
     backlog: Float[Array, " flows"],
     hop: Int[Array, " flows"],
     pool: Float[Array, "kinds n"],
-    capacity: Float[Array, " n"],
-    rate: Float[Array, " n"],
+    capacity: Float[Array, " ports"],
+    open_: Bool[Array, " n"],
+    rate: Float[Array, " ports"],
+    weights: Float[Array, " classes"],
     ecn: Ecn,
     softness: float = 0.0,
 ) -> Served:
     """Serve every port of one level for one substep.
 
-    A port sends at most its capacity, shared among flows in proportion to their backlog. That fixes
-    how much of every flow is in the queue; *when* a given byte leaves is not read off it (the last
-    bytes of a flow would leave exponentially late) but follows from the virtual waiting time
-    `queue / rate` that is returned for every flow.
+    A port sends at most its capacity, shared among its classes by their weights, and within a class
+    among flows in proportion to their backlog. That fixes how much of every flow is in the queue;
+    *when* a given byte leaves is not read off it (the last bytes of a flow would leave
+    exponentially late) but follows from the virtual waiting time, the queue over the rate at which
+    it is served, that is returned for every flow.
 
     Args:
         backlog: bytes of every flow at this level, arrivals of the substep included, `[F]`.
-        hop: local index of the flow's port, `n` for flows that pass this level by, `[F]`.
+        hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
-        capacity: bytes each port may send in this substep (0 while paused), `[n]`.
-        rate: link rates, bytes/µs, `[n]`.
-        ecn: thresholds of the ports of this level.
+        capacity: bytes each port may send in this substep.
+        open_: which queues are not paused, `[n]`.
+        rate: link rates of the ports, bytes/µs.
+        weights: round-robin weight of each class; a port's queues are one per class.
+        ecn: thresholds of the queues of this level.
         softness: see `mark_probability`.
 
     Returns:
         New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
-        the ports' queues, bytes sent and marking probabilities.
+        the queues, bytes sent and marking probabilities.
     """
-    n = rate.shape[0]
+    n = open_.shape[0]
     total = segment_sum(backlog, hop, n) + pool.sum(axis=0)
-    sent = jnp.minimum(total, capacity)
+    ready = jnp.where(open_, total, 0.0)
+    if weights.shape[0] == 1:
+        sent, pace = jnp.minimum(ready, capacity), rate
+    else:
+        sent, pace = round_robin(ready, capacity, rate, weights)
     queue = total - sent
     share = jnp.where(total > 0, sent / jnp.maximum(total, 1e-30), 1.0)
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
-    table = jnp.stack([share, log_survival, queue / rate], axis=-1)
+    table = jnp.stack([share, log_survival, queue / pace], axis=-1)
     passing = jnp.array([[1.0, 0.0, 0.0]], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
     out = backlog * mine[:, 0]
@@ -153,6 +162,53 @@ def serve_level(
         sent=sent,
         mark=mark,
     )
+
+
+def round_robin(
+    ready: Float[Array, " n"],
+    capacity: Float[Array, " ports"],
+    rate: Float[Array, " ports"],
+    weights: Float[Array, " classes"],
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Deficit-weighted round robin among the classes of each port, as a fluid.
+
+    Every class gets its weighted share; what a class does not need goes to the others in proportion
+    to their weights (weighted max-min fairness; Shreedhar and Varghese, SIGCOMM'95, in the limit of
+    small packets).
+
+    Args:
+        ready: bytes that each queue could send, 0 while paused, `[n]`, `n = ports * classes`.
+        capacity: bytes each port may send.
+        rate: link rates, bytes/µs.
+        weights: weight of each class.
+
+    Returns:
+        Bytes sent by each queue, and the rate at which it is served beside the other busy ones
+        (bytes/µs), `[n]` each.
+    """
+    c = weights.shape[0]
+    want = ready.reshape(-1, c)
+    sent, left = jnp.zeros_like(want), capacity[:, None]
+    for _ in range(c):
+        missing = want - sent
+        hungry = jnp.where(missing > 0, weights, 0.0)
+        share = left * hungry / jnp.maximum(hungry.sum(1, keepdims=True), 1e-30)
+        more = jnp.minimum(missing, share)
+        sent, left = sent + more, left - more.sum(1, keepdims=True)
+    busy = jnp.where(want > sent, weights, 0.0).sum(1, keepdims=True)
+    pace = rate[:, None] * weights / jnp.maximum(busy, weights)
+    return sent.reshape(-1), pace.reshape(-1)
+
+
+def tail_drop(
+    entering: Float[Array, " flows"], hop: Int[Array, " flows"], room: Float[Array, " n"]
+) -> Float[Array, " flows"]:
+    """Share of what enters each queue that there is room for, as seen by each flow, `[F]`."""
+    n = room.shape[0]
+    arriving = segment_sum(entering, hop, n)
+    keep = jnp.clip(room / jnp.maximum(arriving, 1e-30), 0.0, 1.0)
+    table = jnp.append(keep, 1.0)
+    return look_up(jnp.stack([table, table], -1), hop)[:, 0]
 
 
 def water_level(

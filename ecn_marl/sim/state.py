@@ -1,7 +1,7 @@
 """State, parameters and statistics of the simulator, as pytrees.
 
-Axes: `F` flow slots, `P` switch egress ports, `H` hosts, `S` switches, `L` levels, `E` edge
-switches, `K` equal-cost paths. Bytes, µs and bytes/µs throughout.
+Axes: `F` flow slots, `P` switch egress ports, `C` traffic classes, `Q = P C` queues, `H` hosts,
+`S` switches, `L` levels, `E` edge switches, `K` equal-cost paths. Bytes, µs, bytes/µs throughout.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class NetParams:
         n_paths: number of equal-cost paths, `[E, H]`.
         base_rtt: longest round-trip time of a packet through empty queues, µs; windows are sized
             for it.
+        fail_step: substep at which the link behind each port fails, `[P]`.
+        repair_step: substep at which it works again, `[P]`.
     """
 
     port_rate: Leaf
@@ -52,6 +54,8 @@ class NetParams:
     routes: Leaf
     n_paths: Leaf
     base_rtt: Leaf
+    fail_step: Leaf
+    repair_step: Leaf
 
 
 @struct.dataclass
@@ -78,6 +82,7 @@ class Flows:
             way back, 4 done but with bytes left in the fluid upstream of the last port.
         src: source host.
         dst: destination host.
+        kind: traffic class.
         flow_id: number within a schedule, -1 for anonymous flows.
         payload: bytes to deliver.
         rest_high: wire bytes not yet sent, whole chunks.
@@ -85,8 +90,8 @@ class Flows:
         start_in: µs until the flow starts, counted down to 0.
         start_step: substep (integer clock) of the start.
         start_rest: µs between that substep and the start.
-        hop: local port index at each level on the way, `[L, F]`.
-        back: global port index at each level of the ACKs' way, `[L, F]`, `P` for none.
+        hop: queue at each level of the way, counted within the level, `[L, F]`.
+        back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none.
         backlog: bytes queued at each level, `[L, F]`.
         partial: bytes delivered of the packet in progress, a full packet if there is none.
         gate: µs until the first byte has crossed the queues (no marks before).
@@ -107,6 +112,7 @@ class Flows:
     stage: Leaf
     src: Leaf
     dst: Leaf
+    kind: Leaf
     flow_id: Leaf
     payload: Leaf
     rest_high: Leaf
@@ -172,15 +178,15 @@ class SimState:
         step: substeps since the start (integer clock).
         seed: seeds paths and marking coins of the flows.
         flows: the flow slots.
-        pool: bytes queued at each port that belong to no slot: ACKs, then data of released flows,
-            `[2, P]`.
-        ack_rate: ACK arrivals at each port, bytes/µs, `[P]`.
+        pool: bytes in each queue that belong to no slot: ACKs, then data of released flows,
+            `[2, Q]`.
+        ack_rate: ACK arrivals at each queue, bytes/µs, `[Q]`.
         nic_acks: ACKs each host sends, bytes/µs, `[H]`.
         echo: feedback under way, see `feedback.Echo`.
         level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
-        queue: backlog of each port, bytes, `[P]`.
-        paused: directed links paused by PFC (NICs first, then ports), `[H + P]`.
-        full: directed links whose headroom is full, `[H + P]`.
+        queue: backlog of each queue, bytes, `[Q]`.
+        paused: directed links paused by PFC (NICs first, then ports), per class, `[(H + P) C]`.
+        full: directed links whose headroom is full, per class, `[(H + P) C]`.
         traffic: state of each traffic source.
         totals: counters since the start.
         fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`.
@@ -219,6 +225,9 @@ class PortStats:
         n_senders: distinct source hosts of these flows.
         n_mice: of these flows, those that have sent at most 1 MB.
         n_elephants: of these flows, those that have sent more than 1 MB.
+        class_queue_mean: time mean of the backlog per traffic class, bytes, `[P, C]`; None with a
+            single class.
+        class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class.
     """
 
     queue: Leaf
@@ -233,11 +242,13 @@ class PortStats:
     n_senders: Leaf
     n_mice: Leaf
     n_elephants: Leaf
+    class_queue_mean: Leaf = None
+    class_tx_bytes: Leaf = None
 
 
 @struct.dataclass
 class PortSums:
-    """Running sums behind `PortStats`, every leaf `[P]`."""
+    """Running sums behind `PortStats`, every leaf `[P]`; `by_class` `[2, Q]`, or None."""
 
     queue: Leaf
     square: Leaf
@@ -245,6 +256,7 @@ class PortSums:
     sent: Leaf
     marked: Leaf
     paused: Leaf
+    by_class: Leaf = None
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.feedback import Line
-from ecn_marl.sim.queues import Ecn, look_up, serve_level, water_level
+from ecn_marl.sim.queues import Ecn, look_up, serve_level, tail_drop, water_level
 from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import CHUNK
 
@@ -28,21 +28,30 @@ class Tick(NamedTuple):
     """What stays fixed within a tick.
 
     Attributes:
-        host_capacity: bytes/µs each host may send, 0 while paused, `[H]`.
-        port_capacity: bytes each port may send per substep, 0 while paused, `[P]`.
-        ack_bytes: ACK bytes that join each port's queue per substep, `[P]`.
+        host_capacity: bytes/µs each host may send, `[H]`.
+        port_capacity: bytes each port may send per substep, `[P]`.
+        open: which queues are not paused, `[Q]`.
+        ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
         line: feedback delays.
+        go: flows that are not paused at their NIC and have a way, `[F]`.
         accept: whether bytes may enter each level, `[L, F]`.
+        limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
+            without such.
+        weights: round-robin weight of each class, `[C]`.
         transport: constants of the senders.
-        ecn: thresholds, `[P]`.
+        ecn: thresholds, `[Q]`.
         net: the network.
     """
 
     host_capacity: Float[Array, " hosts"]
     port_capacity: Float[Array, " ports"]
-    ack_bytes: Float[Array, " ports"]
+    open: Bool[Array, " queues"]
+    ack_bytes: Float[Array, " queues"]
     line: Line
+    go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
+    limit: Float[Array, " queues"] | None
+    weights: Float[Array, " classes"]
     transport: Any
     ecn: Ecn
     net: NetParams
@@ -83,7 +92,7 @@ def send(
         Bytes sent per flow, the flows that sent their last byte, and when within the substep (µs).
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == fl.SENDING) & (flows.start_in < dt)
+    active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & tick.go
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
     if room is not None:
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
@@ -113,28 +122,29 @@ class Moved(NamedTuple):
         out: bytes delivered per flow, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
         wait: forward queueing delay at the end of the substep, µs, `[F]`.
-        pool: ACKs and released data left in the queues, `[2, P]`.
+        pool: ACKs and released data left in the queues, `[2, Q]`.
         released: bytes of released flows that left.
         dropped: bytes of each flow that were dropped, `[F]`.
-        queue: backlog of each port, bytes, `[P]`.
-        sent: bytes sent by each port, `[P]`.
-        mark: marking probability of each port, `[P]`.
+        queue: backlog of each queue, bytes, `[Q]`.
+        sent: bytes sent by each queue, `[Q]`.
+        mark: marking probability of each queue, `[Q]`.
     """
 
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    pool: Float[Array, "2 ports"]
+    pool: Float[Array, "2 queues"]
     released: Float[Array, ""]
     dropped: Float[Array, " flows"]
-    queue: Float[Array, " ports"]
-    sent: Float[Array, " ports"]
-    mark: Float[Array, " ports"]
+    queue: Float[Array, " queues"]
+    sent: Float[Array, " queues"]
+    mark: Float[Array, " queues"]
 
 
 def forward(
     flows: Flows,
-    pool: Float[Array, "2 ports"],
+    pool: Float[Array, "2 queues"],
+    queue: Float[Array, " queues"],
     give: Float[Array, " flows"],
     tick: Tick,
     bounds: tuple[int, ...],
@@ -144,10 +154,11 @@ def forward(
 
     Args:
         flows: slots.
-        pool: ACKs and released data queued at each port, `[2, P]`.
+        pool: ACKs and released data in each queue, `[2, Q]`.
+        queue: backlog of each queue, bytes, `[Q]`.
         give: bytes that enter the network, `[F]`.
         tick: constants of the tick.
-        bounds: first port of each level, and one past the last.
+        bounds: first queue of each level, and one past the last.
         softness: width over which the marking curve is rounded, bytes.
 
     Returns:
@@ -157,18 +168,23 @@ def forward(
     log_survival, wait = jnp.zeros_like(give), jnp.zeros_like(give)
     levels, backlog = [], []
     pool = pool.at[0].add(tick.ack_bytes)
+    classes = tick.weights.shape[0]
     for i, (low, high) in enumerate(itertools.pairwise(bounds)):
+        here, ports = slice(low, high), slice(low // classes, high // classes)
         entering = jnp.where(tick.accept[i], x, 0.0)
+        if tick.limit is not None:
+            room = tick.limit[here] - queue[here]
+            entering = entering * tail_drop(entering, flows.hop[i], room)
         dropped = dropped + (x - entering)
-        ports = slice(low, high)
-        ecn = Ecn(tick.ecn.kmin[ports], tick.ecn.kmax[ports], tick.ecn.pmax[ports])
         served = serve_level(
             flows.backlog[i] + entering,
             flows.hop[i],
-            pool[:, ports],
+            pool[:, here],
             tick.port_capacity[ports],
+            tick.open[here],
             tick.net.port_rate[ports],
-            ecn,
+            tick.weights,
+            Ecn(tick.ecn.kmin[here], tick.ecn.kmax[here], tick.ecn.pmax[here]),
             softness,
         )
         x = served.out

@@ -183,10 +183,13 @@ serve = jax.jit(serve_level)
 )
 def test_service_conserves_bytes(backlog, hop, pool, capacity, paused):
     """What was there is still there or was sent, flow by flow; no port sends more than it may."""
-    capacity = np.where(paused, 0, capacity).astype(np.float32)
     rate = np.array([1250.0, 3125.0, 12500.0], np.float32)
     ecn = Ecn(*(jnp.full(N_PORTS, x) for x in (5e3, 2e5, 0.5)))
-    s = serve(f32(backlog), jnp.asarray(hop), f32(pool), f32(capacity), f32(rate), ecn)
+    stop = jnp.asarray(np.array(paused))
+    s = serve(
+        f32(backlog), jnp.asarray(hop), f32(pool), f32(capacity), ~stop, f32(rate), f32([1]), ecn
+    )
+    capacity = np.where(paused, 0, capacity)
     s = type(s)(*(np.asarray(x, np.float64) for x in s))
     for part in (s.backlog, s.out, s.pool, s.pool_out, s.queue, s.sent):
         assert (part >= 0).all()
@@ -220,7 +223,9 @@ def test_service_by_hand():
         jnp.array([0, 0, 1, 2]),
         f32([[300, 0], [0, 0]]),
         f32([300, 300]),
+        jnp.array([True, True]),
         f32([100, 100]),
+        f32([1]),
         ecn,
     )
     np.testing.assert_allclose(s.out, [50, 100, 50, 70])

@@ -18,6 +18,7 @@ from ecn_marl.sim.transports.dcqcn import Dcqcn, DcqcnParams, DcqcnState, preset
 from ecn_marl.sim.transports.dcqcn_fluid import DcqcnFluid
 from ecn_marl.sim.transports.dctcp import Dctcp
 from ecn_marl.sim.transports.hpcc import Hpcc
+from ecn_marl.sim.transports.mixed import Mixed
 from ecn_marl.sim.transports.rate_agent import RateAgent
 from ecn_marl.sim.transports.reno import Reno
 from ecn_marl.sim.transports.swift import Swift
@@ -30,6 +31,7 @@ __all__ = [
     "DcqcnState",
     "Dctcp",
     "Hpcc",
+    "Mixed",
     "RateAgent",
     "Reno",
     "Swift",

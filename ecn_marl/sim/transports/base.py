@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,20 @@ Overrides = tuple[tuple[str, float], ...]
 class Transport(Protocol):
     """Senders under one congestion control: a frozen dataclass and a state with a leaf per flow.
 
-    `needs` names the signals of `feedback` that `update` reads; `header` is what its packets carry
-    beyond the usual header, bytes.
+    `needs` names the signals of `feedback` that `update` reads.
     """
 
-    kind: ClassVar[str]
-    header: ClassVar[float]
+    @property
+    def kind(self) -> str:
+        """Congestion control, as in `KIND:PRESET`."""
+
+    @property
+    def name(self) -> str:
+        """Preset."""
+
+    @property
+    def header(self) -> float:
+        """Bytes that every packet carries beyond the usual header."""
 
     @property
     def needs(self) -> frozenset[str]:

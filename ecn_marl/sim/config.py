@@ -1,0 +1,173 @@
+"""What fixes the shapes of a simulation: a static, hashable description without arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
+
+MAX_TICK = 32
+"""Most substeps per tick: the near part of the delay line of the CNPs has 32 bits."""
+
+
+@dataclass(frozen=True)
+class TrafficClass:
+    """A traffic class: a queue of its own at every port, served by deficit-weighted round robin.
+
+    Attributes:
+        name: what it is called.
+        transport: senders of its flows.
+        weight: share of a port's bandwidth among the classes that have something to send.
+        lossless: whether PFC protects it; otherwise its queue drops beyond `alpha` times the free
+            buffer of the switch.
+        alpha: dynamic threshold of a class that is not lossless.
+    """
+
+    name: str
+    transport: Transport
+    weight: float = 1.0
+    lossless: bool = True
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check weight and threshold."""
+        if not self.weight > 0:
+            raise bad_value("weight", self.weight, "a number > 0")
+        if not self.alpha > 0:
+            raise bad_value("alpha", self.alpha, "a number > 0")
+
+
+@dataclass(frozen=True)
+class SimConfig:
+    """Network, senders, traffic and clocks.
+
+    Attributes:
+        topology: the network.
+        traffic: traffic sources, their flows share the slots.
+        transport: the senders (those of `classes`, if there are any).
+        dt_us: substep, µs.
+        tick_steps: substeps per tick.
+        interval_steps: substeps per tuning interval, a multiple of `tick_steps`.
+        slots: flows in progress at most; further ones wait at their hosts and are counted.
+        scheduled: length of the completion-time log (the flows of a `Schedule`), 0 for none.
+        bins: bins of the slowdown histogram per size class, 0 for none.
+        pfc: pause upstream links when buffers fill; without it full buffers drop.
+        ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        count_senders: whether `PortStats.n_senders` counts distinct senders (else it is 0).
+        buffer_mib: default shared buffer of each switch, MiB.
+        memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
+            to it, and counted.
+        softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
+        jitter_us: NIC processing adds up to this to every feedback delay, drawn anew each tick, µs.
+        failures: whether links can fail (see `failures.fail_links`).
+        classes: traffic classes; empty for a single one.
+        class_of: traffic class of each traffic source; empty for the first.
+    """
+
+    topology: Topology
+    traffic: tuple[Any, ...]
+    transport: Transport = field(default_factory=Dcqcn)
+    dt_us: float = 1.0
+    tick_steps: int = 5
+    interval_steps: int = 100
+    slots: int = 256
+    scheduled: int = 0
+    bins: int = 160
+    pfc: bool = True
+    ack_priority: bool = False
+    count_senders: bool = True
+    buffer_mib: float = 32.0
+    memory_us: float = 256.0
+    softness: float = 0.0
+    jitter_us: float = 0.0
+    failures: bool = False
+    classes: tuple[TrafficClass, ...] = ()
+    class_of: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check sizes and clocks."""
+        if not self.dt_us > 0:
+            raise bad_value("dt_us", self.dt_us, "a substep > 0 µs")
+        if not 1 <= self.tick_steps <= MAX_TICK:
+            raise bad_value("tick_steps", self.tick_steps, f"an integer from 1 to {MAX_TICK}")
+        if self.interval_steps < 1 or self.interval_steps % self.tick_steps:
+            raise bad_value(
+                "interval_steps", self.interval_steps, f"a multiple of tick_steps={self.tick_steps}"
+            )
+        if self.slots < 1:
+            raise bad_value("slots", self.slots, "an integer >= 1")
+        for name in ("buffer_mib", "memory_us"):
+            if not getattr(self, name) > 0:
+                raise bad_value(name, getattr(self, name), "a number > 0")
+        for name in ("softness", "jitter_us"):
+            if not getattr(self, name) >= 0:
+                raise bad_value(name, getattr(self, name), "a number >= 0")
+        self._check_classes()
+
+    def _check_classes(self) -> None:
+        """Check that every source has a class; let the classes' senders be the senders."""
+        n = self.n_classes
+        if self.class_of and len(self.class_of) != len(self.traffic):
+            allowed = f"one class for each of the {len(self.traffic)} traffic sources"
+            raise bad_value("class_of", self.class_of, allowed)
+        for number in self.class_of:
+            if not 0 <= number < n:
+                raise bad_value("class_of", self.class_of, f"numbers of classes, 0 to {n - 1}")
+        if self.classes:
+            members = tuple(c.transport for c in self.classes)
+            senders = members[0] if len(set(members)) == 1 else Mixed(members)
+            object.__setattr__(self, "transport", senders)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of traffic classes C."""
+        return max(len(self.classes), 1)
+
+    @property
+    def n_queues(self) -> int:
+        """Number of queues Q: one per port and class, those of a port side by side."""
+        return self.topology.n_ports * self.n_classes
+
+    @property
+    def queue_bounds(self) -> tuple[int, ...]:
+        """First queue of each level, and one past the last."""
+        return tuple(b * self.n_classes for b in self.topology.level_bounds)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Round-robin weight of each class."""
+        return tuple(c.weight for c in self.classes) or (1.0,)
+
+    @property
+    def lossless(self) -> tuple[bool, ...]:
+        """Which classes PFC protects."""
+        return tuple(self.pfc and c.lossless for c in self.classes) or (self.pfc,)
+
+    @property
+    def lossy_alpha(self) -> tuple[float, ...]:
+        """Dynamic threshold of each class that drops on its own account, `inf` for others."""
+        return tuple(math.inf if c.lossless else c.alpha for c in self.classes) or (math.inf,)
+
+    @property
+    def tick_us(self) -> float:
+        """Length of a tick, µs."""
+        return self.dt_us * self.tick_steps
+
+    @property
+    def interval_us(self) -> float:
+        """Length of a tuning interval, µs."""
+        return self.dt_us * self.interval_steps
+
+    @property
+    def coarse(self) -> int:
+        """Substeps per bit of the far part of the feedback delay line."""
+        return self.tick_steps * max(1, 20 // self.tick_steps)
+
+    @property
+    def memory(self) -> int:
+        """Substeps of feedback history."""
+        return math.ceil(self.memory_us / self.dt_us)

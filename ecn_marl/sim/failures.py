@@ -1,0 +1,155 @@
+"""Links that fail and are repaired.
+
+A link that is down sends nothing. Flows whose way crosses it choose another equal-cost path by a
+new hash; what they had in flight is lost and sent again (go-back-N, as RoCE NICs do), counted as
+dropped. A flow with no path left waits until a repair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.state import Flows, NetParams, SimParams
+from ecn_marl.sim.topology import Topology
+
+NEVER = 2**31 - 1
+"""Substep at which nothing happens any more."""
+
+
+def links_up(net: NetParams, step: Int[Array, ""]) -> Bool[Array, " ports"]:
+    """Which ports' links work at a substep, `[P]`."""
+    return (step < net.fail_step) | (step >= net.repair_step)
+
+
+def fail_links(
+    params: SimParams,
+    topology: Topology,
+    dt_us: float,
+    *,
+    share: float,
+    at_us: float,
+    repair_us: float | None = None,
+    seed: int = 0,
+) -> SimParams:
+    """Let a random share of the links between switches fail, both directions together.
+
+    Args:
+        params: parameters of a simulator with `failures=True`.
+        topology: its network.
+        dt_us: its substep, µs.
+        share: share of the links, in (0, 1]; at least one link fails.
+        at_us: when they fail, µs.
+        repair_us: when they are repaired, µs; None for never.
+        seed: which links.
+
+    Returns:
+        Parameters with `net.fail_step` and `net.repair_step` set for the ports of these links.
+
+    Raises:
+        ValueError: a share outside (0, 1], times out of order, or no link between switches.
+    """
+    if not 0 < share <= 1:
+        raise bad_value("share", share, "a share in (0, 1]")
+    if not (at_us >= 0 and (repair_us is None or repair_us > at_us)):
+        raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
+    number = {(p.switch, p.peer): i for i, p in enumerate(topology.ports)}
+    pairs = sorted({tuple(sorted(ends)) for ends in number if ends[::-1] in number})
+    if not pairs:
+        raise bad_value("topology", topology.name, "a network with links between switches")
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(len(pairs), max(1, round(share * len(pairs))), replace=False)
+    ports = [number[ends] for i in chosen for ends in (pairs[i], pairs[i][::-1])]
+    fail = np.array(params.net.fail_step, np.int32)
+    repair = np.array(params.net.repair_step, np.int32)
+    fail[ports] = round(at_us / dt_us)
+    repair[ports] = NEVER if repair_us is None else round(repair_us / dt_us)
+    return replace(params, net=replace(params.net, fail_step=fail, repair_step=repair))
+
+
+class Rerouted(NamedTuple):
+    """Result of `reroute`: slots, bytes lost of each flow `[F]`, bytes of done flows let go."""
+
+    flows: Flows
+    lost: Float[Array, " flows"]
+    gone: Float[Array, ""]
+
+
+def reroute(
+    flows: Flows,
+    net: NetParams,
+    step: Int[Array, ""],
+    seed: Array,
+    bounds: tuple[int, ...],
+    classes: int,
+) -> Rerouted:
+    """Give flows whose way is broken a new one.
+
+    Args:
+        flows: slots.
+        net: the network.
+        step: substep.
+        seed: uint32 of the episode.
+        bounds: first queue of each level, and one past the last.
+        classes: queues per port.
+    """
+    up = links_up(net, step)
+    works = jnp.append(up, True)
+    lows, highs = np.array(bounds[:-1])[:, None], np.array(bounds[1:])[:, None]
+    queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
+    forth = works[queues // classes].all(0)
+    back = works[flows.back // classes].all(0)
+    used = flows.stage != fl.FREE
+    broken = used & ~(forth & back)
+    bits = hash_bits(seed, flows.coin.astype(jnp.int32), 19)
+    offer = _as_offer(flows)
+    paths = fl.find_paths(net, offer, bits, up)
+    local, home = fl.queue_numbers(paths, flows.kind, bounds, classes)
+    cut = used & ~forth
+    lost = jnp.where(cut & (flows.stage < fl.DONE), flows.backlog.sum(0), 0.0)
+    gone = jnp.where(cut & (flows.stage == fl.DONE), flows.backlog.sum(0), 0.0).sum()
+    resend = (lost > 0) & (flows.stage > fl.SENDING)
+
+    def new(fresh: Any, old: Any) -> Any:
+        return jnp.where(broken, fresh, old)
+
+    return Rerouted(
+        replace(
+            flows,
+            hop=new(local, flows.hop),
+            back=new(home, flows.back),
+            rtt=new(paths.rtt, flows.rtt),
+            after=new(paths.after, flows.after),
+            backlog=jnp.where(cut, 0.0, flows.backlog),
+            rest_low=flows.rest_low + lost,
+            stage=jnp.where(resend, fl.SENDING, flows.stage),
+        ),
+        lost,
+        gone,
+    )
+
+
+def _as_offer(flows: Flows) -> Any:
+    """Slots in the form that paths are found for, ECMP choices open."""
+    from ecn_marl.sim.traffic import Offer
+
+    none = jnp.full_like(flows.src, -1)
+    return Offer(
+        start=flows.start_in,
+        src=flows.src,
+        dst=flows.dst,
+        payload=flows.payload,
+        wire_high=flows.rest_high,
+        wire_low=flows.rest_low,
+        path=none,
+        path_back=none,
+        flow_id=flows.flow_id,
+        valid=flows.stage != fl.FREE,
+    )

@@ -1,0 +1,210 @@
+"""What holds for a tick: feedback delays, capacities, paused links, room in the buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.sim import feedback as fb
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.failures import NEVER, links_up
+from ecn_marl.sim.queues import Ecn, look_up, pfc, segment_sum
+from ecn_marl.sim.random import hash_bits, to_unit
+from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+from ecn_marl.sim.substep import Tick
+
+__all__ = ["NEVER", "own_queues", "police", "prepare", "queue_waits"]
+
+
+def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
+    """Queue of every flow at every level, `Q` for none, `[L, F]`."""
+    bounds = np.array(cfg.queue_bounds, np.int32)[:, None]
+    here = flows.hop < bounds[1:] - bounds[:-1]
+    return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
+
+
+def queue_waits(cfg: SimConfig, queue: Float[Array, " queues"], net: NetParams) -> Array:
+    """Virtual waiting time of every queue, µs, `[Q]`; see `queues.service_rate`."""
+    c = cfg.n_classes
+    if c == 1:
+        return queue / net.port_rate
+    weights = jnp.asarray(cfg.weights, queue.dtype)
+    by_class = queue.reshape(-1, c)
+    busy = jnp.where(by_class > 0, weights, 0.0)
+    share = weights / jnp.maximum(busy.sum(1, keepdims=True), weights)
+    return (by_class / (net.port_rate[:, None] * share)).reshape(-1)
+
+
+def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
+    """Capacities and feedback delays that hold for a tick.
+
+    Args:
+        cfg: shapes.
+        state: state at the start of the tick, its arrivals admitted.
+        params: parameters.
+        ecn: thresholds, `[P]` or `[P, C]`.
+
+    Returns:
+        What stays fixed within the tick, and the state with delays refreshed.
+    """
+    net, flows, n_hosts, c = params.net, state.flows, cfg.topology.n_hosts, cfg.n_classes
+    wait = jnp.append(queue_waits(cfg, state.queue, net), 0.0)
+    waits = jnp.stack([wait, wait], -1)
+    back_wait = jnp.zeros_like(flows.back_wait)
+    if not cfg.ack_priority:
+        back_wait = look_up(waits, flows.back)[..., 0].sum(0)
+    queues = own_queues(cfg, flows)
+    found = look_up(waits, queues)[..., 0].sum(0)
+    new = flows.start_step == state.step
+    flows = replace(
+        flows,
+        wait=jnp.where(new, found, flows.wait),
+        gate=jnp.where(new, found, flows.gate),
+        back_wait=back_wait,
+    )
+    line, flows, n_late = _line(cfg, state, flows, net, queues)
+    express = jnp.zeros_like(net.port_rate)
+    if cfg.ack_priority:
+        express = state.ack_rate.reshape(-1, c).sum(1)
+    joining = jnp.zeros_like(state.ack_rate) if cfg.ack_priority else state.ack_rate
+    links = fl.ingress_links(flows, n_hosts, cfg.queue_bounds, c)
+    kind = flows.kind if c > 1 else 0
+    stopped = look_up(_pair(state.paused[: n_hosts * c]), flows.src * c + kind)[:, 0] > 0
+    port_rate = jnp.maximum(net.port_rate - express, 0.0)
+    if cfg.failures:
+        up = links_up(net, state.step)
+        port_rate = port_rate * up
+        stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
+    tick = Tick(
+        host_capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0),
+        port_capacity=port_rate * cfg.dt_us,
+        open=~state.paused[n_hosts * c :],
+        ack_bytes=joining * cfg.dt_us,
+        line=line,
+        go=~stopped,
+        accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
+        limit=_lossy_limits(cfg, state, net),
+        weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
+        transport=params.transport,
+        ecn=_per_queue(ecn, cfg),
+        net=net,
+    )
+    totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
+    return tick, replace(state, flows=flows, totals=totals)
+
+
+def _line(
+    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array
+) -> tuple[fb.Line, Flows, Array]:
+    """Feedback delays, the far marks that come near, and how many delays are too long."""
+    c, needs = cfg.n_classes, cfg.transport.needs
+    away = flows.rtt + flows.back_wait
+    if cfg.jitter_us > 0:
+        slot = jnp.arange(away.shape[0], dtype=jnp.int32)
+        bits = hash_bits(state.seed, state.step * away.shape[0] + slot, 20)
+        away = away + cfg.jitter_us * to_unit(bits).astype(away.dtype)
+    delay = jnp.round(away / cfg.dt_us - 0.5)
+    delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
+    phase = state.step % cfg.coarse
+    near, half = cfg.coarse - phase, cfg.coarse // 2
+    far = (delay - half - near + cfg.coarse // 2) // cfg.coarse
+    coming, turn = flows.late_marks, phase == 0
+    near_marks = flows.marks | jnp.uint32(1 << half)
+    flows = replace(
+        flows,
+        marks=jnp.where(turn & ((coming & 1) == 1), near_marks, flows.marks),
+        late_marks=jnp.where(turn, coming >> 1, coming),
+    )
+    late = (far > 31) if fb.CNP in needs else jnp.zeros_like(flows.stage, bool)
+    if needs - {fb.CNP, fb.PROBE}:
+        late = late | (delay >= cfg.memory)
+    stop = jnp.append(state.paused[cfg.topology.n_hosts * c :], False)
+    rates = jnp.append(net.port_rate, jnp.inf)
+    line = fb.Line(
+        delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
+        far=jnp.clip(far, 0, 31),
+        back_wait=flows.back_wait,
+        held=(stop[queues] & (flows.backlog > 0)).any(0),
+        queues=queues,
+        hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
+        packet=net.packet_bytes,
+    )
+    return line, flows, jnp.sum(late & (flows.stage == fl.SENDING)).astype(jnp.int32)
+
+
+def _pair(flags: Bool[Array, " n"]) -> Float[Array, "n 2"]:
+    """Flags as a table for `look_up`."""
+    return jnp.stack([flags, flags], -1).astype(jnp.result_type(float))
+
+
+def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
+    """Thresholds of every queue, `[Q]`: those of its class, or of its port."""
+    n, c = cfg.topology.n_ports, cfg.n_classes
+
+    def spread(x: Array) -> Array:
+        x = jnp.asarray(x)
+        return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
+
+    return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
+
+
+def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
+    """Bytes queued in each switch, `[S]`."""
+    t = cfg.topology
+    by_port = state.queue.reshape(-1, cfg.n_classes).sum(1)
+    return segment_sum(by_port, jnp.asarray(t.port_switch()), t.n_switches)
+
+
+def _shared(cfg: SimConfig, net: NetParams) -> Array:
+    """Buffer of each switch less what is set aside for its ingresses, bytes, `[S]`."""
+    t, n_lossless = cfg.topology, sum(cfg.lossless)
+    kept = (net.headroom + net.reserve) * n_lossless
+    aside = segment_sum(kept, jnp.asarray(t.link_switch()), t.n_switches)
+    return jnp.maximum(net.buffer - aside, 0.0)
+
+
+def _lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | None:
+    """Largest queue of each class that drops on its own account, bytes, `[Q]`; None without."""
+    alpha = np.array(cfg.lossy_alpha)
+    if not np.isfinite(alpha).any():
+        return None
+    free = jnp.maximum(_shared(cfg, net) - _buffer_use(cfg, state), 0.0)
+    at_port = free[jnp.asarray(cfg.topology.port_switch())]
+    limit = jnp.where(np.isfinite(alpha), at_port[:, None] * np.where(alpha < 1e9, alpha, 1), 1e12)
+    return limit.reshape(-1).astype(state.queue.dtype)
+
+
+def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
+    """Decide, for the next tick, which links pause and which headrooms are full.
+
+    Pauses are per link and class; only lossless classes have them.
+    """
+    t, c = cfg.topology, cfg.n_classes
+    n_links = t.n_hosts + t.n_ports
+    used = _buffer_use(cfg, state)
+    into = jnp.asarray(np.repeat(t.link_switch(), c))
+    brim = jnp.append(used >= net.buffer, False)[into]
+    if not any(cfg.lossless):
+        return replace(state, full=brim)
+    links = fl.ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
+    ingress = segment_sum(state.flows.backlog.reshape(-1), links.reshape(-1), n_links * c)
+    pause = pfc(
+        ingress,
+        used,
+        state.paused,
+        into,
+        _shared(cfg, net),
+        jnp.repeat(jnp.asarray(net.pfc_alpha), c, total_repeat_length=n_links * c),
+        jnp.repeat(jnp.asarray(net.headroom), c, total_repeat_length=n_links * c),
+        net.reserve,
+        net.resume_gap,
+    )
+    guarded = jnp.asarray(np.tile(np.array(cfg.lossless), n_links))
+    paused, full = pause.paused & guarded, pause.full & guarded
+    started = jnp.sum(paused & ~state.paused).astype(jnp.int32)
+    totals = replace(state.totals, pauses=state.totals.pauses + started)
+    return replace(state, paused=paused, full=full | brim, totals=totals)

@@ -1,0 +1,111 @@
+"""Flows of different senders side by side, e.g. RDMA under DCQCN beside TCP under DCTCP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim.feedback import Feedback
+from ecn_marl.sim.transports.base import Transport
+
+
+@struct.dataclass
+class MixedState:
+    """Which member each slot belongs to, `[F]`, and the members' states (each of all slots)."""
+
+    kind: Leaf
+    members: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Senders of several kinds; a flow's traffic class says which.
+
+    Every member keeps a state for every slot, of which only its own flows' are used. All packets
+    carry the longest of the members' headers.
+
+    Attributes:
+        members: the senders of each class.
+    """
+
+    kind: ClassVar[str] = "mixed"
+
+    members: tuple[Transport, ...]
+
+    @property
+    def name(self) -> str:
+        """Names of the members."""
+        return "+".join(f"{m.kind}:{m.name}" for m in self.members)
+
+    @property
+    def header(self) -> float:
+        """Longest header of the members, bytes."""
+        return max(m.header for m in self.members)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """All that any member needs."""
+        return frozenset().union(*(m.needs for m in self.members))
+
+    def default_params(self) -> tuple[Any, ...]:
+        """Constants of each member."""
+        return tuple(m.default_params() for m in self.members)
+
+    def init(
+        self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
+    ) -> MixedState:
+        """State of `slots` idle flows on ways of at most `levels` queues."""
+        states = tuple(m.init(slots, dtype, levels) for m in self.members)
+        return MixedState(jnp.zeros((slots,), jnp.int32), states)
+
+    def assign(self, state: MixedState, kind: Int[Array, " flows"]) -> MixedState:
+        """Say which member each slot belongs to, `[F]`."""
+        return replace(state, kind=kind)
+
+    def start(
+        self,
+        state: MixedState,
+        params: tuple[Any, ...],
+        new: Bool[Array, " flows"],
+        line: Float[Array, " flows"],
+        base_rtt: Float[Array, ""] | float,
+    ) -> MixedState:
+        """Start flows, each under its member, see `Transport.start`."""
+        states = tuple(
+            m.start(s, p, new & (state.kind == i), line, base_rtt)
+            for i, (m, s, p) in enumerate(zip(self.members, state.members, params, strict=True))
+        )
+        return replace(state, members=states)
+
+    def _choose(self, state: MixedState, values: list[Array]) -> Array:
+        """Each slot's value from its member's, `[F]`."""
+        return jnp.select([state.kind == i for i in range(len(values))], values)
+
+    def rate(self, state: MixedState) -> Float[Array, " flows"]:
+        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        rates = [m.rate(s) for m, s in zip(self.members, state.members, strict=True)]
+        return self._choose(state, rates)
+
+    def window(self, state: MixedState) -> Float[Array, " flows"] | None:
+        """Payload bytes each flow may have on the way, `[F]`; None if no member has windows."""
+        windows = [m.window(s) for m, s in zip(self.members, state.members, strict=True)]
+        if all(w is None for w in windows):
+            return None
+        free = jnp.full(state.kind.shape, 1e9, jnp.result_type(float))
+        return self._choose(state, [free if w is None else w for w in windows])
+
+    def update(
+        self, state: MixedState, params: tuple[Any, ...], heard: Feedback, dt: float
+    ) -> MixedState:
+        """Advance all senders by one substep, see `Transport.update`."""
+        states = tuple(
+            m.update(s, p, heard, dt)
+            for m, s, p in zip(self.members, state.members, params, strict=True)
+        )
+        return replace(state, members=states)
