@@ -50,7 +50,7 @@ def utilisation_tolerance(n: int) -> Tolerance:
 
 
 def steady(samples: Samples, setting: int, window: tuple[float, float], v: int = 0) -> np.ndarray:
-    """Queue mean and std (KB) and utilisation (%) over a window in ms, means of the seeds, `[3]`."""
+    """Queue mean and std (KB), utilisation (%) over a window in ms: means of the seeds, `[3]`."""
     rows = samples.window(*window)
     mean = rows.mean[v, setting].mean(-1)
     std = np.sqrt(np.maximum(rows.square[v, setting].mean(-1) - mean**2, 0.0))
@@ -184,7 +184,7 @@ def _bursts(
                 Line("incast, start-up", case, quantity, unit, reference, float(value), FIRST_BURST)
             )
         time_ms = (np.arange(len(theirs)) + 1) * SAMPLE_US / 1e3
-        traces.append(Trace(f"{profile}, N = {n}, {name}", time_ms, theirs, ours[0]))
+        traces.append(Trace(f"n{n}", f"{profile}, N = {n}, {name}", time_ms, theirs, ours[0]))
     return lines, traces
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 Basis = Literal["tuned", "held out", "theory"]
-"""Where a reference comes from: a recorded run that was looked at while the simulator was developed,
-one that was kept aside, or a closed form.
+"""Where a reference comes from: a recorded run that the simulator was developed against, one that
+was kept aside, or a closed form.
 """
 
 Verdict = Literal["pass", "FAIL", "reported"]
@@ -114,12 +114,14 @@ class Trace:
     """A queue over time, recorded and ours.
 
     Attributes:
+        page: traces of one page are drawn together.
         label: what was run.
         time_ms: times of the samples, `[T]`.
         recorded: queue, bytes, `[T]`.
         ours: queue of one of our seeds, bytes, `[T]`.
     """
 
+    page: str
     label: str
     time_ms: np.ndarray
     recorded: np.ndarray

@@ -60,8 +60,9 @@ def _short(profile: str, n: int, long: int) -> Outcome:
     for v, size in enumerate(SIZES):
         for i, ecn in enumerate(names):
             fct = samples.fct_us[v, i, :, long:]
-            wanted = {"profile": profile, "N": n, "size_B": size, "bg_long": long, "ecn": ecn}
-            found = recorded.rows("short_messages", **wanted)
+            found = recorded.rows(
+                "short_messages", profile=profile, N=n, size_B=size, bg_long=long, ecn=ecn
+            )
             aside = [row for row in found if row["seed"] in HELD_OUT]
             among = f" among {long} long" if long else ""
             case = f"{profile} {n} x {size // 1000} KB{among} {ecn}"
@@ -159,8 +160,9 @@ def _recovery_lines(
         if np.isnan(theirs).all() and np.isnan(mine).all():
             continue
         note = f"recorded {_spread(theirs)}; ours {_spread(mine)}"
-        values = [_mean(values) for values in (theirs, mine)]
-        lines.append(Line("long-short", case, quantity, unit, *values, note=note))
+        lines.append(
+            Line("long-short", case, quantity, unit, _mean(theirs), _mean(mine), note=note)
+        )
     return lines
 
 
