@@ -332,7 +332,7 @@ def validate(
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.validation.pool import run_cases
     from ecn_marl.validation.registry import select
-    from ecn_marl.validation.table import report, validation_table, verdict_text
+    from ecn_marl.validation.table import all_lines, report, validation_table, verdict_text
 
     if json_file is not None:
         check_output("--json", json_file)
@@ -343,7 +343,7 @@ def validate(
     with _progress("validate", "cases", len(chosen)) as show:
         done = run_cases(chosen, show=show)
     seconds = time.perf_counter() - start
-    lines = [line for one in done for line in one.outcome.lines]
+    lines = all_lines(done)
     outputs = {}
     if json_file is not None:
         text = json_text(report(done, seconds))

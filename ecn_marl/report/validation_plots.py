@@ -22,6 +22,9 @@ RECORDED, OURS, BAD = INK, COLOURS[0], "#c0392b"
 SETTLED_MS = 3.0
 """From here on small incasts have left their first burst behind; it would hide all the rest."""
 
+FRAME = 0.4
+"""Largest relative deviation that the overview shows to scale."""
+
 BIG = 10.0
 """A first burst this many times larger than what follows runs out of the panel."""
 
@@ -140,45 +143,49 @@ def overview(lines: Sequence[Line]) -> bytes:
     """Every judged line as ours over reference, with the band that its tolerance allows."""
     judged = [line for line in lines if _ratio_known(line)]
     groups = list(dict.fromkeys(line.group for line in judged))
-    heights = [sum(line.group == group for line in judged) for group in groups]
-    figure, axes = _figure(
-        1, len(groups), (1.2 + 0.035 * len(judged) + 1.3 * len(groups), 5.0), sharey=True,
-        width_ratios=[height + 12 for height in heights],
-    )  # fmt: skip
-    for axis, group in zip(axes[0], groups, strict=True):
-        of = [line for line in judged if line.group == group]
-        place = np.arange(len(of))
-        ratio = np.array([line.ours / line.reference for line in of])
-        band = np.array([line.allowed / line.reference for line in of])
-        failed = np.array([line.verdict == "FAIL" for line in of])
-        aside = np.array([line.basis == "held out" for line in of])
-        axis.vlines(place, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.5)
-        for chosen, colour in ((~failed, OURS), (failed, BAD)):
-            for kind, marker in ((~aside, "o"), (aside, "^")):
-                shown = chosen & kind
-                axis.plot(place[shown], ratio[shown], marker, color=colour, markersize=3.2)
-        axis.axhline(1.0, color=INK, linewidth=0.8)
-        axis.set_xticks([])
-        n = len(of) - int(failed.sum())
-        axis.set_title(f"{group}\n{n} of {len(of)}", fontsize=8, color=INK)
-    axes[0, 0].set_ylim(0.5, 1.5)
-    _clip_marks(axes[0], judged, groups)
-    axes[0, 0].set_ylabel("ours / reference", fontsize=9)
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    figure, axes = _figure(rows, columns, (6.5 * columns, 0.7 + 2.3 * rows), sharey=True)
+    for axis in axes.flat[len(groups) :]:
+        axis.axis("off")
+    for axis, group in zip(axes.flat, groups, strict=False):
+        _strip(axis, [line for line in judged if line.group == group], group)
+    axes[0, 0].set_ylim(1 - FRAME, 1 + FRAME)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("ours / reference", fontsize=9)
     figure.suptitle(
-        "All judged lines; band: tolerance; red: out of it; triangle: held out; "
+        "All lines with a tolerance (band). Red: out of it; triangle: held out; "
         "arrow: beyond the frame",
-        x=0.01, ha="left", fontsize=9.5, color=INK,
-    )  # fmt: skip
+        x=0.01,
+        ha="left",
+        fontsize=10,
+        color=INK,
+    )
     return _png(figure)
 
 
-def _clip_marks(axes: Sequence[Axes], judged: Sequence[Line], groups: Sequence[str]) -> None:
-    """Arrows at the frame for lines whose ratio lies outside."""
-    for axis, group in zip(axes, groups, strict=True):
-        of = [line for line in judged if line.group == group]
-        for place, line in enumerate(of):
-            ratio = line.ours / line.reference
-            colour = BAD if line.verdict == "FAIL" else OURS
-            if ratio > 1.5 or ratio < 0.5:
-                edge, marker = (1.49, "2") if ratio > 1.5 else (0.51, "1")
-                axis.plot(place, edge, marker, color=colour, markersize=7, markeredgewidth=1.5)
+def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:
+    """The lines of one group side by side; arrows stand for those outside the frame."""
+    place = np.arange(len(lines))
+    ratio = np.array([line.ours / line.reference for line in lines])
+    band = np.array([line.allowed / line.reference for line in lines])
+    failed = np.array([line.verdict == "FAIL" for line in lines])
+    aside = np.array([line.basis == "held out" for line in lines])
+    away = np.abs(ratio - 1) > FRAME
+    axis.vlines(place, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.0)
+    for wrong, colour in ((~failed, OURS), (failed, BAD)):
+        for kind, marker in ((~aside, "o"), (aside, "^")):
+            shown = wrong & kind & ~away
+            axis.plot(place[shown], ratio[shown], marker, color=colour, markersize=3.0)
+        for up, marker, edge in (
+            (ratio > 1, r"$\uparrow$", 0.95),
+            (ratio < 1, r"$\downarrow$", -0.95),
+        ):
+            shown = wrong & away & up
+            level = np.full(shown.sum(), 1 + edge * FRAME)
+            axis.plot(place[shown], level, linestyle="", marker=marker, color=colour, markersize=6)
+    axis.axhline(1.0, color=INK, linewidth=0.8)
+    axis.set_xticks([])
+    axis.set_xlim(-1, len(lines))
+    title = f"{group}: {len(lines) - failed.sum()} of {len(lines)} within tolerance"
+    axis.set_title(title, loc="left", fontsize=9, color=INK)

@@ -67,7 +67,7 @@ def _short(profile: str, n: int, long: int) -> Outcome:
             among = f" among {long} long" if long else ""
             case = f"{profile} {n} x {size // 1000} KB{among} {ecn}"
             means = [float(row["fct_mean_us"]) for row in found]
-            note = f"recorded {min(means):.0f} to {max(means):.0f}"
+            note = f"three seeds: {min(means):.0f}–{max(means):.0f}"
             pairs = (
                 ("FCT mean", "fct_mean_us", fct.mean(), note),
                 ("FCT p99", "fct_p99_us", np.percentile(fct, 99, axis=-1).mean(), ""),
@@ -159,7 +159,7 @@ def _recovery_lines(
         mine = np.array([run[column] for run in ours])
         if np.isnan(theirs).all() and np.isnan(mine).all():
             continue
-        note = f"recorded {_spread(theirs)}; ours {_spread(mine)}"
+        note = f"packets {_spread(theirs)}, ours {_spread(mine)}"
         lines.append(
             Line("long-short", case, quantity, unit, _mean(theirs), _mean(mine), note=note)
         )
@@ -175,8 +175,9 @@ def _mean(values: np.ndarray) -> float:
 def _spread(values: np.ndarray) -> str:
     """Range of the numbers, and how many runs have one."""
     numbers = values[np.isfinite(values)]
-    missing = f", {values.size - numbers.size} of {values.size} never"
+    missing = f"{values.size - numbers.size} of {values.size} never"
     if not numbers.size:
-        return missing.removeprefix(", ")
-    text = f"{numbers.min():.3g} to {numbers.max():.3g}"
-    return text if numbers.size == values.size else text + missing
+        return missing
+    digits = 0 if numbers.max() >= 100 else 2
+    text = f"{numbers.min():.{digits}f}–{numbers.max():.{digits}f}"
+    return text if numbers.size == values.size else f"{text} ({missing})"

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from ecn_marl.validation.lines import Case, Line, Outcome
+from ecn_marl.validation.lines import Case, Outcome
 
 WORKERS = 2
 
@@ -21,11 +21,6 @@ class Finished:
     case: Case
     outcome: Outcome
     seconds: float
-
-    @property
-    def failed(self) -> list[Line]:
-        """Its lines out of tolerance."""
-        return [line for line in self.outcome.lines if line.verdict == "FAIL"]
 
 
 def run_cases(

@@ -92,6 +92,13 @@ def validation_table(lines: list[Line]) -> Table:
     return table
 
 
+def all_lines(done: list[Finished]) -> list[Line]:
+    """Lines of all cases, those of a group together."""
+    lines = [line for one in done for line in one.outcome.lines]
+    groups = list(dict.fromkeys(line.group for line in lines))
+    return sorted(lines, key=lambda line: groups.index(line.group))
+
+
 def counts(lines: list[Line]) -> dict[str, dict[str, int]]:
     """Number of lines per basis (`all` for the sum) and verdict."""
     table: dict[str, dict[str, int]] = {}
@@ -107,7 +114,7 @@ def verdict_text(lines: list[Line], seconds: float) -> str:
     """One sentence with the numbers of lines and the time taken."""
     parts = []
     for basis, row in counts(lines).items():
-        if basis != "all":
+        if basis != "all" and row["pass"] + row["FAIL"]:
             parts.append(f"{basis} {row['pass']}/{row['pass'] + row['FAIL']}")
     total = counts(lines)["all"]
     judged = total["pass"] + total["FAIL"]
@@ -120,13 +127,11 @@ def verdict_text(lines: list[Line], seconds: float) -> str:
 
 def report(done: list[Finished], seconds: float) -> dict[str, Any]:
     """The JSON report: `schema`, `seconds`, `counts`, `cases` (name, seconds) and `lines`."""
-    lines = [line for one in done for line in one.outcome.lines]
+    lines = all_lines(done)
     return {
         "schema": SCHEMA,
         "seconds": seconds,
         "counts": counts(lines),
         "cases": [{"name": one.case.name, "seconds": one.seconds} for one in done],
-        "lines": [
-            line.as_dict() | {"test": one.case.name} for one in done for line in one.outcome.lines
-        ],
+        "lines": [line.as_dict() for line in lines],
     }
