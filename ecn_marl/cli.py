@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -307,6 +308,60 @@ def replay(
         typer.echo(json_text(summary))
     else:
         _print(replay_tables(summary))
+
+
+@app.command()
+def validate(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all lines as JSON.")
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw recorded and simulated side by side.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Cases whose name has this in it, or *.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A selection of the cases.")] = False,
+) -> None:
+    """Compare the simulator with recorded packet-level runs; exit 1 if a line is out of tolerance.
+
+    Takes a few minutes on two cores.
+    """
+    import time
+
+    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.validation.pool import run_cases
+    from ecn_marl.validation.registry import select
+    from ecn_marl.validation.table import all_lines, report, validation_table, verdict_text
+
+    if json_file is not None:
+        check_output("--json", json_file)
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+    chosen = select(only, quick)
+    start = time.perf_counter()
+    with _progress("validate", "cases", len(chosen)) as show:
+        done = run_cases(chosen, show=show)
+    seconds = time.perf_counter() - start
+    lines = all_lines(done)
+    outputs = {}
+    if json_file is not None:
+        text = json_text(report(done, seconds))
+        outputs[json_file] = Output("w", lambda file: file.write(text + "\n"))
+    if plots is not None:
+        from ecn_marl.report.validation_plots import pages
+
+        for name, png in pages(done).items():
+            outputs[plots / f"{name}.png"] = Output("wb", partial(_write_bytes, png))
+    write_all(outputs)
+    _print([validation_table(lines)])
+    typer.echo(verdict_text(lines, seconds))
+    if any(line.verdict == "FAIL" for line in lines):
+        raise typer.Exit(1)
+
+
+def _write_bytes(data: bytes, file: Any) -> None:
+    file.write(data)
 
 
 @app.command()

@@ -1,0 +1,152 @@
+"""Leaf-spine fabric: completion times of recorded flow lists, by size class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from ecn_marl.sim.topology import leaf_spine
+from ecn_marl.validation import recorded
+from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
+from ecn_marl.validation.runs import Samples, known, simulate
+
+SEEDS = 3
+SLOTS = 256
+LISTS: dict[str, tuple[str, str, float, Basis]] = {
+    "websearch-60": ("WebSearch", "0.6", 140.0, "tuned"),
+    "websearch-30": ("WebSearch", "0.3", 100.0, "held out"),
+    "fbhdp-30": ("FbHdp", "0.3", 50.0, "held out"),
+}
+"""Flow lists: sizes, load, simulated time at most (ms), basis."""
+
+MEAN, P99 = Tolerance(relative=0.04), Tolerance(relative=0.10)
+OTHER_MEAN = Tolerance(relative=0.10)
+
+CLASSES = {"≤100KB": (0, 1e5), "≤1MB": (1e5, 1e6), ">1MB": (1e6, np.inf)}
+"""Payloads above the first bound, up to the second."""
+
+
+def cases() -> Iterator[Case]:
+    """One case per flow list and kind of sender."""
+    for name in LISTS:
+        for profile, cost in (("run", 30.0), ("paper", 9.0)):
+            work = partial(_slowdowns, name, profile)
+            quick = (name, profile) == ("websearch-60", "paper")
+            yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick=quick)
+    for profile in ("dctcp", "hpcc", "timely"):
+        if known(profile):
+            yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other, profile), 15.0)
+
+
+def _run(name: str, profile: str) -> tuple[list[str], Samples, dict[str, np.ndarray]]:
+    """All recorded settings of a list and profile: their names, our samples, recorded times."""
+    flows = recorded.flow_list(name.replace("-", "_"))
+    times = recorded.arrays(f"{name.replace('-', '_')}_fct")
+    names = [key.removeprefix(f"{profile}_") for key in times if key.startswith(f"{profile}_")]
+    network = leaf_spine(4, 8, 2)
+    slots = min(SLOTS, len(flows["src"]))
+    longest = LISTS[name][2]
+    return (
+        names,
+        simulate(profile, [(network, flows)], names, SEEDS, longest, slots=slots, until_done=True),
+        times,
+    )
+
+
+def class_members(size: np.ndarray) -> dict[str, np.ndarray]:
+    """Which flows belong to each size class, by payload."""
+    return {label: (size > low) & (size <= high) for label, (low, high) in CLASSES.items()}
+
+
+def p99(slowdown: np.ndarray) -> float:
+    """Mean over seeds of the 99th percentile over flows; NaN if a flow did not finish."""
+    return float(np.percentile(slowdown, 99, axis=-1).mean())
+
+
+def _slowdowns(name: str, profile: str) -> Outcome:
+    """Mean and tail of the slowdown by size class under every recorded setting."""
+    settings, samples, times = _run(name, profile)
+    size, alone = recorded.flow_list(name.replace("-", "_"))["size_B"], times["standalone_ns"]
+    basis = LISTS[name][3]
+    lines, curves = [], []
+    for i, ecn in enumerate(settings):
+        theirs = times[f"{profile}_{ecn}"] / alone
+        ours = 1e3 * samples.fct_us[0, i] / alone
+        case = f"{name} {profile} {ecn}"
+        note = _waited(samples, i)
+        for label, members in class_members(size).items():
+            pairs = (
+                ("mean", theirs[members].mean(), ours[:, members].mean(), MEAN),
+                ("p99", p99(theirs[members][None]), p99(ours[:, members]), P99),
+            )
+            for what, reference, value, tolerance in pairs:
+                quantity = f"slowdown {what} {label}"
+                lines.append(
+                    Line(
+                        "leaf-spine",
+                        case,
+                        quantity,
+                        "",
+                        float(reference),
+                        float(value),
+                        tolerance,
+                        basis,
+                        note,
+                    )
+                )
+        lines += _queues(name, profile, ecn, samples, i)
+        curves.append(Slowdowns(f"{name} {profile}", ecn, size, theirs, ours))
+    return Outcome(lines, slowdowns=curves)
+
+
+def _waited(samples: Samples, setting: int) -> str:
+    """A note if flows had to wait for a slot: then the table was too small."""
+    waited = int(samples.deferred[0, setting].max())
+    return f"{waited} flows waited for a slot" if waited else ""
+
+
+def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -> list[Line]:
+    """Queues and utilisation of the ports to hosts from 5 ms to the end of the arrivals."""
+    sizes, load, _, basis = LISTS[name]
+    row = recorded.rows("leaf_spine", dist=sizes, load=load, profile=profile, ecn=ecn)[0]
+    rows = samples.window(5.0, float(row["arrival_ms"]))
+    mean = rows.mean[0, setting].mean() / 1e3
+    used = 100 * rows.utilisation[0, setting].mean()
+    case = f"{name} {profile} {ecn}"
+    pairs = (
+        ("host queues, mean", "KB", float(row["q_mean_B_host"]) / 1e3, mean),
+        ("host ports, utilisation", "%", 100 * float(row["util_host"]), used),
+    )
+    return [
+        Line("leaf-spine", case, quantity, unit, reference, float(value), None, basis)
+        for quantity, unit, reference, value in pairs
+    ]
+
+
+def _other(profile: str) -> Outcome:
+    """Other senders: mean slowdowns, of all flows and by size class."""
+    name = "websearch-60"
+    settings, samples, times = _run(name, profile)
+    size, alone = recorded.flow_list("websearch_60")["size_B"], times["standalone_ns"]
+    groups = {"all": np.ones(size.shape, bool)} | class_members(size)
+    lines, curves = [], []
+    for i, ecn in enumerate(settings):
+        theirs = times[f"{profile}_{ecn}"] / alone
+        ours = 1e3 * samples.fct_us[0, i] / alone
+        for label, members in groups.items():
+            lines.append(
+                Line(
+                    "leaf-spine, other senders",
+                    f"{name} {profile} {ecn}",
+                    f"slowdown mean {label}",
+                    "",
+                    float(theirs[members].mean()),
+                    float(ours[:, members].mean()),
+                    OTHER_MEAN,
+                    note=_waited(samples, i),
+                )
+            )
+        curves.append(Slowdowns(f"{name} {profile}", ecn, size, theirs, ours))
+    return Outcome(lines, slowdowns=curves)

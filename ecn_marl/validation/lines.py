@@ -1,0 +1,178 @@
+"""What a comparison yields: lines with a verdict, and the curves that are drawn beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Basis = Literal["tuned", "held out", "theory"]
+"""Where a reference comes from: a recorded run that the simulator was developed against, one that
+was kept aside, or a closed form.
+"""
+
+Verdict = Literal["pass", "FAIL", "reported"]
+"""`reported`: a line without a tolerance, for the reader to judge."""
+
+ROUNDING = 1e-9
+"""Relative slack on a tolerance, so that its very edge passes in floating point."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far from the reference is near enough: the larger of the two counts.
+
+    Attributes:
+        relative: share of the reference.
+        absolute: in the line's unit.
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def allowed(self, reference: float) -> float:
+        """Largest deviation from `reference` that passes, in its unit."""
+        return max(self.relative * abs(reference), self.absolute)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity compared with its reference.
+
+    Attributes:
+        group: kind of comparison, e.g. `incast`.
+        case: what was run, e.g. `run N=8 SECN1`.
+        quantity: what was measured, e.g. `queue mean`.
+        unit: its unit, empty for ratios.
+        reference: recorded or computed value.
+        ours: the simulator's value, NaN if it has none (a flow did not finish).
+        tolerance: None if the line is only reported.
+        basis: where the reference comes from.
+        note: what a reader has to know.
+    """
+
+    group: str
+    case: str
+    quantity: str
+    unit: str
+    reference: float
+    ours: float
+    tolerance: Tolerance | None = None
+    basis: Basis = "tuned"
+    note: str = ""
+
+    @property
+    def error(self) -> float:
+        """Ours less the reference, in the line's unit."""
+        return self.ours - self.reference
+
+    @property
+    def relative_error(self) -> float:
+        """Error as a share of the reference, NaN for a reference of 0."""
+        return self.error / abs(self.reference) if self.reference else math.nan
+
+    @property
+    def allowed(self) -> float:
+        """Largest error that passes, NaN if the line is only reported."""
+        return math.nan if self.tolerance is None else self.tolerance.allowed(self.reference)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the error is within the tolerance; without a number the line fails."""
+        if self.tolerance is None:
+            return "reported"
+        slack = ROUNDING * max(abs(self.reference), self.allowed)
+        return "pass" if abs(self.error) <= self.allowed + slack else "FAIL"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The line for JSON; numbers that are not finite become `None` when it is written."""
+        t = self.tolerance
+        limits = (
+            {"relative": t.relative, "absolute": t.absolute, "allowed": self.allowed} if t else t
+        )
+        return {
+            "group": self.group,
+            "case": self.case,
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "reference": float(self.reference),
+            "ours": float(self.ours),
+            "error": float(self.error),
+            "relative_error": float(self.relative_error),
+            "tolerance": limits,
+            "verdict": self.verdict,
+            "basis": self.basis,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A queue over time, recorded and ours.
+
+    Attributes:
+        page: traces of one page are drawn together.
+        label: what was run.
+        time_ms: times of the samples, `[T]`.
+        recorded: queue, bytes, `[T]`.
+        ours: queue of one of our seeds, bytes, `[T]`.
+    """
+
+    page: str
+    label: str
+    time_ms: np.ndarray
+    recorded: np.ndarray
+    ours: np.ndarray
+
+
+@dataclass(frozen=True)
+class Slowdowns:
+    """FCT slowdowns of a flow list under one ECN setting, recorded and ours.
+
+    Attributes:
+        page: flow list and senders; settings of one page are drawn together.
+        ecn: name of the setting.
+        size: payloads, bytes, `[N]`.
+        recorded: slowdowns, `[N]`.
+        ours: slowdowns of all our seeds, `[S, N]`.
+    """
+
+    page: str
+    ecn: str
+    size: np.ndarray
+    recorded: np.ndarray
+    ours: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case yields."""
+
+    lines: list[Line]
+    traces: list[Trace] = field(default_factory=list)
+    slowdowns: list[Slowdowns] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some comparisons that are run together.
+
+    Attributes:
+        name: `group/what`, all lower case; `--only` matches against it.
+        run: simulates and compares.
+        cost: about how many seconds it takes on one core; long cases start first.
+        quick: whether `--quick` runs it.
+    """
+
+    name: str
+    run: Callable[[], Outcome]
+    cost: float = 5.0
+    quick: bool = False
+
+
+def theory_case(name: str, lines: Callable[[], list[Line]], cost: float = 5.0) -> Case:
+    """A case out of a function that returns lines; quick runs include it."""
+    return Case(name, lambda: Outcome(lines()), cost, quick=True)

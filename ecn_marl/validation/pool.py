@@ -1,0 +1,77 @@
+"""Runs cases in processes of their own: a compiled program keeps about one core busy."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from ecn_marl.validation.lines import Case, Outcome
+
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a case yielded, and how long it took, s."""
+
+    case: Case
+    outcome: Outcome
+    seconds: float
+
+
+def run_cases(
+    chosen: list[Case],
+    workers: int = WORKERS,
+    show: Callable[[float, str], None] | None = None,
+) -> list[Finished]:
+    """Run cases and keep their order.
+
+    Args:
+        chosen: cases of the registry. A single one runs in this process, as do all with one worker.
+        workers: processes.
+        show: called with the number of cases done and the last one's name.
+    """
+    done: dict[str, Finished] = {}
+
+    def take(case: Case, outcome: Outcome, seconds: float) -> None:
+        done[case.name] = Finished(case, outcome, seconds)
+        if show:
+            show(len(done), case.name)
+
+    if workers == 1 or len(chosen) == 1:
+        for case in chosen:
+            take(case, *_timed(case))
+    else:
+        by_name = {case.name: case for case in chosen}
+        with ProcessPoolExecutor(workers, get_context("spawn"), _on_cpu) as pool:
+            longest_first = sorted(chosen, key=lambda case: -case.cost)
+            waiting = {pool.submit(_named, case.name): case.name for case in longest_first}
+            try:
+                for future in as_completed(waiting):
+                    take(by_name[waiting[future]], *future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return [done[case.name] for case in chosen]
+
+
+def _on_cpu() -> None:
+    """Two processes share no accelerator; the comparisons are meant for a CPU."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _named(name: str) -> tuple[Outcome, float]:
+    """Run the case of a name (cases themselves need not be picklable)."""
+    from ecn_marl.validation.registry import cases
+
+    return _timed(next(case for case in cases() if case.name == name))
+
+
+def _timed(case: Case) -> tuple[Outcome, float]:
+    start = time.perf_counter()
+    outcome = case.run()
+    return outcome, time.perf_counter() - start

@@ -1,0 +1,48 @@
+"""All comparisons. A new one is a function that yields cases, listed in `SOURCES`.
+
+The shortest way to add comparisons with theory: a function that returns lines,
+
+    def fixed_points() -> list[Line]: ...
+
+and in `SOURCES` an entry `lambda: [theory_case("theory/fixed-points", fixed_points)]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+
+from ecn_marl._errors import bad_value
+from ecn_marl.validation import incast, leaf_spine, messages
+from ecn_marl.validation.lines import Case
+
+SOURCES: list[Callable[[], Iterable[Case]]] = [incast.cases, messages.cases, leaf_spine.cases]
+
+
+def cases() -> list[Case]:
+    """All cases in the order of the table."""
+    return [case for source in SOURCES for case in source()]
+
+
+def select(only: str | None = None, quick: bool = False) -> list[Case]:
+    """Cases that are wanted.
+
+    Args:
+        only: part of a case's name, or a pattern with `*`; None for all.
+        quick: only those that are quick.
+
+    Raises:
+        ValueError: no case is left.
+    """
+    everything = cases()
+    pattern = None if only is None else only.lower()
+    chosen = [
+        case
+        for case in everything
+        if (case.quick or not quick)
+        and (pattern is None or pattern in case.name or fnmatch(case.name, pattern))
+    ]
+    if not chosen:
+        names = ", ".join(case.name for case in everything if case.quick or not quick)
+        raise bad_value("--only", only, f"part of one of: {names}")
+    return chosen

@@ -1,0 +1,219 @@
+"""Simulations behind the comparisons: many (network, thresholds, seed) lanes in one program.
+
+The simulator is set up exactly as `ecn-marl replay` does it; here many lanes run side by side, and
+only what the comparisons need is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl.sim.flows import SENDING
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.replay import SAMPLE_US, Settings
+from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
+from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic import schedule
+from ecn_marl.sim.transports import parse_transport
+
+DEFAULT_DT_US = {"dcqcn:hpcc-paper": 5.0, "dcqcn:hpcc-run": 1.0}
+"""Substep for each kind of sender, µs; 1 µs for those not named."""
+
+SENDERS = {
+    "run": "dcqcn:hpcc-run",
+    "paper": "dcqcn:hpcc-paper",
+    "run_vwin": "dcqcn:hpcc-run-vwin",
+    "dctcp": "dctcp:hpcc",
+    "hpcc": "hpcc:hpcc",
+    "timely": "timely:hpcc",
+}
+"""Our senders for each recorded profile."""
+
+ECN = {
+    "SECN1": (5.0, 200.0, 0.01),
+    "SECN2": (100.0, 400.0, 0.2),
+    "E3": (20.0, 80.0, 0.5),
+    "E4": (320.0, 1280.0, 0.05),
+    "STEP75": (74.95, 75.0, 1.0),
+}
+"""Recorded settings: Kmin KB, Kmax KB, Pmax of a 25 Gb/s port. A step is a very short ramp here."""
+
+CHUNK = 200
+"""Samples per call of the compiled loop."""
+
+Columns = Mapping[str, np.ndarray]
+"""A flow list as `sim.traffic.schedule` takes it."""
+
+
+def known(profile: str) -> bool:
+    """Whether the simulator has the senders of a recorded profile."""
+    try:
+        parse_transport(SENDERS[profile])
+    except ValueError:
+        return False
+    return True
+
+
+def default_dt_us(transport: str) -> float:
+    """Substep for senders given in their short form, µs."""
+    return DEFAULT_DT_US.get(transport, 1.0)
+
+
+class Rows(NamedTuple):
+    """What is kept of every sample; ports are averaged unless noted.
+
+    Attributes:
+        queue: queue at the end, bytes.
+        mean: time mean of the queue, bytes.
+        square: time mean of the squared queue, bytes².
+        peak: largest queue of any port, bytes.
+        utilisation: share of the links' capacity that was sent.
+        pauses: PFC pauses so far, in the whole network.
+        rate: rate that the list's first flow asks for, bytes/µs.
+    """
+
+    queue: Any
+    mean: Any
+    square: Any
+    peak: Any
+    utilisation: Any
+    pauses: Any
+    rate: Any
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Results of `simulate`. `V` variants, `E` settings, `S` seeds, `T` samples, `N` flows.
+
+    Attributes:
+        rows: every leaf `[V, E, S, T]`.
+        fct_us: completion times, µs, NaN if unfinished, `[V, E, S, N]`.
+        deferred: flows that waited for a slot, `[V, E, S]`.
+    """
+
+    rows: Rows
+    fct_us: np.ndarray
+    deferred: np.ndarray
+
+    def window(self, start_ms: float, end_ms: float) -> Rows:
+        """The samples of a time window."""
+        low, high = (round(t * 1e3 / SAMPLE_US) for t in (start_ms, end_ms))
+        return Rows(*(x[..., low:high] for x in self.rows))
+
+
+def incast_flows(n: int) -> dict[str, np.ndarray]:
+    """`n` endless flows from hosts 1..n to host 0, all starting at 0."""
+    return {
+        "src": np.arange(1, n + 1),
+        "dst": np.zeros(n, np.int64),
+        "size_B": np.full(n, 4_000_000_000),
+        "start_ns": np.zeros(n, np.int64),
+    }
+
+
+def simulate(
+    profile: str,
+    variants: Sequence[tuple[Topology, Columns]],
+    ecn: Sequence[str],
+    seeds: int,
+    duration_ms: float,
+    *,
+    buffer_mib: float = 32.0,
+    slots: int | None = None,
+    until_done: bool = False,
+) -> Samples:
+    """Run every variant under every setting with every seed, all lanes side by side.
+
+    Args:
+        profile: recorded profile, names the senders.
+        variants: networks of the same shape with lists of as many flows and the same starts.
+        ecn: names of thresholds.
+        seeds: number of seeds.
+        duration_ms: simulated time, a multiple of 2 ms.
+        buffer_mib: shared buffer of each switch, MiB.
+        slots: flows in progress at most; None for all.
+        until_done: stop as soon as all flows of less than 1 GB have finished.
+
+    Returns:
+        Samples of the queues towards hosts (on a star: towards the first one).
+    """
+    transport = SENDERS[profile]
+    dt = default_dt_us(transport)
+    network, flows = variants[0]
+    settings = Settings(
+        transport=transport, dt_us=dt, duration_ms=duration_ms, buffer_mib=buffer_mib, slots=slots
+    )
+    sim = settings.simulator(network, np.asarray(flows["start_ns"], np.float64))
+    trees = [
+        replace(sim, topology=t).default_params(traffic=(schedule(f, dt),)) for t, f in variants
+    ]
+    shape = (len(variants), len(ecn), seeds)
+    v, e, s = (index.ravel() for index in np.indices(shape))
+    one = len(variants) == 1
+    params = trees[0] if one else jax.tree.map(lambda *x: np.stack(x)[v], *trees)
+    levels = [scaled_ecn(trees[0].net, *ECN[name]) for name in ecn]
+    thresholds = jax.tree.map(lambda *x: jnp.stack(x)[e], *levels)
+    keys = jax.vmap(jax.random.key)(jnp.asarray(s))
+    watch = (0,) if network.n_switches == 1 else tuple(map(int, network.ports_of_kind("host")))
+    state = _start(sim, one, keys, params)
+    must = np.asarray(flows["size_B"]) < 1e9
+    kept = []
+    for _ in range(math.ceil(settings.samples / CHUNK)):
+        state, rows = _advance(sim, one, watch, state, params, thresholds)
+        kept.append(jax.device_get(rows))
+        if until_done and np.isfinite(np.asarray(state.fct_log)[:, must]).all():
+            break
+    series = Rows(*(np.concatenate(x, -1, dtype=np.float64) for x in zip(*kept, strict=True)))
+    return Samples(
+        rows=Rows(*(x.reshape(*shape, -1) for x in series)),
+        fct_us=np.asarray(state.fct_log, np.float64).reshape(*shape, -1),
+        deferred=np.asarray(state.totals.deferred).reshape(shape),
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _start(sim: Simulator, one: bool, keys: jax.Array, params: SimParams) -> SimState:
+    """Empty networks; `one`: all lanes share `params`."""
+    return jax.vmap(sim.init, (0, None if one else 0))(keys, params)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _advance(
+    sim: Simulator,
+    one: bool,
+    watch: tuple[int, ...],
+    state: SimState,
+    params: SimParams,
+    ecn: Ecn,
+) -> tuple[SimState, Rows]:
+    """Simulate a chunk of samples in all lanes; rows are `[lanes, CHUNK]`."""
+    ports = np.array(watch)
+    capacity = np.array([sim.topology.ports[i].gbps for i in watch]).sum() * GBPS * SAMPLE_US
+
+    def lane(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Rows]:
+        def sample(state: SimState, _: None) -> tuple[SimState, Rows]:
+            state, stats = sim.interval(state, params, ecn)
+            flows = state.flows
+            first = (flows.flow_id == 0) & (flows.stage == SENDING)
+            rates = sim.transport.rate(flows.transport)
+            return state, Rows(
+                queue=stats.queue[ports].mean(),
+                mean=stats.queue_mean[ports].mean(),
+                square=stats.queue_sq[ports].mean(),
+                peak=stats.queue_max[ports].max(),
+                utilisation=stats.tx_bytes[ports].sum() / capacity,
+                pauses=state.totals.pauses,
+                rate=jnp.where(first, rates, 0.0).sum(),
+            )
+
+        return jax.lax.scan(sample, state, None, length=CHUNK)
+
+    return jax.vmap(lane, (0, None if one else 0, 0))(state, params, ecn)
