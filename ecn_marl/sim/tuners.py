@@ -131,14 +131,17 @@ class EcnSharp(Tuner):
       busy link sends in T is that share.
 
     What had to be chosen: statistics do not hold the smallest queue of an interval, which the
-    persistent rule asks for. It is taken as `mean - sqrt(3) std`, the minimum of a saw-tooth (any
-    evenly spread queue), or the queue at the end if that is smaller. The rule acts from the next
-    interval on, so up to one interval late. While it is at rest `pmax` is 1e-6, not 0.
+    persistent rule asks for. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
+    saw-tooth (any evenly spread queue), or the queue at the end if that is smaller. The rule acts
+    from the next interval on, so up to one interval late. While it is at rest `pmax` is `p_rest`,
+    as it cannot be 0.
 
     Attributes:
         instant_us: sojourn time above which all is marked, µs.
         target_us: sojourn time of a standing queue, µs.
         persist_us: how long the queue must stand, and first spacing of marks, µs.
+        dip: how far the lowest queue of an interval lies below its mean, standard deviations.
+        p_rest: `pmax` while no queue stands.
     """
 
     name: ClassVar[str] = "ecn-sharp"
@@ -147,9 +150,12 @@ class EcnSharp(Tuner):
     instant_us: float = 20.0
     target_us: float = 10.0
     persist_us: float = 100.0
+    dip: float = 3**0.5
+    p_rest: float = 1e-6
 
     def _check(self) -> None:
         self._at_most("target_us", "instant_us")
+        self._probability("p_rest")
 
     def init(self, net: NetParams) -> SharpState:
         """No queue stands."""
@@ -162,7 +168,7 @@ class EcnSharp(Tuner):
         """Thresholds for the next interval, see `Tuner.update`."""
         rate = jnp.asarray(net.port_rate)
         spread = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
-        lowest = jnp.minimum(stats.queue, stats.queue_mean - 3**0.5 * spread)
+        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * spread)
         stands = lowest > self.target_us * rate
         standing = jnp.where(stands, state.standing_us + interval_us, 0.0)
         active = standing >= self.persist_us
@@ -172,7 +178,7 @@ class EcnSharp(Tuner):
         ecn = Ecn(
             kmin=self.target_us * rate,
             kmax=self.instant_us * rate,
-            pmax=jnp.where(active, jnp.clip(2.0 * share, 1e-6, 1.0), 1e-6),
+            pmax=jnp.where(active, jnp.clip(2.0 * share, self.p_rest, 1.0), self.p_rest),
         )
         return SharpState(standing, jnp.where(active, after, 0.0)), ecn
 
@@ -204,15 +210,17 @@ class PiMarker(Tuner):
     an interval it acts as a further proportional gain p / qref.
 
     Two more choices. q is the mean queue of the interval; samples at its end would alias with the
-    senders' oscillation. Errors beyond +1 qref count as +1, as an empty queue's count as -1: else
-    one burst of 50 qref drives p to 1 and the links idle for tens of ms until it has come down. A
-    queue that swings wider than that is held below qref (2 flows: by a quarter).
+    senders' oscillation. Errors are cut at `error_max` times qref (an empty queue's is -1): else
+    one burst of 50 qref drives p to 1, and the links idle for tens of ms until it has come down.
+    Both cuts, this one and that at `p_min`, let a queue that swings beyond them settle off qref
+    (two flows: a third below).
 
     Attributes:
         qref_kb: queue to hold, KB at 25 Gb/s.
         a: weight of the queue's error, per packet of 1000 B at 25 Gb/s.
         b: weight of the former error, in the same unit.
         sample_us: interval that `a` and `b` are for, µs.
+        error_max: largest error that counts, in units of qref.
         p_min: smallest marking probability at qref, also that of an episode's start.
     """
 
@@ -223,6 +231,7 @@ class PiMarker(Tuner):
     a: float = 3.487e-5
     b: float = 2.906e-5
     sample_us: float = 100.0
+    error_max: float = 1.0
     p_min: float = 1e-4
 
     def _check(self) -> None:
@@ -239,7 +248,7 @@ class PiMarker(Tuner):
     ) -> tuple[PiState, Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         qref = self.qref_kb * KB * port_scale(net)
-        error = jnp.clip(stats.queue_mean / qref - 1.0, -1.0, 1.0)
+        error = jnp.clip(stats.queue_mean / qref - 1.0, -1.0, self.error_max)
         packets = self.qref_kb * KB / PACKET
         integral = (self.a - self.b) * interval_us / self.sample_us
         change = packets * (self.b * (error - state.error) + integral * error)
@@ -374,32 +383,34 @@ class UtilisationDriven(Tuner):
 
 
 class TrendState(NamedTuple):
-    """State of `QueueDriven`, `[P]` each: K, mean queue of the last interval; KB at 25 Gb/s."""
+    """State of `QueueDriven`, `[P]` each: K, KB at 25 Gb/s; the last level."""
 
     k: Array
-    queue: Array
+    level: Array
 
 
 @dataclass(frozen=True)
 class QueueDriven(Tuner):
     """K follows the trend of the queue length: down as it grows, up as it drains.
 
-    The idea is QAECN's; its formulas were not found, so *the rule is ours*. From the mean queues of
-    the last two intervals the next one is extrapolated, `q + lead (q - q_old)`, and
+    The idea is QAECN's; its formulas were not found, so *the rule is ours*. With the mean queue q
+    of an interval, its level `e = min((q - target) / target, 1)` and the level before,
 
-        K <- K exp(-gain clip((extrapolated - target) / target, -1, 1))
+        K <- K exp(-gain [lead (e - e_old) + e])
 
-    within bounds; where less than a packet was queued, K stays. Of the trend alone K would be a
-    function of the queue (its sum telescopes), so the level must count too. `kmin = K`,
-    `kmax = spread K`, with SECN2's slope.
+    within bounds; an interval in which less than a packet was queued is passed over. Of the trend
+    alone K would be a function of the queue (its sum telescopes), so the level must count too: it
+    is what holds the mean queue at the target. The level is cut before the trend is taken, so that
+    growth and drain cancel, however fast either is. `kmin = K`, `kmax = spread K`, with SECN2's
+    slope.
 
     Attributes:
         start_kb: K at the start, KB at 25 Gb/s.
         low_kb: smallest K.
         high_kb: largest K.
         target_kb: mean queue at which K rests.
-        lead: intervals to look ahead.
-        gain: largest change of log K per interval.
+        lead: weight of the trend against the level, intervals to look ahead.
+        gain: largest change of log K per interval for the level.
         spread: `kmax / kmin`.
         pmax: marking probability at `kmax`.
     """
@@ -412,7 +423,7 @@ class QueueDriven(Tuner):
     high_kb: float = 200.0
     target_kb: float = 20.0
     lead: float = 1.0
-    gain: float = 0.25
+    gain: float = 0.1
     spread: float = 4.0
     pmax: float = 0.2
 
@@ -423,19 +434,19 @@ class QueueDriven(Tuner):
     def init(self, net: NetParams) -> TrendState:
         """K at its start, no queue."""
         zero = jnp.zeros_like(jnp.asarray(net.port_rate))
-        return TrendState(zero + self.start_kb, zero)
+        return TrendState(zero + self.start_kb, zero - 1.0)
 
     def update(
         self, state: TrendState, stats: PortStats, net: NetParams, interval_us: float
     ) -> tuple[TrendState, Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         unit = KB * port_scale(net)
-        queue = stats.queue_mean / unit
-        ahead = queue + self.lead * (queue - state.queue)
-        step = self.gain * jnp.clip(ahead / self.target_kb - 1.0, -1.0, 1.0)
-        step = jnp.where(stats.queue_max >= net.packet_bytes, step, 0.0)
+        level = jnp.minimum(stats.queue_mean / unit / self.target_kb - 1.0, 1.0)
+        busy = stats.queue_max >= net.packet_bytes
+        step = self.gain * (self.lead * (level - state.level) + level)
         k = jnp.clip(state.k * jnp.exp(-step), self.low_kb, self.high_kb)
-        return TrendState(k, queue), _ramp(k * unit, self.spread, self.pmax)
+        k, level = jnp.where(busy, k, state.k), jnp.where(busy, level, state.level)
+        return TrendState(k, level), _ramp(k * unit, self.spread, self.pmax)
 
 
 def _ramp(kmin: Float[Array, " ports"], spread: float, pmax: float) -> Ecn:
