@@ -364,9 +364,9 @@ def test_utilisation_driven_steps(utilisation, queue_kb, peak, factor):
     np.testing.assert_allclose([ecn.kmin[0], ecn.kmax[0]], np.array([20e3, 80e3]) * factor, 1e-6)
 
 
-@given(st.floats(2e3, 200e3), st.floats(0, 200e3), st.floats(1, 50e3))
+@given(st.floats(2e3, 200e3), st.floats(2e3, 200e3), st.floats(1, 50e3))
 def test_queue_driven_falls_with_level_and_growth(queue, former, more):
-    """More queue now, or the same after less before (growth), never raises K."""
+    """More queue now, or the same after less before (growth), never raises K; closed form."""
     tuner = QueueDriven()
 
     def k(before, now):
@@ -377,8 +377,8 @@ def test_queue_driven_falls_with_level_and_growth(queue, former, more):
 
     assert k(former, queue + more) <= k(former, queue)
     assert k(former + more, queue) >= k(former, queue)
-    assert k(20e3, 20e3) == pytest.approx(20.0)
-    assert k(queue, queue) == pytest.approx(20 * math.exp(-0.1 * min(queue / 20e3 - 1, 1)))
+    level, last = (min(q / 20e3 - 1, 1) for q in (queue, former))
+    assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=1e-4)
 
 
 # --- all of them ----------------------------------------------------------------------------------
