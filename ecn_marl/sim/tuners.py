@@ -474,13 +474,11 @@ def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
     """A tuner from its short form.
 
     Args:
-        text: `ecn-sharp`, `pi`, `buffer`, `utilisation` or `queue`, with constants that are to
-            differ after a colon, e.g. `pi:qref_kb=100,sample_us=50`.
+        text: a name of `TUNERS`; other constants after a colon, `pi:qref_kb=100,sample_us=50`.
         topology: the network; `buffer` needs it where there are several switches.
 
     Raises:
-        ValueError: an unknown tuner or constant (with the nearest names), or a value that is not
-            a number or not allowed.
+        ValueError: an unknown tuner or constant (with the nearest names), or a bad value.
     """
     name, _, rest = text.strip().lower().partition(":")
     if name not in TUNERS:
