@@ -209,7 +209,9 @@ def evaluate(
     policies: Annotated[
         list[str],
         typer.Argument(
-            metavar="POLICY...", help="Folders of runs, static:secn1, static:5,200,0.01."
+            metavar="POLICY...",
+            help="Folders of runs, static:secn1, static:5,200,0.01, dynamic:pi (or ecn-sharp, "
+            "buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
         ),
     ],
     scenario: Annotated[
@@ -221,7 +223,7 @@ def evaluate(
     max_steps: MaxSteps = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate trained or static policies on episodes that no training has seen."""
+    """Evaluate trained, static or rule-based policies on episodes that no training has seen."""
     from ecn_marl import workflow as wf
 
     names = [name for policy in policies for name in wf.learners(policy)]

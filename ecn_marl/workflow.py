@@ -1,7 +1,7 @@
 """What the commands `train` and `eval` do, between the command line and the trainers.
 
-A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, or
-`static:SETTING`.
+A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, a rule
+`static:SETTING` or `dynamic:TUNER`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.evaluation import Controller, Evaluation
+from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
 from ecn_marl.baselines.common.training import METRICS
+from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
+from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config, run_controller, train_run
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.sim.tuners import parse_tuner
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
@@ -132,15 +135,23 @@ def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str,
     ).metrics
 
 
+def is_rule(policy: str) -> bool:
+    """Whether a policy is a rule, not the folder of a run."""
+    return policy.startswith((PREFIX, DYNAMIC))
+
+
 def learners(policy: str | Path) -> list[str]:
     """A policy, or one for each seed if it is a run with several.
 
     Raises:
-        ValueError: neither the folder of a run nor a static setting.
+        ValueError: neither the folder of a run, nor a static setting, nor a tuner.
     """
     name = str(policy)
     if name.startswith(PREFIX):
         parse_ecn(name.removeprefix(PREFIX))
+        return [name]
+    if name.startswith(DYNAMIC):
+        parse_tuner(name.removeprefix(DYNAMIC))
         return [name]
     folder, _, number = name.partition("#")
     seeds = _run_config(folder)["seeds"]
@@ -152,7 +163,7 @@ def learners(policy: str | Path) -> list[str]:
 def _run_config(folder: str) -> dict[str, Any]:
     """Configuration of a run, with an error that says what a policy can be."""
     if not Path(folder).is_dir():
-        allowed = f"the folder of a run, or {PREFIX}SETTING, e.g. {PREFIX}secn1"
+        allowed = f"the folder of a run, or {PREFIX}secn1 or {DYNAMIC}pi or another such rule"
         raise bad_value("policy", folder, allowed)
     return read_config(folder)
 
@@ -172,17 +183,19 @@ class Arena:
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
         options = dict(self.options)
-        if not policy.startswith(PREFIX):
+        if not is_rule(policy):
             trained = _run_config(policy.partition("#")[0])["options"]
             view = ("features", "actions", "history", "action_options")
             options |= {name: trained[name] for name in view if name in trained}
         return make(self.scenario, **options)
 
-    def controller(self, policy: str) -> Controller:
+    def controller(self, policy: str) -> Controller | StatefulController:
         """What sets the thresholds."""
         env = self.env(policy)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
+        if policy.startswith(DYNAMIC):
+            return Dynamic(env, env.default_params, policy.removeprefix(DYNAMIC))
         folder, _, number = policy.partition("#")
         return run_controller(folder, env, _learner(policy, number))
 
@@ -196,7 +209,7 @@ def _learner(policy: str, number: str) -> int:
 def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
     """The scenario, options and reward of the first run among the policies, unless given."""
     for policy in policies:
-        if not policy.startswith(PREFIX):
+        if not is_rule(policy):
             config = _run_config(policy.partition("#")[0])
             return Arena(scenario or config["scenario"], config["options"] | overrides)
     return Arena(scenario or DEFAULT_SCENARIO, overrides)
@@ -259,7 +272,11 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
 
 def label(policy: str) -> str:
     """How a policy is shown: runs by trainer and folder, static settings with their numbers, KB."""
-    if not policy.startswith(PREFIX):
+    if policy.startswith(DYNAMIC):
+        name, _, constants = policy.removeprefix(DYNAMIC).partition(":")
+        title = parse_tuner(name).title
+        return f"{title} ({constants})" if constants else title
+    if not is_rule(policy):
         folder, _, number = policy.partition("#")
         config = _run_config(folder)
         name = f"{config['algorithm'].upper()} {Path(folder).name}"
@@ -284,7 +301,7 @@ def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None
     names = [row["name"] for row in result["policies"] if "seeds" not in row]
     shown = [names[0], *[name for name in names if name.startswith(PREFIX)]]
     env = place.env(names[0])
-    controllers = {label(name): place.controller(name) for name in shown}
+    controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
     title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
     text = json_text(result) + "\n"
@@ -305,7 +322,7 @@ def draw_learning_curve(folder: Path) -> None:
     references: dict[str, float] = {}
     if (folder / EVALUATION).is_file():
         for row in json.loads((folder / EVALUATION).read_text())["policies"]:
-            if row["name"].startswith(PREFIX):
+            if is_rule(row["name"]):
                 references[label(row["name"])] = row["reward"]["mean"]
     horizon = make(config["scenario"], **config["options"]).horizon
     rollout = int(config["settings"].get("rollout", horizon))

@@ -168,6 +168,11 @@ class EcnEnv:
         """
         return parse_ecn(setting).scaled(self.port_scale(params.sim))
 
+    def idle_stats(self) -> PortStats:
+        """Statistics of an interval without traffic, as they stand before the first one."""
+        zero = jnp.zeros((self.num_agents,), jnp.float32)
+        return PortStats(**{f.name: zero for f in fields(PortStats)})
+
     def port_info(self, agent: int) -> dict[str, str | float]:
         """Switch, peer, rate (Gb/s) and kind of an agent's port."""
         port = self.sim.topology.ports[agent]
@@ -193,8 +198,7 @@ class EcnEnv:
         """
         ecn = self.initial.scaled(self.port_scale(params.sim))
         zero = jnp.zeros((self.num_agents,), jnp.float32)
-        idle = PortStats(**{f.name: zero for f in fields(PortStats)})
-        seen = self.feature.compute(idle, ecn, params.scale)
+        seen = self.feature.compute(self.idle_stats(), ecn, params.scale)
         state = EnvState(
             sim=self.sim.init(key, params.sim),
             ecn=ecn,
@@ -216,7 +220,8 @@ class EcnEnv:
         Returns:
             `obs [A, obs_dim], state, reward [A], terminated [A], truncated [A], info`. Episodes
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
-            step. `info` has per-agent arrays of the interval.
+            step. `info` has per-agent arrays of the interval: all of `PortStats` (`n_senders` is
+            0 unless the features need it) and the thresholds that were set.
         """
         return self.step_ecn(
             key, state, self.action.decode(action, self.port_scale(params.sim)), params
@@ -243,18 +248,8 @@ class EcnEnv:
                 paused=sums.paused + stats.paused,
             ),
         )
-        info = {
-            "queue": stats.queue,
-            "queue_mean": stats.queue_mean,
-            "queue_max": stats.queue_max,
-            "utilisation": stats.utilisation,
-            "marked_bytes": stats.marked_bytes,
-            "paused": stats.paused,
-            "n_flows": stats.n_flows,
-            "kmin": ecn.kmin,
-            "kmax": ecn.kmax,
-            "pmax": ecn.pmax,
-        }
+        info = {f.name: getattr(stats, f.name) for f in fields(PortStats)}
+        info |= {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,43 @@ EVALUATION_STREAM = 0xE7A1
 
 Controller = Callable[[jax.Array, jax.Array], Any]
 """`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
+
+
+@runtime_checkable
+class StatefulController(Protocol):
+    """A controller that remembers: its memory is a pytree that is carried through an episode."""
+
+    def init(self) -> Any:
+        """Memory at the start of an episode."""
+
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: Any) -> Any:
+        """What a `Controller` returns."""
+
+    def observe(self, memory: Any, info: dict[str, jax.Array]) -> Any:
+        """Memory after an interval, given the `info` of its step."""
+
+
+@dataclass(frozen=True)
+class _Forgetful:
+    """A plain controller, with an empty memory."""
+
+    controller: Controller
+
+    def init(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: tuple[()]) -> Any:
+        return self.controller(key, obs)
+
+    def observe(self, memory: tuple[()], info: dict[str, jax.Array]) -> tuple[()]:
+        return ()
+
+
+def with_memory(controller: Controller | StatefulController) -> StatefulController:
+    """Any controller as one with a memory, so that a loop has only one kind to deal with."""
+    if isinstance(controller, StatefulController):
+        return controller
+    return _Forgetful(controller)
 
 
 @dataclass(frozen=True)
@@ -87,7 +124,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
 def evaluate(
     env: Any,
     params: Any,
-    controller: Controller,
+    controller: Controller | StatefulController,
     *,
     name: str,
     episodes: int,
@@ -113,20 +150,22 @@ def evaluate(
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
     steps = int(params.max_steps)
+    acting = with_memory(controller)
 
     def episode(key: jax.Array) -> dict[str, jax.Array]:
         reset_key, run_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
 
-        def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[Any, None]:
-            obs, state = carry
+        def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, None]:
+            obs, state, memory = carry
             act_key, env_key = jax.random.split(key)
-            chosen = controller(act_key, obs)
+            chosen = acting(act_key, obs, memory)
             move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, *_ = move(env_key, state, chosen, params)
-            return (obs, state), None
+            obs, state, _, _, _, info = move(env_key, state, chosen, params)
+            return (obs, state, acting.observe(memory, info)), None
 
-        (_, state), _ = jax.lax.scan(step, (obs, state), jax.random.split(run_key, steps))
+        carry = (obs, state, acting.init())
+        (_, state, _), _ = jax.lax.scan(step, carry, jax.random.split(run_key, steps))
         return env.episode_metrics(state, params)
 
     run = jax.jit(jax.vmap(episode))

@@ -1,0 +1,499 @@
+"""Rules that set ECN thresholds once per tuning interval, without learning.
+
+    tuner = parse_tuner("pi:qref_kb=100", topology)
+    state = tuner.init(net)
+    state, ecn = tuner.update(state, stats, net, interval_us)     # after every interval
+
+A tuner is a frozen dataclass of constants; `init` and `update` are pure functions over arrays of
+ports, so they work under `jit`, `vmap` and `scan`. Sizes in KB are for a port of 25 Gb/s and grow
+with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports do not see each
+other (but for `BufferCoupled`, whose ports share a buffer).
+
+`EcnSharp` and `PiMarker` are published rules, brought to an interval's pace; `BufferCoupled` is a
+published rule applied to another threshold; of the two ideas behind `UtilisationDriven` and
+`QueueDriven` no formulas were found, so those are ours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.queues import Ecn, segment_sum
+from ecn_marl.sim.state import NetParams, PortStats
+from ecn_marl.sim.topology import GBPS, KB, Topology
+
+BASE_GBPS = 25.0
+"""Rate of the port that sizes in KB are for, Gb/s."""
+
+PACKET = 1000.0
+"""Bytes of a packet in the gains of `PiMarker` (8000-bit packets in its authors' model)."""
+
+SMALL, LARGE = 1e-9, 1e9
+"""Bounds of every constant; keeps what follows from them finite and apart in float32."""
+
+
+def port_scale(net: NetParams) -> Float[Array, " ports"]:
+    """Link rate of every port over 25 Gb/s, `[P]`."""
+    return jnp.asarray(net.port_rate) / (BASE_GBPS * GBPS)
+
+
+@dataclass(frozen=True)
+class Tuner(ABC):
+    """What every tuner does; constants are fields, all of them positive numbers.
+
+    Raises:
+        ValueError: a constant out of range.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        for name in self.constants():
+            value = getattr(self, name)
+            if not SMALL <= value <= LARGE:
+                raise bad_value(f"{self.name}: {name}", value, f"{SMALL:g} to {LARGE:g}")
+        self._check()
+
+    @classmethod
+    def constants(cls) -> tuple[str, ...]:
+        """Names of the constants."""
+        return tuple(f.name for f in fields(cls) if f.type == "float")
+
+    def _check(self) -> None:  # noqa: B027 - most tuners have nothing more to check
+        """Check the constants against each other."""
+
+    @abstractmethod
+    def init(self, net: NetParams) -> Any:
+        """State at the start of an episode, a pytree of `[P]` arrays."""
+
+    @abstractmethod
+    def update(
+        self, state: Any, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[Any, Ecn]:
+        """Thresholds for the next interval.
+
+        Args:
+            state: the tuner's state.
+            stats: statistics of the interval that has ended, `[P]`; all zero at the start.
+            net: the network.
+            interval_us: length of the interval, µs.
+
+        Returns:
+            The new state, and thresholds in bytes, `[P]`.
+        """
+
+    def _at_most(self, low: str, high: str, share: float = 0.99) -> None:
+        """Check that one constant is below another."""
+        if not getattr(self, low) <= share * getattr(self, high):
+            text = f"less than {high} = {getattr(self, high):g}"
+            raise bad_value(f"{self.name}: {low}", getattr(self, low), text)
+
+    def _probability(self, name: str) -> None:
+        if not getattr(self, name) <= 1:
+            raise bad_value(f"{self.name}: {name}", getattr(self, name), "a probability in (0, 1]")
+
+
+# --- published rules ------------------------------------------------------------------------------
+
+
+class SharpState(NamedTuple):
+    """State of `EcnSharp`, `[P]` each: time with a standing queue, µs; packets marked for it."""
+
+    standing_us: Array
+    marked: Array
+
+
+@dataclass(frozen=True)
+class EcnSharp(Tuner):
+    """ECN# (Zhang et al., CoNEXT'19): mark bursts at once, standing queues little by little.
+
+    The rule, per packet. *Instantaneous*: mark if its sojourn time exceeds `instant_us`.
+    *Persistent* (CoDel's control law): once the sojourn time has stayed above `target_us` for
+    `persist_us`, mark one packet, and the next ones `persist_us / sqrt(count)` apart, `count` being
+    the packets marked so far, until the sojourn time falls below `target_us`.
+
+    As thresholds. A FIFO port of rate C keeps a packet `queue / C`, so times become bytes:
+
+    * `kmax = instant_us C`: above it every packet is marked. This half is exact.
+    * `kmin = target_us C`: below it nothing is marked, as in the rule.
+    * In between, `pmax` is set so that the ramp's mean over the band, `pmax / 2`, is the share of
+      packets that the persistent rule would mark in the coming interval. With `count` as a number
+      that grows at `sqrt(count) / persist_us`, an interval of T µs takes sqrt(count) to
+      `sqrt(count) + T / (2 persist_us)` exactly; the increment of `count` over the packets that a
+      busy link sends in T is that share.
+
+    What had to be chosen: statistics do not hold the smallest queue of an interval, which the
+    persistent rule asks for. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
+    saw-tooth (any evenly spread queue), or the queue at the end if that is smaller. The rule acts
+    from the next interval on, so up to one interval late. While it is at rest `pmax` is `p_rest`,
+    as it cannot be 0.
+
+    Attributes:
+        instant_us: sojourn time above which all is marked, µs.
+        target_us: sojourn time of a standing queue, µs.
+        persist_us: how long the queue must stand, and first spacing of marks, µs.
+        dip: how far the lowest queue of an interval lies below its mean, standard deviations.
+        p_rest: `pmax` while no queue stands.
+    """
+
+    name: ClassVar[str] = "ecn-sharp"
+    title: ClassVar[str] = "ECN#"
+
+    instant_us: float = 20.0
+    target_us: float = 10.0
+    persist_us: float = 100.0
+    dip: float = 3**0.5
+    p_rest: float = 1e-6
+
+    def _check(self) -> None:
+        self._at_most("target_us", "instant_us")
+        self._probability("p_rest")
+
+    def init(self, net: NetParams) -> SharpState:
+        """No queue stands."""
+        zero = jnp.zeros_like(jnp.asarray(net.port_rate))
+        return SharpState(zero, zero)
+
+    def update(
+        self, state: SharpState, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[SharpState, Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        rate = jnp.asarray(net.port_rate)
+        spread = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
+        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * spread)
+        stands = lowest > self.target_us * rate
+        standing = jnp.where(stands, state.standing_us + interval_us, 0.0)
+        active = standing >= self.persist_us
+        before = jnp.maximum(state.marked, 1.0)
+        after = (jnp.sqrt(before) + interval_us / (2.0 * self.persist_us)) ** 2
+        share = (after - before) * net.packet_bytes / (rate * interval_us)
+        ecn = Ecn(
+            kmin=self.target_us * rate,
+            kmax=self.instant_us * rate,
+            pmax=jnp.where(active, jnp.clip(2.0 * share, self.p_rest, 1.0), self.p_rest),
+        )
+        return SharpState(standing, jnp.where(active, after, 0.0)), ecn
+
+
+class PiState(NamedTuple):
+    """State of `PiMarker`, `[P]` each: marking probability, relative error of the last interval."""
+
+    p: Array
+    error: Array
+
+
+@dataclass(frozen=True)
+class PiMarker(Tuner):
+    """PI marking (Zhu et al., CoNEXT'16; `dcqcn2.m`): `p += a (q - qref) - b (q_old - qref)`.
+
+    Unlike RED, whose queue grows with the number of flows, the integral holds the queue at `qref`.
+
+    Retuned to an interval. In continuous time the rule has the proportional gain b and the integral
+    gain `(a - b) / sample_us`; at an interval of T µs it is therefore applied with the same b and
+    with `a = b + (a - b) T / sample_us`. The authors' model gives b = 1.816e-5 per packet and
+    qref = 200 KB at 40 Gb/s; here b and qref are kept in proportion to the rate (the same p for the
+    same queueing delay), 2.906e-5 and 125 KB at 25 Gb/s. Its a = 1.00001 b is applied at every call
+    of the solver, of no stated length, so the integral gain is not determined; it is *our choice*:
+    `a = 1.2 b` at 100 µs, an integral time of 0.5 ms, where a 16:1 incast settles in 10 ms.
+
+    As thresholds. A flat p at every queue cannot be written as `(kmin, kmax, pmax)`: above `kmax`
+    all is marked. The ramp through the origin and (qref, p) is used, `kmin = 0`,
+    `kmax = qref / p`, `pmax = 1`: p at qref, proportionally less or more around it, no jump. Within
+    an interval it acts as a further proportional gain p / qref.
+
+    Two more choices. q is the mean queue of the interval; samples at its end would alias with the
+    senders' oscillation. Errors are cut at `error_max` times qref (an empty queue's is -1): else
+    one burst of 50 qref drives p to 1, and the links idle for tens of ms until it has come down.
+    Both cuts, this one and that at `p_min`, let a queue that swings beyond them settle off qref
+    (two flows: a third below).
+
+    Attributes:
+        qref_kb: queue to hold, KB at 25 Gb/s.
+        a: weight of the queue's error, per packet of 1000 B at 25 Gb/s.
+        b: weight of the former error, in the same unit.
+        sample_us: interval that `a` and `b` are for, µs.
+        error_max: largest error that counts, in units of qref.
+        p_min: smallest marking probability at qref, also that of an episode's start.
+    """
+
+    name: ClassVar[str] = "pi"
+    title: ClassVar[str] = "PI"
+
+    qref_kb: float = 125.0
+    a: float = 3.487e-5
+    b: float = 2.906e-5
+    sample_us: float = 100.0
+    error_max: float = 1.0
+    p_min: float = 1e-4
+
+    def _check(self) -> None:
+        self._probability("p_min")
+        self._at_most("b", "a", 1.0)
+
+    def init(self, net: NetParams) -> PiState:
+        """Hardly any marking."""
+        zero = jnp.zeros_like(jnp.asarray(net.port_rate))
+        return PiState(zero + self.p_min, zero - 1.0)
+
+    def update(
+        self, state: PiState, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[PiState, Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        qref = self.qref_kb * KB * port_scale(net)
+        error = jnp.clip(stats.queue_mean / qref - 1.0, -1.0, self.error_max)
+        packets = self.qref_kb * KB / PACKET
+        integral = (self.a - self.b) * interval_us / self.sample_us
+        change = packets * (self.b * (error - state.error) + integral * error)
+        p = jnp.clip(state.p + change, self.p_min, 1.0)
+        return PiState(p, error), Ecn(jnp.zeros_like(p), qref / p, jnp.ones_like(p))
+
+
+@dataclass(frozen=True)
+class BufferCoupled(Tuner):
+    """Thresholds as a share of the switch's free buffer.
+
+    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.queues.pfc`) applied to
+    marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
+    marks earlier when others fill the buffer, long before PFC's share of it is reached. The default
+    gives an empty switch of 32 MiB Kmax = 419 KB at 25 Gb/s, near the 400 KB of SECN2 (Li et al.,
+    SIGCOMM'19), whose Kmax / Kmin and Pmax are taken over.
+
+    Attributes:
+        alpha: share of the free buffer that is `kmax` at 25 Gb/s (PFC's is 0.125).
+        spread: `kmax / kmin`.
+        pmax: marking probability at `kmax`.
+        floor_kb: smallest `kmax`, KB at 25 Gb/s.
+        port_switch: switch of every port, from `Topology.port_switch`; empty if there is only one.
+    """
+
+    name: ClassVar[str] = "buffer"
+    title: ClassVar[str] = "buffer-coupled"
+
+    alpha: float = 0.0125
+    spread: float = 4.0
+    pmax: float = 0.2
+    floor_kb: float = 5.0
+    port_switch: tuple[int, ...] = ()
+
+    def _check(self) -> None:
+        self._probability("pmax")
+        _check_spread(self)
+
+    def init(self, net: NetParams) -> tuple[()]:
+        """Nothing to remember.
+
+        Raises:
+            ValueError: several switches, but no `port_switch` for every port.
+        """
+        ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
+        whole = len(self.port_switch) == ports and max(self.port_switch) < switches
+        if not whole and (self.port_switch or switches > 1):
+            text = (
+                f"the switches of {ports} ports, 0 to {switches - 1}: give parse_tuner a topology"
+            )
+            raise bad_value("buffer: port_switch", self.port_switch, text)
+        return ()
+
+    def update(
+        self, state: tuple[()], stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[tuple[()], Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
+        where = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
+        used = segment_sum(jnp.asarray(stats.queue), where, switches)
+        free = jnp.maximum(net.buffer - used, 0.0)[where]
+        kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
+        return (), Ecn(kmax / self.spread, kmax, jnp.full_like(kmax, self.pmax))
+
+
+# --- our rules after published ideas --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UtilisationDriven(Tuner):
+    """K up where the link is short of bytes, down where it is full and the queue long.
+
+    The idea is AMT's; its formulas were not found, so *the rule is ours*, a multiplicative step per
+    interval: with u the utilisation and q the mean queue,
+
+    * K `up` if u < `full` and q < `empty_kb`: marking may have cut too deep;
+    * K `down` if u >= `full` and q > `long_kb`: there is more queue than the link needs;
+    * else, and where less than a packet was ever queued (no one is held back by marks), K stays.
+
+    `kmin = K`, `kmax = spread K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
+
+    Attributes:
+        start_kb: K at the start, KB at 25 Gb/s.
+        low_kb: smallest K.
+        high_kb: largest K.
+        full: utilisation above which a link counts as full.
+        empty_kb: mean queue below which it counts as empty.
+        long_kb: mean queue above which it counts as long.
+        up: factor of a raise.
+        down: factor of a cut.
+        spread: `kmax / kmin`.
+        pmax: marking probability at `kmax`.
+    """
+
+    name: ClassVar[str] = "utilisation"
+    title: ClassVar[str] = "utilisation-driven"
+
+    start_kb: float = 20.0
+    low_kb: float = 5.0
+    high_kb: float = 200.0
+    full: float = 0.95
+    empty_kb: float = 5.0
+    long_kb: float = 20.0
+    up: float = 1.25
+    down: float = 0.8
+    spread: float = 4.0
+    pmax: float = 0.2
+
+    def _check(self) -> None:
+        self._probability("full")
+        self._probability("down")
+        self._probability("pmax")
+        self._at_most("empty_kb", "long_kb", 1.0)
+        if self.up < 1:
+            raise bad_value("utilisation: up", self.up, "a factor >= 1")
+        _check_range(self)
+
+    def init(self, net: NetParams) -> Float[Array, " ports"]:
+        """K of every port, KB at 25 Gb/s."""
+        return jnp.full_like(jnp.asarray(net.port_rate), self.start_kb)
+
+    def update(
+        self, state: Array, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[Array, Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        unit = KB * port_scale(net)
+        queue, full = stats.queue_mean / unit, stats.utilisation >= self.full
+        short = ~full & (queue < self.empty_kb) & (stats.queue_max >= net.packet_bytes)
+        factor = jnp.where(short, self.up, jnp.where(full & (queue > self.long_kb), self.down, 1.0))
+        k = jnp.clip(state * factor, self.low_kb, self.high_kb)
+        return k, _ramp(k * unit, self.spread, self.pmax)
+
+
+class TrendState(NamedTuple):
+    """State of `QueueDriven`, `[P]` each: K, KB at 25 Gb/s; the last level."""
+
+    k: Array
+    level: Array
+
+
+@dataclass(frozen=True)
+class QueueDriven(Tuner):
+    """K follows the trend of the queue length: down as it grows, up as it drains.
+
+    The idea is QAECN's; its formulas were not found, so *the rule is ours*. With the mean queue q
+    of an interval, its level `e = min((q - target) / target, 1)` and the level before,
+
+        K <- K exp(-gain [lead (e - e_old) + e])
+
+    within bounds; an interval in which less than a packet was queued is passed over. Of the trend
+    alone K would be a function of the queue (its sum telescopes), so the level must count too: it
+    is what holds the mean queue at the target. The level is cut before the trend is taken, so that
+    growth and drain cancel, however fast either is. `kmin = K`, `kmax = spread K`, with SECN2's
+    slope.
+
+    Attributes:
+        start_kb: K at the start, KB at 25 Gb/s.
+        low_kb: smallest K.
+        high_kb: largest K.
+        target_kb: mean queue at which K rests.
+        lead: weight of the trend against the level, intervals to look ahead.
+        gain: largest change of log K per interval for the level.
+        spread: `kmax / kmin`.
+        pmax: marking probability at `kmax`.
+    """
+
+    name: ClassVar[str] = "queue"
+    title: ClassVar[str] = "queue-driven"
+
+    start_kb: float = 20.0
+    low_kb: float = 5.0
+    high_kb: float = 200.0
+    target_kb: float = 20.0
+    lead: float = 1.0
+    gain: float = 0.1
+    spread: float = 4.0
+    pmax: float = 0.2
+
+    def _check(self) -> None:
+        self._probability("pmax")
+        _check_range(self)
+
+    def init(self, net: NetParams) -> TrendState:
+        """K at its start, no queue."""
+        zero = jnp.zeros_like(jnp.asarray(net.port_rate))
+        return TrendState(zero + self.start_kb, zero - 1.0)
+
+    def update(
+        self, state: TrendState, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[TrendState, Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        unit = KB * port_scale(net)
+        level = jnp.minimum(stats.queue_mean / unit / self.target_kb - 1.0, 1.0)
+        busy = stats.queue_max >= net.packet_bytes
+        step = self.gain * (self.lead * (level - state.level) + level)
+        k = jnp.clip(state.k * jnp.exp(-step), self.low_kb, self.high_kb)
+        k, level = jnp.where(busy, k, state.k), jnp.where(busy, level, state.level)
+        return TrendState(k, level), _ramp(k * unit, self.spread, self.pmax)
+
+
+def _ramp(kmin: Float[Array, " ports"], spread: float, pmax: float) -> Ecn:
+    return Ecn(kmin, spread * kmin, jnp.full_like(kmin, pmax))
+
+
+def _check_spread(tuner: BufferCoupled | UtilisationDriven | QueueDriven) -> None:
+    if tuner.spread < 1.01:
+        raise bad_value(f"{tuner.name}: spread", tuner.spread, "Kmax / Kmin >= 1.01")
+
+
+def _check_range(tuner: UtilisationDriven | QueueDriven) -> None:
+    _check_spread(tuner)
+    tuner._at_most("low_kb", "start_kb", 1.0)
+    tuner._at_most("start_kb", "high_kb", 1.0)
+
+
+TUNERS: dict[str, type[Tuner]] = {
+    kind.name: kind for kind in (EcnSharp, PiMarker, BufferCoupled, UtilisationDriven, QueueDriven)
+}
+"""Tuners by name."""
+
+
+def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
+    """A tuner from its short form.
+
+    Args:
+        text: a name of `TUNERS`; other constants after a colon, `pi:qref_kb=100,sample_us=50`.
+        topology: the network; `buffer` needs it where there are several switches.
+
+    Raises:
+        ValueError: an unknown tuner or constant (with the nearest names), or a bad value.
+    """
+    name, _, rest = text.strip().lower().partition(":")
+    if name not in TUNERS:
+        raise unknown_name("tuner", name, TUNERS)
+    known = TUNERS[name].constants()
+    values: dict[str, float] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            raise unknown_name(f"constant of {name}", key, known)
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise bad_value(f"{name}: {key}", value, "a number") from None
+    tuner = TUNERS[name](**values)
+    if isinstance(tuner, BufferCoupled) and topology is not None:
+        tuner = replace(tuner, port_switch=tuple(int(s) for s in topology.port_switch()))
+    return tuner

@@ -1,0 +1,140 @@
+"""Tuners as controllers: the loop written out, equal static settings, names, the command line."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ecn_marl import workflow as wf
+from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys, with_memory
+from ecn_marl.baselines.dynamic import Dynamic
+from ecn_marl.baselines.static import Static
+from ecn_marl.cli import app
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim import Incast, leaf_spine, star
+from ecn_marl.sim.state import PortStats
+from ecn_marl.sim.tuners import parse_tuner
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make(
+        Scenario(
+            topology=star(5),
+            traffic=(Incast(load=0.8, n_min=2, n_max=4, flow_kb=400.0, width=4, receiver=0),),
+            slots=16,
+            max_steps=STEPS,
+        )
+    )
+
+
+def found(env, setting, **options):
+    params = env.default_params
+    kind, _, text = setting.partition(":")
+    controller = {"static": Static, "dynamic": Dynamic}[kind](env, params, text)
+    return evaluate(env, params, controller, name=setting, **options).episodes
+
+
+def test_evaluation_is_the_loop_written_out(env):
+    """Thresholds of an interval follow from the statistics of those before it, as for agents."""
+    tuner, params = parse_tuner("pi:qref_kb=50"), env.default_params
+    step, interval = jax.jit(env.step_ecn), jax.jit(env.sim.interval)
+    results, chosen = [], []
+    for key in evaluation_keys(3, 2):
+        _, sim_key = jax.random.split(key)
+        _, state = env.reset(jax.random.split(key)[0], params)
+        memory = tuner.init(params.sim.net)
+        zero = jax.numpy.zeros(env.num_agents)
+        stats = PortStats(**{f.name: zero for f in fields(PortStats)})
+        for _ in range(STEPS):
+            memory, ecn = tuner.update(memory, stats, params.sim.net, env.interval_us)
+            chosen.append(float(ecn.kmax[0]))
+            network, stats = interval(state.sim, params.sim, ecn)
+            _, state, *_ = step(sim_key, state, ecn, params)
+            np.testing.assert_allclose(network.queue, state.sim.queue, rtol=1e-4, atol=1)
+        results.append(env.episode_metrics(state, params))
+    assert len(set(chosen)) > STEPS  # the rule did act
+    got = found(env, "dynamic:pi:qref_kb=50", episodes=2, seed=3)
+    for name in ("reward", "queue_mean", "utilisation", "flows_finished"):
+        want = np.stack([row[name] for row in results])
+        np.testing.assert_allclose(got[name], want, rtol=1e-4)
+    assert got["queue_mean"].min() > 1e3
+
+
+def test_info_tells_all_statistics_of_the_interval(env):
+    params = env.default_params
+    _, state = env.reset(jax.random.key(0), params)
+    ecn = env.static_ecn("secn1", params)
+    _, stats = jax.jit(env.sim.interval)(state.sim, params.sim, ecn)
+    *_, info = jax.jit(env.step_ecn)(jax.random.key(1), state, ecn, params)
+    for field in fields(PortStats):
+        np.testing.assert_allclose(info[field.name], getattr(stats, field.name), rtol=1e-5)
+    assert float(info["tx_bytes"].sum()) > 0
+    assert set(info) == {f.name for f in fields(PortStats)} | {"kmin", "kmax", "pmax"}
+
+
+def test_a_tuner_at_rest_is_a_static_setting(env):
+    """Buffer-coupled thresholds on their floor are SECN2, to the last bit of every metric."""
+    rule = found(env, "dynamic:buffer:alpha=1e-9,floor_kb=400,spread=4,pmax=0.2", episodes=3)
+    static = found(env, "static:secn2", episodes=3)
+    for name, values in static.items():
+        np.testing.assert_array_equal(rule[name], values, err_msg=name)
+    moving = found(env, "dynamic:queue", episodes=3)
+    assert (moving["queue_mean"] != static["queue_mean"]).all()
+
+
+def test_every_episode_starts_afresh(env):
+    """Memory does not leak from batch to batch."""
+    together = found(env, "dynamic:ecn-sharp", episodes=3)
+    apart = found(env, "dynamic:ecn-sharp", episodes=3, batch=1)
+    for name in ("reward", "queue_mean"):
+        np.testing.assert_allclose(apart[name], together[name], rtol=1e-5)
+
+
+def test_memory_is_only_for_those_who_have_one(env):
+    params = env.default_params
+    dynamic, static = Dynamic(env, params, "pi"), Static(env, params, "secn1")
+    assert with_memory(dynamic) is dynamic
+    plain = with_memory(static)
+    assert plain.init() == plain.observe((), {}) == ()
+    assert plain(jax.random.key(0), jax.numpy.zeros(()), ()) is static.ecn
+
+
+def test_params_of_the_episode_count(env):
+    """Thresholds follow the network that the controller is told of, not the scenario's."""
+    params = env.default_params
+    net = replace(params.sim.net, port_rate=2 * params.sim.net.port_rate)
+    faster = replace(params, sim=replace(params.sim, net=net))
+    one, two = (Dynamic(env, p, "ecn-sharp").init()[1] for p in (params, faster))
+    np.testing.assert_allclose(two.kmax, 2 * np.asarray(one.kmax))
+
+
+def test_tuners_know_the_switches_of_the_network():
+    env = make(Scenario(topology=leaf_spine(2, 2, 2), traffic=(Incast(n_max=2, width=2),)))
+    tuner = Dynamic(env, env.default_params, "buffer").tuner
+    assert tuner.port_switch == tuple(env.sim.topology.port_switch())
+
+
+def test_names():
+    assert wf.learners("dynamic:pi:qref_kb=60") == ["dynamic:pi:qref_kb=60"]
+    assert wf.label("dynamic:ecn-sharp") == "ECN#"
+    assert wf.label("dynamic:pi:qref_kb=60") == "PI (qref_kb=60)"
+    assert wf.arena(["dynamic:pi"], None).scenario == "websearch-v0"
+    with pytest.raises(ValueError, match="unknown tuner 'ecnsharp': did you mean 'ecn-sharp'"):
+        wf.learners("dynamic:ecnsharp")
+
+
+def test_command_line():
+    args = ["eval", "dynamic:pi", "static:secn1", "--scenario", "incast-v0", "--episodes", "2"]
+    result = CliRunner().invoke(app, [*args, "--max-steps", "3"])
+    assert result.exit_code == 0
+    assert " PI " in result.stdout and "SECN1" in result.stdout
+    bad = CliRunner().invoke(app, ["eval", "dynamic:pi:qref=1"])
+    assert bad.exit_code == 2
+    assert "unknown constant of pi 'qref': did you mean 'qref_kb'" in bad.stderr
