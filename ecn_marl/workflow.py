@@ -299,7 +299,7 @@ def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None
     from ecn_marl.report.queues import queue_series
 
     names = [row["name"] for row in result["policies"] if "seeds" not in row]
-    shown = [names[0], *[name for name in names if name.startswith(PREFIX)]]
+    shown = [names[0], *[name for name in names if is_rule(name)]]
     env = place.env(names[0])
     controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])

@@ -7,7 +7,7 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import jax
@@ -171,7 +171,7 @@ class EcnEnv:
     def idle_stats(self) -> PortStats:
         """Statistics of an interval without traffic, as they stand before the first one."""
         zero = jnp.zeros((self.num_agents,), jnp.float32)
-        return PortStats(**{f.name: zero for f in fields(PortStats)})
+        return PortStats(**{f.name: zero for f in fields(PortStats) if f.default is MISSING})
 
     def port_info(self, agent: int) -> dict[str, str | float]:
         """Switch, peer, rate (Gb/s) and kind of an agent's port."""
@@ -248,7 +248,8 @@ class EcnEnv:
                 paused=sums.paused + stats.paused,
             ),
         )
-        info = {f.name: getattr(stats, f.name) for f in fields(PortStats)}
+        known = {f.name: getattr(stats, f.name) for f in fields(PortStats)}
+        info = {name: value for name, value in known.items() if value is not None}
         info |= {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)

@@ -11,14 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ecn_marl.baselines.common.evaluation import Controller, evaluation_keys
+from ecn_marl.baselines.common.evaluation import (
+    Controller,
+    StatefulController,
+    evaluation_keys,
+    with_memory,
+)
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.report.plots import QueueSeries
 from ecn_marl.sim.queues import Ecn
 
 
 def queue_series(
-    env: EcnEnv, params: EnvParams, controllers: Mapping[str, Controller], seed: int
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: Mapping[str, Controller | StatefulController],
+    seed: int,
 ) -> tuple[str, list[QueueSeries]]:
     """Run the first evaluation episode of a seed under every policy.
 
@@ -53,7 +61,10 @@ def queue_series(
 
 
 def _watch(
-    env: EcnEnv, params: EnvParams, controllers: list[Controller], key: jax.Array
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: list[Controller | StatefulController],
+    key: jax.Array,
 ) -> dict[str, np.ndarray]:
     """The same episode under every controller, all of them in one compiled program.
 
@@ -68,15 +79,20 @@ def _watch(
     scale = env.port_scale(params.sim)
     reset_key, run_key = jax.random.split(key)
 
-    def thresholds(controller: Controller, key: jax.Array, obs: Array) -> Ecn:
-        chosen = controller(key, obs)
+    acting = [with_memory(controller) for controller in controllers]
+
+    def thresholds(one: StatefulController, key: jax.Array, obs: Array, memory: Any) -> Ecn:
+        chosen = one(key, obs, memory)
         return chosen if isinstance(chosen, Ecn) else env.action.decode(chosen, scale)
 
     def episode(lane: Array) -> dict[str, Array]:
         def step(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
-            obs, state = carry
+            obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
-            options = [thresholds(c, act_key, obs) for c in controllers]
+            options = [
+                thresholds(c, act_key, obs, memory)
+                for c, memory in zip(acting, memories, strict=True)
+            ]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *options)
 
             def tick(inner: Any, _: None) -> tuple[Any, Array]:
@@ -86,10 +102,12 @@ def _watch(
             _, within = jax.lax.scan(tick, state.sim, None, length=ticks)
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
             row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
-            return (obs, state), row | {"ticks": within}
+            memories = [c.observe(memory, info) for c, memory in zip(acting, memories, strict=True)]
+            return (obs, state, memories), row | {"ticks": within}
 
         keys = jax.random.split(run_key, int(params.max_steps))
-        return jax.lax.scan(step, env.reset(reset_key, params), keys)[1]
+        first = (*env.reset(reset_key, params), [c.init() for c in acting])
+        return jax.lax.scan(step, first, keys)[1]
 
     seen = jax.jit(jax.vmap(episode))(jnp.arange(len(controllers)))
     return {name: np.asarray(values) for name, values in seen.items()}

@@ -30,7 +30,7 @@ DEFAULT_DT_US = {"dcqcn:hpcc-paper": 5.0, "dcqcn:hpcc-run": 1.0}
 SENDERS = {
     "run": "dcqcn:hpcc-run",
     "paper": "dcqcn:hpcc-paper",
-    "run_vwin": "dcqcn:hpcc-run-vwin",
+    "run_vwin": "dcqcn:hpcc-run,windowed=1",
     "dctcp": "dctcp:hpcc",
     "hpcc": "hpcc:hpcc",
     "timely": "timely:hpcc",
