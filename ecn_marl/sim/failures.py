@@ -128,6 +128,8 @@ def reroute(
             rtt=new(paths.rtt, flows.rtt),
             after=new(paths.after, flows.after),
             backlog=jnp.where(cut, 0.0, flows.backlog),
+            due=jnp.where(cut, 0.0, flows.due),
+            left=jnp.where(cut, 0.0, flows.left),
             rest_low=flows.rest_low + lost,
             stage=jnp.where(resend, fl.SENDING, flows.stage),
         ),

@@ -12,7 +12,7 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
-from ecn_marl.sim.queues import Ecn, look_up, pfc, segment_sum
+from ecn_marl.sim.queues import Ecn, batches, look_up, pfc, segment_sum
 from ecn_marl.sim.random import hash_bits, to_unit
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.substep import Tick
@@ -58,7 +58,8 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
     if not cfg.ack_priority:
         back_wait = look_up(waits, flows.back)[..., 0].sum(0)
     queues = own_queues(cfg, flows)
-    found = look_up(waits, queues)[..., 0].sum(0)
+    ahead = look_up(waits, queues)[..., 0]
+    found = ahead.sum(0)
     new = flows.start_step == state.step
     flows = replace(
         flows,
@@ -66,7 +67,12 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         gate=jnp.where(new, found, flows.gate),
         back_wait=back_wait,
     )
-    line, flows, n_late = _line(cfg, state, flows, net, queues)
+    stop = jnp.append(state.paused[n_hosts * c :], False)
+    held = (stop[queues] & (flows.backlog > 0)).any(0)
+    due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
+    flows = replace(flows, due=due, left=left)
+    planned = segment_sum(due.reshape(-1), queues.reshape(-1), cfg.n_queues)
+    line, flows, n_late = _line(cfg, state, flows, net, queues, held)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
         express = state.ack_rate.reshape(-1, c).sum(1)
@@ -87,6 +93,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         line=line,
         go=~stopped,
         accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
+        planned=planned,
         limit=_lossy_limits(cfg, state, net),
         weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
         transport=params.transport,
@@ -98,7 +105,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
 
 
 def _line(
-    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array
+    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, held: Array
 ) -> tuple[fb.Line, Flows, Array]:
     """Feedback delays, the far marks that come near, and how many delays are too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
@@ -122,13 +129,12 @@ def _line(
     late = (far > 31) if fb.CNP in needs else jnp.zeros_like(flows.stage, bool)
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
-    stop = jnp.append(state.paused[cfg.topology.n_hosts * c :], False)
     rates = jnp.append(net.port_rate, jnp.inf)
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=jnp.clip(far, 0, 31),
         back_wait=flows.back_wait,
-        held=(stop[queues] & (flows.backlog > 0)).any(0),
+        held=held,
         queues=queues,
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,

@@ -103,8 +103,10 @@ class Served(NamedTuple):
 
 def serve_level(
     backlog: Float[Array, " flows"],
+    due: Float[Array, " flows"],
     hop: Int[Array, " flows"],
     pool: Float[Array, "kinds n"],
+    planned: Float[Array, " n"],
     capacity: Float[Array, " ports"],
     open_: Bool[Array, " n"],
     rate: Float[Array, " ports"],
@@ -114,16 +116,19 @@ def serve_level(
 ) -> Served:
     """Serve every port of one level for one substep.
 
-    A port sends at most its capacity, shared among its classes by their weights, and within a class
-    among flows in proportion to their backlog. That fixes how much of every flow is in the queue;
+    A port sends at most its capacity, shared among its classes by their weights. Within a class
+    every flow sends first what is `due` of it (see `batches`), then all share what capacity is left
+    in proportion to their remaining backlog. That fixes how much of every flow is in the queue;
     *when* a given byte leaves is not read off it (the last bytes of a flow would leave
     exponentially late) but follows from the virtual waiting time, the queue over the rate at which
     it is served, that is returned for every flow.
 
     Args:
         backlog: bytes of every flow at this level, arrivals of the substep included, `[F]`.
+        due: bytes of every flow that are to leave in this substep, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
+        planned: sum of `due` in each queue, `[n]`.
         capacity: bytes each port may send in this substep.
         open_: which queues are not paused, `[n]`.
         rate: link rates of the ports, bytes/µs.
@@ -143,25 +148,66 @@ def serve_level(
     else:
         sent, pace = round_robin(ready, capacity, rate, weights)
     queue = total - sent
-    share = jnp.where(total > 0, sent / jnp.maximum(total, 1e-30), 1.0)
+    slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-30), 1.0)
+    free, rest = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
+    share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-30), 1.0)
+    share = jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
-    table = jnp.stack([share, log_survival, queue / pace], axis=-1)
-    passing = jnp.array([[1.0, 0.0, 0.0]], table.dtype)
+    table = jnp.stack([slow, share, log_survival, queue / pace], axis=-1)
+    passing = jnp.array([[1.0, 1.0, 0.0, 0.0]], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
-    out = backlog * mine[:, 0]
+    first = jnp.minimum(due, backlog) * mine[:, 0]
+    out = first + (backlog - first) * mine[:, 1]
     pool_out = pool * share
     return Served(
         backlog=backlog - out,
         out=out,
-        log_survival=mine[:, 1],
-        wait=mine[:, 2],
+        log_survival=mine[:, 2],
+        wait=mine[:, 3],
         pool=pool - pool_out,
         pool_out=pool_out,
         queue=queue,
         sent=sent,
         mark=mark,
     )
+
+
+def batches(
+    backlog: Float[Array, "levels flows"],
+    due: Float[Array, "levels flows"],
+    left: Float[Array, "levels flows"],
+    wait: Float[Array, "levels flows"],
+    held: Bool[Array, " flows"],
+    tick_us: float,
+    dt: float,
+) -> tuple[Float[Array, "levels flows"], Float[Array, "levels flows"]]:
+    """First in, first out, one queueing delay at a time.
+
+    What a flow has in a queue at one moment leaves evenly until the byte that was last then is
+    through; what it adds meanwhile leaves after that. Service in proportion to backlog alone would
+    let the bytes of a flow that has just sped up, and their marks, overtake all that is ahead of
+    them: deep queues would be noticed a queueing delay too early. Queues shorter than two ticks are
+    served in proportion to backlog.
+
+    Args:
+        backlog: bytes of every flow at each level, `[L, F]`.
+        due: bytes of its present batch that leave per substep, `[L, F]`.
+        left: time until that batch is through, µs, `[L, F]`.
+        wait: waiting time of the queue, µs, `[L, F]`.
+        held: flows stopped by a pause, `[F]`.
+        tick_us: time since the last call, µs.
+        dt: substep, µs.
+
+    Returns:
+        `due` and `left` for the next tick.
+    """
+    left = jnp.where(held, left, left - tick_us)
+    over = left < 0.5 * tick_us
+    left = jnp.where(over, wait, left)
+    deep = wait >= 2.0 * tick_us
+    fresh = jnp.where(deep, backlog * (dt / jnp.maximum(wait, tick_us)), 0.0)
+    return jnp.where(over, fresh, due), left
 
 
 def round_robin(

@@ -93,6 +93,8 @@ class Flows:
         hop: queue at each level of the way, counted within the level, `[L, F]`.
         back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none.
         backlog: bytes queued at each level, `[L, F]`.
+        due: bytes of the present batch that leave per substep, see `queues.batches`, `[L, F]`.
+        left: time until that batch is through, µs, `[L, F]`.
         partial: bytes delivered of the packet in progress, a full packet if there is none.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
@@ -123,6 +125,8 @@ class Flows:
     hop: Leaf
     back: Leaf
     backlog: Leaf
+    due: Leaf
+    left: Leaf
     partial: Leaf
     gate: Leaf
     wait: Leaf
