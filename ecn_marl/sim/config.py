@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+import numpy as np
+
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic import PAYLOAD
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
 
 MAX_TICK = 32
@@ -168,6 +172,29 @@ class SimConfig:
         return self.tick_steps * max(1, 20 // self.tick_steps)
 
     @property
+    def mark_words(self) -> int:
+        """Words of the near delay line of the CNPs: the longest way without queues, and more."""
+        return math.ceil((base_rtt(self.topology) / self.dt_us + 8) / 32)
+
+    @property
     def memory(self) -> int:
         """Substeps of feedback history."""
         return math.ceil(self.memory_us / self.dt_us)
+
+
+@cache
+def base_rtt(topology: Topology) -> float:
+    """Longest round trip of a full packet through empty queues, µs, ACKs without size.
+
+    Propagation both ways and a store-and-forward time of 1000 B at every hop, NIC included, as the
+    HPCC simulator computes the base RTT that its windows are sized for.
+    """
+    t = topology
+    delay = np.append([p.delay_us for p in t.ports], 0.0)
+    stored = np.append([PAYLOAD / (p.gbps * GBPS) for p in t.ports], 0.0)
+    nic_delay, nic_rate = np.array(t.nic_delay_us), np.array(t.nic_gbps) * GBPS
+    way = (2.0 * delay + stored)[t.routes].sum(-1).max(-1)
+    first = 2.0 * nic_delay + PAYLOAD / nic_rate
+    edge = np.array(t.edge)
+    from_edge = np.array([first[edge == e].max(initial=0.0) for e in range(way.shape[0])])
+    return float((way + from_edge[:, None]).max())

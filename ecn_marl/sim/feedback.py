@@ -263,10 +263,14 @@ def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array
 
 def _ring(flows: Flows, hit: Array, line: Line) -> tuple[Flows, Array]:
     """Move the delay line of the CNPs by one substep."""
-    near = line.delay < 32
-    marks = shift_register_or(flows.marks, hit & near, line.delay)
-    late = shift_register_or(flows.late_marks, hit & ~near, line.far)
-    return replace(flows, marks=marks >> 1, late_marks=late), (marks & 1) == 1
+    words, late = list(flows.marks), flows.late_marks
+    for i, word in enumerate(words):
+        words[i] = shift_register_or(word, hit & (line.delay // 32 == i), line.delay - 32 * i)
+    far = hit & (line.delay >= 32 * len(words))
+    cnp = (words[0] & 1) == 1
+    carry = [(word & 1) << 31 for word in words[1:]] + [jnp.uint32(0)]
+    marks = jnp.stack([(w >> 1) | c for w, c in zip(words, carry, strict=True)])
+    return replace(flows, marks=marks, late_marks=shift_register_or(late, far, line.far)), cnp
 
 
 def _marked(packets: Array, hit: Array, clear: Array, seen: Observed) -> Array:

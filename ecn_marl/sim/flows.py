@@ -232,7 +232,7 @@ def admit(
         rtt=put(rtt, flows.rtt),
         ideal=put(ideal, flows.ideal),
         delivered=put(zero, flows.delivered),
-        marks=put(none, flows.marks),
+        marks=put(jnp.zeros_like(flows.marks), flows.marks),
         late_marks=put(none, flows.late_marks),
         coin=put(jax.lax.bitcast_convert_type(coins, jnp.uint32), flows.coin),
     )
@@ -346,8 +346,10 @@ def ingress_links(
     return jnp.stack(links)
 
 
-def empty_flows(slots: int, n_levels: int, transport: object, real: jax.typing.DTypeLike) -> Flows:
-    """A table of free slots."""
+def empty_flows(
+    slots: int, n_levels: int, words: int, transport: object, real: jax.typing.DTypeLike
+) -> Flows:
+    """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs."""
     zero = jnp.zeros((slots,), real)
     whole = jnp.zeros((slots,), jnp.int32)
     bits = jnp.zeros((slots,), jnp.uint32)
@@ -378,7 +380,7 @@ def empty_flows(slots: int, n_levels: int, transport: object, real: jax.typing.D
         ideal=zero + 1.0,
         back_wait=zero,
         delivered=zero,
-        marks=bits,
+        marks=jnp.zeros((words, slots), jnp.uint32),
         late_marks=bits,
         coin=bits + 1,
         transport=transport,

@@ -120,10 +120,11 @@ def _line(
     near, half = cfg.coarse - phase, cfg.coarse // 2
     far = (delay - half - near + cfg.coarse // 2) // cfg.coarse
     coming, turn = flows.late_marks, phase == 0
-    near_marks = flows.marks | jnp.uint32(1 << half)
+    arrive = turn & ((coming & 1) == 1)
+    first = jnp.where(arrive, flows.marks[0] | jnp.uint32(1 << half), flows.marks[0])
     flows = replace(
         flows,
-        marks=jnp.where(turn & ((coming & 1) == 1), near_marks, flows.marks),
+        marks=flows.marks.at[0].set(first),
         late_marks=jnp.where(turn, coming >> 1, coming),
     )
     late = (far > 31) if fb.CNP in needs else jnp.zeros_like(flows.stage, bool)

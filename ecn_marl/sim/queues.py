@@ -94,6 +94,8 @@ class Served(NamedTuple):
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
+    own: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
     pool: Float[Array, "kinds n"]
     pool_out: Float[Array, "kinds n"]
     queue: Float[Array, " n"]
@@ -103,6 +105,7 @@ class Served(NamedTuple):
 
 def serve_level(
     backlog: Float[Array, " flows"],
+    entering: Float[Array, " flows"],
     due: Float[Array, " flows"],
     hop: Int[Array, " flows"],
     pool: Float[Array, "kinds n"],
@@ -112,6 +115,8 @@ def serve_level(
     rate: Float[Array, " ports"],
     weights: Float[Array, " classes"],
     ecn: Ecn,
+    packet: Float[Array, ""],
+    dt: float,
     softness: float = 0.0,
 ) -> Served:
     """Serve every port of one level for one substep.
@@ -124,7 +129,8 @@ def serve_level(
     it is served, that is returned for every flow.
 
     Args:
-        backlog: bytes of every flow at this level, arrivals of the substep included, `[F]`.
+        backlog: bytes of every flow at this level at the start of the substep, `[F]`.
+        entering: bytes of every flow that arrive in it, `[F]`.
         due: bytes of every flow that are to leave in this substep, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
@@ -134,13 +140,18 @@ def serve_level(
         rate: link rates of the ports, bytes/µs.
         weights: round-robin weight of each class; a port's queues are one per class.
         ecn: thresholds of the queues of this level.
+        packet: wire bytes of a packet.
+        dt: substep, µs.
         softness: see `mark_probability`.
 
     Returns:
         New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
-        the queues, bytes sent and marking probabilities.
+        the queues, bytes sent and marking probabilities. `own` is the time a busy port takes for
+        the flow's bytes of this substep, `residual` the mean wait for a packet of another flow that
+        is being sent by a port without a queue (both µs).
     """
     n = open_.shape[0]
+    backlog = backlog + entering
     total = segment_sum(backlog, hop, n) + pool.sum(axis=0)
     ready = jnp.where(open_, total, 0.0)
     if weights.shape[0] == 1:
@@ -154,8 +165,11 @@ def serve_level(
     share = jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
-    table = jnp.stack([slow, share, log_survival, queue / pace], axis=-1)
-    passing = jnp.array([[1.0, 1.0, 0.0, 0.0]], table.dtype)
+    # Packets of others: a port busy with them for a share of the time, half a packet on average.
+    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * pace**2)
+    busy = jnp.where(queue > 0, 1.0 / pace, -idle)
+    table = jnp.stack([slow, share, log_survival, queue / pace, idle * sent, busy], axis=-1)
+    passing = jnp.array([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
     first = jnp.minimum(due, backlog) * mine[:, 0]
     out = first + (backlog - first) * mine[:, 1]
@@ -165,6 +179,8 @@ def serve_level(
         out=out,
         log_survival=mine[:, 2],
         wait=mine[:, 3],
+        own=entering * jnp.maximum(mine[:, 5], 0.0),
+        residual=jnp.maximum(mine[:, 4] + out * jnp.minimum(mine[:, 5], 0.0), 0.0),
         pool=pool - pool_out,
         pool_out=pool_out,
         queue=queue,

@@ -21,12 +21,12 @@ from ecn_marl._errors import bad_value
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim import ports, stats
-from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass
+from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
 from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
-from ecn_marl.sim.topology import GBPS, KB, MIB, Topology
+from ecn_marl.sim.topology import GBPS, KB, MIB
 from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Offer, packet_count
 from ecn_marl.sim.transports import Mixed
 
@@ -84,7 +84,7 @@ class Simulator(SimConfig):
             edge=np.array(t.edge, np.int32),
             routes=t.routes,
             n_paths=t.n_paths,
-            base_rtt=real.type(_base_rtt(t)),
+            base_rtt=real.type(base_rtt(t)),
             fail_step=np.full(t.n_ports, NEVER, np.int32),
             repair_step=np.full(t.n_ports, NEVER, np.int32),
         )
@@ -107,7 +107,7 @@ class Simulator(SimConfig):
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=jax.random.bits(keys[-1], (), jnp.uint32),
-            flows=fl.empty_flows(self.slots, t.n_levels, transport, real),
+            flows=fl.empty_flows(self.slots, t.n_levels, self.mark_words, transport, real),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
             nic_acks=jnp.zeros((t.n_hosts,), real),
@@ -293,6 +293,7 @@ class Simulator(SimConfig):
             sent.give,
             tick,
             self.queue_bounds,
+            dt,
             self.softness,
         )
         seen = fb.Observed(
@@ -336,23 +337,6 @@ def _count(totals: Totals, offer: Offer, taken: Array) -> Totals:
         deferred=totals.deferred + late.sum().astype(jnp.int32),
         deferred_us=totals.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
     )
-
-
-def _base_rtt(topology: Topology) -> float:
-    """Longest round trip of a full packet through empty queues, µs, ACKs without size.
-
-    Propagation both ways and a store-and-forward time of 1000 B at every hop, NIC included, as the
-    HPCC simulator computes the base RTT that its windows are sized for.
-    """
-    t = topology
-    delay = np.append([p.delay_us for p in t.ports], 0.0)
-    stored = np.append([PAYLOAD / (p.gbps * GBPS) for p in t.ports], 0.0)
-    nic_delay, nic_rate = np.array(t.nic_delay_us), np.array(t.nic_gbps) * GBPS
-    way = (2.0 * delay + stored)[t.routes].sum(-1).max(-1)
-    first = 2.0 * nic_delay + PAYLOAD / nic_rate
-    edge = np.array(t.edge)
-    from_edge = np.array([first[edge == e].max(initial=0.0) for e in range(way.shape[0])])
-    return float((way + from_edge[:, None]).max())
 
 
 def scaled_ecn(

@@ -105,7 +105,7 @@ class Flows:
         ideal: ideal completion time, µs.
         back_wait: queueing delay on the ACKs' way, µs.
         delivered: wire bytes delivered in the current tick.
-        marks: CNPs on their way, one bit per substep.
+        marks: CNPs on their way, one bit per substep, 32 of them per word, `[W, F]`.
         late_marks: CNPs further away, one bit per `SimConfig.coarse` substeps.
         coin: state of the marking coin.
         transport: state of the senders.

@@ -124,6 +124,8 @@ class Moved(NamedTuple):
         out: bytes delivered per flow, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
         wait: forward queueing delay at the end of the substep, µs, `[F]`.
+        own: time the busy ports on the way take for the flow's bytes of this substep, µs, `[F]`.
+        residual: mean wait for packets that are being sent by ports without a queue, µs, `[F]`.
         pool: ACKs and released data left in the queues, `[2, Q]`.
         released: bytes of released flows that left.
         dropped: bytes of each flow that were dropped, `[F]`.
@@ -135,6 +137,8 @@ class Moved(NamedTuple):
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
+    own: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
     pool: Float[Array, "2 queues"]
     released: Float[Array, ""]
     dropped: Float[Array, " flows"]
@@ -150,6 +154,7 @@ def forward(
     give: Float[Array, " flows"],
     tick: Tick,
     bounds: tuple[int, ...],
+    dt: float,
     softness: float = 0.0,
 ) -> tuple[Flows, Moved]:
     """Move bytes through all levels of queues.
@@ -161,13 +166,14 @@ def forward(
         give: bytes that enter the network, `[F]`.
         tick: constants of the tick.
         bounds: first queue of each level, and one past the last.
+        dt: substep, µs.
         softness: width over which the marking curve is rounded, bytes.
 
     Returns:
         Slots with new backlogs (dropped bytes are to be sent again), and what moved.
     """
     x, dropped = give, jnp.zeros_like(give)
-    log_survival, wait = jnp.zeros_like(give), jnp.zeros_like(give)
+    log_survival = wait = own = residual = jnp.zeros_like(give)
     levels, backlog = [], []
     pool = pool.at[0].add(tick.ack_bytes)
     classes = tick.weights.shape[0]
@@ -179,7 +185,8 @@ def forward(
             entering = entering * tail_drop(entering, flows.hop[i], room)
         dropped = dropped + (x - entering)
         served = serve_level(
-            flows.backlog[i] + entering,
+            flows.backlog[i],
+            entering,
             flows.due[i],
             flows.hop[i],
             pool[:, here],
@@ -189,11 +196,14 @@ def forward(
             tick.net.port_rate[ports],
             tick.weights,
             Ecn(tick.ecn.kmin[here], tick.ecn.kmax[here], tick.ecn.pmax[here]),
+            tick.net.packet_bytes,
+            dt,
             softness,
         )
         x = served.out
         log_survival = log_survival + served.log_survival
-        wait = wait + served.wait
+        wait, own = wait + served.wait, own + served.own
+        residual = residual + served.residual
         backlog.append(served.backlog)
         levels.append(served)
     back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
@@ -207,6 +217,8 @@ def forward(
         out=x,
         log_survival=log_survival,
         wait=wait,
+        own=own,
+        residual=residual,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
         released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
         dropped=dropped,
@@ -220,7 +232,8 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     """Let a substep pass for everything that is timed per flow.
 
     The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
-    within the substep when it is sent.
+    within the substep when it is sent. Linear interpolation takes arrivals as spread evenly over
+    the substep; the flow's own all come before its last byte, which is added.
 
     Args:
         flows: slots.
@@ -228,7 +241,9 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         sent: what the senders did.
         dt: substep, µs.
     """
-    found = flows.wait + (moved.wait - flows.wait) * (sent.at / dt)
+    part = sent.at / dt
+    found = flows.wait + (moved.wait - flows.wait) * part
+    found = found + moved.own * (1.0 - part) + moved.residual
     waiting = flows.start_in >= dt
     fresh = (flows.start_in > 0) & ~waiting
     gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)

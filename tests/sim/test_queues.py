@@ -171,7 +171,7 @@ def test_water_level_by_hand():
 
 # --- service --------------------------------------------------------------------------------------
 
-serve = jax.jit(serve_level)
+serve = jax.jit(serve_level, static_argnums=12)
 
 
 @given(
@@ -180,14 +180,30 @@ serve = jax.jit(serve_level)
     floats(0, 1e5, (2, N_PORTS)),
     floats(0, 5e4, N_PORTS),
     st.lists(st.booleans(), min_size=N_PORTS, max_size=N_PORTS),
+    floats(0, 1, N_FLOWS),
+    floats(0, 1, N_FLOWS),
 )
-def test_service_conserves_bytes(backlog, hop, pool, capacity, paused):
+def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arrived):
     """What was there is still there or was sent, flow by flow; no port sends more than it may."""
     rate = np.array([1250.0, 3125.0, 12500.0], np.float32)
     ecn = Ecn(*(jnp.full(N_PORTS, x) for x in (5e3, 2e5, 0.5)))
     stop = jnp.asarray(np.array(paused))
+    due = backlog * part * (1 - arrived)
+    planned = np.array([due[hop == p].sum() for p in range(N_PORTS)])
     s = serve(
-        f32(backlog), jnp.asarray(hop), f32(pool), f32(capacity), ~stop, f32(rate), f32([1]), ecn
+        f32(backlog * (1 - arrived)),
+        f32(backlog * arrived),
+        f32(due),
+        jnp.asarray(hop),
+        f32(pool),
+        f32(planned),
+        f32(capacity),
+        ~stop,
+        f32(rate),
+        f32([1]),
+        ecn,
+        f32(1048.0),
+        1.0,
     )
     capacity = np.where(paused, 0, capacity)
     s = type(s)(*(np.asarray(x, np.float64) for x in s))
@@ -220,13 +236,18 @@ def test_service_by_hand():
     ecn = Ecn(*(jnp.full(2, x) for x in (0.0, 600.0, 0.8)))
     s = serve(
         f32([100, 200, 50, 70]),
+        f32([0, 0, 0, 0]),
+        f32([0, 0, 0, 0]),
         jnp.array([0, 0, 1, 2]),
         f32([[300, 0], [0, 0]]),
+        f32([0, 0]),
         f32([300, 300]),
         jnp.array([True, True]),
         f32([100, 100]),
         f32([1]),
         ecn,
+        f32(1048.0),
+        1.0,
     )
     np.testing.assert_allclose(s.out, [50, 100, 50, 70])
     np.testing.assert_allclose(s.backlog, [50, 100, 0, 0])
