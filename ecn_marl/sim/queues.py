@@ -134,7 +134,7 @@ def serve_level(
     total = segment_sum(backlog, hop, n) + pool.sum(axis=0)
     sent = jnp.minimum(total, capacity)
     queue = total - sent
-    share = jnp.where(total > 0, sent / jnp.maximum(total, 1e-30), 1.0)
+    share = jnp.where(total > 0, sent / jnp.maximum(total, 1e-15), 1.0)
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
     table = jnp.stack([share, log_survival, queue / rate], axis=-1)
