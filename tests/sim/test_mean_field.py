@@ -310,12 +310,13 @@ def marks(queue, ecn, softness):
 
 @given(curves(), st.floats(1.0, 1e5))
 def test_the_marking_curve_rises_from_0_to_1(ecn, softness):
+    """But for rounding: eps q / (kmax - kmin), as two softplus cancel; up to 4e-12 here."""
     queue = np.concatenate([np.linspace(0, 2e6, 401), ecn[1] + np.linspace(-5, 5, 41)])
     with jax.enable_x64(True):
         for width in (0.0, softness):
             p = marks(np.sort(queue), ecn, width)
-            assert (p >= 0).all() and (p <= 1 + 1e-12).all()
-            assert (np.diff(p) >= -1e-12).all()
+            assert (p >= 0).all() and (p <= 1 + 1e-11).all()
+            assert (np.diff(p) >= -1e-11).all()
             assert marks([ecn[1] + 40 * softness], ecn, width)[0] == pytest.approx(1.0, abs=1e-9)
 
 
