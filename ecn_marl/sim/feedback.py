@@ -365,7 +365,7 @@ def _telemetry(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Ech
 
 def _field(echo: Echo, seen: Observed, line: Line, step: Array) -> tuple[Echo, Array, Array]:
     """Marking probability and rate one feedback delay ago; none before the flow's first mark."""
-    mark = 1.0 - jnp.exp(-seen.log_survival)
+    mark = -jnp.expm1(-seen.log_survival)
     log = _write(echo.field_log, jnp.stack([mark, seen.rate]), step)
     then = log[(step - line.delay) % log.shape[0], :, jnp.arange(mark.shape[0])]
     young = step - seen.flows.start_step < line.delay

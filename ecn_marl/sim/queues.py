@@ -159,9 +159,10 @@ def serve_level(
     else:
         sent, pace = round_robin(ready, capacity, rate, weights)
     queue = total - sent
-    slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-30), 1.0)
+    # The floors are large enough for derivatives in float32.
+    slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
     free, rest = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
-    share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-30), 1.0)
+    share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-15), 1.0)
     share = jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))

@@ -26,8 +26,8 @@ from ecn_marl.sim.transports.dcqcn import DcqcnParams, preset
 PACKET = 1000.0
 """Bytes of a packet in the fluid model (8000 bit)."""
 
-TINY = 1e-7
-"""Marking probability below which the limits for no marks are used."""
+NEAR = 0.03
+"""Below this a series stands for `x / (e^x - 1)`; what it leaves out is less than 3e-14."""
 
 
 @struct.dataclass
@@ -124,14 +124,14 @@ class DcqcnFluid:
         """
         assert heard.mark is not None and heard.past_rate is not None
         packets = heard.past_rate / PACKET
-        p, log_miss = heard.mark, jnp.log1p(-jnp.minimum(heard.mark, 1.0 - 2.0**-20))
+        log_miss = jnp.log1p(-jnp.minimum(heard.mark, 1.0 - 2.0**-20))
         cnp = -jnp.expm1(params.decrease_us * packets * log_miss)
         seen = -jnp.expm1(params.alpha_us * packets * log_miss)
-        d, e = _events(p, log_miss, params.increase_us * packets, params.recovery_steps)
-        b = c = jnp.zeros_like(p)
+        d, e = _events(log_miss, params.increase_us * packets, params.recovery_steps)
+        b = c = jnp.zeros_like(log_miss)
         if self.byte_counter:
-            count = jnp.broadcast_to(jnp.asarray(params.byte_counter) / PACKET, p.shape)
-            b, c = _events(p, log_miss, count, params.recovery_steps)
+            count = jnp.broadcast_to(jnp.asarray(params.byte_counter) / PACKET, log_miss.shape)
+            b, c = _events(log_miss, count, params.recovery_steps)
         gap = state.target - state.rate
         alpha = state.alpha + dt * params.g / params.alpha_us * (seen - state.alpha)
         target = state.target + dt * (
@@ -151,17 +151,22 @@ class DcqcnFluid:
         )
 
 
-def _events(p: Array, log_miss: Array, packets: Array, recovery: Leaf) -> tuple[Array, Array]:
+def _events(log_miss: Array, packets: Array, recovery: Leaf) -> tuple[Array, Array]:
     """Increase events per packet, of a counter that a mark resets: all, and past fast recovery.
 
-    `p / ((1-p)^-n - 1)` for a counter of n packets; `1/n` where there are no marks, none where n is
-    0 (a flow that sends nothing).
+    `p / ((1-p)^-n - 1)` for a counter of n packets, which tends to `1/n` without marks; none where
+    n is 0 (a flow that sends nothing).
     """
-    quiet, idle = p < TINY, packets <= 0
+    idle = packets <= 0
     n = jnp.where(idle, 1.0, packets)
-    miss = jnp.where(quiet, -TINY, log_miss)
     # Beyond 60 the chance of an event is nil; the bound keeps the exponential finite.
-    run = jnp.minimum(-n * miss, 60.0)
-    every = jnp.where(quiet, 1.0 / n, jnp.where(quiet, 1.0, p) / jnp.expm1(run))
-    late = every * jnp.exp(recovery * n * jnp.where(quiet, 0.0, log_miss))
+    every = _ratio(jnp.minimum(-n * log_miss, 60.0)) / (n * _ratio(log_miss))
+    late = every * jnp.exp(recovery * n * log_miss)
     return jnp.where(idle, 0.0, every), jnp.where(idle, 0.0, late)
+
+
+def _ratio(x: Array) -> Array:
+    """`x / (e^x - 1)`, by its series near 0: there the quotient's gradient is all cancellation."""
+    near = jnp.abs(x) < NEAR
+    far = jnp.where(near, NEAR, x)
+    return jnp.where(near, 1.0 - x / 2.0 + x**2 / 12.0 - x**4 / 720.0, far / jnp.expm1(far))
