@@ -247,10 +247,9 @@ def listen(
 def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
     """Whole packets delivered in this substep, and whether any of them is marked.
 
-    A packet counts when its first byte arrives: paced senders emit it at the start of the time that
-    its bytes take here. Marks fall on whole packets: a flow at 1 % of the line rate has a packet to
-    mark only every so many substeps, however full the queue is. No mark can be seen before a flow's
-    first byte has crossed the queues it found.
+    Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
+    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
+    crossed the queues it found.
     """
     total = flows.partial + seen.out
     packets = jnp.floor(total / line.packet + 1e-3)

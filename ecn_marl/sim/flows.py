@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim.queues import look_up, segment_sum
-from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.random import hash_bits, to_unit
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import PAYLOAD, Offer, packet_count, wire_bytes
 
@@ -206,6 +206,7 @@ def admit(
     def put(value: Array, old: Array) -> Array:
         return jnp.where(new, value.astype(old.dtype), old)
 
+    bits = jax.lax.bitcast_convert_type(coins, jnp.uint32)
     zero, none = jnp.zeros_like(flows.payload), jnp.zeros_like(flows.stage)
     after = replace(
         flows,
@@ -225,7 +226,7 @@ def admit(
         backlog=put(jnp.zeros_like(flows.backlog), flows.backlog),
         due=put(jnp.zeros_like(flows.backlog), flows.due),
         left=put(jnp.zeros_like(flows.backlog), flows.left),
-        partial=put(zero + net.packet_bytes, flows.partial),
+        partial=put(net.packet_bytes * to_unit(bits).astype(zero.dtype), flows.partial),
         gate=put(zero, flows.gate),
         tail=put(zero, flows.tail),
         after=put(late, flows.after),
@@ -234,7 +235,7 @@ def admit(
         delivered=put(zero, flows.delivered),
         marks=put(jnp.zeros_like(flows.marks), flows.marks),
         late_marks=put(none, flows.late_marks),
-        coin=put(jax.lax.bitcast_convert_type(coins, jnp.uint32), flows.coin),
+        coin=put(bits, flows.coin),
     )
     return Admission(after, new, line, taken)
 

@@ -95,7 +95,8 @@ class Flows:
         backlog: bytes queued at each level, `[L, F]`.
         due: bytes of the present batch that leave per substep, see `queues.batches`, `[L, F]`.
         left: time until that batch is through, µs, `[L, F]`.
-        partial: bytes delivered of the packet in progress, a full packet if there is none.
+        partial: bytes delivered of the packet in progress; starts at a random phase, as packets of
+            flows that start together are served one after the other.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
         tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.
