@@ -7,6 +7,7 @@ only what the comparisons need is kept.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,9 +63,14 @@ def known(profile: str) -> bool:
     return True
 
 
+FORCE_DT = "ECN_MARL_VALIDATE_DT_US"
+"""Environment variable with a substep for all senders, µs (it reaches the worker processes)."""
+
+
 def default_dt_us(transport: str) -> float:
     """Substep for senders given in their short form, µs."""
-    return DEFAULT_DT_US.get(transport, 1.0)
+    forced = os.environ.get(FORCE_DT)
+    return float(forced) if forced else DEFAULT_DT_US.get(transport, 1.0)
 
 
 class Rows(NamedTuple):
