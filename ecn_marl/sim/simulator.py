@@ -285,7 +285,7 @@ class Simulator(SimConfig):
         senders = state.flows.transport
         rate, window = self.transport.rate(senders), self.transport.window(senders)
         room = None if window is None else fb.room(state.echo, window, tick.line.packet)
-        sent = send(state.flows, state.level, tick, rate, room, dt)
+        sent = send(state.flows, state.level, tick, rate, room, dt, self.transport.latched)
         flows, moved = forward(
             sent.flows,
             state.pool,

@@ -97,6 +97,8 @@ class Flows:
         left: time until that batch is through, µs, `[L, F]`.
         partial: bytes delivered of the packet in progress; starts at a random phase, as packets of
             flows that start together are served one after the other.
+        pace: rate at which the packet under way is sent, bytes/µs.
+        spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
         tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.
@@ -129,6 +131,8 @@ class Flows:
     due: Leaf
     left: Leaf
     partial: Leaf
+    pace: Leaf
+    spaced: Leaf
     gate: Leaf
     wait: Leaf
     tail: Leaf

@@ -76,8 +76,14 @@ def send(
     rate: Float[Array, " flows"],
     room: Float[Array, " flows"] | None,
     dt: float,
+    latched: bool,
 ) -> Sent:
     """Let every flow send, at most its rate, its window and its share of the NIC.
+
+    NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
+    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
+    waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
+    strong as they are.
 
     A flow that starts or ends within the substep asks only for what it can send in it, so what it
     leaves goes to the others.
@@ -89,12 +95,15 @@ def send(
         rate: rate that each sender allows, bytes/µs, `[F]`.
         room: bytes that each window still allows, `[F]`; None without windows.
         dt: substep, µs.
+        latched: whether a new rate waits for the packet under way.
 
     Returns:
         Bytes sent per flow, the flows that sent their last byte, and when within the substep (µs).
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
     active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & tick.go
+    if latched:
+        rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
     if room is not None:
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
@@ -109,6 +118,11 @@ def send(
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
     at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    if latched:
+        packet = tick.net.packet_bytes
+        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, packet) - give
+        left = jnp.where(give >= packet, 0.0, left)
+        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
     flows = replace(
         flows,
         rest_low=jnp.where(borrow, rest + CHUNK, rest),

@@ -40,6 +40,10 @@ class Transport(Protocol):
         """Bytes that every packet carries beyond the usual header."""
 
     @property
+    def latched(self) -> bool:
+        """Whether a new rate waits for the packet under way, see `substep.send`."""
+
+    @property
     def needs(self) -> frozenset[str]:
         """Signals that `update` reads."""
 

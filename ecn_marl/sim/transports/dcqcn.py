@@ -147,6 +147,7 @@ class Dcqcn:
 
     kind: ClassVar[str] = "dcqcn"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = True
 
     name: str = "hpcc-paper"
     byte_counter: bool = False

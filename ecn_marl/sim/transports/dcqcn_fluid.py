@@ -53,6 +53,7 @@ class DcqcnFluid:
 
     kind: ClassVar[str] = "dcqcn"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = False
 
     name: str = "paper"
     byte_counter: bool = True

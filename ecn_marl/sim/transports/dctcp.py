@@ -82,6 +82,7 @@ class Dctcp:
 
     kind: ClassVar[str] = "dctcp"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = True
 
     name: str = "sigcomm10"
     paced: bool = False

@@ -72,6 +72,7 @@ class Hpcc:
 
     kind: ClassVar[str] = "hpcc"
     header: ClassVar[float] = 42.0
+    latched: ClassVar[bool] = False
 
     name: str = "hpcc"
     overrides: Overrides = ()

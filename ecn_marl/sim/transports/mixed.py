@@ -49,6 +49,11 @@ class Mixed:
         return max(m.header for m in self.members)
 
     @property
+    def latched(self) -> bool:
+        """Whether any member's rates wait for the packet under way; then all do."""
+        return any(m.latched for m in self.members)
+
+    @property
     def needs(self) -> frozenset[str]:
         """All that any member needs."""
         return frozenset().union(*(m.needs for m in self.members))

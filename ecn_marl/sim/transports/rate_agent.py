@@ -67,6 +67,7 @@ class RateAgent:
 
     kind: ClassVar[str] = "rate-agent"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = False
 
     name: str = "line-rate"
     overrides: Overrides = ()

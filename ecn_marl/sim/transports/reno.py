@@ -61,6 +61,7 @@ class Reno:
 
     kind: ClassVar[str] = "reno"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = False
 
     name: str = "rfc5681"
     overrides: Overrides = ()

@@ -78,6 +78,7 @@ class Swift:
 
     kind: ClassVar[str] = "swift"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = False
 
     name: str = "htsim"
     overrides: Overrides = ()

@@ -95,6 +95,7 @@ class Timely:
 
     kind: ClassVar[str] = "timely"
     header: ClassVar[float] = 8.0
+    latched: ClassVar[bool] = True
 
     name: str = "hpcc"
     patched: bool = False
