@@ -52,11 +52,12 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         What stays fixed within the tick, and the state with delays refreshed.
     """
     net, flows, n_hosts, c = params.net, state.flows, cfg.topology.n_hosts, cfg.n_classes
-    wait = jnp.append(queue_waits(cfg, state.queue, net), 0.0)
-    waits = jnp.stack([wait, wait], -1)
+    wait = queue_waits(cfg, state.queue, net)
+    back = wait + _residual(cfg, state, net)
+    waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
     back_wait = jnp.zeros_like(flows.back_wait)
     if not cfg.ack_priority:
-        back_wait = look_up(waits, flows.back)[..., 0].sum(0)
+        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
     queues = own_queues(cfg, flows)
     ahead = look_up(waits, queues)[..., 0]
     found = ahead.sum(0)
@@ -143,6 +144,14 @@ def _line(
     return line, flows, jnp.sum(late & (flows.stage == fl.SENDING)).astype(jnp.int32)
 
 
+def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:
+    """Mean wait of an ACK for the data packet that a port without a queue is sending, µs, `[Q]`."""
+    data = jnp.maximum(state.sent - state.ack_rate * cfg.dt_us, 0.0).reshape(-1, cfg.n_classes)
+    rate = net.port_rate[:, None]
+    wait = data / (cfg.dt_us * rate) * net.packet_bytes / (2.0 * rate)
+    return wait.reshape(-1) * jnp.clip(1.0 - state.queue / net.packet_bytes, 0.0, 1.0)
+
+
 def _pair(flags: Bool[Array, " n"]) -> Float[Array, "n 2"]:
     """Flags as a table for `look_up`."""
     return jnp.stack([flags, flags], -1).astype(jnp.result_type(float))
@@ -199,6 +208,9 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
         return replace(state, full=brim)
     links = fl.ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
     ingress = segment_sum(state.flows.backlog.reshape(-1), links.reshape(-1), n_links * c)
+    # What arrives until the next decision fits beside the headroom that the switch sets aside.
+    rate = jnp.concatenate([net.nic_rate, net.port_rate])
+    headroom = net.headroom + rate * cfg.tick_us
     pause = pfc(
         ingress,
         used,
@@ -206,7 +218,7 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
         into,
         _shared(cfg, net),
         jnp.repeat(jnp.asarray(net.pfc_alpha), c, total_repeat_length=n_links * c),
-        jnp.repeat(jnp.asarray(net.headroom), c, total_repeat_length=n_links * c),
+        jnp.repeat(headroom, c, total_repeat_length=n_links * c),
         net.reserve,
         net.resume_gap,
     )

@@ -54,8 +54,8 @@ class Simulator(SimConfig):
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links at the slowest rate,
         doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis. Headroom holds three
-        link delays at line rate, as there, and what can arrive in one tick, the time between two
-        PFC decisions here.
+        link delays at line rate, as there (what can arrive in a tick, the time between two PFC
+        decisions here, comes on top of it, see `ports.police`).
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -67,7 +67,7 @@ class Simulator(SimConfig):
         nic_delay = np.array(t.nic_delay_us)
         rate = np.concatenate([nic_rate, port_rate])
         doublings = np.floor(np.log2(rate / rate.min()) + 1e-9)
-        headroom = rate * (3.0 * np.concatenate([nic_delay, delay]) + self.tick_us)
+        headroom = rate * 3.0 * np.concatenate([nic_delay, delay])
         real = np.dtype(jnp.result_type(float))
         net = NetParams(
             port_rate=port_rate.astype(real),
@@ -114,6 +114,7 @@ class Simulator(SimConfig):
             echo=fb.empty_echo(self.transport.needs, self.slots, self.n_queues, self.memory, real),
             level=jnp.asarray(params.net.nic_rate, real),
             queue=queues,
+            sent=queues,
             paused=jnp.zeros((links,), bool),
             full=jnp.zeros((links,), bool),
             traffic=tuple(
@@ -320,6 +321,7 @@ class Simulator(SimConfig):
             pool=moved.pool,
             level=sent.level,
             queue=moved.queue,
+            sent=moved.sent,
         )
         gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
         return state, stats.add(self, sums, moved), gone

@@ -194,6 +194,7 @@ class SimState:
         echo: feedback under way, see `feedback.Echo`.
         level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
         queue: backlog of each queue, bytes, `[Q]`.
+        sent: bytes each queue sent in the last substep, `[Q]`.
         paused: directed links paused by PFC (NICs first, then ports), per class, `[(H + P) C]`.
         full: directed links whose headroom is full, per class, `[(H + P) C]`.
         traffic: state of each traffic source.
@@ -210,6 +211,7 @@ class SimState:
     echo: Any
     level: Leaf
     queue: Leaf
+    sent: Leaf
     paused: Leaf
     full: Leaf
     traffic: tuple[Any, ...]

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.flows import SENDING
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.replay import SAMPLE_US, Settings
@@ -25,7 +26,7 @@ from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.traffic import schedule
 from ecn_marl.sim.transports import parse_transport
 
-DEFAULT_DT_US = {"dcqcn:hpcc-paper": 5.0, "dcqcn:hpcc-run": 1.0}
+DEFAULT_DT_US = {"dcqcn:hpcc-paper": 1.0, "dcqcn:hpcc-run": 1.0}
 """Substep for each kind of sender, µs; 1 µs for those not named."""
 
 SENDERS = {
@@ -153,7 +154,8 @@ def simulate(
     """
     transport = SENDERS[profile]
     dt = default_dt_us(transport)
-    network, flows = variants[0]
+    # The widest network fixes how far back marks can reach.
+    network, flows = max(variants, key=lambda variant: base_rtt(variant[0]))
     settings = Settings(
         transport=transport, dt_us=dt, duration_ms=duration_ms, buffer_mib=buffer_mib, slots=slots
     )
