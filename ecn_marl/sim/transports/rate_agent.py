@@ -90,7 +90,7 @@ class RateAgent:
     def default_params(self) -> RateAgentParams:
         """Constants of the preset, overrides applied."""
         made: RateAgentParams = with_overrides(
-            "rate-agent", PRESETS, self.name, dict(self.overrides)
+            "rate-agent", PRESETS, self.name, dict(self.overrides), shares=("share",)
         )
         return made
 
