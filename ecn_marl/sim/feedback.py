@@ -221,7 +221,7 @@ def listen(
     running = (flows.stage == fl.SENDING) & (flows.start_in < dt)
     n_hops = (line.hops < seen.queue.shape[0]).sum(0).astype(seen.give.dtype)
     heard = Feedback(sent=seen.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
-    begun, begins = jnp.zeros_like(seen.give), None
+    begun = begins = jnp.zeros_like(seen.give)
     if needs & {ACKS, PROBE}:
         begins = line.packet - echo.filled
         begun, filled = _begun(echo.filled, seen.give, line.packet)

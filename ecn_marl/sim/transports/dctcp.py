@@ -130,8 +130,9 @@ class Dctcp:
         base_rtt: Float[Array, ""] | float,
     ) -> DctcpState:
         """Start flows, see `Transport.start`."""
-        initial = jnp.asarray(params.initial)
         bdp = line * base_rtt
+        initial = jnp.asarray(params.initial)
+        initial = jnp.minimum(initial, bdp) if self.paced else initial
         return DctcpState(
             window=put_new(new, jnp.where(initial > 0, initial, bdp), state.window),
             top=put_new(new, bdp, state.top),
@@ -157,6 +158,7 @@ class Dctcp:
     ) -> DctcpState:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.marked is not None and heard.rtt is not None
+        assert heard.returned is not None and heard.base_rtt is not None
         acked, marked = state.acked + heard.acked, state.marked + heard.marked
         turn = heard.returned
         share = jnp.where(acked > 0, marked / jnp.maximum(acked, 1.0), 0.0)

@@ -147,6 +147,7 @@ class Hpcc:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.returned is not None
         assert heard.hop_rate is not None and heard.hop_queue is not None
+        assert heard.hop_step is not None
         ack = heard.acked > 0
         known = ack & state.heard
         span = state.base_rtt

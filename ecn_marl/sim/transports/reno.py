@@ -125,6 +125,7 @@ class Reno:
     def update(self, state: RenoState, params: RenoParams, heard: Feedback, dt: float) -> RenoState:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.lost is not None and heard.rtt is not None
+        assert heard.returned is not None and heard.base_rtt is not None
         hold = state.hold - dt
         cut = (heard.lost > 0) & (hold <= 0)
         calm = heard.returned & (hold <= 0)
