@@ -252,8 +252,9 @@ def listen(
 
 def _begun(filled: Array, more: Array, packet: Array) -> tuple[Array, Array]:
     """Packets whose first byte is among `more` bytes, and the bytes since the last one's start."""
-    begun = jnp.maximum(jnp.ceil((more - (packet - filled)) / packet - 1e-3), 0.0)
-    return begun, filled + more - begun * packet
+    total = filled + more
+    begun = jnp.maximum(jnp.ceil(total / packet - (1.0 + 1e-3)), 0.0)
+    return begun, total - begun * packet
 
 
 def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
