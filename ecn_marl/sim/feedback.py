@@ -31,8 +31,8 @@ from ecn_marl.sim.traffic import PAYLOAD
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
 """Signals a transport can ask for."""
 
-MARK_UNIT = 256.0
-"""Marked packets are counted in 1/256, so that a count that wraps around stays exact."""
+FINE = 256.0
+"""Marked packets and lost bytes are counted in 1/256: a count that wraps around stays exact."""
 
 
 class Feedback(NamedTuple):
@@ -52,6 +52,7 @@ class Feedback(NamedTuple):
         hop_queue: queue of each port on the way, bytes, `[L, F]`.
         hop_sent: bytes sent by each port so far, modulo 2^32, uint32, `[L, F]`.
         hop_rate: rate of each port on the way, bytes/µs, `inf` for none, `[L, F]`.
+        hop_step: substep in which the ports were read.
         mark: marking probability of the way, one feedback delay ago.
         past_rate: own rate, one feedback delay ago, bytes/µs.
     """
@@ -69,6 +70,7 @@ class Feedback(NamedTuple):
     hop_queue: Leaf = None
     hop_sent: Leaf = None
     hop_rate: Leaf = None
+    hop_step: Leaf = None
     mark: Leaf = None
     past_rate: Leaf = None
 
@@ -80,7 +82,7 @@ class Echo:
     Attributes:
         unacked: packets sent (or begun), not acknowledged and not known to be lost, `[F]`.
         filled: bytes sent of the packet in progress, a full packet if there is none, `[F]`.
-        arrived: packets delivered, 1/256 marked packets and bytes lost so far, modulo 2^32,
+        arrived: packets delivered, 1/256 marked packets and 1/256 bytes lost so far, modulo 2^32,
             `[3, F]`.
         acked: the same, as far as the sender knows, `[3, F]`.
         arrived_log: history of `arrived`, `[D, 3, F]`.
@@ -220,8 +222,8 @@ def listen(
     begun = begins = jnp.zeros_like(seen.give)
     if needs & {ACKS, PROBE}:
         begins = line.packet - echo.filled
-        begun = jnp.maximum(jnp.ceil((seen.give - begins) / line.packet - 1e-3), 0.0)
-        echo = replace(echo, filled=echo.filled + seen.give - begun * line.packet)
+        begun, filled = _begun(echo.filled, seen.give, line.packet)
+        echo = replace(echo, filled=filled)
     if CNP in needs or ACKS in needs:
         flows, packets, hit, clear = _toss(flows, seen, line)
         if CNP in needs:
@@ -229,19 +231,28 @@ def listen(
             heard = heard._replace(cnp=cnp)
         if ACKS in needs:
             marks = _marked(packets, hit, clear, seen)
-            echo, news = _acknowledge(echo, seen, line, step, jnp.stack([packets, marks]), begun)
-            acked, marked, lost = news.astype(seen.give.dtype)
-            heard = heard._replace(acked=acked, marked=marked / MARK_UNIT, lost=lost)
+            gone = jnp.round(seen.dropped * FINE)
+            came = jnp.stack([packets, marks, gone]).astype(jnp.int32)
+            echo, news = _acknowledge(echo, seen, line, step, came, begun, dt)
+            heard = heard._replace(acked=news[0], marked=news[1], lost=news[2])
     if PROBE in needs:
         echo, returned = _probe(echo, seen, line, running, begins, dt)
         heard = heard._replace(returned=returned, rtt=echo.rtt)
     if TELEMETRY in needs:
         echo, queue, sent = _telemetry(echo, seen, line, step)
         heard = heard._replace(hop_queue=queue, hop_sent=sent, hop_rate=line.hop_rate)
+        heard = heard._replace(hop_step=step - line.delay)
     if FIELD in needs:
         echo, mark, rate = _field(echo, seen, line, step)
         heard = heard._replace(mark=mark, past_rate=rate)
     return echo, flows, heard
+
+
+def _begun(filled: Array, more: Array, packet: Array) -> tuple[Array, Array]:
+    """Packets whose first byte is among `more` bytes, and the bytes since the last one's start."""
+    total = filled + more
+    begun = jnp.maximum(jnp.ceil(total / packet - (1.0 + 1e-3)), 0.0)
+    return begun, total - begun * packet
 
 
 def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
@@ -251,12 +262,11 @@ def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array
     many substeps, however full the queue is. No mark can be seen before a flow's first byte has
     crossed the queues it found.
     """
-    total = flows.partial + seen.out
-    packets = jnp.floor(total / line.packet + 1e-3)
+    packets, partial = _begun(flows.partial, seen.out, line.packet)
     coin = xorshift(flows.coin)
     clear = jnp.exp(-packets * seen.log_survival)
     hit = (to_unit(coin) > clear) & (flows.gate <= 0)
-    flows = replace(flows, partial=total - packets * line.packet, coin=coin)
+    flows = replace(flows, partial=partial, coin=coin)
     return flows, packets, hit, clear
 
 
@@ -273,34 +283,36 @@ def _ring(flows: Flows, hit: Array, line: Line) -> tuple[Flows, Array]:
 
 
 def _marked(packets: Array, hit: Array, clear: Array, seen: Observed) -> Array:
-    """Expected number of marked packets, in `1 / MARK_UNIT`, given whether any is marked."""
+    """Expected number of marked packets, in 1/256, given whether any is marked."""
     share = (1.0 - jnp.exp(-seen.log_survival)) / (1.0 - clear + 1e-9)
     marks = jnp.where(hit, packets * share, 0.0)
-    return jnp.clip(jnp.round(marks * MARK_UNIT), 0, packets * MARK_UNIT)
+    return jnp.clip(jnp.round(marks * FINE), 0, packets * FINE)
 
 
 def _acknowledge(
-    echo: Echo, seen: Observed, line: Line, step: Array, came: Array, begun: Array
+    echo: Echo, seen: Observed, line: Line, step: Array, came: Array, begun: Array, dt: float
 ) -> tuple[Echo, Array]:
-    """Count packets at the receiver, and read the counts that the ACKs bring now, `[3, F]`.
+    """Count packets at the receiver, and read the counts that the ACKs bring now.
 
-    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls.
+    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls. A
+    loss shows when the packet behind the lost one is acknowledged, which waits in the queues first.
+
+    Returns:
+        New state; packets, marked packets and lost bytes that the sender learns of, `[3, F]`.
     """
-    came = jnp.concatenate([came, jnp.round(seen.dropped)[None]]).astype(jnp.int32)
     arrived = echo.arrived + came
     log = _write(echo.arrived_log, arrived, step)
-    row = (step - line.delay) % log.shape[0]
-    then = log[row, :, jnp.arange(arrived.shape[1])].T
+    depth, flow = log.shape[0], jnp.arange(arrived.shape[1])
+    later = jnp.minimum(line.delay + jnp.round(seen.wait / dt).astype(jnp.int32), depth - 1)
+    delay = jnp.stack([line.delay, line.delay, later])
+    then = log[(step - delay) % depth, jnp.arange(3)[:, None], flow]
     news = jnp.maximum(then - echo.acked, 0)
-    unacked = echo.unacked + begun - news[0] - seen.dropped / line.packet
-    echo = replace(
-        echo,
-        arrived=arrived,
-        acked=echo.acked + news,
-        arrived_log=log,
-        unacked=jnp.maximum(unacked, 0.0),
-    )
-    return echo, news
+    acked, marked, lost = news.astype(seen.give.dtype)
+    heard = jnp.stack([acked, marked / FINE, lost / FINE])
+    # Below 0 by part of a packet where lost bytes were not whole packets.
+    unacked = echo.unacked + begun - acked - heard[2] / line.packet
+    echo = replace(echo, arrived=arrived, acked=echo.acked + news, arrived_log=log, unacked=unacked)
+    return echo, heard
 
 
 def _probe(
@@ -309,12 +321,13 @@ def _probe(
     """Time one packet per round trip: the next is the first to leave after the last came back.
 
     Its round trip is known when it is sent: every queue lets it through when the bytes ahead of it
-    have left. A pause holds it up. `begins` is how many bytes are sent before the next packet is.
+    have left. A pause makes it longer. `begins` is how many bytes are sent before the next packet.
     """
     left = jnp.where(line.held, echo.probe_left, echo.probe_left - dt)
     under_way = echo.probe_rtt > 0
+    trip_now = jnp.where(line.held & under_way, echo.probe_rtt + dt, echo.probe_rtt)
     returned = under_way & (left <= 0)
-    rtt = jnp.where(returned, echo.probe_rtt, echo.rtt)
+    rtt = jnp.where(returned, trip_now, echo.rtt)
     # When, within the substep, the first packet leaves after the last probe is back.
     pace = jnp.maximum(seen.give / dt, 1e-6)
     first, spacing = begins / pace, line.packet / pace
@@ -329,7 +342,7 @@ def _probe(
     return replace(
         echo,
         probe_left=jnp.where(launch, trip + at - dt, left),
-        probe_rtt=jnp.where(launch, trip, jnp.where(returned, 0.0, echo.probe_rtt)),
+        probe_rtt=jnp.where(launch, trip, jnp.where(returned, 0.0, trip_now)),
         rtt=rtt,
     ), returned
 

@@ -87,6 +87,7 @@ def with_overrides(
     name: str,
     overrides: Mapping[str, float],
     zero_ok: tuple[str, ...] = (),
+    shares: tuple[str, ...] = (),
 ) -> Any:
     """Constants of a named preset, some of them replaced.
 
@@ -96,6 +97,7 @@ def with_overrides(
         name: which.
         overrides: fields and their values, in the units of the constants.
         zero_ok: fields that may be 0; all others must be larger.
+        shares: fields that may not exceed 1.
 
     Raises:
         ValueError: unknown preset or field, or a value out of range.
@@ -107,10 +109,22 @@ def with_overrides(
         if field not in fields:
             raise unknown_name(f"{kind} constant", field, fields)
         fine = value >= 0 if field in zero_ok else value > 0
-        if not fine:
+        if not fine or (field in shares and value > 1):
             allowed = "a number >= 0" if field in zero_ok else "a number > 0"
-            raise bad_value(field, value, allowed)
+            raise bad_value(field, value, allowed + (" and <= 1" if field in shares else ""))
     return replace(presets[name], **overrides)
+
+
+def limiting(
+    window: Float[Array, " flows"], line: Float[Array, " flows"], heard: Feedback
+) -> Bool[Array, " flows"]:
+    """Whether windows (bytes) hold their senders back more than their NICs do.
+
+    Only such windows may grow (RFC 7661): else a flow alone on its way would gather a window
+    without bound, and flood the queue when it meets another.
+    """
+    assert heard.rtt is not None and heard.base_rtt is not None
+    return window < line * jnp.maximum(heard.rtt, heard.base_rtt)
 
 
 def put_new(new: Bool[Array, " flows"], value: Array | float, old: Array) -> Array:

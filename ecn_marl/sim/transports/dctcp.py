@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
-from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import MBPS, Overrides, limiting, put_new, with_overrides
 
 SEGMENT = 1000.0
 """Payload of a full packet, bytes."""
@@ -36,6 +36,7 @@ class DctcpParams:
         initial: first window, bytes; 0 for a bandwidth-delay product.
         least: smallest window, bytes.
         alpha_init: alpha of a new flow.
+        min_rate: smallest rate that the window stands for, bytes/µs.
     """
 
     g: Leaf
@@ -44,6 +45,7 @@ class DctcpParams:
     initial: Leaf
     least: Leaf
     alpha_init: Leaf = 1.0
+    min_rate: Leaf = 0.0
 
 
 PRESETS = {
@@ -51,7 +53,7 @@ PRESETS = {
     # window.
     "sigcomm10": DctcpParams(1 / 16, SEGMENT, 0.0, 10 * SEGMENT, SEGMENT),
     # HPCC simulator (Li et al., SIGCOMM'19) at 25 Gb/s: starts at line rate, 615 Mb/s per RTT.
-    "hpcc": DctcpParams(1 / 16, 0.0, 615 * MBPS, 0.0, 1.0),
+    "hpcc": DctcpParams(1 / 16, 0.0, 615 * MBPS, 0.0, 1.0, min_rate=100 * MBPS),
 }
 
 
@@ -106,9 +108,9 @@ class Dctcp:
 
     def default_params(self) -> DctcpParams:
         """Constants of the preset, overrides applied."""
-        zero_ok = ("ai_bytes", "ai_rate", "initial", "alpha_init")
+        zero_ok = ("ai_bytes", "ai_rate", "initial", "alpha_init", "min_rate")
         made: DctcpParams = with_overrides(
-            "DCTCP", PRESETS, self.name, dict(self.overrides), zero_ok
+            "DCTCP", PRESETS, self.name, dict(self.overrides), zero_ok, ("g", "alpha_init")
         )
         return made
 
@@ -129,8 +131,9 @@ class Dctcp:
         base_rtt: Float[Array, ""] | float,
     ) -> DctcpState:
         """Start flows, see `Transport.start`."""
-        initial = jnp.asarray(params.initial)
         bdp = line * base_rtt
+        initial = jnp.asarray(params.initial)
+        initial = jnp.minimum(initial, bdp) if self.paced else initial
         return DctcpState(
             window=put_new(new, jnp.where(initial > 0, initial, bdp), state.window),
             top=put_new(new, bdp, state.top),
@@ -156,6 +159,7 @@ class Dctcp:
     ) -> DctcpState:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.marked is not None and heard.rtt is not None
+        assert heard.returned is not None and heard.base_rtt is not None
         acked, marked = state.acked + heard.acked, state.marked + heard.marked
         turn = heard.returned
         share = jnp.where(acked > 0, marked / jnp.maximum(acked, 1.0), 0.0)
@@ -164,15 +168,19 @@ class Dctcp:
         hold = state.hold - dt
         cut = (heard.marked > 0) & (hold <= 0)
         grow = learn & (hold <= 0) & ~cut
-        step = params.ai_bytes + params.ai_rate * state.top / jnp.maximum(state.line, 1e-9)
-        window = state.window + jnp.where(grow & ~state.slow_start, step, 0.0)
-        window = window + jnp.where(state.slow_start, SEGMENT * heard.acked, 0.0)
-        window = jnp.where(cut, state.window * (1.0 - 0.5 * alpha), window)
+        base_rtt = state.top / jnp.maximum(state.line, 1e-9)
+        step = jnp.where(grow, params.ai_bytes + params.ai_rate * base_rtt, 0.0)
+        step = jnp.where(state.slow_start, SEGMENT * heard.acked, step)
+        window = state.window + step
         if self.paced:
             window = jnp.minimum(window, state.top)
+        else:
+            needed = state.window / jnp.where(state.slow_start, 2.0, 1.0)
+            window = jnp.where(limiting(needed, state.line, heard), window, state.window)
+        window = jnp.where(cut, state.window * (1.0 - 0.5 * alpha), window)
         return replace(
             state,
-            window=jnp.maximum(window, params.least),
+            window=jnp.maximum(window, jnp.maximum(params.least, params.min_rate * base_rtt)),
             alpha=alpha,
             acked=jnp.where(turn, 0.0, acked),
             marked=jnp.where(turn, 0.0, marked),

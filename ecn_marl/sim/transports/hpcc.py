@@ -47,7 +47,10 @@ PRESETS = {
 
 @struct.dataclass
 class HpccState:
-    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` what the last ACK brought."""
+    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` what the last ACK brought.
+
+    `last_step` is the substep that this was read in; `young` flows are in their first round trip.
+    """
 
     rate: Leaf
     reference: Leaf
@@ -55,8 +58,9 @@ class HpccState:
     base_rtt: Leaf
     load: Leaf
     stage: Leaf
-    since: Leaf
+    young: Leaf
     heard: Leaf
+    last_step: Leaf
     last_queue: Leaf
     last_sent: Leaf
 
@@ -96,7 +100,7 @@ class Hpcc:
     def default_params(self) -> HpccParams:
         """Constants of the preset, overrides applied."""
         made: HpccParams = with_overrides(
-            "HPCC", PRESETS, self.name, dict(self.overrides), ("ai", "max_stage")
+            "HPCC", PRESETS, self.name, dict(self.overrides), ("ai", "max_stage"), ("eta",)
         )
         return made
 
@@ -107,8 +111,8 @@ class Hpcc:
         zero = jnp.zeros((slots,), dtype)
         queue = jnp.zeros((levels, slots), dtype)
         sent = jnp.zeros((levels, slots), jnp.uint32)
-        no = jnp.zeros((slots,), bool)
-        return HpccState(zero, zero, zero, zero + 1.0, zero, zero, zero, no, queue, sent)
+        no, step = jnp.zeros((slots,), bool), jnp.zeros((slots,), jnp.int32)
+        return HpccState(zero, zero, zero, zero + 1.0, zero, zero, no, no, step, queue, sent)
 
     def start(
         self,
@@ -128,7 +132,7 @@ class Hpcc:
             base_rtt=put_new(new, base_rtt, state.base_rtt),
             load=put_new(new, 1.0, state.load),
             stage=put_new(new, 0.0, state.stage),
-            since=put_new(new, 0.0, state.since),
+            young=put_new(new, True, state.young),
             heard=put_new(new, False, state.heard),
         )
 
@@ -144,12 +148,13 @@ class Hpcc:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.returned is not None
         assert heard.hop_rate is not None and heard.hop_queue is not None
-        since = state.since + dt
+        assert heard.hop_step is not None
         ack = heard.acked > 0
         known = ack & state.heard
         span = state.base_rtt
+        since = jnp.maximum((heard.hop_step - state.last_step) * dt, dt).astype(span.dtype)
         part = jnp.minimum(since / span, 1.0)
-        sent = (heard.hop_sent - state.last_sent).astype(since.dtype)
+        sent = (heard.hop_sent - state.last_sent).astype(span.dtype)
         queue = jnp.minimum(heard.hop_queue, state.last_queue)
         fill = (sent / since + queue / span) / heard.hop_rate
         load = state.load + part * (fill.max(0) - state.load)
@@ -158,15 +163,16 @@ class Hpcc:
         rate = jnp.where(cut, state.reference * params.eta / load, state.reference) + params.ai
         rate = jnp.clip(rate, jnp.minimum(params.min_rate, state.line), state.line)
         rate = jnp.where(known, rate, state.rate)
-        renew = heard.returned & state.heard
+        renew = heard.returned & state.heard & ~state.young
         return replace(
             state,
             rate=rate,
             reference=jnp.where(renew, rate, state.reference),
             load=load,
             stage=jnp.where(renew, jnp.where(cut, 0.0, state.stage + 1.0), state.stage),
-            since=jnp.where(ack, 0.0, since),
+            young=state.young & ~heard.returned,
             heard=state.heard | ack,
+            last_step=jnp.where(ack, heard.hop_step, state.last_step),
             last_queue=jnp.where(ack, heard.hop_queue, state.last_queue),
             last_sent=jnp.where(ack, heard.hop_sent, state.last_sent),
         )

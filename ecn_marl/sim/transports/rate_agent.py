@@ -91,7 +91,7 @@ class RateAgent:
     def default_params(self) -> RateAgentParams:
         """Constants of the preset, overrides applied."""
         made: RateAgentParams = with_overrides(
-            "rate-agent", PRESETS, self.name, dict(self.overrides)
+            "rate-agent", PRESETS, self.name, dict(self.overrides), shares=("share",)
         )
         return made
 
@@ -138,7 +138,7 @@ class RateAgent:
     ) -> RateAgentState:
         """Apply the factors where a round trip ended, see `Transport.update`."""
         del dt
-        assert heard.rtt is not None and heard.returned is not None
+        assert heard.rtt is not None and heard.returned is not None and heard.base_rtt is not None
         least = jnp.minimum(params.min_rate, state.line)
         rate = jnp.clip(state.rate * state.factor, least, state.line)
         inflation = heard.rtt / jnp.maximum(heard.base_rtt, 1e-3)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
-from ecn_marl.sim.transports.base import Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import Overrides, limiting, put_new, with_overrides
 
 SEGMENT = 1000.0
 """Payload of a full packet, bytes."""
@@ -37,6 +37,7 @@ class RenoParams:
     keep: Leaf
 
 
+# RFC 5681: half the window, but two segments, after a loss; the first window of RFC 6928.
 PRESETS = {"rfc5681": RenoParams(10 * SEGMENT, SEGMENT, 0.5)}
 
 
@@ -84,7 +85,9 @@ class Reno:
 
     def default_params(self) -> RenoParams:
         """Constants of the preset, overrides applied."""
-        made: RenoParams = with_overrides("reno", PRESETS, self.name, dict(self.overrides))
+        made: RenoParams = with_overrides(
+            "reno", PRESETS, self.name, dict(self.overrides), shares=("keep",)
+        )
         return made
 
     def init(
@@ -123,12 +126,15 @@ class Reno:
     def update(self, state: RenoState, params: RenoParams, heard: Feedback, dt: float) -> RenoState:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.lost is not None and heard.rtt is not None
+        assert heard.returned is not None and heard.base_rtt is not None
         hold = state.hold - dt
         cut = (heard.lost > 0) & (hold <= 0)
         calm = heard.returned & (hold <= 0)
-        window = state.window + jnp.where(state.slow_start, SEGMENT * heard.acked, 0.0)
-        window = window + jnp.where(calm & ~state.slow_start, params.ai_bytes, 0.0)
-        window = jnp.where(cut, jnp.maximum(state.window * params.keep, SEGMENT), window)
+        step = jnp.where(calm, params.ai_bytes, 0.0)
+        step = jnp.where(state.slow_start, SEGMENT * heard.acked, step)
+        needed = state.window / jnp.where(state.slow_start, 2.0, 1.0)
+        window = state.window + jnp.where(limiting(needed, state.line, heard), step, 0.0)
+        window = jnp.where(cut, jnp.maximum(state.window * params.keep, 2.0 * SEGMENT), window)
         return replace(
             state,
             window=window,

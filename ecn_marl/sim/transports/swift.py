@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
-from ecn_marl.sim.transports.base import Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import Overrides, limiting, put_new, with_overrides
 
 SEGMENT = 1000.0
 """Payload of a full packet, bytes."""
@@ -103,8 +104,10 @@ class Swift:
         """Constants of the preset, overrides applied."""
         zero_ok = ("per_hop", "fs_range")
         made: SwiftParams = with_overrides(
-            "SWIFT", PRESETS, self.name, dict(self.overrides), zero_ok
+            "SWIFT", PRESETS, self.name, dict(self.overrides), zero_ok, ("max_cut",)
         )
+        if not made.fs_min < made.fs_max:
+            raise bad_value("fs_min", made.fs_min, f"less than fs_max = {made.fs_max!r}")
         return made
 
     def init(
@@ -152,7 +155,8 @@ class Swift:
         above = known & (rtt >= target)
         hold = state.hold - dt
         step = params.ai * heard.acked / jnp.maximum(state.cwnd, 1.0)
-        cwnd = jnp.where(known & ~above, state.cwnd + step, state.cwnd)
+        grow = known & ~above & limiting(SEGMENT * state.cwnd, state.line, heard)
+        cwnd = jnp.where(grow, state.cwnd + step, state.cwnd)
         keep = jnp.maximum(1.0 - params.beta * (rtt - target) / rtt, 1.0 - params.max_cut)
         cut = above & (heard.acked > 0) & (hold <= 0)
         cwnd = jnp.where(cut, state.cwnd * keep, cwnd)

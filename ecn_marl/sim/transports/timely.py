@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
@@ -121,8 +122,10 @@ class Timely:
         """Constants of the preset, overrides applied."""
         zero_ok = ("segment", "patience")
         made: TimelyParams = with_overrides(
-            "TIMELY", PRESETS, self.name, dict(self.overrides), zero_ok
+            "TIMELY", PRESETS, self.name, dict(self.overrides), zero_ok, ("ewma", "beta", "share")
         )
+        if not made.t_low < made.t_high:
+            raise bad_value("t_low", made.t_low, f"less than t_high = {made.t_high!r}")
         return made
 
     def init(
