@@ -147,6 +147,7 @@ def admit(
     kind: Int[Array, " m"],
     classes: int = 1,
     up: Bool[Array, " ports"] | None = None,
+    staggered: bool = True,
 ) -> Admission:
     """Put offered flows that start within this tick into free slots.
 
@@ -163,6 +164,8 @@ def admit(
         kind: traffic class of each offer, `[M]`.
         classes: queues per port.
         up: which ports' links work, None for all.
+        staggered: whether the packets of each flow have a random phase; otherwise the first packet
+            counts with its first byte, and every packet exactly once.
 
     Returns:
         Slots with the new flows in them, and which offers were taken (a prefix of each source's).
@@ -207,6 +210,7 @@ def admit(
         return jnp.where(new, value.astype(old.dtype), old)
 
     bits = jax.lax.bitcast_convert_type(coins, jnp.uint32)
+    phase = to_unit(bits).astype(flows.payload.dtype) if staggered else jnp.ones_like(flows.payload)
     zero, none = jnp.zeros_like(flows.payload), jnp.zeros_like(flows.stage)
     after = replace(
         flows,
@@ -226,7 +230,7 @@ def admit(
         backlog=put(jnp.zeros_like(flows.backlog), flows.backlog),
         due=put(jnp.zeros_like(flows.backlog), flows.due),
         left=put(jnp.zeros_like(flows.backlog), flows.left),
-        partial=put(net.packet_bytes * to_unit(bits).astype(zero.dtype), flows.partial),
+        partial=put(net.packet_bytes * phase, flows.partial),
         pace=put(zero, flows.pace),
         spaced=put(zero, flows.spaced),
         gate=put(zero, flows.gate),

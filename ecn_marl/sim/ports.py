@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -161,7 +162,7 @@ def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
     """Thresholds of every queue, `[Q]`: those of its class, or of its port."""
     n, c = cfg.topology.n_ports, cfg.n_classes
 
-    def spread(x: Array) -> Array:
+    def spread(x: Any) -> Array:
         x = jnp.asarray(x)
         return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
 

@@ -258,6 +258,7 @@ class Simulator(SimConfig):
             jnp.asarray(kind),
             self.n_classes,
             links_up(net, state.step) if self.failures else None,
+            fb.ACKS not in self.transport.needs,
         )
         per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
         traffic = tuple(

@@ -95,8 +95,8 @@ class Flows:
         backlog: bytes queued at each level, `[L, F]`.
         due: bytes of the present batch that leave per substep, see `queues.batches`, `[L, F]`.
         left: time until that batch is through, µs, `[L, F]`.
-        partial: bytes delivered of the packet in progress; starts at a random phase, as packets of
-            flows that start together are served one after the other.
+        partial: bytes delivered of the packet in progress; starts at a random phase (packets of
+            flows that start together are served in turn), with acknowledgements at a full packet.
         pace: rate at which the packet under way is sent, bytes/µs.
         spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).

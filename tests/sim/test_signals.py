@@ -70,6 +70,7 @@ class Ear:
 
     kind: ClassVar[str] = "ear"
     header: ClassVar[float] = 0.0
+    latched: ClassVar[bool] = False
     name: str = "ear"
     needs: frozenset[str] = frozenset((fb.ACKS, fb.PROBE, fb.TELEMETRY, fb.FIELD))
     steps: int = 5
@@ -401,7 +402,7 @@ def test_probes_find_the_queues_of_the_moment_they_leave():
 def test_pauses_are_in_the_round_trip_time():
     """A probe held up by a pause comes back later, and says so."""
     zero, n = jnp.zeros(1), 1
-    flows = fl.empty_flows(n, 1, None, jnp.float32)
+    flows = fl.empty_flows(n, 1, 1, None, jnp.float32)
     flows = replace(flows, stage=jnp.ones(n, jnp.int32), rtt=zero + 5.25)
     seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero)
     needs = frozenset((fb.PROBE,))
@@ -414,9 +415,8 @@ def test_pauses_are_in_the_round_trip_time():
         for step in range(40):
             held = jnp.full(n, 2 <= step < 2 + held_steps)
             none = jnp.zeros(n, jnp.int32)
-            line = fb.Line(
-                none, none, zero, held, none[None], None, zero + LINE, jnp.float32(PACKET)
-            )
+            rate = zero[None] + LINE
+            line = fb.Line(none, none, zero, held, none[None], rate, jnp.float32(PACKET))
             echo, _, heard = fb.listen(echo, seen, line, jnp.int32(step), needs, 1.0)
             if heard.returned[0]:
                 heard_of.append((step, float(heard.rtt[0])))
