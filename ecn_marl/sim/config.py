@@ -39,8 +39,8 @@ class TrafficClass:
 
     def __post_init__(self) -> None:
         """Check weight and threshold."""
-        if not self.weight > 0:
-            raise bad_value("weight", self.weight, "a number > 0")
+        if not 0 < self.weight < math.inf:
+            raise bad_value("weight", self.weight, "a finite number > 0")
         if not self.alpha > 0:
             raise bad_value("alpha", self.alpha, "a number > 0")
 
@@ -57,7 +57,8 @@ class SimConfig:
         tick_steps: substeps per tick.
         interval_steps: substeps per tuning interval, a multiple of `tick_steps`.
         slots: flows in progress at most; further ones wait at their hosts and are counted.
-        scheduled: length of the completion-time log (the flows of a `Schedule`), 0 for none.
+        scheduled: length of the completion-time log (the flows of all `Schedule`s, in the order of
+            the sources), 0 for none.
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
@@ -119,7 +120,7 @@ class SimConfig:
             allowed = f"one class for each of the {len(self.traffic)} traffic sources"
             raise bad_value("class_of", self.class_of, allowed)
         for number in self.class_of:
-            if not 0 <= number < n:
+            if number not in range(n):
                 raise bad_value("class_of", self.class_of, f"numbers of classes, 0 to {n - 1}")
         if self.classes:
             members = tuple(c.transport for c in self.classes)

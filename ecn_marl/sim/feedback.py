@@ -141,7 +141,7 @@ class Line(NamedTuple):
     Attributes:
         delay: feedback delay of each flow, substeps, `[F]`.
         far: position of a new mark in the far part of the CNPs' delay line, `[F]`.
-        back_wait: queueing delay of the ACKs, µs, `[F]`.
+        back_wait: queueing delay of the ACKs, and jitter, µs, `[F]`.
         held: flows stopped by a pause, `[F]`.
         queues: queue at each level, `Q` for none, `[L, F]`.
         hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._errors import bad_value
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
@@ -28,16 +29,9 @@ def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
     return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
 
 
-def queue_waits(cfg: SimConfig, queue: Float[Array, " queues"], net: NetParams) -> Array:
-    """Virtual waiting time of every queue, µs, `[Q]`; see `queues.service_rate`."""
-    c = cfg.n_classes
-    if c == 1:
-        return queue / net.port_rate
-    weights = jnp.asarray(cfg.weights, queue.dtype)
-    by_class = queue.reshape(-1, c)
-    busy = jnp.where(by_class > 0, weights, 0.0)
-    share = weights / jnp.maximum(busy.sum(1, keepdims=True), weights)
-    return (by_class / (net.port_rate[:, None] * share)).reshape(-1)
+def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
+    """Virtual waiting time of every queue at its present pace, µs, `[Q]`."""
+    return state.queue / (net.port_rate if state.pace is None else state.pace)
 
 
 def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
@@ -53,7 +47,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         What stays fixed within the tick, and the state with delays refreshed.
     """
     net, flows, n_hosts, c = params.net, state.flows, cfg.topology.n_hosts, cfg.n_classes
-    wait = queue_waits(cfg, state.queue, net)
+    wait = queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
     back_wait = jnp.zeros_like(flows.back_wait)
@@ -111,12 +105,12 @@ def _line(
 ) -> tuple[fb.Line, Flows, Array]:
     """Feedback delays, the far marks that come near, and how many delays are too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
-    away = flows.rtt + flows.back_wait
+    back_wait = flows.back_wait
     if cfg.jitter_us > 0:
-        slot = jnp.arange(away.shape[0], dtype=jnp.int32)
-        bits = hash_bits(state.seed, state.step * away.shape[0] + slot, 20)
-        away = away + cfg.jitter_us * to_unit(bits).astype(away.dtype)
-    delay = jnp.round(away / cfg.dt_us - 0.5)
+        n = back_wait.shape[0]
+        bits = hash_bits(state.seed, state.step * n + jnp.arange(n, dtype=jnp.int32), 20)
+        back_wait = back_wait + cfg.jitter_us * to_unit(bits).astype(back_wait.dtype)
+    delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
     delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
     phase = state.step % cfg.coarse
     near, half = cfg.coarse - phase, cfg.coarse // 2
@@ -136,7 +130,7 @@ def _line(
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=jnp.clip(far, 0, 31),
-        back_wait=flows.back_wait,
+        back_wait=back_wait,
         held=held,
         queues=queues,
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
@@ -164,6 +158,8 @@ def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
 
     def spread(x: Any) -> Array:
         x = jnp.asarray(x)
+        if x.shape not in ((n,), (n, c)):
+            raise bad_value("shape of ecn", x.shape, f"({n},) or ({n}, {c}): ports, or and classes")
         return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
 
     return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
@@ -191,7 +187,8 @@ def _lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | No
         return None
     free = jnp.maximum(_shared(cfg, net) - _buffer_use(cfg, state), 0.0)
     at_port = free[jnp.asarray(cfg.topology.port_switch())]
-    limit = jnp.where(np.isfinite(alpha), at_port[:, None] * np.where(alpha < 1e9, alpha, 1), 1e12)
+    finite = np.isfinite(alpha)
+    limit = jnp.where(finite, at_port[:, None] * np.where(finite, alpha, 1.0), 1e12)
     return limit.reshape(-1).astype(state.queue.dtype)
 
 

@@ -101,6 +101,8 @@ class Served(NamedTuple):
     queue: Float[Array, " n"]
     sent: Float[Array, " n"]
     mark: Float[Array, " n"]
+    pace: Float[Array, " n"]
+    ahead: Float[Array, " flows"] | None
 
 
 def serve_level(
@@ -118,6 +120,7 @@ def serve_level(
     packet: Float[Array, ""],
     dt: float,
     softness: float = 0.0,
+    before: Float[Array, " n"] | None = None,
 ) -> Served:
     """Serve every port of one level for one substep.
 
@@ -143,12 +146,15 @@ def serve_level(
         packet: wire bytes of a packet.
         dt: substep, µs.
         softness: see `mark_probability`.
+        before: queues at the start of the substep, bytes; only read with several classes.
 
     Returns:
         New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
         the queues, bytes sent and marking probabilities. `own` is the time a busy port takes for
         the flow's bytes of this substep, `residual` the mean wait for a packet of another flow that
-        is being sent by a port without a queue (both µs).
+        is being sent by a port without a queue (both µs). `pace` is the rate at which each queue is
+        served, `ahead` the time that takes for the queue `before` (µs, per flow; None with one
+        class, whose pace never changes).
     """
     n = open_.shape[0]
     backlog = backlog + entering
@@ -156,8 +162,12 @@ def serve_level(
     ready = jnp.where(open_, total, 0.0)
     if weights.shape[0] == 1:
         sent, pace = jnp.minimum(ready, capacity), rate
+        link, load = rate, sent
     else:
+        c = weights.shape[0]
         sent, pace = round_robin(ready, capacity, rate, weights)
+        link = jnp.repeat(rate, c, total_repeat_length=n)
+        load = jnp.repeat(sent.reshape(-1, c).sum(1), c, total_repeat_length=n)
     queue = total - sent
     # The floors are large enough for derivatives in float32.
     slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
@@ -167,13 +177,16 @@ def serve_level(
     mark = mark_probability(queue, ecn, softness)
     log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
-    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * pace**2)
+    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * link**2)
     busy = jnp.where(queue > 0, 1.0 / pace, -idle)
-    table = jnp.stack([slow, share, log_survival, queue / pace, idle * sent, busy], axis=-1)
-    passing = jnp.array([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]], table.dtype)
+    columns = [slow, share, log_survival, queue / pace, idle * load, busy]
+    if before is not None and weights.shape[0] > 1:
+        columns.append(before / pace)
+    table = jnp.stack(columns, axis=-1)
+    passing = jnp.array([[1.0, 1.0] + [0.0] * (len(columns) - 2)], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
     first = jnp.minimum(due, backlog) * mine[:, 0]
-    out = first + (backlog - first) * mine[:, 1]
+    out = jnp.minimum(first + (backlog - first) * mine[:, 1], backlog)
     pool_out = pool * share
     return Served(
         backlog=backlog - out,
@@ -187,6 +200,8 @@ def serve_level(
         queue=queue,
         sent=sent,
         mark=mark,
+        pace=pace,
+        ahead=mine[:, 6] if len(columns) > 6 else None,
     )
 
 
@@ -246,8 +261,8 @@ def round_robin(
         weights: weight of each class.
 
     Returns:
-        Bytes sent by each queue, and the rate at which it is served beside the other busy ones
-        (bytes/µs), `[n]` each.
+        Bytes sent by each queue, and the rate at which its backlog is served: its share of what
+        the classes without a backlog leave of the link (bytes/µs), `[n]` each.
     """
     c = weights.shape[0]
     want = ready.reshape(-1, c)
@@ -257,9 +272,16 @@ def round_robin(
         hungry = jnp.where(missing > 0, weights, 0.0)
         share = left * hungry / jnp.maximum(hungry.sum(1, keepdims=True), 1e-30)
         more = jnp.minimum(missing, share)
-        sent, left = sent + more, left - more.sum(1, keepdims=True)
-    busy = jnp.where(want > sent, weights, 0.0).sum(1, keepdims=True)
-    pace = rate[:, None] * weights / jnp.maximum(busy, weights)
+        sent = jnp.minimum(sent + more, want)
+        left = jnp.maximum(left - more.sum(1, keepdims=True), 0.0)
+
+    def others(x: Array) -> Array:
+        return x.sum(1, keepdims=True) - x
+
+    busy = want > sent
+    free = 1.0 - others(jnp.where(busy, 0.0, sent)) / jnp.maximum(capacity[:, None], 1e-3)
+    part = weights / (others(jnp.where(busy, weights, 0.0)) + weights)
+    pace = rate[:, None] * jnp.maximum(free * part, weights / weights.sum())
     return sent.reshape(-1), pace.reshape(-1)
 
 
@@ -269,7 +291,8 @@ def tail_drop(
     """Share of what enters each queue that there is room for, as seen by each flow, `[F]`."""
     n = room.shape[0]
     arriving = segment_sum(entering, hop, n)
-    keep = jnp.clip(room / jnp.maximum(arriving, 1e-30), 0.0, 1.0)
+    # The floor is large enough for derivatives in float32.
+    keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
     return look_up(jnp.stack([table, table], -1), hop)[:, 0]
 

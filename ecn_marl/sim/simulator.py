@@ -27,7 +27,7 @@ from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
 from ecn_marl.sim.topology import GBPS, KB, MIB
-from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Offer, packet_count
+from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Offer, ScheduleParams, packet_count
 from ecn_marl.sim.transports import Mixed
 
 __all__ = [
@@ -123,7 +123,12 @@ class Simulator(SimConfig):
             ),
             totals=self._no_totals(),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
+            pace=None if self.n_classes == 1 else self._full_pace(params),
         )
+
+    def _full_pace(self, params: SimParams) -> Array:
+        """Pace of empty queues, `[Q]`."""
+        return jnp.repeat(jnp.asarray(params.net.port_rate), self.n_classes)
 
     def _no_totals(self) -> Totals:
         """Counters at the start."""
@@ -240,6 +245,7 @@ class Simulator(SimConfig):
             source.offer(s, p, nic)
             for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
         ]
+        offers = self._number(offers, params)
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
         if self.transport.header:
             more = self.transport.header * packet_count(offer.payload)
@@ -278,6 +284,16 @@ class Simulator(SimConfig):
             traffic=traffic,
             totals=_count(state.totals, offer, taken),
         )
+
+    def _number(self, offers: list[Offer], params: SimParams) -> list[Offer]:
+        """Number the flows of several schedules one list after the other."""
+        before, numbered = 0, []
+        for offer, p in zip(offers, params.traffic, strict=True):
+            named = offer.flow_id >= 0
+            flow_id = jnp.where(named, offer.flow_id + before, offer.flow_id)
+            numbered.append(replace(offer, flow_id=flow_id) if before else offer)
+            before += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
+        return numbered
 
     def _substep(
         self, state: SimState, sums: PortSums, gone: Array, tick: Tick
@@ -323,6 +339,7 @@ class Simulator(SimConfig):
             level=sent.level,
             queue=moved.queue,
             sent=moved.sent,
+            pace=None if self.n_classes == 1 else moved.pace,
         )
         gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
         return state, stats.add(self, sums, moved), gone

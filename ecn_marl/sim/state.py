@@ -195,6 +195,7 @@ class SimState:
         level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
         queue: backlog of each queue, bytes, `[Q]`.
         sent: bytes each queue sent in the last substep, `[Q]`.
+        pace: rate at which each queue is served, bytes/µs, `[Q]`; None with a single class.
         paused: directed links paused by PFC (NICs first, then ports), per class, `[(H + P) C]`.
         full: directed links whose headroom is full, per class, `[(H + P) C]`.
         traffic: state of each traffic source.
@@ -217,6 +218,7 @@ class SimState:
     traffic: tuple[Any, ...]
     totals: Totals
     fct_log: Leaf
+    pace: Leaf = None
 
 
 @struct.dataclass
@@ -231,14 +233,15 @@ class PortStats:
         tx_bytes: bytes sent, ACKs included.
         marked_bytes: expected bytes sent with an ECN mark.
         utilisation: `tx_bytes` over what the link could have sent, in [0, 1].
-        paused: share of the interval in which the port was paused.
+        paused: share of the interval in which the port was paused, mean of its classes.
         n_flows: flows in progress that cross the port.
         n_senders: distinct source hosts of these flows.
         n_mice: of these flows, those that have sent at most 1 MB.
         n_elephants: of these flows, those that have sent more than 1 MB.
         class_queue_mean: time mean of the backlog per traffic class, bytes, `[P, C]`; None with a
             single class.
-        class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class.
+        class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class. ACKs that
+            ride in a class of their own (`ack_priority`) belong to none.
     """
 
     queue: Leaf

@@ -146,6 +146,9 @@ class Moved(NamedTuple):
         queue: backlog of each queue, bytes, `[Q]`.
         sent: bytes sent by each queue, `[Q]`.
         mark: marking probability of each queue, `[Q]`.
+        pace: rate at which each queue is served, bytes/µs, `[Q]`.
+        ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
+            traffic class.
     """
 
     out: Float[Array, " flows"]
@@ -159,6 +162,8 @@ class Moved(NamedTuple):
     queue: Float[Array, " queues"]
     sent: Float[Array, " queues"]
     mark: Float[Array, " queues"]
+    pace: Float[Array, " queues"]
+    ahead: Float[Array, " flows"] | None
 
 
 def forward(
@@ -196,7 +201,8 @@ def forward(
         entering = jnp.where(tick.accept[i], x, 0.0)
         if tick.limit is not None:
             room = tick.limit[here] - queue[here]
-            entering = entering * tail_drop(entering, flows.hop[i], room)
+            keep = tail_drop(entering, flows.hop[i], room)
+            entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
         dropped = dropped + (x - entering)
         served = serve_level(
             flows.backlog[i],
@@ -213,6 +219,7 @@ def forward(
             tick.net.packet_bytes,
             dt,
             softness,
+            queue[here],
         )
         x = served.out
         log_survival = log_survival + served.log_survival
@@ -220,6 +227,7 @@ def forward(
         residual = residual + served.residual
         backlog.append(served.backlog)
         levels.append(served)
+    ahead = [s.ahead for s in levels if s.ahead is not None]
     back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
     flows = replace(
         flows,
@@ -239,6 +247,8 @@ def forward(
         queue=jnp.concatenate([s.queue for s in levels]),
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
+        pace=jnp.concatenate([s.pace for s in levels]),
+        ahead=jnp.stack(ahead).sum(0) if ahead else None,
     )
 
 
@@ -247,7 +257,8 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
 
     The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
     within the substep when it is sent. Linear interpolation takes arrivals as spread evenly over
-    the substep; the flow's own all come before its last byte, which is added.
+    the substep; the flow's own all come before its last byte, which is added. From then on the wait
+    is counted down at the pace of the queues on the way.
 
     Args:
         flows: slots.
@@ -261,7 +272,13 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     waiting = flows.start_in >= dt
     fresh = (flows.start_in > 0) & ~waiting
     gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)
-    tail = jnp.where(sent.finished, found + sent.at, flows.tail) - dt
+    left = flows.tail
+    if moved.ahead is not None:
+        # Other classes came or went: what is ahead of the last byte takes longer, or less long.
+        stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
+        changed = (flows.stage == fl.DRAINING) & (left > 0) & (flows.wait > 1e-6)
+        left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
+    tail = jnp.where(sent.finished, found + sent.at, left) - dt
     return replace(
         flows,
         stage=jnp.where(
