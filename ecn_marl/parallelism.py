@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -25,6 +26,9 @@ from ecn_marl._errors import bad_value
 
 AXIS = "env"
 """Name of the mesh axis that environments are split over."""
+
+FLAG = "xla_force_host_platform_device_count"
+"""Another way to have several host devices, in the environment variable XLA_FLAGS."""
 
 
 def cores() -> int:
@@ -45,13 +49,14 @@ def host_devices(n: int) -> None:
     """
     if n < 1:
         raise bad_value("devices", n, "an integer >= 1")
-    try:
-        jax.config.update("jax_num_cpu_devices", n)
-    except RuntimeError:
-        have = len(jax.devices("cpu"))
-        if have < n:
-            allowed = f"at most {have}: JAX has already started with {have} host devices"
-            raise bad_value("devices", n, allowed) from None
+    if FLAG not in os.environ.get("XLA_FLAGS", ""):  # JAX refuses to be told twice
+        with suppress(RuntimeError):  # it has started already
+            jax.config.update("jax_num_cpu_devices", n)
+            return
+    have = len(jax.devices("cpu"))
+    if have < n:
+        allowed = f"at most {have}: JAX has already started with {have} host devices"
+        raise bad_value("devices", n, allowed)
 
 
 def env_mesh(n: int | None = None) -> Mesh:

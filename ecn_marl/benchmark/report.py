@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +111,11 @@ def start_devices(devices: int | None) -> int:
     Raises:
         ValueError: there are not as many.
     """
-    host_devices(cores() if devices is None else devices)
+    if devices is None:
+        with suppress(ValueError):  # JAX has started before: what there is has to do
+            host_devices(cores())
+    else:
+        host_devices(devices)
     return env_mesh(devices).size
 
 
@@ -169,8 +174,8 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     """Speed of environments or of training."""
     table = _table(title)
     table.add_column("scenario", no_wrap=True)
-    _columns(table, "envs", "dev.", "env-steps/s", "min–max", "iqr", "agent-steps/s")
-    _columns(table, "flow-subst./s", "sim s/s", "cores", "compile, s")
+    _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
+    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "compile\ns")
     for row in rows:
         rates = ("agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
         table.add_row(
