@@ -172,10 +172,10 @@ def _columns(table: Table, *names: str) -> None:
 
 def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     """Speed of environments or of training."""
-    table = _table(title)
+    table = _table(title, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
-    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "compile\ns")
+    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns")
     for row in rows:
         rates = ("agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
         table.add_row(
@@ -185,11 +185,13 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
             *_cells(row["env_steps_per_s"]),
             *[compact(row[name]["median"]) for name in rates],
             number(row["cores_used"]["median"]),
-            number(row["trace_s"] + row["compile_s"], 1),
+            number(row["cpu_ns_per_flow_substep"], 0),
+            number(row["trace_s"] + row["compile_s"], 0),
         )
     table.caption = (
         "flow-subst.: flow slots x substeps x steps; sim s/s: simulated seconds of all "
-        "environments per wall second;\ncores: CPU time over wall time"
+        "environments per wall second;\ncores: CPU time over wall time; CPU ns: CPU time of a "
+        "flow slot and substep"
     )
     table.caption_justify = "left"
     return table
@@ -218,7 +220,8 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _scaling_table(rows: list[dict[str, Any]]) -> Table:
-    table = _table("Time of a step of all environments; x2: factor per doubling of the size")
+    title = "Time of a step of all environments; x2: factor per doubling of the size"
+    table = _table(title, padding=(0, 1, 0, 0))
     table.add_column("sweep")
     _columns(table, "size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr")
     _columns(table, "x2", "CPU, µs", "x2", "compile, s")
@@ -237,7 +240,7 @@ def _scaling_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _peer_table(rows: list[dict[str, Any]]) -> Table:
-    table = _table("Other simulators")
+    table = _table("Other simulators", padding=(0, 1, 0, 0))
     table.add_column("what")
     _columns(table, "envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
     table.add_column("note")
@@ -265,7 +268,7 @@ def _stage_table(result: dict[str, Any]) -> Table:
     for row in result["rows"]:
         times = (number(row["cpu_us"], 0), number(row["wall_us"], 0))
         table.add_row(row["stage"], *times, percent(row["share"]))
-    table.caption = "Differences of the program with and without a stage."
+    table.caption = "Differences of the program with and without a stage, least of all runs."
     table.caption_justify = "left"
     return table
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ecn_marl.benchmark.programs import compiled_steps
-from ecn_marl.benchmark.timing import Plan, Timing, compiled, measure
+from ecn_marl.benchmark.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.wrappers import AutoReset
@@ -64,18 +64,18 @@ def breakdown(
         show: called with what is measured next.
 
     Returns:
-        Rows with `stage`, `cpu_us` and `wall_us` (medians per step of all environments) and
-        `share` of the CPU time of the whole, the first row. Parts are differences, see above.
+        Rows with `stage`, `cpu_us` and `wall_us` (least of all runs, per step of all environments)
+        and `share` of the CPU time of the whole, the first row. Parts are differences, see above.
     """
     program, carry, params = compiled_steps(env, envs, 1)
     keys, state, *_ = program.call(*carry, params, jnp.int32(LOADED))
     ecn = env.static_ecn("secn1", params)
-    found: dict[str, Timing] = {}
+    advances: dict[str, Callable[[int], None]] = {}
 
     def variant(name: str, step: Step, first: Any) -> None:
         if show:
             show(f"stages: {name}")
-        found[name] = _time(step, first, keys, plan)
+        advances[name] = _advance(step, first, keys)
 
     def fixed(state: Any, key: jax.Array) -> tuple[Any, Any]:
         obs, state, reward, *_ = env.step_ecn(key, state, ecn, params)
@@ -89,7 +89,7 @@ def breakdown(
         sim = _as(kind, env.sim)
         step = partial(_interval, sim, jax.tree.map(jnp.asarray, params.sim), ecn)
         variant(kind.__name__, step, state.env.sim)
-    return _rows(found)
+    return _rows(interleaved(advances, plan))
 
 
 def _rows(found: dict[str, Timing]) -> list[dict[str, Any]]:
@@ -104,14 +104,14 @@ def _rows(found: dict[str, Timing]) -> list[dict[str, Any]]:
         "NoCompletion": "tick: feedback delays, PFC; statistics",
     }
     whole = found["all"]
-    rows = [_stage("step", whole.step_cpu_s, whole.step_s, whole.step_cpu_s)]
+    rows = [_stage("step", whole.least_cpu_s, whole.least_s, whole.least_cpu_s)]
     order = list(names)
     for i, name in enumerate(order):
-        cpu, wall = found[name].step_cpu_s, found[name].step_s
+        cpu, wall = found[name].least_cpu_s, found[name].least_s
         if i + 1 < len(order):
             after = found[order[i + 1]]
-            cpu, wall = cpu - after.step_cpu_s, wall - after.step_s
-        rows.append(_stage(names[name], cpu, wall, whole.step_cpu_s))
+            cpu, wall = cpu - after.least_cpu_s, wall - after.least_s
+        rows.append(_stage(names[name], cpu, wall, whole.least_cpu_s))
     return rows
 
 
@@ -149,8 +149,8 @@ def _interval(
     return sim.interval(state, params, ecn)
 
 
-def _time(step: Step, first: Any, keys: jax.Array, plan: Plan) -> Timing:
-    """Time repeated steps of a batch; what a step returns is carried, so that it is computed."""
+def _advance(step: Step, first: Any, keys: jax.Array) -> Callable[[int], None]:
+    """Repeated steps of a batch; what a step returns is carried, so that it is computed."""
 
     def run(carry: Any, keys: jax.Array, n: Array) -> Any:
         def body(i: Array, carry: Any) -> Any:
@@ -167,4 +167,4 @@ def _time(step: Step, first: Any, keys: jax.Array, plan: Plan) -> Timing:
         carry = program.call(carry, keys, jnp.int32(n))
         jax.block_until_ready(carry)
 
-    return measure(advance, plan)
+    return advance

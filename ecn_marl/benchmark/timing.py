@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,16 @@ class Timing:
         return float(np.median(self.cpu_s)) / self.steps
 
     @property
+    def least_cpu_s(self) -> float:
+        """Least CPU time of a step, s: the run that others disturbed least."""
+        return max(min(self.cpu_s), 1e-9) / self.steps
+
+    @property
+    def least_s(self) -> float:
+        """Least wall time of a step, s."""
+        return min(self.wall_s) / self.steps
+
+    @property
     def cores_used(self) -> dict[str, float]:
         """Spread over the runs of CPU time over wall time."""
         return spread([c / w for c, w in zip(self.cpu_s, self.wall_s, strict=True)])
@@ -112,6 +122,27 @@ def repeat(advance: Callable[[int], None], steps: int, runs: int) -> Timing:
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - used)
     return Timing(steps, tuple(wall), tuple(cpu))
+
+
+def interleaved(advances: Mapping[str, Callable[[int], None]], plan: Plan) -> dict[str, Timing]:
+    """Time several programs that are to be compared: a run of each in turn, again and again.
+
+    What else happens on the machine then meets all of them alike.
+
+    Args:
+        advances: programs by name, see `measure`.
+        plan: how many steps and runs.
+    """
+    steps = {name: plan.steps or _calibrate(f, plan.target_s) for name, f in advances.items()}
+    runs: dict[str, list[Timing]] = {name: [] for name in advances}
+    for _ in range(plan.runs):
+        for name, advance in advances.items():
+            runs[name].append(repeat(advance, steps[name], 1))
+    found = {}
+    for name, parts in runs.items():
+        wall = tuple(part.wall_s[0] for part in parts)
+        found[name] = Timing(steps[name], wall, tuple(part.cpu_s[0] for part in parts))
+    return found
 
 
 def _calibrate(advance: Callable[[int], None], target_s: float) -> int:

@@ -179,6 +179,23 @@ def test_spread_is_that_of_the_numbers():
     assert (rate["min"], rate["max"]) == (6.0, 15.0)
 
 
+def test_programs_to_compare_take_turns(monkeypatch):
+    clock, order = Clock(monkeypatch, 0.0), []
+
+    def advance(name, step_s):
+        def go(n):
+            order.append(name)
+            clock.now += n * step_s
+
+        return go
+
+    both = {"slow": advance("slow", 0.5), "fast": advance("fast", 0.001)}
+    found = timing.interleaved(both, Plan(runs=6, target_s=0.5))
+    assert order[-12:] == ["slow", "fast"] * 6
+    assert found["slow"].least_cpu_s == pytest.approx(0.5) and len(found["slow"].wall_s) == 6
+    assert found["fast"].least_s == pytest.approx(0.001) and found["fast"].steps > 100
+
+
 @pytest.mark.parametrize("wrong", [{"runs": 4}, {"steps": 0}, {"target_s": 0.0}])
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
