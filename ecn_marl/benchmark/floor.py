@@ -195,8 +195,8 @@ def floor(env: EcnEnv, envs: int, plan: Plan) -> dict[str, Any]:
         `per_flow_substep` (flops, transcendentals, bytes, scatters and gathers that XLA's program
         needs for each flow slot and substep, and bytes of the state), `operations` of the program
         per substep, `rates` of the machine, `floor_ns` (time of each, `program` and `state`, per
-        flow slot and substep), `measured_ns` (least CPU time in a loop of substeps), `over_program` and
-        `over_state`.
+        flow slot and substep), `measured_ns` (least CPU time in a loop of substeps), `over_program`
+        and `over_state`.
     """
     program, carry, tick = substep_program(env, envs)
     size = tree_bytes((carry, tick))
