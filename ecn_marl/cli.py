@@ -367,6 +367,60 @@ def _write_bytes(data: bytes, file: Any) -> None:
 
 
 @app.command()
+def speed(
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Scenario. Repeatable.", show_default="all built-in")
+    ] = None,
+    envs: Annotated[str, typer.Option(help="Environments stepped at once.")] = "1,100,1000",
+    train: Annotated[str | None, typer.Option(help="Measure a trainer, too: ippo.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of a timed run.", show_default="about 1 s", min=1)
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Timed runs after a warm-up, at least 5.")] = 5,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Devices that share the environments.", show_default="all; CPU: cores"),
+    ] = None,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Time against environments, ports, slots, substeps.")
+    ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="JaxMARL, a packet simulator's recorded times, replay.")
+    ] = False,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Where the time goes, and the least it could be.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")
+    ] = None,
+) -> None:
+    """Measure steps per second, compile times and memory, with their spread."""
+    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.benchmark import report
+    from ecn_marl.benchmark.programs import parse_counts
+    from ecn_marl.benchmark.timing import Plan
+
+    if json_file is not None:
+        check_output("--json", json_file)
+    request = report.Request(
+        scenarios=tuple(scenario or report.SCENARIOS),
+        envs=parse_counts("--envs", envs),
+        train=train,
+        plan=Plan(runs, steps),
+        devices=devices,
+        scaling=scaling,
+        peers=peers,
+        stages=stages,
+    )
+    result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
+    if json_file is not None:
+        text = json_text(result)
+        write_all({json_file: Output("w", lambda file: file.write(text + "\n"))})
+    typer.echo(report.heading(result))
+    _print(report.tables(result))
+
+
+@app.command()
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios."""
     from ecn_marl._files import json_text

@@ -1,0 +1,92 @@
+"""What a measurement ran on: device, versions, cores, memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ecn_marl.parallelism import cores
+
+PACKAGES = ("jax", "jaxlib", "numpy", "ecn-marl")
+
+
+def describe(argv: list[str] | None = None) -> dict[str, Any]:
+    """The machine, as it is printed with the numbers.
+
+    Args:
+        argv: command line; that of this process if None.
+    """
+    devices = jax.devices()
+    return {
+        "command": command_line(sys.argv if argv is None else argv),
+        "platform": devices[0].platform,
+        "device_kind": devices[0].device_kind,
+        "devices": len(devices),
+        "processor": processor(),
+        "cores": cores(),
+        "system": platform.platform(),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "versions": versions(),
+    }
+
+
+def command_line(argv: list[str]) -> str:
+    """The command as it can be typed again."""
+    return shlex.join([Path(argv[0]).name, *argv[1:]])
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of what the numbers depend on; None where it cannot be found."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def processor() -> str:
+    """Model of the processor, with family and model number where the name is generic."""
+    info = Path("/proc/cpuinfo")
+    if not info.is_file():
+        return platform.processor() or platform.machine()
+    fields: dict[str, str] = {}
+    for line in info.read_text().splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    name = fields.get("model name", platform.machine())
+    numbers = [f"{key} {fields[key]}" for key in ("cpu family", "model") if key in fields]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
+
+
+def peak_memory() -> dict[str, Any]:
+    """Peak memory so far, bytes, and which figure that is.
+
+    Devices that keep statistics say what JAX has allocated on them, the largest of all devices.
+    Elsewhere it is the largest resident size of the process since it started, compilers and
+    earlier programs included: an upper bound that never falls.
+    """
+    peaks = []
+    for device in jax.devices():
+        stats = device.memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            peaks.append(int(stats["peak_bytes_in_use"]))
+    if peaks:
+        return {"bytes": max(peaks), "source": "device memory_stats, peak_bytes_in_use"}
+    unit = 1 if sys.platform == "darwin" else 1024
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"bytes": size, "source": "maximum resident set size of the process since its start"}
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all arrays of a tree, or of their shapes."""
+    return sum(int(leaf.size) * int(leaf.dtype.itemsize) for leaf in jax.tree.leaves(tree))

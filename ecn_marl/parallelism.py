@@ -1,0 +1,140 @@
+"""Environments side by side on several devices.
+
+A batch of environments is split over a mesh with one axis, `env`; every device runs its own loop
+over its share, and nothing is exchanged between devices. XLA's CPU backend keeps about one core
+busy with such a loop, so on a CPU it takes one host device per core to use them all:
+
+    host_devices(2)                         # before anything has run
+    mesh = env_mesh()
+    step = per_device(vmapped_step, mesh, shared=(2,))
+    state = shard_envs(state, mesh)         # leading axes split over the devices
+    state = step(keys, state, params)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ecn_marl._errors import bad_value
+
+AXIS = "env"
+"""Name of the mesh axis that environments are split over."""
+
+FLAG = "xla_force_host_platform_device_count"
+"""Another way to have several host devices, in the environment variable XLA_FLAGS."""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def host_devices(n: int) -> None:
+    """Let the CPU backend have `n` devices; to be called before JAX runs anything.
+
+    Args:
+        n: number of host devices. Accelerators are not affected.
+
+    Raises:
+        ValueError: `n` is below 1, or JAX has started with fewer.
+    """
+    if n < 1:
+        raise bad_value("devices", n, "an integer >= 1")
+    if FLAG not in os.environ.get("XLA_FLAGS", ""):  # JAX refuses to be told twice
+        with suppress(RuntimeError):  # it has started already
+            jax.config.update("jax_num_cpu_devices", n)
+            return
+    have = len(jax.devices("cpu"))
+    if have < n:
+        allowed = f"at most {have}: JAX has already started with {have} host devices"
+        raise bad_value("devices", n, allowed)
+
+
+def env_mesh(n: int | None = None) -> Mesh:
+    """A mesh of the default backend's devices with the axis `env`.
+
+    Args:
+        n: devices to use, the first ones; None for all.
+
+    Raises:
+        ValueError: there are not as many devices.
+    """
+    devices = jax.devices()
+    n = len(devices) if n is None else n
+    if not 1 <= n <= len(devices):
+        raise bad_value("devices", n, f"1 to {len(devices)}, the {devices[0].platform} devices")
+    return Mesh(np.array(devices[:n]), (AXIS,))
+
+
+def fitting_devices(envs: int, devices: int) -> int:
+    """The most devices, at most `devices`, that `envs` environments can be split evenly over."""
+    return max(n for n in range(1, devices + 1) if envs % n == 0)
+
+
+def shard_envs(tree: Any, mesh: Mesh) -> Any:
+    """A tree of arrays with their leading axis, the environments, split over the devices.
+
+    Raises:
+        ValueError: the environments cannot be split evenly.
+    """
+    for leaf in jax.tree.leaves(tree):
+        envs = leaf.shape[0] if leaf.ndim else 0
+        if not envs or envs % mesh.size:
+            allowed = f"a leading axis that {mesh.size} devices divide evenly"
+            raise bad_value("shape", leaf.shape, allowed)
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
+
+
+def per_device(
+    function: Callable[..., Any],
+    mesh: Mesh,
+    *,
+    shared: tuple[int, ...] = (),
+    donate: tuple[int, ...] = (),
+) -> Any:
+    """A compiled function of batches that every device runs on its share of the environments.
+
+    Nothing is exchanged, so loops in `function` need not keep pace with each other. Results for an
+    environment are those of `function` on the whole batch.
+
+    Args:
+        function: its arguments and results are trees with a leading axis of environments, which do
+            not depend on each other.
+        mesh: from `env_mesh`.
+        shared: positions of arguments that every device gets whole.
+        donate: positions of arguments whose memory the results may take.
+
+    Returns:
+        A jitted function; its results are split over the devices as `shard_envs` does it.
+    """
+    split, whole = PartitionSpec(AXIS), PartitionSpec()
+
+    def run(*args: Any) -> Any:
+        specs = tuple(whole if i in shared else split for i in range(len(args)))
+        mapped = jax.shard_map(
+            function, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False
+        )
+        return mapped(*args)
+
+    # Said explicitly, or arrays without elements come back whole and do not fit the next call.
+    return jax.jit(run, donate_argnums=donate, out_shardings=NamedSharding(mesh, split))
+
+
+__all__ = [
+    "AXIS",
+    "cores",
+    "env_mesh",
+    "fitting_devices",
+    "host_devices",
+    "per_device",
+    "shard_envs",
+]
