@@ -1,11 +1,4 @@
-"""All comparisons. A new one is a function that yields cases, listed in `SOURCES`.
-
-The shortest way to add comparisons with theory: a function that returns lines,
-
-    def fixed_points() -> list[Line]: ...
-
-and in `SOURCES` an entry `lambda: [theory_case("theory/fixed-points", fixed_points)]`.
-"""
+"""All comparisons. A new one is a function that yields cases, listed in `SOURCES`."""
 
 from __future__ import annotations
 
@@ -13,10 +6,15 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 
 from ecn_marl._errors import bad_value
-from ecn_marl.validation import incast, leaf_spine, messages
+from ecn_marl.validation import incast, leaf_spine, messages, theory
 from ecn_marl.validation.lines import Case
 
-SOURCES: list[Callable[[], Iterable[Case]]] = [incast.cases, messages.cases, leaf_spine.cases]
+SOURCES: list[Callable[[], Iterable[Case]]] = [
+    theory.cases,
+    incast.cases,
+    messages.cases,
+    leaf_spine.cases,
+]
 
 
 def cases() -> list[Case]:

@@ -1,0 +1,134 @@
+"""Closed forms: where congestion controls settle at one bottleneck, and where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl.sim import theory
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.simulator import SimParams, SimState, Simulator
+from ecn_marl.sim.topology import GBPS, star
+from ecn_marl.sim.traffic import PAYLOAD, Schedule, schedule
+from ecn_marl.sim.transports import parse_transport, preset
+from ecn_marl.validation.lines import Case, Line, Tolerance, theory_case
+from ecn_marl.validation.runs import incast_flows
+
+FIXED_POINT = Tolerance(relative=0.01)
+OSCILLATION = Tolerance(relative=0.10)
+
+RAMP = (5e3, 200e3, 0.01)
+"""Kmin and Kmax (bytes), Pmax of the mean-field comparisons (Zhu et al., CoNEXT'16)."""
+
+
+def cases() -> Iterator[Case]:
+    """All comparisons with theory."""
+    yield theory_case("theory/mean-field", _mean_field, 15.0)
+    yield theory_case("theory/hpcc", _hpcc)
+    yield theory_case("theory/timely", _timely)
+
+
+def _incast(
+    transport: str, n: int, gbps: float, delay_us: float, dt_us: float, **options: Any
+) -> tuple[Simulator, SimParams]:
+    """N endless flows into one port of a star; intervals of 0.1 ms."""
+    sim = Simulator(
+        star(n + 1, gbps=gbps, delay_us=delay_us),
+        (Schedule(dt_us, n),),
+        parse_transport(transport),
+        dt_us=dt_us,
+        interval_steps=round(100 / dt_us),
+        slots=n,
+        bins=0,
+        count_senders=False,
+        **options,
+    )
+    return sim, sim.default_params(traffic=(schedule(incast_flows(n), dt_us),))
+
+
+def _settled(
+    sim: Simulator, params: SimParams, ecn: tuple[float, float, float], ms: float
+) -> tuple[float, float, float]:
+    """Queue mean and std (KB) and utilisation of the bottleneck over the second half."""
+    ports = jnp.ones((sim.topology.n_ports,))
+    thresholds = Ecn(*(ports * x for x in ecn))
+
+    @jax.jit
+    def run(key: jax.Array) -> tuple[jax.Array, ...]:
+        def one(state: SimState, _: None) -> tuple[SimState, tuple[jax.Array, ...]]:
+            state, stats = sim.interval(state, params, thresholds)
+            return state, (stats.queue_mean[0], stats.queue_sq[0], stats.tx_bytes[0])
+
+        return jax.lax.scan(one, sim.init(key, params), None, length=round(10 * ms))[1]
+
+    rows = [np.asarray(x, np.float64) for x in run(jax.random.key(0))]
+    mean, square, sent = (x[len(x) // 2 :].mean() for x in rows)
+    capacity = float(params.net.port_rate[0]) * 100
+    return mean / 1e3, max(square - mean**2, 0.0) ** 0.5 / 1e3, sent / capacity
+
+
+def _mean_field_run(n: int, delay_us: float, ms: float) -> tuple[float, float, float]:
+    """The published equations at 40 Gb/s: packets and ACKs without size, a constant delay."""
+    name = "dcqcn:paper,source=mean_field"
+    sim, params = _incast(name, n, 40.0, delay_us / 4, 1.0, ack_priority=True, pfc=False)
+    net = replace(params.net, packet_bytes=np.float32(1.0), ack_bytes=np.float32(0.0))
+    return _settled(sim, replace(params, net=net), RAMP, ms)
+
+
+def _mean_field() -> list[Line]:
+    """Exact fixed points of DCQCN, and the oscillation that a long delay brings.
+
+    The oscillation's reference is an independent solution of the delay equations (56.2 KB, 79.0 KB,
+    .949; `tests/sim/delay_equations.py`).
+    """
+    group, lines = "theory", []
+    for n in (2, 10):
+        want = theory.dcqcn_fixed_point(40.0 * GBPS, n, *RAMP, preset("paper"))
+        mean, *_ = _mean_field_run(n, 4.0, 200.0)
+        case = f"mean-field DCQCN N={n}, 4 µs"
+        queue = want.queue / 1e3
+        lines.append(Line(group, case, "queue", "KB", queue, mean, FIXED_POINT, "theory"))
+    mean, std, used = _mean_field_run(10, 85.0, 200.0)
+    case = "mean-field DCQCN N=10, 85 µs"
+    for quantity, unit, reference, ours in (
+        ("queue mean", "KB", 56.2, mean),
+        ("queue std", "KB", 79.0, std),
+        ("utilisation", "%", 94.9, 100 * used),
+    ):
+        lines.append(Line(group, case, quantity, unit, reference, ours, OSCILLATION, "theory"))
+    return lines
+
+
+def _hpcc() -> list[Line]:
+    """`eta + N W_ai / BDP` of the link is used, and nothing waits (Li et al., SIGCOMM'19)."""
+    lines = []
+    for n in (2, 8):
+        sim, params = _incast("hpcc:hpcc", n, 25.0, 1.0, 1.0)
+        rate, base = 25.0 * GBPS, float(params.net.base_rtt)
+        want = theory.hpcc_fixed_point(rate, n, base, float(params.transport.ai) * base)
+        mean, _, used = _settled(sim, params, (1e9, 2e9, 0.01), 10.0)
+        case, share = f"HPCC N={n}", 100 * want.utilisation
+        near, packet = Tolerance(absolute=0.5), Tolerance(absolute=PAYLOAD / 1e3)
+        lines += [
+            Line("theory", case, "utilisation", "%", share, 100 * used, near, "theory"),
+            Line("theory", case, "queue", "KB", want.queue / 1e3, mean, packet, "theory"),
+        ]
+    return lines
+
+
+def _timely() -> list[Line]:
+    """Patched TIMELY settles where its equations say; propagation holds `C * base RTT` of that."""
+    sim, params = _incast("timely:patched,share=0.3", 2, 10.0, 1.0, 2.0)
+    constants = params.transport
+    want = theory.timely_patched_fixed_point(
+        10.0 * GBPS, 2, float(constants.ai), float(constants.beta), float(constants.t_low)
+    )
+    base = 4.0 + (float(params.net.packet_bytes) + 2 * float(params.net.ack_bytes)) / (10 * GBPS)
+    queue = (want.queue - 10.0 * GBPS * base) / 1e3
+    mean, *_ = _settled(sim, params, (1e9, 2e9, 0.01), 200.0)
+    return [Line("theory", "patched TIMELY N=2", "queue", "KB", queue, mean, FIXED_POINT, "theory")]
