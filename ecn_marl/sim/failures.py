@@ -19,6 +19,7 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.random import hash_bits
 from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.traffic import CHUNK, Offer
 
 NEVER = 2**31 - 1
 """Substep at which nothing happens any more."""
@@ -75,7 +76,7 @@ def fail_links(
 
 
 class Rerouted(NamedTuple):
-    """Result of `reroute`: slots, bytes lost of each flow `[F]`, bytes of done flows let go."""
+    """Result of `reroute`: slots, bytes lost of each flow `[F]`, bytes let go as delivered."""
 
     flows: Flows
     lost: Float[Array, " flows"]
@@ -113,9 +114,12 @@ def reroute(
     paths = fl.find_paths(net, offer, bits, up)
     local, home = fl.queue_numbers(paths, flows.kind, bounds, classes)
     cut = used & ~forth
-    lost = jnp.where(cut & (flows.stage < fl.DONE), flows.backlog.sum(0), 0.0)
-    gone = jnp.where(cut & (flows.stage == fl.DONE), flows.backlog.sum(0), 0.0).sum()
+    # Of a flow whose last byte is there by the FIFO's clock, the fluid left behind is too.
+    there = flows.stage >= fl.RETURNING
+    lost = jnp.where(cut & ~there, flows.backlog.sum(0), 0.0)
+    gone = jnp.where(cut & there, flows.backlog.sum(0), 0.0).sum()
     resend = (lost > 0) & (flows.stage > fl.SENDING)
+    chunks = jnp.floor(lost / CHUNK)
 
     def new(fresh: Any, old: Any) -> Any:
         return jnp.where(broken, fresh, old)
@@ -130,7 +134,9 @@ def reroute(
             backlog=jnp.where(cut, 0.0, flows.backlog),
             due=jnp.where(cut, 0.0, flows.due),
             left=jnp.where(cut, 0.0, flows.left),
-            rest_low=flows.rest_low + lost,
+            wait=new(0.0, flows.wait),
+            rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
+            rest_low=flows.rest_low + (lost - chunks * CHUNK),
             stage=jnp.where(resend, fl.SENDING, flows.stage),
         ),
         lost,
@@ -140,8 +146,6 @@ def reroute(
 
 def _as_offer(flows: Flows) -> Any:
     """Slots in the form that paths are found for, ECMP choices open."""
-    from ecn_marl.sim.traffic import Offer
-
     none = jnp.full_like(flows.src, -1)
     return Offer(
         start=flows.start_in,

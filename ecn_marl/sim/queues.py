@@ -102,6 +102,7 @@ class Served(NamedTuple):
     sent: Float[Array, " n"]
     mark: Float[Array, " n"]
     pace: Float[Array, " n"]
+    slowness: Float[Array, " flows"]
     ahead: Float[Array, " flows"] | None
 
 
@@ -153,8 +154,8 @@ def serve_level(
         the queues, bytes sent and marking probabilities. `own` is the time a busy port takes for
         the flow's bytes of this substep, `residual` the mean wait for a packet of another flow that
         is being sent by a port without a queue (both µs). `pace` is the rate at which each queue is
-        served, `ahead` the time that takes for the queue `before` (µs, per flow; None with one
-        class, whose pace never changes).
+        served, `slowness` its inverse per flow (µs/byte, 0 for flows that pass by), `ahead` the
+        time the queue `before` takes (µs, per flow; None with one class: its pace is constant).
     """
     n = open_.shape[0]
     backlog = backlog + entering
@@ -179,7 +180,7 @@ def serve_level(
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
     idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * link**2)
     busy = jnp.where(queue > 0, 1.0 / pace, -idle)
-    columns = [slow, share, log_survival, queue / pace, idle * load, busy]
+    columns = [slow, share, log_survival, queue / pace, idle * load, busy, 1.0 / pace]
     if before is not None and weights.shape[0] > 1:
         columns.append(before / pace)
     table = jnp.stack(columns, axis=-1)
@@ -201,7 +202,8 @@ def serve_level(
         sent=sent,
         mark=mark,
         pace=pace,
-        ahead=mine[:, 6] if len(columns) > 6 else None,
+        slowness=mine[:, 6],
+        ahead=mine[:, 7] if len(columns) > 7 else None,
     )
 
 

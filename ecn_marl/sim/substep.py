@@ -192,7 +192,8 @@ def forward(
         Slots with new backlogs (dropped bytes are to be sent again), and what moved.
     """
     x, dropped = give, jnp.zeros_like(give)
-    log_survival = wait = own = residual = jnp.zeros_like(give)
+    log_survival = wait = own = residual = behind = jnp.zeros_like(give)
+    ahead, was_behind = (None if tick.weights.shape[0] == 1 else wait), behind
     levels, backlog = [], []
     pool = pool.at[0].add(tick.ack_bytes)
     classes = tick.weights.shape[0]
@@ -223,11 +224,14 @@ def forward(
         )
         x = served.out
         log_survival = log_survival + served.log_survival
-        wait, own = wait + served.wait, own + served.own
-        residual = residual + served.residual
+        # By the time the last byte comes here, all that its flow has further back is here too.
+        wait = served.wait + jnp.maximum(wait, behind * served.slowness)
+        if ahead is not None and served.ahead is not None:
+            ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
+        behind, was_behind = behind + served.backlog, was_behind + flows.backlog[i]
+        own, residual = own + served.own, residual + served.residual
         backlog.append(served.backlog)
         levels.append(served)
-    ahead = [s.ahead for s in levels if s.ahead is not None]
     back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
     flows = replace(
         flows,
@@ -248,7 +252,7 @@ def forward(
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
-        ahead=jnp.stack(ahead).sum(0) if ahead else None,
+        ahead=ahead,
     )
 
 
