@@ -131,7 +131,7 @@ def packet_rows() -> list[dict[str, Any]]:
             "lanes": 1,
             "repetitions": len(speeds),
             "sim_ms_per_wall_s": spread(speeds),
-            "note": "recorded: one core of an AMD EPYC",
+            "note": "recorded on an EPYC core",
         }
         for (case, profile, ecn), speeds in groups.items()
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ecn_marl.benchmark.programs import time_env
+from ecn_marl.benchmark.programs import Measured, time_env
 from ecn_marl.benchmark.timing import Plan, spread
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import Scenario, make
@@ -90,10 +90,14 @@ def scaling(
     """
     timed = plan if plan.steps is not None else Plan(plan.runs, None, min(plan.target_s, SWEEP_S))
     rows: list[dict[str, Any]] = []
+    known: dict[tuple[EcnEnv, int], Measured] = {}
     for point in points(sizes):
         if show:
             show(f"scaling: {point.sweep} {point.size}")
-        found = time_env(point.env, point.envs, devices, timed)
+        same = (point.env, point.envs)  # one point lies in several sweeps
+        if same not in known:
+            known[same] = time_env(point.env, point.envs, devices, timed)
+        found = known[same]
         timing, sim = found.timing, point.env.sim
         rows.append(
             {
