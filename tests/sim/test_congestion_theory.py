@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import jax
@@ -185,6 +185,17 @@ def hpcc_runs():
     )
 
 
+def estimates(sim, n, params, state):
+    """Load that each sender sees, at the ends of 2000 intervals of 10 µs, `[T, N]`."""
+    ecn = Ecn(*(jnp.full(sim.topology.n_ports, x) for x in (1e9, 2e9, 0.01)))
+
+    def one(state, _):
+        state, _ = sim.interval(state, params, ecn)
+        return state, state.flows.transport.load[:n]
+
+    return jax.lax.scan(one, state, None, length=2000)[1]
+
+
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_hpcc_fixed_point(n):
     """`eta + n W_ai / BDP` of the link is used, and nothing waits."""
@@ -194,8 +205,9 @@ def test_hpcc_fixed_point(n):
     assert want.queue == 0
     assert run.utilisation[500:].mean() == pytest.approx(want.utilisation, abs=1e-3)
     assert run.peak[500:].max() < PACKET
-    load = np.asarray(run.state.flows.transport.load)[:n]
-    np.testing.assert_allclose(load, want.utilisation, atol=2e-3)
+    # A sender's estimate ripples from ACK to ACK; its mean over time is what settles.
+    load = jax.jit(partial(estimates, HPCC, n, prepare(HPCC, flows_of(n), {}, {})))(run.state)
+    np.testing.assert_allclose(load.mean(0), want.utilisation, atol=2e-3)
     assert jain(run.rate[500:, :n]) > 0.999
 
 
