@@ -324,8 +324,13 @@ def validate(
         str | None, typer.Option(metavar="PATTERN", help="Cases whose name has this in it, or *.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A selection of the cases.")] = False,
+    dt_us: Annotated[
+        float | None, typer.Option(metavar="MICROSECONDS", help="Substep instead of the default.")
+    ] = None,
 ) -> None:
-    """Compare the simulator with recorded packet-level runs; exit 1 if a line is out of tolerance.
+    """Compare the simulator with theory and with recorded packet-level runs.
+
+    Exits with 1 if a line is out of tolerance.
 
     Takes a few minutes on two cores.
     """
@@ -334,6 +339,7 @@ def validate(
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.validation.pool import run_cases
     from ecn_marl.validation.registry import select
+    from ecn_marl.validation.runs import force_dt_us
     from ecn_marl.validation.table import all_lines, report, validation_table, verdict_text
 
     if json_file is not None:
@@ -341,6 +347,8 @@ def validate(
     if plots is not None:
         plots.mkdir(parents=True, exist_ok=True)
     chosen = select(only, quick)
+    if dt_us is not None:
+        force_dt_us(dt_us)
     start = time.perf_counter()
     with _progress("validate", "cases", len(chosen)) as show:
         done = run_cases(chosen, show=show)

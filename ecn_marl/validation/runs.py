@@ -68,6 +68,16 @@ FORCE_DT = "ECN_MARL_VALIDATE_DT_US"
 """Environment variable with a substep for all senders, µs (it reaches the worker processes)."""
 
 
+def force_dt_us(dt_us: float) -> None:
+    """Use a substep for all senders, in this process and the workers it starts.
+
+    Raises:
+        ValueError: a substep that does not divide 10 µs.
+    """
+    Settings(dt_us=dt_us)
+    os.environ[FORCE_DT] = str(dt_us)
+
+
 def default_dt_us(transport: str) -> float:
     """Substep for senders given in their short form, µs."""
     forced = os.environ.get(FORCE_DT)
