@@ -51,7 +51,7 @@ class Dynamic:
 
     def observe(self, memory: Memory, info: dict[str, jax.Array]) -> Memory:
         """Decide on thresholds from the statistics of an interval."""
-        stats = PortStats(**{f.name: info[f.name] for f in fields(PortStats)})
+        stats = PortStats(**{f.name: info[f.name] for f in fields(PortStats) if f.name in info})
         return self._next(memory[0], stats)
 
     def _next(self, state: Any, stats: PortStats) -> Memory:
