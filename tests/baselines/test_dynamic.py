@@ -73,10 +73,13 @@ def test_info_tells_all_statistics_of_the_interval(env):
     ecn = env.static_ecn("secn1", params)
     _, stats = jax.jit(env.sim.interval)(state.sim, params.sim, ecn)
     *_, info = jax.jit(env.step_ecn)(jax.random.key(1), state, ecn, params)
-    for field in fields(PortStats):
-        np.testing.assert_allclose(info[field.name], getattr(stats, field.name), rtol=1e-5)
+    # What is told per traffic class is None with a single one.
+    told = {f.name for f in fields(PortStats) if getattr(stats, f.name) is not None}
+    for name in told:
+        np.testing.assert_allclose(info[name], getattr(stats, name), rtol=1e-5)
     assert float(info["tx_bytes"].sum()) > 0
-    assert set(info) == {f.name for f in fields(PortStats)} | {"kmin", "kmax", "pmax"}
+    assert len(told) >= 12
+    assert set(info) == told | {"kmin", "kmax", "pmax"}
 
 
 def test_a_tuner_at_rest_is_a_static_setting(env):
