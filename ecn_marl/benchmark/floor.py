@@ -2,7 +2,8 @@
 
 Two floors. That of the *program*: the bytes that XLA's fused operations read and write, its
 arithmetic, logarithms, scattered sums and look-ups, each at the rate that this machine reaches when
-it does nothing else. And that of the *state*: every flow's state read once and written once.
+it does nothing else, added up as if nothing overlapped. And that of the *state*: every flow's state
+read once and written once.
 """
 
 from __future__ import annotations
