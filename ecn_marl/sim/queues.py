@@ -187,7 +187,9 @@ def serve_level(
     passing = jnp.array([[1.0, 1.0] + [0.0] * (len(columns) - 2)], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
     first = jnp.minimum(due, backlog) * mine[:, 0]
+    # A sum in another order may round to a little more, or less, than all there is.
     out = jnp.minimum(first + (backlog - first) * mine[:, 1], backlog)
+    out = jnp.where(mine[:, 1] < 1.0, out, backlog)
     pool_out = pool * share
     return Served(
         backlog=backlog - out,
