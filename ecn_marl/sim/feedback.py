@@ -225,7 +225,7 @@ def listen(
         begun, filled = _begun(echo.filled, seen.give, line.packet)
         echo = replace(echo, filled=filled)
     if CNP in needs or ACKS in needs:
-        flows, packets, hit, clear = _toss(flows, seen, line)
+        flows, packets, hit, clear = _toss(flows, seen, line, ACKS in needs)
         if CNP in needs:
             flows, cnp = _ring(flows, hit, line)
             heard = heard._replace(cnp=cnp)
@@ -255,14 +255,24 @@ def _begun(filled: Array, more: Array, packet: Array) -> tuple[Array, Array]:
     return begun, total - begun * packet
 
 
-def _toss(flows: Flows, seen: Observed, line: Line) -> tuple[Flows, Array, Array, Array]:
-    """Whole packets delivered in this substep, and whether any of them is marked.
+def _toss(
+    flows: Flows, seen: Observed, line: Line, acks: bool
+) -> tuple[Flows, Array, Array, Array]:
+    """Packets delivered in this substep, and whether any of them is marked.
+
+    With acknowledgements a packet counts with its first byte, and every packet once; otherwise,
+    from a random phase on, when it is complete.
 
     Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
     many substeps, however full the queue is. No mark can be seen before a flow's first byte has
     crossed the queues it found.
     """
-    packets, partial = _begun(flows.partial, seen.out, line.packet)
+    if acks:
+        packets, partial = _begun(flows.partial, seen.out, line.packet)
+    else:
+        total = flows.partial + seen.out
+        packets = jnp.floor(total / line.packet + 1e-3)
+        partial = total - packets * line.packet
     coin = xorshift(flows.coin)
     clear = jnp.exp(-packets * seen.log_survival)
     hit = (to_unit(coin) > clear) & (flows.gate <= 0)

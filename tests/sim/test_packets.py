@@ -113,7 +113,7 @@ def websearch(profile: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
         def one(state, _):
             return sim.interval(state, params, ecn)[0], None
 
-        state, _ = jax.lax.scan(one, sim.init(key, params), None, length=1000)
+        state, _ = jax.lax.scan(one, sim.init(key, params), None, length=1200)
         return state.fct_log
 
     runs = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (None, 0)))
