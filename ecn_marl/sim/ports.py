@@ -67,7 +67,6 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
     held = (stop[queues] & (flows.backlog > 0)).any(0)
     due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
     flows = replace(flows, due=due, left=left)
-    planned = segment_sum(due.reshape(-1), queues.reshape(-1), cfg.n_queues)
     line, flows, n_late = _line(cfg, state, flows, net, queues, held)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
@@ -89,7 +88,6 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         line=line,
         go=~stopped,
         accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
-        planned=planned,
         limit=_lossy_limits(cfg, state, net),
         weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
         transport=params.transport,

@@ -62,10 +62,10 @@ def mark_probability(
 
 
 def segment_sum(
-    values: Float[Array, " flows"], index: Int[Array, " flows"], size: int
-) -> Float[Array, " segments"]:
+    values: Float[Array, "flows *k"], index: Int[Array, " flows"], size: int
+) -> Float[Array, "segments *k"]:
     """Sum `values` into `size` segments; index `size` (and only that) is left out."""
-    sums = jnp.zeros((size + 1,), values.dtype)
+    sums = jnp.zeros((size + 1, *values.shape[1:]), values.dtype)
     return sums.at[index].add(values, mode="promise_in_bounds")[:size]
 
 
@@ -112,7 +112,6 @@ def serve_level(
     due: Float[Array, " flows"],
     hop: Int[Array, " flows"],
     pool: Float[Array, "kinds n"],
-    planned: Float[Array, " n"],
     capacity: Float[Array, " ports"],
     open_: Bool[Array, " n"],
     rate: Float[Array, " ports"],
@@ -138,7 +137,6 @@ def serve_level(
         due: bytes of every flow that are to leave in this substep, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
-        planned: sum of `due` in each queue, `[n]`.
         capacity: bytes each port may send in this substep.
         open_: which queues are not paused, `[n]`.
         rate: link rates of the ports, bytes/µs.
@@ -159,7 +157,9 @@ def serve_level(
     """
     n = open_.shape[0]
     backlog = backlog + entering
-    total = segment_sum(backlog, hop, n) + pool.sum(axis=0)
+    due = jnp.minimum(due, backlog)
+    total, planned = segment_sum(jnp.stack([backlog, due], -1), hop, n).T
+    total = total + pool.sum(axis=0)
     ready = jnp.where(open_, total, 0.0)
     if weights.shape[0] == 1:
         sent, pace = jnp.minimum(ready, capacity), rate
@@ -186,7 +186,7 @@ def serve_level(
     table = jnp.stack(columns, axis=-1)
     passing = jnp.array([[1.0, 1.0] + [0.0] * (len(columns) - 2)], table.dtype)
     mine = look_up(jnp.concatenate([table, passing]), hop)
-    first = jnp.minimum(due, backlog) * mine[:, 0]
+    first = due * mine[:, 0]
     # A sum in another order may round to a little more, or less, than all there is.
     out = jnp.minimum(first + (backlog - first) * mine[:, 1], backlog)
     out = jnp.where(mine[:, 1] < 1.0, out, backlog)

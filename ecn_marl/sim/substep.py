@@ -35,7 +35,6 @@ class Tick(NamedTuple):
         line: feedback delays.
         go: flows that are not paused at their NIC and have a way, `[F]`.
         accept: whether bytes may enter each level, `[L, F]`.
-        planned: bytes due to leave each queue per substep, `[Q]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
             without such.
         weights: round-robin weight of each class, `[C]`.
@@ -51,7 +50,6 @@ class Tick(NamedTuple):
     line: Line
     go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
-    planned: Float[Array, " queues"]
     limit: Float[Array, " queues"] | None
     weights: Float[Array, " classes"]
     transport: Any
@@ -211,7 +209,6 @@ def forward(
             flows.due[i],
             flows.hop[i],
             pool[:, here],
-            tick.planned[here],
             tick.port_capacity[ports],
             tick.open[here],
             tick.net.port_rate[ports],

@@ -171,7 +171,7 @@ def test_water_level_by_hand():
 
 # --- service --------------------------------------------------------------------------------------
 
-serve = jax.jit(serve_level, static_argnums=12)
+serve = jax.jit(serve_level, static_argnums=11)
 
 
 @given(
@@ -184,7 +184,10 @@ serve = jax.jit(serve_level, static_argnums=12)
     floats(0, 1, N_FLOWS),
 )
 def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arrived):
-    """What was there is still there or was sent, flow by flow; no port sends more than it may."""
+    """What was there is still there or was sent, flow by flow; no port sends more than it may.
+
+    A batch planned a while ago may be more than its flow still has.
+    """
     rate = np.array([1250.0, 3125.0, 12500.0], np.float32)
     ecn = Ecn(*(jnp.full(N_PORTS, x) for x in (5e3, 2e5, 0.5)))
     stop = jnp.asarray(np.array(paused))
@@ -194,15 +197,13 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
         for x in (backlog * (1 - arrived), backlog * arrived)
     )
     backlog = was + came
-    due = np.where(hop < N_PORTS, was * part, 0)
-    planned = np.array([due[hop == p].sum() for p in range(N_PORTS)])
+    due = np.where(hop < N_PORTS, was * 2 * part, 0)
     s = serve(
         f32(was),
         f32(came),
         f32(due),
         jnp.asarray(hop),
         f32(pool),
-        f32(planned),
         f32(capacity),
         ~stop,
         f32(rate),
@@ -247,7 +248,6 @@ def test_service_by_hand():
         f32([0, 0, 0, 0]),
         jnp.array([0, 0, 1, 2]),
         f32([[300, 0], [0, 0]]),
-        f32([0, 0]),
         f32([300, 300]),
         jnp.array([True, True]),
         f32([100, 100]),
