@@ -16,11 +16,12 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Finished:
-    """What a case yielded, and how long it took, s."""
+    """What a case yielded, and how long it took, s: by the clock, and of processors."""
 
     case: Case
     outcome: Outcome
     seconds: float
+    cpu_seconds: float
 
 
 def run_cases(
@@ -37,8 +38,8 @@ def run_cases(
     """
     done: dict[str, Finished] = {}
 
-    def take(case: Case, outcome: Outcome, seconds: float) -> None:
-        done[case.name] = Finished(case, outcome, seconds)
+    def take(case: Case, outcome: Outcome, seconds: float, cpu: float) -> None:
+        done[case.name] = Finished(case, outcome, seconds, cpu)
         if show:
             show(len(done), case.name)
 
@@ -64,14 +65,14 @@ def _on_cpu() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
-def _named(name: str) -> tuple[Outcome, float]:
+def _named(name: str) -> tuple[Outcome, float, float]:
     """Run the case of a name (cases themselves need not be picklable)."""
     from ecn_marl.validation.registry import cases
 
     return _timed(next(case for case in cases() if case.name == name))
 
 
-def _timed(case: Case) -> tuple[Outcome, float]:
-    start = time.perf_counter()
+def _timed(case: Case) -> tuple[Outcome, float, float]:
+    start, busy = time.perf_counter(), time.process_time()
     outcome = case.run()
-    return outcome, time.perf_counter() - start
+    return outcome, time.perf_counter() - start, time.process_time() - busy
