@@ -31,10 +31,10 @@ def cases() -> Iterator[Case]:
         for n in (2, 8, 16, 64):
             cost = (3 + 0.3 * n) * (1.0 if profile == "run" else 0.3)
             work = partial(_long, profile, n)
-            yield Case(f"incast/{profile}-n{n}", work, cost, quick=n in (8, 16))
-        yield Case(f"delay/{profile}-n16", partial(_delays, profile), 20 if profile == "run" else 5)
+            yield Case(f"incast/{profile}-n{n}", work, cost, n in (8, 16), f"incast-n{n}")
+        yield Case(f"delay/{profile}-n16", partial(_delays, profile), 20, program="delay")
     for n in (16, 64):
-        yield Case(f"buffer/run-8mib-n{n}", partial(_small_buffer, n), 5, n == 16)
+        yield Case(f"buffer/run-8mib-n{n}", partial(_small_buffer, n), 5, n == 16, f"incast-n{n}")
     if known("run_vwin"):
         for n in (2, 8, 16, 64):
             yield Case(f"incast/run_vwin-n{n}", partial(_window, n), 5)

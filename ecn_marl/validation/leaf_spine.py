@@ -52,7 +52,7 @@ def cases() -> Iterator[Case]:
         for profile, cost in (("run", 30.0), ("paper", 9.0)):
             work = partial(_slowdowns, name, profile)
             quick = (name, profile) == ("websearch-60", "paper")
-            yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick=quick)
+            yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick, name)
     for profile in ("dctcp", "hpcc", "timely"):
         if known(profile):
             yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other, profile), 15.0)

@@ -39,8 +39,11 @@ def cases() -> Iterator[Case]:
                 cost = (4 + 0.1 * n) * (1.0 if profile == "run" else 0.5)
                 work = partial(_short, profile, n, long)
                 quick = (n, long) == (8, 0)
-                yield Case(f"messages/{profile}-n{n}-{long}-long", work, cost, quick=quick)
-        yield Case(f"long-short/{profile}", partial(_long_short, profile), 8.0)
+                name = f"messages/{profile}-n{n}-{long}-long"
+                yield Case(name, work, cost, quick, f"messages-n{n}-{long}")
+        yield Case(
+            f"long-short/{profile}", partial(_long_short, profile), 8.0, program="long-short"
+        )
 
 
 def short_flows(n: int, long: int, size: int) -> Columns:
