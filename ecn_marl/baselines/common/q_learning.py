@@ -272,9 +272,11 @@ def explore(
 ) -> tuple[Bool[Array, "*b"], Array]:
     """Who acts at random, and uniformly random actions for everybody."""
     who_key, what_key = jax.random.split(key)
+    shape = q.shape[:-1] if head.scalar else (*q.shape[:-1], len(head.sizes))
+    top = np.asarray(head.sizes[0] if head.scalar else head.sizes, np.int32)
     return (
         jax.random.bernoulli(who_key, chance, q.shape[:-1]),
-        head.sample(what_key, jnp.zeros_like(q)),
+        jax.random.randint(what_key, shape, 0, top, jnp.int32),
     )
 
 
