@@ -8,8 +8,10 @@ global memory exchanges experience between them. An update is
     ->  into the local memories  ->  now and then: exchange with the global memory
     ->  `gradient_steps` times: draw from the local memories, large rewards first, double-Q (Eq. 3)
 
-and is one compiled function; the memories stay on the device. Use it with `reward="acc"` (the
-step-shaped D(L)), `features="acc"` (k = 3) and `actions="discrete"`, as ACC has them.
+and is one compiled function; the memories stay on the device. What ACC does not say: a port that is
+about to be idle cannot choose, so the target takes the value of the setting that it keeps, not that
+of the best one. Use it with `reward="acc"` (the step-shaped D(L)), `features="acc"` (k = 3) and
+`actions="discrete"`, as ACC has them.
 """
 
 from __future__ import annotations
@@ -320,12 +322,15 @@ class DDQN:
                 "inferences_saved": gate.idle.mean(),
             }
             gate = self._watch(gate, action, reward, info)
-            row = (obs, action, reward, terminated, truncated, info["final_obs"], seen)
-            return (env_state, after, gate), row
+            step = (obs, action, reward, terminated, truncated, info["final_obs"], gate.idle)
+            done = info["episode_done"]
+            first = replay.copies(self._first_gate(reward.shape[-1]), c.envs)
+            gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)
+            return (env_state, after, gate), (step, seen)
 
         carry = (state.env, state.obs, state.gate)
         (env_state, obs, gate), rows = jax.lax.scan(step, carry, jax.random.split(key, c.rollout))
-        *steps, seen = rows
+        steps, seen = rows
         metrics = {name: x.mean() for name, x in seen.items()} | {"epsilon": chance}
         metrics["flops_per_decision"] = self.flops * (1.0 - metrics["inferences_saved"])
         after = replace(state, env=env_state, obs=obs, gate=gate)
@@ -337,11 +342,7 @@ class DDQN:
         if not (c.idle_gating and "queue" in info and "kmin" in info):
             return gate
         seen = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
-        new = gating.watch(gate, action, reward, *seen)
-        if "episode_done" not in info:
-            return new
-        first = replay.copies(self._first_gate(reward.shape[-1]), c.envs)
-        return jax.tree.map(lambda a, b: ql.choose(info["episode_done"], a, b), first, new)
+        return gating.watch(gate, action, reward, *seen)
 
     def _exchange(self, state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
         """Exchange with the global memory if it is time."""

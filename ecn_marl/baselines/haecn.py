@@ -6,16 +6,19 @@ S_saved, the state in which the setting in force was chosen. If it triggers, the
 six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting stays. An update is
 
     roll out `rollout` intervals in `envs` environments, both modules exploring
-    ->  every interval into the decision module's memory, triggered ones into the policy's
+    ->  into the memories of both modules
     ->  `gradient_steps` times: DQN for the decision, DDQN for the policy (Algorithm 1, line 14)
 
 and is one compiled function. Where the paper is silent or at odds, and what is done here:
 
-* Text and Algorithm 1 store a transition only if it was triggered. That is how the policy generator
-  learns here; a decision module that never sees what follows when it stays quiet could not learn
-  when to, so its memory holds every interval.
-* The penalty is the decision module's: its reward is r - alpha * trigger (Eq. 2). All rows of the
-  policy generator were triggered, so the penalty would move all its values alike.
+* Text and Algorithm 1 store a transition only if it was triggered. A decision module that never
+  sees what follows when it stays quiet could not learn when to, so it remembers every interval.
+* The policy generator's target (line 14) takes it to choose anew in the next interval. A setting
+  that lasts for fifty would be valued for one. Here it learns from every interval as well, and
+  where the decision module is quiet, what follows is worth Q of the setting that stays.
+  `HAECNConfig(every_interval=False)` is the paper to the letter.
+* The penalty is the decision module's: its reward is r - alpha * trigger (Eq. 2); settings are not
+  worth less for having been asked for.
 * At the start of an episode there is no setting to keep: the first interval always triggers.
 * S_saved, S and the history k: see `ecn_marl.envs.features` (`features="haecn"`).
 """
@@ -63,6 +66,8 @@ class HAECNConfig:
         hidden: hidden layers of the policy generator; with its output these are six layers, their
             widths are not stated.
         decision_hidden: hidden layers of the decision module; "lightweight", not stated.
+        every_interval: the policy generator learns from every interval, and values a setting for as
+            long as it stays; else from triggered ones only, as the paper has it.
         shared: one pair of modules for all agents, or one each (the paper's agents are
             independent). Memories are one each in both cases.
         epsilon: chance of a random trigger and of a random setting at first; not stated.
@@ -82,6 +87,7 @@ class HAECNConfig:
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
     decision_hidden: tuple[int, ...] = (16,)
+    every_interval: bool = True
     shared: bool = True
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
@@ -150,7 +156,7 @@ class TrainState:
         decision: the decision module, what it learns with.
         policy: the policy generator, what it learns with.
         intervals: memories of the decision module, leaves `[A, capacity, ...]`.
-        triggered: memories of the policy generator, leaves `[A, capacity, ...]`.
+        settings: memories of the policy generator, leaves `[A, capacity, ...]`.
         saved: what is in force, leaves `[envs, A, ...]`.
         env: environment states, leading axis `envs`.
         obs: observations, `[envs, A, obs_dim]`.
@@ -161,7 +167,7 @@ class TrainState:
     decision: QState
     policy: QState
     intervals: Ring
-    triggered: Ring
+    settings: Ring
     saved: Saved
     env: Any
     obs: Leaf
@@ -219,12 +225,12 @@ class HAECN:
         obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
         phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
         intervals = replay.empty(self.decision_row, c.capacity)
-        triggered = replay.empty(self.policy_row, c.capacity)
+        settings = replay.empty(self.policy_row, c.capacity)
         return TrainState(
             decision=self.decision.init(decision_key, 2 * env.obs_dim, env.num_agents),
             policy=self.policy.init(policy_key, env.obs_dim, env.num_agents),
             intervals=replay.copies(intervals, env.num_agents),
-            triggered=replay.copies(triggered, env.num_agents),
+            settings=replay.copies(settings, env.num_agents),
             saved=replay.copies(self._nothing_saved(env.num_agents), c.envs),
             env=replace(state, env=replace(state.env, steps=phase)),
             obs=obs,
@@ -319,7 +325,8 @@ class HAECN:
         state = replace(state, key=key)
         state, (intervals, settings, trigger), seen = self._collect(state, roll_key, params)
         first, lost = jax.vmap(replay.append)(state.intervals, intervals)
-        second, gone = jax.vmap(replay.append)(state.triggered, settings, trigger)
+        keep = trigger | self.config.every_interval
+        second, gone = jax.vmap(replay.append)(state.settings, settings, keep)
         decision, judged = self._learn(self.decision, state.decision, decision_key, first)
         policy, valued = self._learn(self.policy, state.policy, policy_key, second)
         seen |= {f"decision_{name}": x for name, x in judged.items()} | valued
@@ -332,7 +339,7 @@ class HAECN:
             decision=decision,
             policy=policy,
             intervals=first,
-            triggered=second,
+            settings=second,
             updates=state.updates + 1,
         ), seen
 
@@ -361,9 +368,11 @@ class HAECN:
             next_seen = jnp.concatenate([last, saved.obs], -1)
             paid = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
+            quiet = TRIGGER.mode(self.decision.values(state.decision.params, next_seen)) == 0
+            free = jnp.zeros_like(quiet)
             rows = (
-                (seen, trigger.astype(jnp.int32), paid, *ends, next_seen),
-                (obs, saved.action, reward, *ends, last),
+                (seen, trigger.astype(jnp.int32), paid, *ends, next_seen, free),
+                (obs, saved.action, reward, *ends, last, quiet & c.every_interval),
                 trigger,
             )
             metrics = {

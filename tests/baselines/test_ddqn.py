@@ -71,7 +71,7 @@ def test_memories_hold_what_the_metrics_say(trained):
     assert last["foreign"] == pytest.approx(np.mean(origin != agents))
     assert 0.02 < last["foreign"] < 0.5
     assert set(np.asarray(shared.rows.origin)) == {0, 1, 2}
-    unit = 2 * 2 * 4 + 5 * 4  # two observations of two numbers, five scalars
+    unit = 2 * 2 * 4 + 6 * 4 + 1  # two observations of two numbers, six scalars, a flag
     assert last["local_replay_bytes"] == 3 * 1024 * unit
     assert last["global_replay_bytes"] == 2048 * unit
     fraction = round(0.05 * 1024) * 3 * unit
@@ -139,6 +139,10 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
     assert idle.any() and float(metrics["inferences_saved"]) == pytest.approx(idle.mean())
     kept = action[:, 1:] == action[:, :-1]
     assert np.all(kept[idle[:, 1:]]) and not np.all(kept)
+    # a row says whether the agent is idle next, before an episode ends also
+    after = slice(1, None)  # training's first episodes start in the middle, unseen by the agents
+    np.testing.assert_array_equal(by_time(rows.kept)[:, after], step[:, after] % 2 == 0)
+    np.testing.assert_array_equal(rows.last_action, rows.action)
     share = 1 - float(metrics["inferences_saved"])
     assert float(metrics["flops_per_decision"]) == pytest.approx(algorithm.flops * share)
 

@@ -11,7 +11,7 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.common.cost import count_costs, decision_us
-from ecn_marl.baselines.common.training import train
+from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.envs.registry import make
 
@@ -66,19 +66,19 @@ def test_triggers_seldom_where_little_changes_at_the_best_reward(stable):
     assert 0.0 < decision_us(algorithm, result.state.actor, found) < 1e4
 
 
-def test_policy_memory_holds_triggered_intervals_and_the_decision_memory_all(changing):
+def test_memories_hold_what_happened(changing, stable):
     algorithm, result = changing
     state = jax.device_get(result.state)
     rows, size = state.intervals.rows, state.intervals.size
     assert np.all(size == 1024)
     # the toy's reward follows from target and action: policy rows must agree with it
-    for agent in range(3):
-        held = slice(0, int(state.triggered.size[agent]))
-        target, action = (
-            x[agent, held] for x in (state.triggered.rows.obs[..., 0], state.triggered.rows.action)
-        )
-        earned = 1.0 - np.abs(action - (1 + 2 * target)) / 4
-        np.testing.assert_allclose(state.triggered.rows.reward[agent, held], earned, atol=1e-6)
+    settings = state.settings.rows
+    earned = 1.0 - np.abs(settings.action - (1 + 2 * settings.obs[..., 0])) / 4
+    np.testing.assert_allclose(settings.reward, earned, atol=1e-6)
+    # settings are asked for in every interval here, and hardly ever where targets last
+    assert np.mean(settings.kept) < 0.1
+    assert np.mean(stable[1].state.settings.rows.kept) > 0.9
+    assert not np.any(rows.kept)  # the decision module always has a choice
     # a decision row shows S and S_saved; triggered, S is what is saved next, else what was stays
     trigger = rows.action.astype(bool)
     now, saved = np.split(rows.obs, 2, -1)
@@ -91,13 +91,26 @@ def test_policy_memory_holds_triggered_intervals_and_the_decision_memory_all(cha
     np.testing.assert_allclose(raw * 4, np.round(raw * 4), atol=1e-5)
 
 
+def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
+    algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
+    state = initial_state(algorithm, PARAMS, 0)
+    state, metrics = jax.device_get(compiled_update(algorithm)(state, PARAMS))
+    held, trigger = state.settings, state.intervals.rows.action[:, :256] == 1
+    np.testing.assert_array_equal(held.size, trigger.sum(1))
+    assert float(metrics["activation_frequency"][0]) == pytest.approx(trigger.mean())
+    for agent in range(3):
+        seen = state.intervals.rows.obs[agent, :256][trigger[agent]][:, :2]
+        np.testing.assert_array_equal(held.rows.obs[agent, : held.size[agent]], seen)
+    assert not np.any(held.rows.kept)
+
+
 def test_metrics_are_those_of_the_rollout(changing):
     algorithm, result = changing
     for row in result.metrics[::20]:
         paid = algorithm.config.trigger_penalty * row["activation_frequency"]
         assert row["reward_after_penalty"] == pytest.approx(row["reward"] - paid, abs=1e-5)
     assert result.metrics[0]["activation_frequency"] == pytest.approx(0.55, abs=0.05)
-    unit = 2 * 4 * 4 + 2 * 2 * 4 + 2 * 5 * 4
+    unit = 2 * 4 * 4 + 2 * 2 * 4 + 2 * (6 * 4 + 1)
     assert result.metrics[-1]["local_replay_bytes"] == 3 * 1024 * unit
 
 

@@ -37,6 +37,10 @@ class Transition(NamedTuple):
     """What the value of `next_obs` is multiplied by; 0 if nothing follows."""
     next_obs: Any
     """What it saw then."""
+    last_action: Any
+    """What it did in the interval before `next_obs`."""
+    kept: Any
+    """Whether it had to go on with that, without a choice (an idle port)."""
     score: Any
     """Reward of the action's own interval; large ones are replayed more often."""
     origin: Any
@@ -53,7 +57,8 @@ def transition_shapes(obs_dim: int, action: tuple[int, ...]) -> Transition:
     obs = jax.ShapeDtypeStruct((obs_dim,), jnp.float32)
     real, index = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.float32, jnp.int32))
     acted = jax.ShapeDtypeStruct(action, jnp.int32)
-    return Transition(obs, acted, real, real, obs, real, index)
+    kept = jax.ShapeDtypeStruct((), jnp.bool_)
+    return Transition(obs, acted, real, real, obs, acted, kept, real, index)
 
 
 def discrete_head(codec: Any) -> Head:
@@ -87,8 +92,13 @@ def double_q_target(
     discount: Float[Array, "*b"],
     next_q: Float[Array, "*b outputs"],
     next_target_q: Float[Array, "*b outputs"],
+    kept: Bool[Array, "*b"],
+    last_action: Array,
 ) -> Float[Array, "*b"]:
     """The target r + gamma Q'(s', argmax_a Q(s', a)) (van Hasselt et al. 2016; ACC, Eq. 3).
+
+    An agent that has to keep its action in s' is worth Q'(s', that action): were it taken to choose
+    there, settings that last would be valued for a single interval.
 
     Args:
         head: components of an action.
@@ -97,8 +107,11 @@ def double_q_target(
         next_q: Q(s', .) of the network that learns; it chooses.
         next_target_q: Q'(s', .) of the target network; it says what the choice is worth. With
             `next_q` the same, this is the target of plain DQN.
+        kept: whether there is no choice in s'.
+        last_action: what is kept then.
     """
-    return reward + discount * action_values(head, next_target_q, head.mode(next_q))
+    action = choose(kept, last_action, head.mode(next_q))
+    return reward + discount * action_values(head, next_target_q, action)
 
 
 def n_step(
@@ -148,18 +161,23 @@ def transitions(
 
     Args:
         steps: leaves `[time, envs, A, ...]`: observation, action, reward, terminated, truncated,
-            and the observation that followed (at the end of an episode its final one).
+            the observation that followed (at the end of an episode its final one), and whether the
+            action has to be kept there.
         gamma: discount per step.
         n: steps of a return, see `n_step`.
 
     Returns:
         Rows, leaves `[A, time * envs, ...]`, the oldest first.
     """
-    obs, action, reward, terminated, truncated, next_obs = steps
+    obs, action, reward, terminated, truncated, next_obs, kept = steps
     total, discount, last = n_step(reward, terminated, truncated, gamma, n)
-    after = jnp.take_along_axis(next_obs, last[..., None], axis=0)
+
+    def at_end(x: Array) -> Array:
+        return jnp.take_along_axis(x, last.reshape(last.shape + (1,) * (x.ndim - 3)), axis=0)
+
+    after, held, bound = at_end(next_obs), at_end(action), at_end(kept)
     origin = jnp.broadcast_to(jnp.arange(reward.shape[-1], dtype=jnp.int32), reward.shape)
-    rows = Transition(obs, action, total, discount, after, reward, origin)
+    rows = Transition(obs, action, total, discount, after, held, bound, reward, origin)
 
     def by_agent(x: Array) -> Array:
         x = jnp.moveaxis(x, 2, 0)
@@ -241,8 +259,9 @@ class QLearner:
         """
         q = action_values(self.head, self.values(params, batch.obs), batch.action)
         judge = self.values(target, batch.next_obs)
-        choose = self.values(params, batch.next_obs) if self.double else judge
-        y = double_q_target(self.head, batch.reward, batch.discount, choose, judge)
+        pick = self.values(params, batch.next_obs) if self.double else judge
+        bound = (batch.kept, batch.last_action)
+        y = double_q_target(self.head, batch.reward, batch.discount, pick, judge, *bound)
         error = q - jax.lax.stop_gradient(y)
         each = jnp.mean(weight * error**2, axis=0)
         total = each.mean() if self.shared else each.sum()  # networks of their own do not share

@@ -21,17 +21,20 @@ def test_double_q_target(head):
     rows = 50
     reward, discount = rng.normal(size=rows), rng.choice([0.0, 0.9], rows)
     online, target = (rng.normal(size=(rows, head.outputs)) for _ in range(2))
+    kept, last = rng.random(rows) < 0.3, rng.integers(0, head.sizes, (rows, len(head.sizes)))
     want = []
-    for r, g, q, q_target in zip(reward, discount, online, target, strict=True):
+    for i in range(rows):
         start, worth = 0, 0.0
-        for size in head.sizes:
-            best = max(range(size), key=lambda i, q=q, start=start: q[start + i])
-            worth += q_target[start + best]
+        for part, size in enumerate(head.sizes):
+            best = max(range(size), key=lambda k, i=i, start=start: online[i, start + k])
+            worth += target[i, start + (last[i, part] if kept[i] else best)]
             start += size
-        want.append(r + g * worth)
-    found = ql.double_q_target(head, *map(jnp.float32, (reward, discount, online, target)))
+        want.append(reward[i] + discount[i] * worth)
+    bound = (jnp.asarray(kept), jnp.asarray(last[:, 0] if head.scalar else last))
+    real = list(map(jnp.float32, (reward, discount, online, target)))
+    found = ql.double_q_target(head, *real, *bound)
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-    plain = ql.double_q_target(head, *map(jnp.float32, (reward, discount, target, target)))
+    plain = ql.double_q_target(head, *real[:2], real[3], real[3], *bound)
     assert np.all(np.asarray(plain) >= np.asarray(found) - 1e-6)  # DQN never values less
     assert not np.allclose(plain, found)
 
@@ -80,11 +83,19 @@ def test_transitions_belong_to_their_agent_and_cross_no_episode():
     t, e, a = np.meshgrid(np.arange(time), np.arange(envs), np.arange(agents), indexing="ij")
     number = (100 * t + 10 * e + a).astype(np.float32)
     over = np.broadcast_to((t == 1), number.shape)
-    steps = (number[..., None], a, number, np.zeros_like(over), over, number[..., None] + 0.5)
+    steps = (
+        number[..., None],
+        number.astype(np.int32),
+        number,
+        np.zeros_like(over),
+        over,
+        number[..., None] + 0.5,
+    )
+    steps = (*steps, t == 3)
     rows = jax.jit(lambda *x: ql.transitions(x, 0.5, 2))(*steps)
     assert rows.obs.shape == (agents, time * envs, 1) and rows.reward.shape == (agents, 10)
     np.testing.assert_array_equal(rows.origin, np.repeat(np.arange(agents)[:, None], 10, 1))
-    np.testing.assert_array_equal(rows.action, rows.origin)
+    np.testing.assert_array_equal(rows.action, rows.obs[..., 0])
     np.testing.assert_array_equal(rows.score, rows.obs[..., 0])
     # agent 2, environment 1: rows in the order of time; the truncated step 1 stands alone
     mine = np.asarray(rows.reward)[2].reshape(time, envs)[:, 1]
@@ -92,6 +103,9 @@ def test_transitions_belong_to_their_agent_and_cross_no_episode():
     np.testing.assert_allclose(mine, first + 0.5 * np.array([112, 0, 312, 412, 0]))
     follows = np.asarray(rows.next_obs)[2, :, 0].reshape(time, envs)[:, 1]
     np.testing.assert_allclose(follows, [112.5, 112.5, 312.5, 412.5, 412.5])
+    # what was done last before that, and whether it had to be kept
+    np.testing.assert_array_equal(rows.last_action, np.asarray(rows.next_obs)[..., 0] - 0.5)
+    np.testing.assert_array_equal(rows.kept, np.asarray(rows.last_action) // 100 == 3)
     ends = np.asarray(rows.discount)[2].reshape(time, envs)[:, 1]
     np.testing.assert_allclose(ends, [0.25, 0.5, 0.25, 0.25, 0.5])
 
@@ -125,6 +139,8 @@ def batch(rows=6, agents=2):
         reward=reward,
         discount=jnp.asarray(np.full(shape, 0.9), jnp.float32),
         next_obs=after,
+        last_action=jnp.asarray(np.full(shape, 2), jnp.int32),
+        kept=jnp.asarray(np.arange(rows)[:, None] < [1] * agents),
         score=reward,
         origin=jnp.asarray(np.zeros(shape), jnp.int32),
     ), jnp.asarray(rng.uniform(size=shape), jnp.float32)
@@ -143,7 +159,8 @@ def test_loss_and_gradient_by_hand(double):
 
     _, choose = forward(params if double else other, rows.next_obs)
     _, judge = forward(other, rows.next_obs)
-    best = np.take_along_axis(judge, choose.argmax(-1)[..., None], -1)[..., 0]
+    action = np.where(np.asarray(rows.kept), 2, choose.argmax(-1))
+    best = np.take_along_axis(judge, action[..., None], -1)[..., 0]
     _, q = forward(params, rows.obs)
     q = np.take_along_axis(q, np.asarray(rows.action)[..., None], -1)[..., 0]
     error = q - (np.asarray(rows.reward) + 0.9 * best)
