@@ -25,13 +25,20 @@ from ecn_marl.baselines.common.checkpoint import (
     read_config,
     write_json,
 )
-from ecn_marl.baselines.common.evaluation import Controller
+from ecn_marl.baselines.common.evaluation import Controller, StatefulController
 from ecn_marl.baselines.common.training import METRICS, TrainResult, train
+from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
+from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 
-ALGORITHMS: dict[str, tuple[type[IPPO], type[IPPOConfig]]] = {"ippo": (IPPO, IPPOConfig)}
+ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
+    "ippo": (IPPO, IPPOConfig),
+    "ddqn": (DDQN, DDQNConfig),
+    "c-acc": (CentralACC, DDQNConfig),
+    "haecn": (HAECN, HAECNConfig),
+}
 """Trainers by name: the algorithm and its settings."""
 
 
@@ -39,7 +46,7 @@ RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.p
 """Files of a run beside its checkpoints; `--overwrite` removes these and nothing else."""
 
 
-def algorithm_config(algorithm: str, **settings: Any) -> IPPOConfig:
+def algorithm_config(algorithm: str, **settings: Any) -> Any:
     """Settings of an algorithm by name, defaults where nothing is given.
 
     Raises:
@@ -140,7 +147,9 @@ def train_run(
     )
 
 
-def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller:
+def run_controller(
+    run: str | Path, env: EcnEnv, learner: int = 0
+) -> Controller | StatefulController:
     """The greedy policy of a run's latest checkpoint.
 
     Args:
@@ -175,4 +184,6 @@ def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller
     actor = state.actor
     if config["seeds"] > 1:
         actor = jax.tree.map(lambda x: x[learner], actor)
+    if hasattr(trainer, "controller"):
+        return trainer.controller(actor, env)
     return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
