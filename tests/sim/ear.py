@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from netcases import OFF, ROWS, flow_list, start, with_net
+from netcases import OFF, QUICK, ROWS, flow_list, start, with_net
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
 from ecn_marl.sim import feedback as fb
@@ -133,7 +133,8 @@ def recorder(sim, length):
 
 @cache
 def recording(sim, length):
-    return jax.jit(recorder(sim, length))
+    """Compiled; as usual for `STAR`, whose bits are held against a batch's."""
+    return jax.jit(recorder(sim, length), compiler_options=None if sim is STAR else QUICK)
 
 
 def prepare(sim, rows, net, **transport):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,6 +69,7 @@ def test_pauses_are_in_the_round_trip_time():
     flows = replace(flows, stage=jnp.ones(n, jnp.int32), rtt=zero + 5.25)
     seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero)
     needs = frozenset((fb.PROBE,))
+    hear = jax.jit(fb.listen, static_argnums=(4, 5))
 
     def returns(held_steps):
         echo = fb.restart(
@@ -79,7 +81,7 @@ def test_pauses_are_in_the_round_trip_time():
             none = jnp.zeros(n, jnp.int32)
             rate = zero[None] + LINE
             line = fb.Line(none, none, zero, held, none[None], rate, jnp.float32(PACKET))
-            echo, _, heard = fb.listen(echo, seen, line, jnp.int32(step), needs, 1.0)
+            echo, _, heard = hear(echo, seen, line, jnp.int32(step), needs, 1.0)
             if heard.returned[0]:
                 heard_of.append((step, float(heard.rtt[0])))
         return heard_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from ear import (
     recording,
     round_trip,
 )
-from netcases import start
+from netcases import QUICK, start
 
 from ecn_marl.sim import scaled_ecn
 
@@ -53,7 +54,7 @@ def test_a_gigabyte_is_counted_to_the_packet():
     params = prepare(STAR_FAST, rows, {})
     state = start(STAR_FAST)(jax.random.key(0), params)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK)
     def run(state):
         def one(carry, _):
             state, sums = carry
