@@ -28,8 +28,15 @@ SPREAD = {"median", "min", "max", "iqr"}
 RATES = ("env_steps_per_s", "agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
 QUICK = Plan(steps=2)
 
-
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_passes():
+    """Nearly all the time goes into compiling, and how fast the programs are is not looked at."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
