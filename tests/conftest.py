@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
@@ -17,3 +18,13 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "suite")
+
+
+@pytest.fixture(scope="session")
+def tiny_scenario() -> None:
+    """Registers the scenario `commands.TINY`."""
+    from commands import TINY, tiny
+
+    import ecn_marl
+
+    ecn_marl.register(TINY, tiny)

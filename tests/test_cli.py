@@ -11,12 +11,7 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-import ecn_marl
-from ecn_marl.cli import app
-from ecn_marl.envs.registry import Scenario
-from ecn_marl.sim import Incast, star
+from commands import TINY, failure, run
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -25,42 +20,10 @@ a,1,2,0,200000,1000
 a,2,3,0,50000,500
 a,3,4,0,90000000,2000
 """
-TINY = "cli-tiny-v0"
 SMALL = ["--set", "envs=2", "--set", "rollout=4", "--set", "minibatches=2", "--set", "hidden=4"]
 NETWORK = ["--topology", "star:5", "--dt-us", "5", "--duration-ms", "1"]
 
-
-def run(*args: object):
-    return CliRunner().invoke(app, [str(a) for a in args])
-
-
-def failure(*args: object) -> str:
-    """The error of a command that must fail: one line on stderr, nothing on stdout, code 2."""
-    result = run(*args)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("ecn-marl: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
-def tiny() -> Scenario:
-    """Three hosts, two of which keep sending to the first; six intervals of 40 µs."""
-    return Scenario(
-        topology=star(3),
-        traffic=(Incast(n_max=2, flow_kb=50.0, width=2),),
-        slots=4,
-        max_steps=6,
-        interval_us=40.0,
-        pfc=False,
-        bins=40,
-    )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scenario():
-    if TINY not in ecn_marl.scenarios():
-        ecn_marl.register(TINY, tiny)
+pytestmark = pytest.mark.usefixtures("tiny_scenario")
 
 
 @pytest.fixture
@@ -199,7 +162,7 @@ def test_traceback_on_request(flows):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, scenario):
+def trained(tmp_path_factory, tiny_scenario):
     """A short run with evaluation: its folder and what was printed."""
     folder = tmp_path_factory.mktemp("runs") / "first"
     command = ["train", "ippo", "--scenario", TINY, "--steps", 20, "--seed", 3, *SMALL]

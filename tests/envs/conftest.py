@@ -1,4 +1,4 @@
-"""Shared by the tests of the observation, reward and action layers."""
+"""Shared by the tests of the environments and their layers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+import ecn_marl
+from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.sim.simulator import PortStats
 
 
@@ -26,3 +28,9 @@ def port_stats() -> Callable[..., PortStats]:
         return PortStats(**leaves)
 
     return build
+
+
+@pytest.fixture
+def small() -> EcnParallelEnv:
+    """Seventeen ports, six steps."""
+    return ecn_marl.parallel_env("incast-v0", features="pet", reward="pet", max_cycles=6)

@@ -75,9 +75,23 @@ def flow_list(rows):
     return {"src": src, "dst": dst, "size_B": size, "start_ns": np.asarray(begin, float) * 1e3}
 
 
-@cache
-def program(sim):
+QUICK = {"xla_backend_optimization_level": 0}
+"""Compiler options: half the compile time, twice the run time."""
+
+
+def program(sim, quick=False):
     """The simulator's compiled loop over `CHUNKS` intervals."""
+    return compiled(sim, quick)[1]
+
+
+def start(sim, quick=False):
+    """The simulator's compiled `init`."""
+    return compiled(sim, quick)[0]
+
+
+@cache
+def compiled(sim, quick):
+    """Both, made once."""
 
     def run(state, params, ecn):
         def one(state, _):
@@ -85,13 +99,8 @@ def program(sim):
 
         return jax.lax.scan(one, state, None, length=CHUNKS)
 
-    return jax.jit(run)
-
-
-@cache
-def start(sim):
-    """The simulator's compiled `init`."""
-    return jax.jit(sim.init)
+    options = QUICK if quick else None
+    return tuple(jax.jit(f, compiler_options=options) for f in (sim.init, run))
 
 
 @dataclass
@@ -103,12 +112,13 @@ class Run:
     params: SimParams
     ecn: Ecn
     stats: Any = None
+    quick: bool = False
 
     def on(self, intervals):
         """Go on for some intervals (`CHUNKS` at a time)."""
         state, parts = self.state, []
         for _ in range(math.ceil(intervals / CHUNKS)):
-            state, stats = program(self.sim)(state, self.params, self.ecn)
+            state, stats = program(self.sim, self.quick)(state, self.params, self.ecn)
             parts.append(stats)
         stats = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         return replace(self, state=state, stats=stats)
@@ -133,16 +143,21 @@ class Run:
         return int(slot)
 
 
-def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
-    """Run a flow list under `ecn` (KB, KB, 1; or `Ecn`); `net` replaces fields of `NetParams`."""
-    params = sim.default_params(traffic=(schedule(flow_list(rows), sim.dt_us),))
+def with_net(params, **net):
+    """Parameters with fields of `NetParams` replaced; one number is for all links or ports."""
     real = params.net.port_rate.dtype
     net = {
         k: np.broadcast_to(np.asarray(v, real), getattr(params.net, k).shape)
         for k, v in net.items()
     }
-    params = replace(params, net=replace(params.net, **net))
+    return replace(params, net=replace(params.net, **net))
+
+
+def simulate(sim, rows, intervals, ecn=OFF, seed=0, transport=None, **net):
+    """Run a flow list under `ecn` (KB, KB, 1; or `Ecn`); `net` replaces fields of `NetParams`."""
+    params = with_net(sim.default_params(traffic=(schedule(flow_list(rows), sim.dt_us),)), **net)
     if transport is not None:
+        real = params.net.port_rate.dtype
         params = replace(params, transport=jax.tree.map(real.type, transport))
     ecn = ecn if isinstance(ecn, Ecn) else scaled_ecn(params.net, *ecn)
     return Run(sim, start(sim)(jax.random.key(seed), params), params, ecn).on(intervals)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from netcases import CHUNKS, STAR, alone_us, balance, flow_list, simulate, wire
+from netcases import (
+    CHUNKS,
+    STAR,
+    Run,
+    alone_us,
+    balance,
+    flow_list,
+    simulate,
+    start,
+    wire,
+    with_net,
+)
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -26,7 +35,6 @@ from ecn_marl.sim import (
 )
 from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.feedback import FINE
-from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.queues import round_robin, tail_drop
 from ecn_marl.sim.transports import Dctcp, Mixed, Reno
 
@@ -191,48 +199,13 @@ THREE = of_classes(
 """Three classes of the same senders; the last one drops."""
 
 
-@cache
-def programs(sim):
-    """Compiled `init` and loop; half the compile time, twice the run time of the usual ones."""
-
-    def run(state, params, ecn):
-        def one(state, _):
-            return sim.interval(state, params, ecn)
-
-        return jax.lax.scan(one, state, None, length=CHUNKS)
-
-    fast = {"xla_backend_optimization_level": 0}
-    return jax.jit(sim.init, compiler_options=fast), jax.jit(run, compiler_options=fast)
-
-
 @dataclass
-class Run:
-    """A run so far: state, parameters, thresholds, statistics of the last intervals `[T, ...]`."""
+class ClassRun(Run):
+    """A run whose flow list holds `ROWS` flows of each class in turn."""
 
-    sim: Simulator
-    state: Any
-    params: Any
-    ecn: Ecn
-    stats: Any = None
-
-    def on(self, intervals):
-        state, parts = self.state, []
-        for _ in range(math.ceil(intervals / CHUNKS)):
-            state, stats = programs(self.sim)[1](state, self.params, self.ecn)
-            parts.append(stats)
-        stats = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        return replace(self, state=state, stats=stats)
-
-    def fct(self, kind):
-        return np.asarray(self.state.fct_log, float)[kind * ROWS : (kind + 1) * ROWS]
-
-    def queued(self, kind):
-        """Bytes of a class that are queued, dropped ones not."""
-        return np.asarray(self.stats.class_queue_mean)[:, :, kind]
-
-    @property
-    def dropped(self):
-        return float(counter_bytes(self.state.totals.dropped))
+    def times(self, kind):
+        """Completion times of a class's flows, µs."""
+        return self.fct[kind * ROWS : (kind + 1) * ROWS]
 
 
 def thresholds(sim, *settings):
@@ -246,11 +219,10 @@ def class_run(sim, lists, intervals, ecn=None, **net):
     lists = [flow_list(rows) for rows in lists]
     short = [{k: v[:ROWS] for k, v in columns.items()} for columns in lists]
     params = sim.default_params(traffic=tuple(schedule(x, 1.0) for x in short))
-    net = {k: np.full_like(getattr(params.net, k), v) for k, v in net.items()}
-    params = replace(params, net=replace(params.net, **net))
+    params = with_net(params, **net)
     ecn = thresholds(sim, *[NEVER] * sim.n_classes) if ecn is None else ecn
-    state = programs(sim)[0](jax.random.key(0), params)
-    return Run(sim, state, params, ecn).on(intervals)
+    state = start(sim, quick=True)(jax.random.key(0), params)
+    return ClassRun(sim, state, params, ecn, quick=True).on(intervals)
 
 
 LONG = 30_000_000
@@ -282,7 +254,7 @@ def test_a_class_alone_has_the_port_to_itself(kind):
     lists[kind] = [(1, 0, 400_000, 0.0), (2, 0, 30_000, 10.0), (3, 4, 777, 20.0)]
     run = class_run(THREE, lists, 10)
     plain = simulate(STAR, lists[kind], 10)
-    np.testing.assert_allclose(run.fct(kind)[:3], plain.fct[:3], rtol=1e-5)
+    np.testing.assert_allclose(run.times(kind)[:3], plain.fct[:3], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("a", "b"), [(400, 400), (500, 400), (500, 200), (150, 900)])
@@ -295,7 +267,7 @@ def test_completion_times_of_two_classes(a, b):
     want = np.full(2, size.sum())
     want[first] = size[first] / part[first]
     tail = alone_us(1000, [25]) - wire(1000) / LINE
-    got = [run.fct(0)[0], run.fct(1)[0]]
+    got = [run.times(0)[0], run.times(1)[0]]
     np.testing.assert_allclose(got, want + tail, atol=1.5)
 
 
@@ -306,8 +278,8 @@ def test_the_wait_follows_a_class_that_comes_later():
     tail = alone_us(1000, [25]) - wire(1000) / LINE
     heavy = wire(100_000) / LINE * 101 / 100
     light = (2 * wire(200_000) + wire(100_000)) / LINE
-    assert run.fct(2)[0] == pytest.approx(heavy + tail, abs=1.5)
-    np.testing.assert_allclose(run.fct(0)[:2], light + tail, atol=1.5)
+    assert run.times(2)[0] == pytest.approx(heavy + tail, abs=1.5)
+    np.testing.assert_allclose(run.times(0)[:2], light + tail, atol=1.5)
 
 
 def test_thresholds_of_each_class():
@@ -370,18 +342,18 @@ def test_rdma_beside_tcp_in_a_small_buffer(sim, ecn):
     ecn = ecn and thresholds(sim, ecn, ecn)
     run = class_run(sim, CROWD, 60, ecn, buffer=0.75 * MIB)
     assert int(run.state.totals.finished.sum()) == 8
-    assert np.isfinite(run.fct(0)[:3]).all()
-    assert np.isfinite(run.fct(1)[:5]).all()
+    assert np.isfinite(run.times(0)[:3]).all()
+    assert np.isfinite(run.times(1)[:5]).all()
     rdma, tcp = lost_by_class(run)
     assert rdma == 0
     if ecn is None:
         assert int(run.state.totals.pauses) > 0
-        assert run.dropped > 10_000
+        assert run.dropped() > 10_000
     # Senders hear of whole bytes, substep by substep.
-    assert tcp == pytest.approx(run.dropped, rel=0.01, abs=200)
+    assert tcp == pytest.approx(run.dropped(), rel=0.01, abs=200)
     parts = balance(run.state)
     assert parts["delivered"] == pytest.approx(8 * wire(500_000), rel=1e-6)
-    assert parts["offered"] == pytest.approx(8 * wire(500_000) + run.dropped, rel=1e-6)
+    assert parts["offered"] == pytest.approx(8 * wire(500_000) + run.dropped(), rel=1e-6)
     assert (parts["queued"], parts["waiting"]) == (0, 0)
 
 
@@ -402,7 +374,7 @@ def test_the_lossy_limit_follows_the_free_buffer():
     for run in (alone, beside):
         mean = np.asarray(run.stats.class_queue_mean)[10:20, 0]
         np.testing.assert_allclose(mean[:, 2], 0.25 * (shared - mean.sum(1)), atol=near)
-        assert run.dropped > 1e6
+        assert run.dropped() > 1e6
     lossy = [np.asarray(r.stats.class_queue_mean)[10:20, 0, 2].mean() for r in (alone, beside)]
     assert lossy[0] == pytest.approx(0.2 * shared, abs=near)
     assert lossy[1] < 0.8 * lossy[0]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import CHUNKS, OFF, ROWS, flow_list, imbalance
+from netcases import CHUNKS, OFF, ROWS, flow_list, imbalance, program, with_net
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -53,34 +53,13 @@ def simulator(name):
     return Simulator(star(HOSTS), lists, made, slots=12, scheduled=ROWS, memory_us=128.0)
 
 
-@cache
-def programs(sim):
-    """Compiled `init` and loop; half the compile time, twice the run time of the usual ones."""
-
-    def run(state, params, ecn):
-        def one(state, _):
-            return sim.interval(state, params, ecn)
-
-        return jax.lax.scan(one, state, None, length=CHUNKS)
-
-    fast = {"xla_backend_optimization_level": 0}
-    return sim.init, jax.jit(run, compiler_options=fast)
-
-
 def prepared(name, rows, ecn=OFF, rate=LINE, seed=0):
     """Initial state, parameters and thresholds of a flow list."""
     sim = simulator(name)
     params = sim.default_params(traffic=(schedule(flow_list(rows), 1.0),))
-    real = np.float32
-    net = params.net
-    net = replace(
-        net,
-        port_rate=np.full_like(net.port_rate, rate),
-        nic_rate=np.full_like(net.nic_rate, rate),
-    )
-    constants = jax.tree.map(real, parse_transport(name).default_params())
-    params = replace(params, net=net, transport=constants)
-    state = programs(sim)[0](jax.random.key(seed), params)
+    constants = jax.tree.map(np.float32, parse_transport(name).default_params())
+    params = replace(with_net(params, port_rate=rate, nic_rate=rate), transport=constants)
+    state = sim.init(jax.random.key(seed), params)
     return state, params, scaled_ecn(params.net, *ecn, base_gbps=rate / 125)
 
 
@@ -88,7 +67,7 @@ def go(name, state, params, ecn, intervals=CHUNKS):
     """Run on; the last statistics too."""
     stats = None
     for _ in range(math.ceil(intervals / CHUNKS)):
-        state, stats = programs(simulator(name))[1](state, params, ecn)
+        state, stats = program(simulator(name), quick=True)(state, params, ecn)
     return state, stats
 
 
@@ -150,8 +129,7 @@ def test_numbers_stay_sane(name, flows, setting, buffer):
     rows.sort(key=lambda row: row[3])
     kmin, width, pmax = setting
     state, params, ecn = prepared(name, rows, (kmin, kmin + width, pmax))
-    buffers = np.full_like(params.net.buffer, buffer)
-    params = replace(params, net=replace(params.net, buffer=buffers))
+    params = with_net(params, buffer=buffer)
     state, stats = go(name, state, params, ecn, 20)
     check_numbers(state, stats)
     error, offered = imbalance(state)
@@ -286,9 +264,9 @@ def random_run(seed, fail):
     params = RANDOM.default_params()
     rates = rng.choice([1250.0, 3125.0, 12500.0], params.net.port_rate.shape).astype(np.float32)
     buffer = np.float32(rng.uniform(0.2, 3.0) * 1e6)
-    net = replace(params.net, port_rate=rates, buffer=np.full_like(params.net.buffer, buffer))
+    params = with_net(params, port_rate=rates, buffer=buffer)
     traffic = tuple(replace(p, load=np.float32(rng.uniform(0.1, 1.2))) for p in params.traffic)
-    params = replace(params, net=net, traffic=traffic)
+    params = replace(params, traffic=traffic)
     if fail:
         at, share = rng.uniform(100, 1200), rng.uniform(0.1, 1.0)
         until = rng.choice([None, at + rng.uniform(1, 500)])
@@ -297,10 +275,10 @@ def random_run(seed, fail):
         )
     kmin = rng.uniform(1e3, 1e5, (RANDOM.topology.n_ports, 2)).astype(np.float32)
     ecn = Ecn(kmin, kmin * 2, np.full_like(kmin, 0.5))
-    state = programs(RANDOM)[0](jax.random.key(seed), params)
+    state = RANDOM.init(jax.random.key(seed), params)
     sums = []
     for _ in range(2):
-        state, stats = programs(RANDOM)[1](state, params, ecn)
+        state, stats = program(RANDOM, quick=True)(state, params, ecn)
         sums.append(np.asarray(stats.queue_mean).sum(dtype=float) * RANDOM.interval_steps)
     return state, params, ecn, stats, sum(sums)
 
@@ -347,8 +325,7 @@ def test_delivered_bytes_are_not_dropped_again():
     state = replace(state, flows=flows)
     less, _ = imbalance(state)
     assert less >= 0, "what these flows had yet to send is out of the books"
-    net = replace(params.net, buffer=np.full_like(params.net.buffer, 1e5))
-    after, _ = programs(RANDOM)[1](state, replace(params, net=net), ecn)
+    after, _ = program(RANDOM, quick=True)(state, with_net(params, buffer=1e5), ecn)
     assert float(counter_bytes(after.totals.dropped)) > float(counter_bytes(state.totals.dropped))
     error, offered = imbalance(after)
     assert abs(error - less) <= 1e-6 * offered

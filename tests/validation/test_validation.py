@@ -7,9 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import run
 
-from ecn_marl.cli import app
 from ecn_marl.validation import incast, leaf_spine, messages, recorded, registry, runs
 from ecn_marl.validation.lines import (
     Case,
@@ -175,7 +174,7 @@ def test_cases_have_names_of_their_own():
 
 
 def validate(*args: object):
-    return CliRunner().invoke(app, ["validate", *map(str, args)])
+    return run("validate", *args)
 
 
 def outcome(ours: float) -> Outcome:

@@ -1,0 +1,93 @@
+"""What the PettingZoo faces refuse, and that nothing has changed then."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from playing import Options, play, sampled, script
+
+import ecn_marl
+from ecn_marl.envs.parallel import EcnParallelEnv
+
+
+def test_steps_outside_an_episode(small: EcnParallelEnv):
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        small.step({})
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        small.state()
+    small.reset(seed=0)
+    actions = script(small, 7)
+    play(small, actions[:6])
+    with pytest.raises(ResetNeeded, match="no episode is running"):
+        small.step(actions[6])
+    assert small.state().shape == small.state_space.shape
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("port_4"), r"none for port_4.*one action for every agent"),
+        (lambda a: a.update(port_99=a["port_0"]), r"one for 'port_99'"),
+        (lambda a: a.update(port_4=np.zeros(2, int)), r"shape of port_4 = \(2,\).*expected \(3,\)"),
+        (lambda a: a.update(port_4=[[1], [1, 2]]), r"shape of port_4 = 'ragged'"),
+        (lambda a: a.update(port_4=None), r"shape of port_4 = \(\)"),
+        (lambda a: a.update(port_4=np.zeros(3)), r"action dtype = 'float64'.*integer"),
+        (lambda a: a.update(port_4=np.asarray([0, 9, 0])), r"port_4, gap = 9 .*\[0, 8\]"),
+        (lambda a: a.update(port_4=np.asarray([-1, 0, 0])), r"port_4, kmin = -1 .*\[0, 8\]"),
+    ],
+)
+def test_wrong_actions_change_nothing(
+    small: EcnParallelEnv, change: Callable[[dict[str, Any]], Any], message: str
+):
+    actions = script(small, 3)
+    small.reset(seed=0)
+    expected = play(small, actions)
+    small.reset(seed=0)
+    first = play(small, actions[:1])
+    wrong = copy.deepcopy(actions[1])
+    change(wrong)
+    with pytest.raises(ValueError, match=message):
+        small.step(wrong)
+    rest = play(small, actions[1:])
+    assert first + rest == expected
+
+
+def test_wrong_reals():
+    env = ecn_marl.parallel_env(actions="box")
+    env.reset(seed=0)
+    for bad, message in ((np.nan, "nan"), (1.5, "1.5")):
+        actions = sampled(env)
+        actions["port_2"] = np.asarray([0.0, bad, 0.0], np.float32)
+        with pytest.raises(ValueError, match=rf"port_2, ratio = {message} .*\[-1.0, 1.0\]"):
+            env.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scenario": "websaerch-v0"}, "did you mean 'websearch-v0'"),
+        ({"render_mode": "video"}, "render_mode = 'video' .* human, rgb_array, ansi or None"),
+        ({"max_cycles": 0}, r"max_cycles = 0 .* \[1, "),
+        ({"max_cycles": 2**31}, "max_cycles = 2147483648"),
+        ({"laod": 0.5}, "did you mean 'load'"),
+    ],
+)
+def test_wrong_options(options: Options, message: str):
+    with pytest.raises(ValueError, match=message):
+        ecn_marl.parallel_env(**options)
+
+
+def test_wrong_attributes(small: EcnParallelEnv):
+    with pytest.raises(ValueError, match=r"seed = -1 .* >= 0"):
+        small.reset(seed=-1)
+    small.max_cycles = 5
+    with pytest.raises(ValueError, match="max_cycles = 0"):
+        small.max_cycles = 0
+    with pytest.raises(ValueError, match=r"max_cycles = '5'"):
+        small.max_cycles = "5"
+    assert small.max_cycles == 5

@@ -1,0 +1,197 @@
+"""Rules of tuners beside per-packet and float64 twins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from portcases import IDLE, INTERVAL, LINE, ONE, SPINE, SWITCH, statistics
+
+from ecn_marl.sim import Simulator
+from ecn_marl.sim.queues import mark_probability
+from ecn_marl.sim.topology import MIB
+from ecn_marl.sim.tuners import (
+    BufferCoupled,
+    EcnSharp,
+    PiMarker,
+    QueueDriven,
+    UtilisationDriven,
+    parse_tuner,
+)
+
+
+def marks_per_packet(sojourns):
+    """ECN# persistent marking of a packet every 0.335 µs, marks so far at the end of each interval.
+
+    `sojourns`: the constant sojourn time in each interval, µs.
+    """
+    target, persist, gap = 10.0, 100.0, 1048 / LINE
+    above = following = None
+    count, marks, told = 0, 0, []
+    for i, sojourn in enumerate(sojourns):
+        for now in np.arange(i * INTERVAL, (i + 1) * INTERVAL, gap):
+            if sojourn <= target:
+                above = following = None
+                continue
+            above = now if above is None else above
+            if now - above < persist:
+                continue
+            if following is None:
+                count, following = 1, now + persist
+                marks += 1
+            elif now >= following:
+                count += 1
+                following += persist / math.sqrt(count)
+                marks += 1
+        told.append(marks)
+    return np.array(told)
+
+
+def test_ecn_sharp_marks_as_many_packets_as_the_per_packet_rule():
+    """A queue that stands for 5 ms, is gone for an interval, and stands again."""
+    sojourns = [15.0] * 50 + [1.0] + [15.0] * 50
+    tuner = EcnSharp()
+    state, ecn = tuner.update(tuner.init(ONE), IDLE, ONE, INTERVAL)
+    expected, marks = [], 0.0
+    for sojourn in sojourns:
+        queue = sojourn * LINE
+        probability = mark_probability(jnp.full((1,), queue), ecn)[0]
+        marks += float(probability) * LINE * INTERVAL / 1048
+        expected.append(marks)
+        state, ecn = tuner.update(state, statistics(queue_mean=queue), ONE, INTERVAL)
+    told = marks_per_packet(sojourns)
+    assert told[0] == 0 and told[-1] > 1000
+    np.testing.assert_allclose(expected, told, rtol=0.05, atol=2)
+
+
+def test_ecn_sharp_does_not_take_a_swinging_queue_for_a_standing_one():
+    """A saw-tooth from 0 to 40 µs (mean 20 µs) and one from 12 to 28 µs, of the same mean."""
+    tuner = EcnSharp()
+    for low, high, stands in ((0.0, 40.0, False), (12.0, 28.0, True)):
+        wave = np.linspace(low, high, 1001) * LINE
+        stats = statistics(
+            queue_mean=wave.mean(), queue_sq=(wave**2).mean(), queue=high * LINE, queue_max=wave[-1]
+        )
+        _, ecn = tuner.update(tuner.init(ONE), stats, ONE, INTERVAL)
+        assert (float(ecn.pmax[0]) > 1e-3) == stands
+        np.testing.assert_allclose([ecn.kmin[0], ecn.kmax[0]], [10 * LINE, 20 * LINE], rtol=1e-6)
+
+
+def test_pi_is_the_published_recursion():
+    """Float64 twin in packets, over errors within its limits; the ramp marks with p at qref."""
+    rng = np.random.default_rng(0)
+    tuner = PiMarker()
+    queues = 125e3 * (1.3 + np.cumsum(rng.uniform(-0.05, 0.05, 60)))
+    state = tuner.init(ONE)
+    p, former = 1e-4, 0.0
+    for queue in queues:
+        state, ecn = tuner.update(state, statistics(queue_mean=queue), ONE, INTERVAL)
+        packets = queue / 1000
+        p += tuner.a * (packets - 125) - tuner.b * (former - 125)
+        former = packets
+        assert float(state.p[0]) == pytest.approx(p, rel=1e-3)
+        at = mark_probability(jnp.full((1,), 125e3), ecn)
+        assert float(at[0]) == pytest.approx(p, rel=1e-3)
+    assert p > 0.02
+
+
+def test_pi_has_the_same_gains_at_any_interval():
+    """Over 20 ms of a slow wave, p at 400 µs stays close to p at 25 µs."""
+
+    def run(interval):
+        tuner, net = PiMarker(), ONE
+        state = tuner.init(net)
+        told = []
+        for now in np.arange(interval, 20e3 + 1, interval):
+            queue = 125e3 * (1.2 + 0.5 * math.sin(now / 3e3))
+            state, _ = tuner.update(state, statistics(queue_mean=queue), net, interval)
+            told.append(float(state.p[0]))
+        return np.array(told)
+
+    coarse, fine = run(400.0), run(25.0)[15::16]
+    assert np.ptp(fine) > 0.02
+    np.testing.assert_allclose(coarse, fine, atol=2e-3)
+
+
+def test_pi_recovers_from_a_burst():
+    """50 qref for a millisecond: p stays below 1 %, though its integral would reach 30 %."""
+    tuner = PiMarker()
+    state = tuner.init(ONE)
+    for _ in range(10):
+        state, _ = tuner.update(state, statistics(queue_mean=50 * 125e3), ONE, INTERVAL)
+    assert 125 * (tuner.a - tuner.b) * 49 * 10 > 0.3
+    assert 0.005 < float(state.p[0]) < 0.02
+
+
+@given(
+    st.lists(st.floats(0, 2e6), min_size=14, max_size=14), st.integers(0, 13), st.floats(1e5, 4e6)
+)
+def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port, more):
+    """Ports of the same switch fall, those of others stay; closed form in float64."""
+    tuner = parse_tuner("buffer", SPINE)
+    sim = Simulator(SPINE, ())
+    net = sim.default_params(traffic=((),)).net
+    after = np.array(queues)
+    after[port] += more
+    rate = np.array([p.gbps for p in SPINE.ports]) / 25
+
+    def kmax(queue):
+        stats = replace(statistics(14), queue=jnp.asarray(queue, jnp.float32))
+        ecn = tuner.update(tuner.init(net), stats, net, INTERVAL)[1]
+        np.testing.assert_allclose(ecn.kmin, np.asarray(ecn.kmax) / 4, rtol=1e-6)
+        return np.asarray(ecn.kmax, np.float64)
+
+    before, then = kmax(queues), kmax(after)
+    same = np.equal(SWITCH, SWITCH[port])
+    assert (then[same] < before[same]).all()
+    np.testing.assert_array_equal(then[~same], before[~same])
+    used = np.bincount(SWITCH, after)[SWITCH]
+    want = rate * np.maximum(0.0125 * np.maximum(32 * MIB - used, 0), 5e3)
+    np.testing.assert_allclose(then, want, rtol=1e-5)
+
+
+def test_buffer_coupled_has_a_floor():
+    stats = statistics(queue_mean=64 * MIB)
+    ecn = BufferCoupled().update((), stats, ONE, INTERVAL)[1]
+    assert (ecn.kmin[0], ecn.kmax[0]) == (1250, 5000)
+
+
+@pytest.mark.parametrize(
+    ("utilisation", "queue_kb", "peak", "factor"),
+    [
+        (0.5, 1.0, 50e3, 1.25),  # throttled: queued at times, idle at others
+        (0.5, 1.0, 500.0, 1.0),  # nobody to throttle
+        (0.5, 10.0, 50e3, 1.0),
+        (0.99, 1.0, 50e3, 1.0),
+        (0.99, 30.0, 50e3, 0.8),
+        (0.5, 30.0, 50e3, 1.0),
+    ],
+)
+def test_utilisation_driven_steps(utilisation, queue_kb, peak, factor):
+    tuner = UtilisationDriven()
+    stats = statistics(queue_mean=queue_kb * 1e3, queue_max=peak, utilisation=utilisation)
+    k, ecn = tuner.update(tuner.init(ONE), stats, ONE, INTERVAL)
+    assert float(k[0]) == pytest.approx(20 * factor)
+    np.testing.assert_allclose([ecn.kmin[0], ecn.kmax[0]], np.array([20e3, 80e3]) * factor, 1e-6)
+
+
+@given(st.floats(2e3, 200e3), st.floats(2e3, 200e3), st.floats(1, 50e3))
+def test_queue_driven_falls_with_level_and_growth(queue, former, more):
+    """More queue now, or the same after less before (growth), never raises K; closed form."""
+    tuner = QueueDriven()
+
+    def k(before, now):
+        state = tuner.init(ONE)
+        state, _ = tuner.update(state, statistics(queue_mean=before), ONE, INTERVAL)
+        kept = state._replace(k=jnp.full((1,), 20.0))
+        return float(tuner.update(kept, statistics(queue_mean=now), ONE, INTERVAL)[0].k[0])
+
+    assert k(former, queue + more) <= k(former, queue)
+    assert k(former + more, queue) >= k(former, queue)
+    level, last = (min(q / 20e3 - 1, 1) for q in (queue, former))
+    assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=1e-4)
