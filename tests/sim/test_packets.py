@@ -20,12 +20,11 @@ from ecn_marl.sim import (
     Schedule,
     SimParams,
     Simulator,
-    leaf_spine,
     scaled_ecn,
     schedule,
-    star,
 )
 from ecn_marl.sim.traffic import widest_tick
+from ecn_marl.validation import recorded
 
 DATA = Path(__file__).parent.parent / "data"
 ECN = {
@@ -80,7 +79,7 @@ def incast_program(n: int) -> tuple[Simulator, SimParams, Callable[..., Any]]:
         "start_ns": np.zeros(n),
     }
     sim = Simulator(
-        star(n + 1),
+        recorded.star(n + 1),
         (Schedule(1.0, n),),
         Dcqcn.of("hpcc-paper"),
         slots=n,
@@ -134,7 +133,7 @@ def websearch_program() -> tuple[Simulator, SimParams, Callable[..., Any], np.nd
     names = ("src", "dst", "size_B", "start_ns", "spine_data", "spine_ack")
     flows = {k: np.array([int(r[k]) for r in rows]) for k in names}
     sim = Simulator(
-        leaf_spine(4, 8, 2),
+        recorded.fabric(),
         (Schedule(1.0, widest_tick(flows["start_ns"], 5.0, 64)),),
         Dcqcn.of("hpcc-paper"),
         slots=256,
@@ -160,9 +159,9 @@ def websearch(profile: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     sim, params, runs, size = websearch_program()
     found = runs(_settings(sim, params, NAMES), _under(params, profile))
     ours = np.asarray(found, np.float64) * 1e3
-    recorded = np.load(DATA / "websearch_60_fct.npz")
-    alone = recorded["standalone_ns"]
-    packets = {name: recorded[f"{profile}_{name}"] / alone for name in NAMES}
+    times = np.load(DATA / "websearch_60_fct.npz")
+    alone = times["standalone_ns"]
+    packets = {name: times[f"{profile}_{name}"] / alone for name in NAMES}
     return dict(zip(NAMES, ours / alone, strict=True)), packets, size
 
 
