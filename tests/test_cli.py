@@ -217,6 +217,7 @@ def test_train_leaves_a_run(trained):
         "learning_curve.png",
         "metrics.jsonl",
         "queues.png",
+        "tensorboard",
     ]
     config = json.loads((folder / "config.json").read_text())
     assert (config["algorithm"], config["scenario"], config["seed"]) == ("ippo", TINY, 3)
