@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.common.checkpoint import Checkpoints
 from ecn_marl.baselines.common.interrupts import Interrupts
@@ -21,11 +20,8 @@ from ecn_marl.baselines.common.logs import cut_rows
 from ecn_marl.baselines.common.training import (
     Saving,
     TrainingInterrupted,
-    compiled_update,
-    initial_state,
     train,
 )
-from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 
 PROGRAM = """
 import ecn_marl
@@ -34,14 +30,14 @@ from ecn_marl.envs.registry import Scenario
 from ecn_marl.sim import Incast, star
 
 ecn_marl.register("killed-v0", lambda: Scenario(
-    topology=star(5), traffic=(Incast(n_max=4, flow_kb=50.0, width=4),), slots=16, max_steps=6,
-    interval_us=40.0, bins=40,
+    topology=star(4), traffic=(Incast(n_max=3, flow_kb=50.0, width=3),), slots=8, max_steps=6,
+    interval_us=40.0, bins=40, pfc=False,
 ))
 app()
 """
 UPDATES = 40
-START = ["ippo", "--scenario", "killed-v0", "--steps", str(8 * UPDATES), "--eval-every", "7"]
-START += ["--eval-episodes", "2", "--set", "rollout=4", "--set", "minibatches=2", "--envs", "2"]
+START = ["ippo", "--scenario", "killed-v0", "--steps", str(8 * UPDATES), "--eval-every", "0"]
+START += ["--set", "rollout=4", "--set", "minibatches=2", "--envs", "2"]
 SAVE = ["--save-updates", "1"]
 
 
@@ -100,8 +96,6 @@ def assert_same_folders(a: Path, b: Path) -> None:
     """Every file of two checkpoints' arrays, through orbax without a template."""
     found = [Checkpoints(run) for run in (a, b)]
     assert found[0].latest == found[1].latest == UPDATES
-    assert found[0].best == found[1].best
-    assert found[0].best is not None
     trees = [c._writer.restore(c.folder / str(UPDATES)) for c in found]
     assert trees[0].keys() == trees[1].keys()
     for name in trees[0]:
@@ -128,14 +122,8 @@ def test_killed_at_any_moment_and_resumed_is_as_if_never_killed(tmp_path):
     process = begin(cache, "--resume", broken, *SAVE)  # killed in a write
     kill_in_write(process, broken, stopped + 5)
 
-    process = begin(cache, "--resume", broken, *SAVE)  # killed whenever this comes
-    mark = Checkpoints(broken).latest
-    wait_for(process, lambda: lines(broken) > mark + 3)
-    process.kill()
-    process.communicate()
-    assert lines(broken) < UPDATES
     with (broken / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 99, "rew')  # as if killed in the middle of a line
+        file.write('{"update": 99, "rew')  # as if killed in the middle of a line, too
 
     finish(begin(cache, "--resume", broken, "--save-updates", 3))
     assert [row["update"] for row in rows(broken)] == list(range(1, UPDATES + 1))
@@ -189,6 +177,15 @@ def test_the_best_is_the_state_that_was_scored(tmp_path):
         assert int(found["n"]) == step
     assert score(checkpoints.restore(like, checkpoints.find("best"))) == checkpoints.best.score
     assert [row["score"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
+
+
+def test_a_kill_between_checkpoint_and_its_score_loses_nothing(tmp_path):
+    saving = Saving(updates=1, score_every=1)
+    train(Counting(), None, steps=20, out=tmp_path, saving=saving, score=score)
+    (tmp_path / "checkpoints" / "best.json").unlink()
+    train(Counting(), None, steps=60, out=tmp_path, saving=saving, score=score, resume=True)
+    assert Checkpoints(tmp_path).best == (2, 0.0)
+    assert Checkpoints(tmp_path).steps == [2, 5, 6]
 
 
 @pytest.mark.parametrize(("updates", "expected"), [(3, [6, 7]), (None, [7])])
@@ -282,18 +279,15 @@ def test_a_full_disk_is_an_oserror(tmp_path):
     assert steps == "[1]"
 
 
-@pytest.fixture(scope="module")
-def toy():
-    config = IPPOConfig(envs=2, rollout=2, epochs=1, minibatches=1, hidden=(4,))
-    return IPPO(ToyEnv(), config), ToyParams(max_steps=10)
+class SlowToCompile(Counting):
+    """Half a second passes while it is traced, none when it runs."""
+
+    def update(self, state, params):
+        time.sleep(0.5)
+        return super().update(state, params)
 
 
-def test_compile_time_is_not_in_the_rate(toy):
-    algorithm, params = toy
-    rows = train(algorithm, params, steps=8).metrics
-    began = time.perf_counter()
-    state = initial_state(algorithm, params, 0)
-    compiled_update(algorithm).lower(state, params).compile()
-    compiling = time.perf_counter() - began
-    spent = rows[1]["steps"] / rows[1]["steps_per_second"]
-    assert spent < compiling / 10
+def test_compile_time_is_not_in_the_rate():
+    row = train(SlowToCompile(), None, steps=10).metrics[0]
+    assert row["steps_per_second"] > 10 / 0.1
+    assert row["seconds"] >= 0.5
