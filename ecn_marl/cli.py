@@ -284,6 +284,26 @@ def _train(job: Any, folder: Path, overwrite: bool, session: Any, resume: bool) 
     return rows
 
 
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or FOLDER#I.")],
+    out: Annotated[Path, typer.Option(help="The file, e.g. policy.npz.")],
+    checkpoint: Annotated[
+        str, typer.Option(help="Which policy: best (if it was scored) or latest.")
+    ] = "best",
+) -> None:
+    """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only."""
+    from ecn_marl import workflow as wf
+    from ecn_marl._files import check_output
+    from ecn_marl.baselines.common.policy import save_policy
+
+    check_output("--out", out)
+    policy = wf.policy_of(run, checkpoint)
+    save_policy(policy, out)
+    what = f"{policy.header['algorithm']} of update {policy.header['update']}"
+    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+
+
 @app.command(name="eval")
 def evaluate(
     policies: Annotated[

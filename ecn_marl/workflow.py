@@ -22,6 +22,7 @@ from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
 from ecn_marl.baselines.common.logs import METRICS
+from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.runs import (
@@ -30,6 +31,7 @@ from ecn_marl.baselines.runs import (
     algorithm_config,
     resume_run,
     run_controller,
+    run_policy,
     train_run,
 )
 from ecn_marl.baselines.static import PREFIX, Static
@@ -289,6 +291,13 @@ class Arena:
             return Dynamic(env, env.default_params, policy.removeprefix(DYNAMIC))
         folder, _, number = policy.partition("#")
         return run_controller(folder, env, _learner(policy, number), self.checkpoint)
+
+
+def policy_of(name: str, checkpoint: str) -> Policy:
+    """The policy of a run, `FOLDER` or `FOLDER#I`, to be written to a file."""
+    folder, _, number = name.partition("#")
+    _run_config(folder)
+    return run_policy(folder, _learner(name, number), checkpoint)
 
 
 def _learner(policy: str, number: str) -> int:

@@ -30,7 +30,9 @@ from ecn_marl.baselines.common.checkpoint import (
     write_json,
 )
 from ecn_marl.baselines.common.evaluation import Controller, StatefulController
+from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
+from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.scoring import greedy_controller, scorer
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
@@ -293,3 +295,37 @@ def run_controller(
         trainer_of(config), run_actor(run, learner, which), env
     )
     return controller
+
+
+def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy:
+    """The greedy policy of a run as `ecn_marl.load_policy` gives it, to be saved.
+
+    Args:
+        run: folder of the run.
+        learner: which of its seeds.
+        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+
+    Raises:
+        ValueError: not a run, no such learner, or a policy that cannot be exported.
+    """
+    config = read_config(run)
+    env = make(config["scenario"], **config["options"])
+    actor = run_actor(run, learner, which)
+    trainer = trainer_of(config)
+    if trainer.env.num_agents != env.num_agents:
+        raise bad_value("algorithm", config["algorithm"], "a trainer whose agents are ports")
+    checkpoints = Checkpoints(run)
+    step, best = checkpoints.find(which), checkpoints.best
+    checkpoints.close()
+    return export_policy(
+        env,
+        trainer.head,
+        actor,
+        algorithm=config["algorithm"],
+        options=config["options"],
+        settings=config["settings"],
+        seed=config["seed"] + learner,
+        update=step,
+        score=best.score if best is not None and best.step == step else None,
+        versions=config["versions"],
+    )
