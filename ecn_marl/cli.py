@@ -69,15 +69,18 @@ def options(
 
 
 @contextmanager
-def _progress(task: str, unit: str, total: float, lines: bool = True) -> Iterator[Any]:
+def _progress(
+    task: str, unit: str, total: float, lines: bool = True, quiet: bool = False
+) -> Iterator[Any]:
     """A progress bar on a terminal, and a function `show(done, note="")` to move it.
 
-    Where there is no terminal, `lines` writes a line at every tenth of the way instead.
+    Where there is no terminal, `lines` writes a line at every tenth of the way instead. With
+    `quiet` nothing is shown.
     """
     from rich import progress as rp
     from rich.console import Console
 
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and not quiet
     bar = rp.Progress(
         rp.TextColumn("{task.description}"),
         rp.BarColumn(bar_width=30),
@@ -94,7 +97,7 @@ def _progress(task: str, unit: str, total: float, lines: bool = True) -> Iterato
     def show(done: float, note: str = "") -> None:
         nonlocal tenth
         bar.update(row, completed=done, note=note)
-        if lines and not terminal and int(10 * done / total) > tenth:
+        if lines and not (terminal or quiet) and int(10 * done / total) > tenth:
             tenth = int(10 * done / total)
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
@@ -249,7 +252,7 @@ def train(
     session = Session(
         save_updates, save_seconds, None if distributed else devices, wandb if first else None
     )
-    rows = _train(job, folder, overwrite, session, resume is not None)
+    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not first)
     if not first:
         return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
@@ -266,13 +269,15 @@ def train(
         typer.echo(f"{folder}: {names}")
 
 
-def _train(job: Any, folder: Path, overwrite: bool, session: Any, resume: bool) -> list[Any]:
+def _train(
+    job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
+) -> list[Any]:
     """Train behind a progress bar; what stops it early is told in one line."""
     from ecn_marl import workflow as wf
     from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
 
     rows: list[Any] = []
-    with _progress(f"train {job.algorithm}", "steps", job.total_steps) as show:
+    with _progress(f"train {job.algorithm}", "steps", job.total_steps, quiet=quiet) as show:
         try:
             rows = wf.train(job, folder, overwrite, show, session, resume)
         except TrainingDiverged as error:

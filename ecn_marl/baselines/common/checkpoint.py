@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
@@ -161,15 +161,16 @@ class Checkpoints:
         """
         path = self.folder / str(self.find() if step is None else step)
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        place = {name: getattr(x, "sharding", None) or here for name, x in _named(like)}
         abstract = {
-            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", 0) or here)
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place[name])
             for name, x in _stored(like).items()
         }
         found = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
-        leaves = [
-            found[name] if name in found else jnp.zeros(x.shape, x.dtype)
-            for name, x in _named(like)
-        ]
+        for name, x in _named(like):
+            if name not in found:
+                found[name] = jax.device_put(np.zeros(x.shape, x.dtype), place[name])
+        leaves = [found[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def close(self) -> None:
