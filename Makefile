@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
+WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .PHONY: run test lint format wheel-test clean
@@ -10,8 +11,8 @@ STAMP := $(VENV)/.installed
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
 
-test: lint  ## linters, types and the whole suite
-	$(BIN)/python -m pytest
+test: lint  ## linters, types and the whole suite, in WORKERS processes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -23,7 +24,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
-	PYTHON="$(BIN)/python" sh .ci/wheel-test
+	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

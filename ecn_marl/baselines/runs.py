@@ -35,12 +35,19 @@ from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAnd
 from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.scoring import greedy_controller, scorer
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
+from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
+from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import env_mesh
 
-ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {"ippo": (IPPO, IPPOConfig)}
+ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
+    "ippo": (IPPO, IPPOConfig),
+    "ddqn": (DDQN, DDQNConfig),
+    "c-acc": (CentralACC, DDQNConfig),
+    "haecn": (HAECN, HAECNConfig),
+}
 """Trainers by name: the algorithm and its settings."""
 
 

@@ -28,9 +28,10 @@ outside and raises instead.
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -141,6 +142,11 @@ class ActionCodec(ABC):
     """What the entries of one agent's action mean; empty for a scalar."""
     dtype: ClassVar[Any]
     """numpy dtype of actions: int32 or float32."""
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """Names of the settings."""
+        return tuple(inspect.signature(cls).parameters)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -470,7 +476,7 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
     if name not in ACTIONS:
         raise unknown_name("actions", name, tuple(ACTIONS))
     kind = ACTIONS[name]
-    known = tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+    known = kind.options()
     for option in overrides:
         if option not in known:
             raise unknown_name(f"option of {name} actions", option, known)

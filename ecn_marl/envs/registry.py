@@ -138,8 +138,8 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
 
     if isinstance(actions, ActionCodec) or actions not in ACTIONS:
         return {}
-    known = {f.name for f in fields(ACTIONS[actions])}  # type: ignore[arg-type]
-    everywhere = {f.name for kind in ACTIONS.values() for f in fields(kind)}  # type: ignore[arg-type]
+    known = ACTIONS[actions].options()
+    everywhere = {name for kind in ACTIONS.values() for name in kind.options()}
     for name in options:
         if name not in everywhere:
             raise unknown_name("action option", name, everywhere)

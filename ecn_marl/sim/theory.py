@@ -224,7 +224,9 @@ def dcqcn_fixed_point(
     return FixedPoint(mark, queue, math.exp(log_alpha), capacity / n, target)
 
 
-def dctcp_sawtooth(capacity: float, rtt: float, k: float, n: int, mss: float) -> Sawtooth:
+def dctcp_sawtooth(
+    capacity: float, rtt: float, k: float, n: int, mss: float, at_dequeue: bool = False
+) -> Sawtooth:
     """Queue of synchronised DCTCP flows with step marking (Alizadeh et al., SIGCOMM'10, §3.3).
 
     In packets of `mss` bytes, with `BDP = C rtt`: the queue is `n W - BDP`, so it reaches `k` at
@@ -247,12 +249,20 @@ def dctcp_sawtooth(capacity: float, rtt: float, k: float, n: int, mss: float) ->
     decayed by up to a fifth when the cut comes, and the cut is smaller by as much. For `W* < 2` or
     so windows are cut by less than a packet and the picture is a poor one.
 
+    Switches that mark packets as they leave the queue are heard sooner: the marks come back after
+    the base RTT, a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
+    round without growth after a cut, that of the cut itself, a flow hears marks for `s` rounds of
+    the `alpha W / 2 + 1` of a period:
+
+        alpha (alpha W / 2 + 1) = s,    W = (BDP + q_max) / n,    amplitude = n alpha W / 2.
+
     Args:
         capacity: bytes/µs.
         rtt: base round-trip time, without queueing, µs.
         k: packets are marked above this queue, bytes.
         n: flows.
         mss: bytes per packet.
+        at_dequeue: whether packets are marked as they leave the queue, not as they enter it.
 
     Returns:
         The sawtooth.
@@ -261,6 +271,8 @@ def dctcp_sawtooth(capacity: float, rtt: float, k: float, n: int, mss: float) ->
     _count(n)
     if not k >= 0:
         raise bad_value("k", k, "a number of bytes >= 0")
+    if at_dequeue:
+        return _dctcp_at_dequeue(capacity, rtt, k, n, mss)
     bdp, threshold = capacity * rtt / mss, k / mss
     knee = (bdp + threshold) / n
     marked = (2.0 * knee + 1.0) / (knee + 1.0) ** 2
@@ -280,6 +292,22 @@ def dctcp_sawtooth(capacity: float, rtt: float, k: float, n: int, mss: float) ->
         alpha=alpha,
         rounds=rounds,
     )
+
+
+def _dctcp_at_dequeue(capacity: float, rtt: float, k: float, n: int, mss: float) -> Sawtooth:
+    """The second half of `dctcp_sawtooth`; the mean wait is found by iteration."""
+    q_max = q_min = k / mss
+    for _ in range(50):
+        wait = 0.5 * (q_max + q_min) * mss / capacity
+        share = rtt / (rtt + wait)
+        q_max = k / mss + n * share
+        window = (capacity * rtt / mss + q_max) / n
+        alpha = min((math.sqrt(1.0 + 2.0 * window * share) - 1.0) / window, 1.0)
+        amplitude = n * alpha * window / 2.0
+        q_min = max(q_max - amplitude, 0.0)
+    rounds = alpha * window / 2.0 + 1.0
+    period = rounds * (rtt + wait)
+    return Sawtooth(q_max * mss, q_min * mss, amplitude * mss, period, alpha, rounds)
 
 
 def timely_patched_fixed_point(

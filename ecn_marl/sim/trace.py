@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,17 +140,17 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
     )
 
 
-def _open(path: Path) -> io.TextIOWrapper:
+@contextmanager
+def _open(path: Path) -> Iterator[TextIOWrapper]:
     """Open a text file that may be gzipped."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == GZIP_MAGIC
-    if zipped:
-        unzipped = gzip.open(path)  # noqa: SIM115, closed with the wrapper
-        return io.TextIOWrapper(unzipped, encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+    opened = gzip.open if zipped else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        yield file
 
 
-def _lines(file: io.TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]:
+def _lines(file: TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]:
     """Fields of every line that is neither empty nor a comment, and where it stands."""
     reader = csv.reader(file, strict=True)
     while True:

@@ -60,15 +60,11 @@ class Tuner(ABC):
             value = getattr(self, name)
             if not SMALL <= value <= LARGE:
                 raise bad_value(f"{self.name}: {name}", value, f"{SMALL:g} to {LARGE:g}")
-        self._check()
 
     @classmethod
     def constants(cls) -> tuple[str, ...]:
         """Names of the constants."""
         return tuple(f.name for f in fields(cls) if f.type == "float")
-
-    def _check(self) -> None:  # noqa: B027 - most tuners have nothing more to check
-        """Check the constants against each other."""
 
     @abstractmethod
     def init(self, net: NetParams) -> Any:
@@ -153,7 +149,9 @@ class EcnSharp(Tuner):
     dip: float = 3**0.5
     p_rest: float = 1e-6
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
         self._at_most("target_us", "instant_us")
         self._probability("p_rest")
 
@@ -234,7 +232,9 @@ class PiMarker(Tuner):
     error_max: float = 1.0
     p_min: float = 1e-4
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
         self._probability("p_min")
         self._at_most("b", "a", 1.0)
 
@@ -257,7 +257,31 @@ class PiMarker(Tuner):
 
 
 @dataclass(frozen=True)
-class BufferCoupled(Tuner):
+class Ramped(Tuner):
+    """A tuner that keeps the slope of the ramp, by default that of SECN2.
+
+    Attributes:
+        spread: `kmax / kmin`.
+        pmax: marking probability at `kmax`.
+    """
+
+    spread: float = 4.0
+    pmax: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
+        self._probability("pmax")
+        if self.spread < 1.01:
+            raise bad_value(f"{self.name}: spread", self.spread, "Kmax / Kmin >= 1.01")
+
+    def ramp(self, kmin: Float[Array, " ports"]) -> Ecn:
+        """Thresholds for a `kmin` in bytes, `[P]`."""
+        return Ecn(kmin, self.spread * kmin, jnp.full_like(kmin, self.pmax))
+
+
+@dataclass(frozen=True)
+class BufferCoupled(Ramped):
     """Thresholds as a share of the switch's free buffer.
 
     Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.queues.pfc`) applied to
@@ -268,8 +292,6 @@ class BufferCoupled(Tuner):
 
     Attributes:
         alpha: share of the free buffer that is `kmax` at 25 Gb/s (PFC's is 0.125).
-        spread: `kmax / kmin`.
-        pmax: marking probability at `kmax`.
         floor_kb: smallest `kmax`, KB at 25 Gb/s.
         port_switch: switch of every port, from `Topology.port_switch`; empty if there is only one.
     """
@@ -278,14 +300,8 @@ class BufferCoupled(Tuner):
     title: ClassVar[str] = "buffer-coupled"
 
     alpha: float = 0.0125
-    spread: float = 4.0
-    pmax: float = 0.2
     floor_kb: float = 5.0
     port_switch: tuple[int, ...] = ()
-
-    def _check(self) -> None:
-        self._probability("pmax")
-        _check_spread(self)
 
     def init(self, net: NetParams) -> tuple[()]:
         """Nothing to remember.
@@ -311,14 +327,39 @@ class BufferCoupled(Tuner):
         used = segment_sum(jnp.asarray(stats.queue), where, switches)
         free = jnp.maximum(net.buffer - used, 0.0)[where]
         kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
-        return (), Ecn(kmax / self.spread, kmax, jnp.full_like(kmax, self.pmax))
+        return (), self.ramp(kmax / self.spread)
 
 
 # --- our rules after published ideas --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class UtilisationDriven(Tuner):
+class Stepped(Ramped):
+    """A tuner that moves `kmin` = K, a number within bounds.
+
+    Attributes:
+        start_kb: K at the start, KB at 25 Gb/s.
+        low_kb: smallest K.
+        high_kb: largest K.
+    """
+
+    start_kb: float = 20.0
+    low_kb: float = 5.0
+    high_kb: float = 200.0
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
+        self._at_most("low_kb", "start_kb", 1.0)
+        self._at_most("start_kb", "high_kb", 1.0)
+
+    def start(self, net: NetParams) -> Float[Array, " ports"]:
+        """K of every port at the start."""
+        return jnp.full_like(jnp.asarray(net.port_rate), self.start_kb)
+
+
+@dataclass(frozen=True)
+class UtilisationDriven(Stepped):
     """K up where the link is short of bytes, down where it is full and the queue long.
 
     The idea is AMT's; its formulas were not found, so *the rule is ours*, a multiplicative step per
@@ -331,44 +372,34 @@ class UtilisationDriven(Tuner):
     `kmin = K`, `kmax = spread K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
 
     Attributes:
-        start_kb: K at the start, KB at 25 Gb/s.
-        low_kb: smallest K.
-        high_kb: largest K.
         full: utilisation above which a link counts as full.
         empty_kb: mean queue below which it counts as empty.
         long_kb: mean queue above which it counts as long.
         up: factor of a raise.
         down: factor of a cut.
-        spread: `kmax / kmin`.
-        pmax: marking probability at `kmax`.
     """
 
     name: ClassVar[str] = "utilisation"
     title: ClassVar[str] = "utilisation-driven"
 
-    start_kb: float = 20.0
-    low_kb: float = 5.0
-    high_kb: float = 200.0
     full: float = 0.95
     empty_kb: float = 5.0
     long_kb: float = 20.0
     up: float = 1.25
     down: float = 0.8
-    spread: float = 4.0
-    pmax: float = 0.2
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
         self._probability("full")
         self._probability("down")
-        self._probability("pmax")
         self._at_most("empty_kb", "long_kb", 1.0)
         if self.up < 1:
             raise bad_value("utilisation: up", self.up, "a factor >= 1")
-        _check_range(self)
 
     def init(self, net: NetParams) -> Float[Array, " ports"]:
         """K of every port, KB at 25 Gb/s."""
-        return jnp.full_like(jnp.asarray(net.port_rate), self.start_kb)
+        return self.start(net)
 
     def update(
         self, state: Array, stats: PortStats, net: NetParams, interval_us: float
@@ -379,7 +410,7 @@ class UtilisationDriven(Tuner):
         short = ~full & (queue < self.empty_kb) & (stats.queue_max >= net.packet_bytes)
         factor = jnp.where(short, self.up, jnp.where(full & (queue > self.long_kb), self.down, 1.0))
         k = jnp.clip(state * factor, self.low_kb, self.high_kb)
-        return k, _ramp(k * unit, self.spread, self.pmax)
+        return k, self.ramp(k * unit)
 
 
 class TrendState(NamedTuple):
@@ -390,7 +421,7 @@ class TrendState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QueueDriven(Tuner):
+class QueueDriven(Stepped):
     """K follows the trend of the queue length: down as it grows, up as it drains.
 
     The idea is QAECN's; its formulas were not found, so *the rule is ours*. With the mean queue q
@@ -405,36 +436,22 @@ class QueueDriven(Tuner):
     slope.
 
     Attributes:
-        start_kb: K at the start, KB at 25 Gb/s.
-        low_kb: smallest K.
-        high_kb: largest K.
         target_kb: mean queue at which K rests.
         lead: weight of the trend against the level, intervals to look ahead.
         gain: largest change of log K per interval for the level.
-        spread: `kmax / kmin`.
-        pmax: marking probability at `kmax`.
     """
 
     name: ClassVar[str] = "queue"
     title: ClassVar[str] = "queue-driven"
 
-    start_kb: float = 20.0
-    low_kb: float = 5.0
-    high_kb: float = 200.0
     target_kb: float = 20.0
     lead: float = 1.0
     gain: float = 0.1
-    spread: float = 4.0
-    pmax: float = 0.2
-
-    def _check(self) -> None:
-        self._probability("pmax")
-        _check_range(self)
 
     def init(self, net: NetParams) -> TrendState:
         """K at its start, no queue."""
-        zero = jnp.zeros_like(jnp.asarray(net.port_rate))
-        return TrendState(zero + self.start_kb, zero - 1.0)
+        k = self.start(net)
+        return TrendState(k, jnp.full_like(k, -1.0))
 
     def update(
         self, state: TrendState, stats: PortStats, net: NetParams, interval_us: float
@@ -446,22 +463,7 @@ class QueueDriven(Tuner):
         step = self.gain * (self.lead * (level - state.level) + level)
         k = jnp.clip(state.k * jnp.exp(-step), self.low_kb, self.high_kb)
         k, level = jnp.where(busy, k, state.k), jnp.where(busy, level, state.level)
-        return TrendState(k, level), _ramp(k * unit, self.spread, self.pmax)
-
-
-def _ramp(kmin: Float[Array, " ports"], spread: float, pmax: float) -> Ecn:
-    return Ecn(kmin, spread * kmin, jnp.full_like(kmin, pmax))
-
-
-def _check_spread(tuner: BufferCoupled | UtilisationDriven | QueueDriven) -> None:
-    if tuner.spread < 1.01:
-        raise bad_value(f"{tuner.name}: spread", tuner.spread, "Kmax / Kmin >= 1.01")
-
-
-def _check_range(tuner: UtilisationDriven | QueueDriven) -> None:
-    _check_spread(tuner)
-    tuner._at_most("low_kb", "start_kb", 1.0)
-    tuner._at_most("start_kb", "high_kb", 1.0)
+        return TrendState(k, level), self.ramp(k * unit)
 
 
 TUNERS: dict[str, type[Tuner]] = {

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from ecn_marl.sim.replay import SAMPLE_US
-from ecn_marl.sim.topology import star
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Tolerance, Trace
 from ecn_marl.validation.runs import Samples, incast_flows, known, simulate
@@ -32,10 +31,10 @@ def cases() -> Iterator[Case]:
         for n in (2, 8, 16, 64):
             cost = (3 + 0.3 * n) * (1.0 if profile == "run" else 0.3)
             work = partial(_long, profile, n)
-            yield Case(f"incast/{profile}-n{n}", work, cost, quick=n in (8, 16))
-        yield Case(f"delay/{profile}-n16", partial(_delays, profile), 20 if profile == "run" else 5)
+            yield Case(f"incast/{profile}-n{n}", work, cost, n in (8, 16), f"incast-n{n}")
+        yield Case(f"delay/{profile}-n16", partial(_delays, profile), 20, program="delay")
     for n in (16, 64):
-        yield Case(f"buffer/run-8mib-n{n}", partial(_small_buffer, n), 5, n == 16)
+        yield Case(f"buffer/run-8mib-n{n}", partial(_small_buffer, n), 5, n == 16, f"incast-n{n}")
     if known("run_vwin"):
         for n in (2, 8, 16, 64):
             yield Case(f"incast/run_vwin-n{n}", partial(_window, n), 5)
@@ -97,7 +96,7 @@ def _long(profile: str, n: int) -> Outcome:
     """200 ms under three settings: steady state over the second half, start-up over the first."""
     table = recorded.rows("incast_200ms", profile=profile, N=n)
     names = [row["ecn"] for row in table]
-    samples = simulate(profile, [(star(n + 1), incast_flows(n))], names, SEEDS, 200.0)
+    samples = simulate(profile, [(recorded.star(n + 1), incast_flows(n))], names, SEEDS, 200.0)
     lines = []
     for i, row in enumerate(table):
         case = f"{profile} N={n} {row['ecn']}"
@@ -196,7 +195,7 @@ def _delays(profile: str) -> Outcome:
     table = recorded.rows("delay_sweep", profile=profile)
     delays = sorted({float(row["link_delay_us"]) for row in table})
     names = sorted({row["ecn"] for row in table})
-    networks = [(star(17, delay_us=delay), incast_flows(16)) for delay in delays]
+    networks = [(recorded.star(17, delay_us=delay), incast_flows(16)) for delay in delays]
     samples = simulate(profile, networks, names, 3, 200.0)
     lines = []
     for row in table:
@@ -211,7 +210,7 @@ def _small_buffer(n: int) -> Outcome:
     """8 MiB per switch: as with 32 MiB at N = 16, pauses at N = 64."""
     table = recorded.rows("incast_40ms", profile="run_b8", N=n)
     names = [row["ecn"] for row in table]
-    network = [(star(n + 1), incast_flows(n))]
+    network = [(recorded.star(n + 1), incast_flows(n))]
     samples = simulate("run", network, names, SEEDS, 40.0, buffer_mib=8.0)
     if n == 64:
         lines = _start_up(samples, "run 8 MiB", n, names, "held out", "run_b8")
@@ -275,7 +274,7 @@ def _short_run(
     """Steady state over 20..40 ms of every setting recorded in a table."""
     found = recorded.rows(table, profile=profile, N=n)
     names = [row["ecn"] for row in found]
-    samples = simulate(profile, [(star(n + 1), incast_flows(n))], names, SEEDS, 40.0)
+    samples = simulate(profile, [(recorded.star(n + 1), incast_flows(n))], names, SEEDS, 40.0)
     lines = []
     for i, row in enumerate(found):
         ours = steady(samples, i, (20, 40))

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from ecn_marl.sim.topology import leaf_spine
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
 from ecn_marl.validation.runs import Samples, known, simulate
 
 SEEDS = 3
-SLOTS = 256
-LISTS: dict[str, tuple[str, str, float, Basis]] = {
-    "websearch-60": ("WebSearch", "0.6", 140.0, "tuned"),
-    "websearch-30": ("WebSearch", "0.3", 100.0, "held out"),
-    "fbhdp-30": ("FbHdp", "0.3", 50.0, "held out"),
+
+
+class Recorded(NamedTuple):
+    """A recorded flow list.
+
+    Attributes:
+        sizes: flow-size table.
+        load: load, as in the table of queues.
+        longest_ms: simulated time at most.
+        slots: flows in progress at most; the recorded runs had up to 149, 34 and 52.
+        basis: whether it was used during development.
+    """
+
+    sizes: str
+    load: str
+    longest_ms: float
+    slots: int
+    basis: Basis
+
+
+LISTS = {
+    "websearch-60": Recorded("WebSearch", "0.6", 140.0, 176, "tuned"),
+    "websearch-30": Recorded("WebSearch", "0.3", 100.0, 64, "held out"),
+    "fbhdp-30": Recorded("FbHdp", "0.3", 50.0, 80, "held out"),
 }
-"""Flow lists: sizes, load, simulated time at most (ms), basis."""
 
 MEAN, P99 = Tolerance(relative=0.04), Tolerance(relative=0.10)
 OTHER_MEAN = Tolerance(relative=0.10)
@@ -34,7 +52,7 @@ def cases() -> Iterator[Case]:
         for profile, cost in (("run", 30.0), ("paper", 9.0)):
             work = partial(_slowdowns, name, profile)
             quick = (name, profile) == ("websearch-60", "paper")
-            yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick=quick)
+            yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick, name)
     for profile in ("dctcp", "hpcc", "timely"):
         if known(profile):
             yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other, profile), 15.0)
@@ -45,14 +63,18 @@ def _run(name: str, profile: str) -> tuple[list[str], Samples, dict[str, np.ndar
     flows = recorded.flow_list(name.replace("-", "_"))
     times = recorded.arrays(f"{name.replace('-', '_')}_fct")
     names = [key.removeprefix(f"{profile}_") for key in times if key.startswith(f"{profile}_")]
-    network = leaf_spine(4, 8, 2)
-    slots = min(SLOTS, len(flows["src"]))
-    longest = LISTS[name][2]
-    return (
+    network = recorded.fabric()
+    chosen = LISTS[name]
+    samples = simulate(
+        profile,
+        [(network, flows)],
         names,
-        simulate(profile, [(network, flows)], names, SEEDS, longest, slots=slots, until_done=True),
-        times,
+        SEEDS,
+        chosen.longest_ms,
+        slots=chosen.slots,
+        until_done=True,
     )
+    return names, samples, times
 
 
 def class_members(size: np.ndarray) -> dict[str, np.ndarray]:
@@ -69,7 +91,7 @@ def _slowdowns(name: str, profile: str) -> Outcome:
     """Mean and tail of the slowdown by size class under every recorded setting."""
     settings, samples, times = _run(name, profile)
     size, alone = recorded.flow_list(name.replace("-", "_"))["size_B"], times["standalone_ns"]
-    basis = LISTS[name][3]
+    basis = LISTS[name].basis
     lines, curves = [], []
     for i, ecn in enumerate(settings):
         theirs = times[f"{profile}_{ecn}"] / alone
@@ -109,8 +131,10 @@ def _waited(samples: Samples, setting: int) -> str:
 
 def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -> list[Line]:
     """Queues and utilisation of the ports to hosts from 5 ms to the end of the arrivals."""
-    sizes, load, _, basis = LISTS[name]
-    row = recorded.rows("leaf_spine", dist=sizes, load=load, profile=profile, ecn=ecn)[0]
+    chosen = LISTS[name]
+    row = recorded.rows(
+        "leaf_spine", dist=chosen.sizes, load=chosen.load, profile=profile, ecn=ecn
+    )[0]
     rows = samples.window(5.0, float(row["arrival_ms"]))
     mean = rows.mean[0, setting].mean() / 1e3
     used = 100 * rows.utilisation[0, setting].mean()
@@ -120,7 +144,7 @@ def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -
         ("host ports, utilisation", "%", 100 * float(row["util_host"]), used),
     )
     return [
-        Line("leaf-spine", case, quantity, unit, reference, float(value), None, basis)
+        Line("leaf-spine", case, quantity, unit, reference, float(value), None, chosen.basis)
         for quantity, unit, reference, value in pairs
     ]
 

@@ -165,12 +165,15 @@ class Case:
         run: simulates and compares.
         cost: about how many seconds it takes on one core; long cases start first.
         quick: whether `--quick` runs it.
+        program: cases of one program are run by one process, which compiles it once; the name if
+            empty.
     """
 
     name: str
     run: Callable[[], Outcome]
     cost: float = 5.0
     quick: bool = False
+    program: str = ""
 
 
 def theory_case(name: str, lines: Callable[[], list[Line]], cost: float = 5.0) -> Case:

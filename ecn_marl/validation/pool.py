@@ -16,11 +16,12 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Finished:
-    """What a case yielded, and how long it took, s."""
+    """What a case yielded, and how long it took, s: by the clock, and of processors."""
 
     case: Case
     outcome: Outcome
     seconds: float
+    cpu_seconds: float
 
 
 def run_cases(
@@ -37,8 +38,8 @@ def run_cases(
     """
     done: dict[str, Finished] = {}
 
-    def take(case: Case, outcome: Outcome, seconds: float) -> None:
-        done[case.name] = Finished(case, outcome, seconds)
+    def take(case: Case, outcome: Outcome, seconds: float, cpu: float) -> None:
+        done[case.name] = Finished(case, outcome, seconds, cpu)
         if show:
             show(len(done), case.name)
 
@@ -47,12 +48,16 @@ def run_cases(
             take(case, *_timed(case))
     else:
         by_name = {case.name: case for case in chosen}
+        groups: dict[str, list[Case]] = {}
+        for case in chosen:
+            groups.setdefault(case.program or case.name, []).append(case)
+        longest_first = sorted(groups.values(), key=lambda group: -sum(c.cost for c in group))
         with ProcessPoolExecutor(workers, get_context("spawn"), _on_cpu) as pool:
-            longest_first = sorted(chosen, key=lambda case: -case.cost)
-            waiting = {pool.submit(_named, case.name): case.name for case in longest_first}
+            waiting = [pool.submit(_named, [c.name for c in group]) for group in longest_first]
             try:
                 for future in as_completed(waiting):
-                    take(by_name[waiting[future]], *future.result())
+                    for name, outcome, seconds, cpu in future.result():
+                        take(by_name[name], outcome, seconds, cpu)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -64,14 +69,15 @@ def _on_cpu() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
-def _named(name: str) -> tuple[Outcome, float]:
-    """Run the case of a name (cases themselves need not be picklable)."""
+def _named(names: list[str]) -> list[tuple[str, Outcome, float, float]]:
+    """Run the cases of these names (cases themselves need not be picklable)."""
     from ecn_marl.validation.registry import cases
 
-    return _timed(next(case for case in cases() if case.name == name))
+    known = {case.name: case for case in cases()}
+    return [(name, *_timed(known[name])) for name in names]
 
 
-def _timed(case: Case) -> tuple[Outcome, float]:
-    start = time.perf_counter()
+def _timed(case: Case) -> tuple[Outcome, float, float]:
+    start, busy = time.perf_counter(), time.process_time()
     outcome = case.run()
-    return outcome, time.perf_counter() - start
+    return outcome, time.perf_counter() - start, time.process_time() - busy

@@ -1,4 +1,4 @@
-"""Readers of the recorded runs in `data/` (see its README)."""
+"""The recorded runs in `data/` (see its README), and the networks that they were made on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ from functools import cache
 from importlib import resources
 
 import numpy as np
+
+from ecn_marl.sim import topology
+from ecn_marl.sim.topology import Topology
+
+LINK_GBPS, UPLINK_GBPS = 8 * 1048 / 335, 8 * 1048 / 83
+"""Rates of "25" and "100" Gb/s links there, Gb/s: the 335.36 and 83.84 ns that a packet of 1048 B
+takes are cut to whole nanoseconds."""
+
+
+def star(hosts: int, delay_us: float = 1.0) -> Topology:
+    """Hosts on one switch; delay of a link in µs."""
+    return topology.star(hosts, gbps=LINK_GBPS, delay_us=delay_us)
+
+
+def fabric() -> Topology:
+    """The leaf-spine network of the flow lists: 32 hosts, 4 leaves, 2 spines."""
+    return topology.leaf_spine(4, 8, 2, gbps=LINK_GBPS, uplink_gbps=UPLINK_GBPS)
 
 
 def _bytes(name: str) -> bytes:

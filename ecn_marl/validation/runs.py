@@ -39,6 +39,9 @@ SENDERS = {
 }
 """Our senders for each recorded profile."""
 
+SAME_PROGRAM = {"dcqcn:hpcc-paper": "dcqcn:hpcc-run"}
+"""Senders that differ from others in numbers only, and so need no compiled program of their own."""
+
 ECN = {
     "SECN1": (5.0, 200.0, 0.01),
     "SECN2": (100.0, 400.0, 0.2),
@@ -173,6 +176,7 @@ def simulate(
     trees = [
         replace(sim, topology=t).default_params(traffic=(schedule(f, dt),)) for t, f in variants
     ]
+    sim = replace(sim, transport=parse_transport(SAME_PROGRAM.get(transport, transport)))
     shape = (len(variants), len(ecn), seeds)
     v, e, s = (index.ravel() for index in np.indices(shape))
     one = len(variants) == 1

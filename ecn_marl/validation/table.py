@@ -132,6 +132,9 @@ def report(done: list[Finished], seconds: float) -> dict[str, Any]:
         "schema": SCHEMA,
         "seconds": seconds,
         "counts": counts(lines),
-        "cases": [{"name": one.case.name, "seconds": one.seconds} for one in done],
+        "cases": [
+            {"name": one.case.name, "seconds": one.seconds, "cpu_seconds": one.cpu_seconds}
+            for one in done
+        ],
         "lines": [line.as_dict() for line in lines],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import flax.linen as nn
@@ -59,3 +60,23 @@ def apply_network(
         return jnp.asarray(net.apply(params, x))
     each = jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)
     return jnp.asarray(each(params, x))
+
+
+def network_flops(hidden: Sequence[int], features: int, outputs: int) -> int:
+    """Floating-point operations of one evaluation of an `Mlp`.
+
+    Two for each weight (multiply, add), one for each bias and each activation.
+
+    Args:
+        hidden: widths of the hidden layers.
+        features: width of the input.
+        outputs: width of the output.
+    """
+    widths = (features, *hidden, outputs)
+    weights = sum(2 * a * b + b for a, b in pairwise(widths))
+    return weights + sum(hidden)
+
+
+def one_agent(params: Any, shared: bool) -> Any:
+    """The parameters that one agent needs: all of them if shared, else those of agent 0."""
+    return params if shared else jax.tree.map(lambda x: x[0], params)

@@ -1,0 +1,71 @@
+"""Policies that remember, as controllers: what they decide follows from what the ports report.
+
+A port's next thresholds depend on its observations and on what the policy keeps in mind: an idle
+port's last action (ACC), the state at the last trigger (HAECN). The evaluation loop shows a
+controller the statistics of every interval; observation and reward follow from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array
+
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.features import fill, flatten, push
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.state import PortStats
+
+
+class Memory(NamedTuple):
+    """Memory of `Remembering`."""
+
+    policy: Any
+    """What the policy remembers."""
+    history: Array
+    """Features of the last k intervals, `[A, k, width]`."""
+    ecn: Ecn
+    """The thresholds that it wants next, bytes, `[A]` each."""
+
+
+class Remembering:
+    """A trained policy with a memory, as a `StatefulController`."""
+
+    def __init__(self, algorithm: Any, actor: Any, env: EcnEnv) -> None:
+        """Set up.
+
+        Args:
+            algorithm: has `start(num_agents)`, `decide(actor, memory, obs)` and
+                `watch(memory, reward, info)`.
+            actor: its parameters.
+            env: environment to act in.
+        """
+        self.algorithm, self.actor, self.env = algorithm, actor, env
+        self.params = env.default_params
+        self.scale = env.port_scale(self.params.sim)
+
+    def init(self) -> Memory:
+        """Memory at the start of an episode."""
+        env = self.env
+        ecn = env.initial.scaled(self.scale)
+        seen = env.feature.compute(env.idle_stats(), ecn, self.params.scale)
+        return self._next(self.algorithm.start(env.num_agents), fill(seen, env.feature.history))
+
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: Memory) -> Ecn:
+        """The thresholds decided after the last interval."""
+        return memory.ecn
+
+    def observe(self, memory: Memory, info: dict[str, jax.Array]) -> Memory:
+        """Decide from the statistics of an interval."""
+        env = self.env
+        stats = PortStats(**{f.name: info[f.name] for f in fields(PortStats) if f.name in info})
+        reward = env.reward(stats, self.params.reward, self.scale, env.interval_us)
+        ecn = Ecn(info["kmin"], info["kmax"], info["pmax"])
+        history = push(memory.history, env.feature.compute(stats, ecn, self.params.scale))
+        return self._next(self.algorithm.watch(memory.policy, reward, info), history)
+
+    def _next(self, policy: Any, history: Array) -> Memory:
+        policy, action = self.algorithm.decide(self.actor, policy, flatten(history))
+        return Memory(policy, history, self.env.action.decode(action, self.scale))

@@ -1,0 +1,224 @@
+"""Replay memories on the device: rings of rows, sampling by reward, exchange between agents.
+
+A memory is a `Ring`: a pytree of arrays whose leading axis is its capacity, overwritten from the
+oldest row on. A memory for each agent is a `Ring` whose leaves have one more leading axis A; the
+functions here are for one ring and are mapped over agents with `jax.vmap`.
+
+ACC (SIGCOMM'21, §3.4) keeps a local memory at every switch and one global memory, between which
+experience is sampled periodically, both ways: `exchange`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._types import Leaf
+
+FLOOR = 0.1
+"""Priority of the smallest reward in a memory where the largest has 1 + `FLOOR`."""
+
+
+@struct.dataclass
+class Ring:
+    """A memory of the latest rows.
+
+    Attributes:
+        rows: pytree of what is remembered, leaves `[capacity, ...]`.
+        head: slot that is written next.
+        size: number of slots that hold a row; they are the first ones.
+    """
+
+    rows: Any
+    head: Leaf
+    size: Leaf
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots (of a single ring, not of one per agent)."""
+        return int(jax.tree.leaves(self.rows)[0].shape[0])
+
+
+def empty(example: Any, capacity: int) -> Ring:
+    """A ring without rows.
+
+    Args:
+        example: one row, arrays or `jax.ShapeDtypeStruct`.
+        capacity: number of slots.
+    """
+    rows = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
+    zero = jnp.zeros((), jnp.int32)
+    return Ring(rows, zero, zero)
+
+
+def copies(tree: Any, n: int) -> Any:
+    """A pytree `n` times over, leaves `[n, ...]`: a ring per agent, a gate per environment."""
+    return jax.tree.map(lambda x: jnp.repeat(x[None], n, axis=0), tree)
+
+
+def row_bytes(example: Any) -> int:
+    """Bytes of one row."""
+    return sum(int(x.size) * x.dtype.itemsize for x in jax.tree.leaves(example))
+
+
+def append(
+    ring: Ring, rows: Any, keep: Bool[Array, " n"] | None = None
+) -> tuple[Ring, Int[Array, ""]]:
+    """Write rows in order, over the oldest ones where the ring is full.
+
+    Args:
+        ring: the ring.
+        rows: leaves `[n, ...]`.
+        keep: which rows are written, all if None. Where they exceed the capacity, the last remain.
+
+    Returns:
+        The ring, and how many rows were lost: overwritten, or passed over because more came than
+        the ring holds.
+    """
+    n, capacity = jax.tree.leaves(rows)[0].shape[0], ring.capacity
+    keep = jnp.ones((n,), bool) if keep is None else keep
+    total = jnp.sum(keep, dtype=jnp.int32)
+    rank = jnp.cumsum(keep, dtype=jnp.int32) - 1
+    written = keep & (rank >= total - capacity)
+    slot = jnp.where(written, (ring.head + rank) % capacity, capacity)  # out of range: dropped
+    held = jax.tree.map(lambda old, new: old.at[slot].set(new, mode="drop"), ring.rows, rows)
+    lost = jnp.maximum(ring.size + total - capacity, 0)
+    head = (ring.head + total) % capacity
+    return Ring(held, head, jnp.minimum(ring.size + total, capacity)), lost
+
+
+@struct.dataclass
+class Odds:
+    """Chances of the rows of a ring.
+
+    Attributes:
+        probability: `[capacity]`, 0 where no row is held.
+        cumulative: `[capacity]`, its running sum.
+        size: number of rows held.
+    """
+
+    probability: Leaf
+    cumulative: Leaf
+    size: Leaf
+
+
+def odds(
+    score: Float[Array, " capacity"], size: Int[Array, ""], exponent: float | Float[Array, ""]
+) -> Odds:
+    """Chances that prefer large scores: P(i) ∝ p_i^exponent (Schaul et al. 2016, Eq. 1).
+
+    The priority p_i = `FLOOR` + (s_i - min s) / (max s - min s) is ACC's "actions resulting large
+    reward will be prioritised" (§4.3), which gives no formula: it does not depend on the unit or
+    the offset of the rewards, and the smallest one is still seen.
+
+    Args:
+        score: score of every slot, e.g. its reward.
+        size: rows held, in the first slots.
+        exponent: 0 draws uniformly.
+    """
+    held = jnp.arange(score.shape[0]) < size
+    low = jnp.min(jnp.where(held, score, jnp.inf))
+    high = jnp.max(jnp.where(held, score, -jnp.inf))
+    spread = jnp.where(high > low, high - low, 1.0)
+    # Slots without a row may hold anything: they count as the lowest, then as nothing.
+    priority = FLOOR + (jnp.where(held, score, low) - low) / spread
+    weight = jnp.where(held, priority**exponent, 0.0)
+    probability = weight / jnp.maximum(jnp.sum(weight), 1e-30)
+    return Odds(probability, jnp.cumsum(probability), size)
+
+
+def draw(
+    key: jax.Array, chances: Odds, n: int, correction: float
+) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
+    """Slots drawn with replacement, and the weights that undo the preference.
+
+    Args:
+        key: PRNG key.
+        chances: chances of the rows.
+        n: number of draws.
+        correction: exponent beta of the weights (N P(i))^-beta, scaled so that the largest weight
+            of the memory is 1 (Schaul et al. 2016, §3.4). 1 makes the mean of the weighted rows
+            that of uniform draws (but for a factor), 0 gives all rows weight 1.
+    """
+    point = jax.random.uniform(key, (n,)) * chances.cumulative[-1]
+    slot = jnp.searchsorted(chances.cumulative, point, side="right")
+    slot = jnp.clip(slot, 0, jnp.maximum(chances.size - 1, 0))
+    least = jnp.min(jnp.where(chances.probability > 0.0, chances.probability, jnp.inf))
+    weight = (chances.probability[slot] / least) ** -correction
+    return slot, weight
+
+
+def draw_each(
+    key: jax.Array, rings: Ring, chances: Odds, n: int, correction: float
+) -> tuple[Any, Float[Array, "n agents"]]:
+    """Rows that every agent draws from its own ring, and their weights; see `draw`.
+
+    Args:
+        key: PRNG key.
+        rings: a ring per agent, leaves with a leading axis A.
+        chances: their chances, leaves with a leading axis A.
+        n: number of draws of each agent.
+        correction: exponent of the weights.
+
+    Returns:
+        Rows, leaves `[n, A, ...]`, and weights.
+    """
+    keys = jax.random.split(key, rings.size.shape[0])
+    slot, weight = jax.vmap(draw, (0, 0, None, None))(keys, chances, n, correction)
+    rows = jax.tree.map(
+        lambda x: jax.vmap(lambda held, i: held[i], out_axes=1)(x, slot), rings.rows
+    )
+    return rows, weight.T
+
+
+class Moved(NamedTuple):
+    """What an exchange moved, rows in all."""
+
+    up: Array
+    """Rows copied from local memories to the global one."""
+    down: Array
+    """Rows copied from the global memory to local ones."""
+    lost_up: Array
+    """Rows that the global memory lost."""
+    lost_down: Array
+    """Rows that the local memories lost."""
+
+
+def exchange(
+    key: jax.Array, local: Ring, shared: Ring, up: int, down: int
+) -> tuple[Ring, Ring, Moved]:
+    """Sample experience from every local memory to the global one, then back (ACC, §3.4).
+
+    Rows are copied; both directions draw uniformly with replacement, as minibatches are drawn. A
+    memory never gives more rows than it holds.
+
+    Args:
+        key: PRNG key.
+        local: a ring per agent, leaves with a leading axis A.
+        shared: the global ring, of the same rows.
+        up: rows that every agent gives.
+        down: rows that every agent gets.
+
+    Returns:
+        Local rings, global ring, and what was moved.
+    """
+    agents = local.size.shape[0]
+    up_key, down_key = jax.random.split(key)
+    rows, keep = jax.vmap(_pick, (0, 0, None))(jax.random.split(up_key, agents), local, up)
+    flat = jax.tree.map(lambda x: x.reshape(agents * up, *x.shape[2:]), rows)
+    shared, lost_up = append(shared, flat, keep.reshape(-1))
+    given = keep.sum(dtype=jnp.int32)
+    rows, keep = jax.vmap(_pick, (0, None, None))(jax.random.split(down_key, agents), shared, down)
+    local, lost_down = jax.vmap(append)(local, rows, keep)
+    taken = keep.sum(dtype=jnp.int32)
+    return local, shared, Moved(given, taken, lost_up, lost_down.sum(dtype=jnp.int32))
+
+
+def _pick(key: jax.Array, ring: Ring, n: int) -> tuple[Any, Bool[Array, " n"]]:
+    """`n` rows at random, and which of them count: no more than the ring holds."""
+    slot = jax.random.randint(key, (n,), 0, jnp.maximum(ring.size, 1))
+    return jax.tree.map(lambda x: x[slot], ring.rows), jnp.arange(n) < ring.size

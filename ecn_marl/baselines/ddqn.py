@@ -1,0 +1,428 @@
+"""DDQN: every port learns the values of its settings, the algorithm of ACC; and C-ACC.
+
+ACC: "Automatic ECN Tuning for High-Speed Datacenter Networks" (SIGCOMM'21), §3.4, Algorithm 1, §4.
+Each agent has a Q-network over its own observations, shared or its own, and a memory of its own; a
+global memory exchanges experience between them. An update is
+
+    roll out `rollout` intervals in `envs` environments, exploring, idle ports keeping their setting
+    ->  into the local memories  ->  now and then: exchange with the global memory
+    ->  `gradient_steps` times: draw from the local memories, large rewards first, double-Q (Eq. 3)
+
+and is one compiled function; the memories stay on the device. What ACC does not say: a port that is
+about to be idle cannot choose, so the target takes the value of the setting that it keeps, not that
+of the best one. Use it with `reward="acc"` (the step-shaped D(L)), `features="acc"` (k = 3) and
+`actions="discrete"`, as ACC has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.common import gating, replay
+from ecn_marl.baselines.common import q_learning as ql
+from ecn_marl.baselines.common.gating import Gate
+from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.common.remembering import Remembering
+from ecn_marl.baselines.common.replay import Ring
+from ecn_marl.baselines.common.tiers import Tiers, port_tiers
+from ecn_marl.wrappers import AutoReset
+
+
+@dataclass(frozen=True)
+class DDQNConfig:
+    """Settings of DDQN.
+
+    ACC states the structure of its algorithm but none of its numbers (network, rates, discount,
+    exploration, memories); values without a source are ours.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        gradient_steps: gradient steps per update.
+        batch: rows that each agent draws from its memory per gradient step.
+        lr: learning rate.
+        gamma: discount per tuning interval, as for IPPO.
+        n_step: steps of a return before it is bootstrapped (ACC, Eq. 3: 1).
+        target_every: gradient steps between copies to the target network (ACC's n; HAECN: 20).
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers.
+        shared: one network for all agents, as when ACC installs one model offline, or one each, as
+            when its switches train on online. Memories are one each in both cases.
+        epsilon: chance of a random action at first.
+        epsilon_decay: factor that it shrinks by every update (ACC, §4.3: exponential decay).
+        epsilon_min: it never shrinks below this.
+        local_capacity: rows of each agent's memory.
+        global_capacity: rows of the global memory.
+        exchange_every: updates between exchanges. ACC's interval is "several seconds" of network
+            time; training in a simulator sees less than that.
+        to_global: rows that each agent gives in an exchange, as a fraction of its memory.
+        to_local: rows that each agent gets in an exchange, as a fraction of its memory.
+        priority: exponent of the preference for large rewards (ACC, §4.3, without a formula); 0
+            draws uniformly. See `replay.odds`.
+        correction: exponent of the weights that undo the bias of that preference; 1 undoes all of
+            it, so that noise in the rewards is not taken for their mean.
+        idle_gating: idle ports keep their setting without an inference (ACC, §4.2).
+        idle_intervals: intervals without a change of the reward that make a port idle (ACC: 3).
+        idle_tolerance: changes of the reward up to this are none (ACC does not say).
+    """
+
+    envs: int = 64
+    rollout: int = 8
+    gradient_steps: int = 8
+    batch: int = 64
+    lr: float = 1e-3
+    gamma: float = 0.95
+    n_step: int = 1
+    target_every: int = 50
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64)
+    shared: bool = True
+    epsilon: float = 1.0
+    epsilon_decay: float = 0.98
+    epsilon_min: float = 0.02
+    local_capacity: int = 8192
+    global_capacity: int = 65536
+    exchange_every: int = 10
+    to_global: float = 0.05
+    to_local: float = 0.05
+    priority: float = 0.6
+    correction: float = 1.0
+    idle_gating: bool = True
+    idle_intervals: int = 3
+    idle_tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
+        sizes = ("local_capacity", "global_capacity", "exchange_every", "idle_intervals")
+        for name in (*counts, *sizes):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        shares = ("gamma", "epsilon", "epsilon_min", "to_global", "to_local", "correction")
+        for name in shares:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise bad_value(name, getattr(self, name), "a number in [0, 1]")
+        for name in ("lr", "max_grad_norm"):
+            if not getattr(self, name) > 0.0:
+                raise bad_value(name, getattr(self, name), "a number > 0")
+        if not 0.0 < self.epsilon_decay <= 1.0:
+            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
+        for name in ("priority", "idle_tolerance"):
+            if not getattr(self, name) >= 0.0:
+                raise bad_value(name, getattr(self, name), "a number >= 0")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
+
+
+@struct.dataclass
+class Gated:
+    """What the greedy policy remembers, and what it cost so far.
+
+    Attributes:
+        gate: idle ports, `[A]`.
+        inferences: decisions that took an inference, over all ports.
+        decisions: all decisions.
+    """
+
+    gate: Gate
+    inferences: Leaf
+    decisions: Leaf
+
+
+@struct.dataclass
+class TrainState:
+    """Everything training needs to go on.
+
+    Attributes:
+        q: Q-network, target network, optimiser.
+        local: memories of the agents, leaves `[A, local_capacity, ...]`.
+        shared: the global memory.
+        gate: idle ports, leaves `[envs, A]`.
+        env: environment states, leading axis `envs`.
+        obs: observations, `[envs, A, obs_dim]`.
+        key: PRNG key.
+        updates: updates so far.
+    """
+
+    q: QState
+    local: Ring
+    shared: Ring
+    gate: Gate
+    env: Any
+    obs: Leaf
+    key: Leaf
+    updates: Leaf
+
+    @property
+    def actor(self) -> Any:
+        """Parameters that a policy needs."""
+        return self.q.params
+
+
+class DDQN:
+    """The algorithm for one environment and configuration; holds no arrays."""
+
+    def __init__(self, env: Any, config: DDQNConfig) -> None:
+        """Set up the network.
+
+        Args:
+            env: functional environment with discrete actions (it is wrapped in `AutoReset`).
+            config: settings.
+
+        Raises:
+            ValueError: its actions are continuous.
+        """
+        self.env = AutoReset(env)
+        self.config = config
+        self.head = ql.discrete_head(env.action)
+        self.learner = QLearner(
+            Mlp(config.hidden, self.head.outputs, last_scale=0.1),
+            self.head,
+            rate=config.lr,
+            max_grad_norm=config.max_grad_norm,
+            target_every=config.target_every,
+            shared=config.shared,
+        )
+        self.row = ql.transition_shapes(env.obs_dim, env.action.shape)
+        self.up = round(config.to_global * config.local_capacity)
+        self.down = round(config.to_local * config.local_capacity)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def init(self, key: jax.Array, params: Any) -> TrainState:
+        """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
+        c, env = self.config, self.env
+        key, q_key, env_key, phase_key = jax.random.split(key, 4)
+        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
+        phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
+        local = replay.empty(self.row, c.local_capacity)
+        return TrainState(
+            q=self.learner.init(q_key, env.obs_dim, env.num_agents),
+            local=replay.copies(local, env.num_agents),
+            shared=replay.empty(self.row, c.global_capacity),
+            gate=replay.copies(self._first_gate(env.num_agents), c.envs),
+            env=replace(state, env=replace(state.env, steps=phase)),
+            obs=obs,
+            key=key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def _first_gate(self, num_agents: int) -> Gate:
+        action = jnp.zeros((num_agents, *self.env.action.shape), jnp.int32)
+        return gating.first_gate(action, num_agents)
+
+    def act(
+        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+    ) -> Array:
+        """Actions for observations: the best ones, or those of training's last exploration."""
+        q = self.learner.values(actor, obs)
+        best = self.head.mode(q)
+        if greedy:
+            return best
+        random, other = ql.explore(key, self.head, q, self.config.epsilon_min)
+        return ql.choose(random, other, best)
+
+    def start(self, num_agents: int) -> Gated:
+        """What the greedy policy remembers at the start of an episode."""
+        zero = jnp.zeros((), jnp.int32)
+        return Gated(self._first_gate(num_agents), zero, zero)
+
+    def decide(
+        self, actor: Any, memory: Gated, obs: Float[Array, "agents obs"]
+    ) -> tuple[Gated, Array]:
+        """The greedy policy's actions: kept by idle ports, the best ones elsewhere."""
+        gate = memory.gate
+        best = self.head.mode(self.learner.values(actor, obs))
+        action = ql.choose(gate.idle, gate.action, best)
+        busy = jnp.sum(~gate.idle, dtype=jnp.int32)
+        return Gated(
+            replace(gate, action=action),
+            memory.inferences + busy,
+            memory.decisions + gate.idle.shape[-1],
+        ), action
+
+    def watch(
+        self, memory: Gated, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> Gated:
+        """What the policy remembers of an interval."""
+        return replace(memory, gate=self._watch(memory.gate, memory.gate.action, reward, info))
+
+    def costs(self, memory: Gated) -> dict[str, Array]:
+        """Inferences and floating-point operations per decision so far."""
+        share = memory.inferences / jnp.maximum(memory.decisions, 1)
+        return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
+
+    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+        """Networks and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
+
+    def controller(self, actor: Any, env: Any) -> Any:
+        """The greedy policy for evaluation in `env`, with idle gating if that is on."""
+        return Remembering(self, actor, env)
+
+    def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
+        """Roll out, remember, exchange, learn.
+
+        Args:
+            state: training state.
+            params: parameters of the environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        key, roll_key, exchange_key, learn_key = jax.random.split(state.key, 4)
+        state = replace(state, key=key)
+        state, rows, seen = self._collect(state, roll_key, params)
+        local, lost = jax.vmap(replay.append)(state.local, rows)
+        state, moved = self._exchange(replace(state, local=local), exchange_key)
+        q, losses = self._learn(state.q, learn_key, state.local)
+        seen["overwritten"] = lost.sum() + moved.pop("overwritten")
+        state = replace(state, q=q, updates=state.updates + 1)
+        return state, seen | moved | losses | self._memory(state)
+
+    def _collect(
+        self, state: TrainState, key: jax.Array, params: Any
+    ) -> tuple[TrainState, Transition, dict[str, Array]]:
+        """Act for `rollout` intervals in all environments; rows are `[A, rollout * envs, ...]`."""
+        c = self.config
+        step_env = jax.vmap(self.env.step, (0, 0, 0, None))
+        chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
+
+        def step(carry: tuple[Any, Array, Gate], key: jax.Array) -> tuple[Any, Any]:
+            env_state, obs, gate = carry
+            act_key, env_key = jax.random.split(key)
+            q = self.learner.values(state.q.params, obs)
+            random, other = ql.explore(act_key, self.head, q, chance)
+            action = ql.choose(gate.idle, gate.action, self.head.mode(q))
+            action = ql.choose(random, other, action)  # a random setting needs no inference either
+            keys = jax.random.split(env_key, c.envs)
+            after, env_state, reward, terminated, truncated, info = step_env(
+                keys, env_state, action, params
+            )
+            seen = {
+                "reward": reward.mean(),
+                "queue_mean": info["queue_mean"].mean(),
+                "utilisation": info["utilisation"].mean(),
+                "inferences_saved": gate.idle.mean(),
+            }
+            gate = self._watch(gate, action, reward, info)
+            step = (obs, action, reward, terminated, truncated, info["final_obs"], gate.idle)
+            done = info["episode_done"]
+            first = replay.copies(self._first_gate(reward.shape[-1]), c.envs)
+            gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)
+            return (env_state, after, gate), (step, seen)
+
+        carry = (state.env, state.obs, state.gate)
+        (env_state, obs, gate), rows = jax.lax.scan(step, carry, jax.random.split(key, c.rollout))
+        steps, seen = rows
+        metrics = {name: x.mean() for name, x in seen.items()} | {"epsilon": chance}
+        metrics["flops_per_decision"] = self.flops * (1.0 - metrics["inferences_saved"])
+        after = replace(state, env=env_state, obs=obs, gate=gate)
+        return after, ql.transitions(steps, c.gamma, c.n_step), metrics
+
+    def _watch(self, gate: Gate, action: Array, reward: Array, info: dict[str, Array]) -> Gate:
+        """Who is idle next; nobody where the environment shows no queues and thresholds."""
+        c = self.config
+        if not (c.idle_gating and "queue" in info and "kmin" in info):
+            return gate
+        seen = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
+        return gating.watch(gate, action, reward, *seen)
+
+    def _exchange(self, state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
+        """Exchange with the global memory if it is time."""
+        c = self.config
+        unit = replay.row_bytes(self.row)
+        zero = jnp.zeros((), jnp.int32)
+
+        def swap(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
+            return replay.exchange(key, local, shared, self.up, self.down)
+
+        def skip(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
+            return local, shared, replay.Moved(zero, zero, zero, zero)
+
+        due = (state.updates + 1) % c.exchange_every == 0
+        local, shared, moved = jax.lax.cond(due, swap, skip, state.local, state.shared)
+        return replace(state, local=local, shared=shared), {
+            "exchanged_up_bytes": moved.up.astype(jnp.float32) * unit,
+            "exchanged_down_bytes": moved.down.astype(jnp.float32) * unit,
+            "overwritten": moved.lost_up + moved.lost_down,
+        }
+
+    def _memory(self, state: TrainState) -> dict[str, Array]:
+        """What the memories take, how full they are, and how much of it agents have from others."""
+        c, unit, agents = self.config, replay.row_bytes(self.row), self.env.num_agents
+        slots = jnp.arange(c.local_capacity)
+        held = slots < state.local.size[:, None]
+        foreign = state.local.rows.origin != jnp.arange(agents)[:, None]
+        return {
+            "local_replay_bytes": jnp.float32(unit * c.local_capacity * agents),
+            "global_replay_bytes": jnp.float32(unit * c.global_capacity),
+            "local_filled": state.local.size.mean() / c.local_capacity,
+            "global_filled": state.shared.size / c.global_capacity,
+            "foreign": jnp.sum(held & foreign) / jnp.maximum(jnp.sum(held), 1),
+        }
+
+    def _learn(self, q: QState, key: jax.Array, local: Ring) -> tuple[QState, dict[str, Array]]:
+        """Several gradient steps on what the agents draw from their memories."""
+        c = self.config
+        odds = jax.vmap(replay.odds, (0, 0, None))(local.rows.score, local.size, c.priority)
+
+        def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
+            rows, weight = replay.draw_each(key, local, odds, c.batch, c.correction)
+            return self.learner.learn(q, rows, weight)
+
+        q, seen = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
+        return q, {name: x.mean() for name, x in seen.items()}
+
+
+class CentralACC(DDQN):
+    """C-ACC: one agent that sees the whole network and sets one action per tier of switches.
+
+    ACC's authors compare with it (Fig. 14). It is DDQN on the network as `Tiers` shows it: one
+    Q-network, one memory; the exchange copies rows of its own, so it is left out.
+    """
+
+    def __init__(self, env: Any, config: DDQNConfig) -> None:
+        """Set up the network.
+
+        Args:
+            env: functional environment with discrete actions. Its `tiers`, one per port, are those
+                of its topology if it names none.
+            config: settings; `shared`, the exchange and idle gating mean nothing here.
+
+        Raises:
+            ValueError: its actions are continuous.
+        """
+        alone = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
+        super().__init__(central_view(env), replace(alone, global_capacity=1))
+
+    def controller(self, actor: Any, env: Any) -> Any:
+        """The greedy policy for evaluation in `env`, whose agents are ports."""
+        view = central_view(env)
+
+        def act(key: jax.Array, obs: jax.Array) -> Array:
+            return view.spread(self.act(actor, key, view.summary(obs), greedy=True))
+
+        return act
+
+
+def central_view(env: Any) -> Tiers:
+    """An environment as its central controller sees it."""
+    tier = getattr(env, "tiers", None)
+    return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

@@ -1,0 +1,410 @@
+"""HAECN: a small network decides whether a setting still fits, a large one finds a new setting.
+
+HAECN: "Hierarchical Automatic ECN Tuning with Ultra-low Overhead in Datacenter Networks", §3,
+Algorithm 1. Every interval the decision module, a light DQN, sees the state S of its port and
+S_saved, the state in which the setting in force was chosen. If it triggers, the policy generator, a
+six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting stays. An update is
+
+    roll out `rollout` intervals in `envs` environments, both modules exploring
+    ->  into the memories of both modules
+    ->  `gradient_steps` times: DQN for the decision, DDQN for the policy (Algorithm 1, line 14)
+
+and is one compiled function. Where the paper is silent or at odds, and what is done here:
+
+* Text and Algorithm 1 store a transition only if it was triggered. A decision module that never
+  sees what follows when it stays quiet could not learn when to, so it remembers every interval.
+* The policy generator's target (line 14) takes it to choose anew in the next interval. A setting
+  that lasts for fifty would be valued for one. Here it learns from every interval as well, and
+  where the decision module is quiet, what follows is worth Q of the setting that stays.
+  `HAECNConfig(every_interval=False)` is the paper to the letter.
+* The penalty is the decision module's: its reward is r - alpha * trigger (Eq. 2); settings are not
+  worth less for having been asked for.
+* At the start of an episode there is no setting to keep: the first interval always triggers.
+* S_saved, S and the history k: see `ecn_marl.envs.features` (`features="haecn"`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.common import q_learning as ql
+from ecn_marl.baselines.common import replay
+from ecn_marl.baselines.common.distributions import Head
+from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.common.remembering import Remembering
+from ecn_marl.baselines.common.replay import Ring
+from ecn_marl.wrappers import AutoReset
+
+TRIGGER = Head(sizes=(2,), scalar=True)
+"""The decision module's actions: 0 keeps the setting, 1 triggers the policy generator."""
+
+
+@dataclass(frozen=True)
+class HAECNConfig:
+    """Settings of HAECN; what its Table 1 states is the default.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        gradient_steps: gradient steps of both modules per update.
+        batch: rows that each agent draws per gradient step (Table 1: 64).
+        lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
+        gamma: discount per tuning interval (Table 1: 0.98).
+        target_every: gradient steps between copies to the target networks (Table 1: 20).
+        trigger_penalty: alpha, what a trigger costs (Table 1: 0.05).
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: hidden layers of the policy generator; with its output these are six layers, their
+            widths are not stated.
+        decision_hidden: hidden layers of the decision module; "lightweight", not stated.
+        every_interval: the policy generator learns from every interval, and values a setting for as
+            long as it stays; else from triggered ones only, as the paper has it.
+        shared: one pair of modules for all agents, or one each (the paper's agents are
+            independent). Memories are one each in both cases.
+        epsilon: chance of a random trigger and of a random setting at first; not stated.
+        epsilon_decay: factor that it shrinks by every update; not stated.
+        epsilon_min: it never shrinks below this; not stated.
+        capacity: rows of each memory of an agent; not stated.
+    """
+
+    envs: int = 64
+    rollout: int = 8
+    gradient_steps: int = 8
+    batch: int = 64
+    lr: float = 5e-3
+    gamma: float = 0.98
+    target_every: int = 20
+    trigger_penalty: float = 0.05
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
+    decision_hidden: tuple[int, ...] = (16,)
+    every_interval: bool = True
+    shared: bool = True
+    epsilon: float = 1.0
+    epsilon_decay: float = 0.98
+    epsilon_min: float = 0.02
+    capacity: int = 8192
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        object.__setattr__(self, "decision_hidden", tuple(self.decision_hidden))
+        counts = ("envs", "rollout", "gradient_steps", "batch", "target_every", "capacity")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        for name in ("gamma", "epsilon", "epsilon_min"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise bad_value(name, getattr(self, name), "a number in [0, 1]")
+        for name in ("lr", "max_grad_norm"):
+            if not getattr(self, name) > 0.0:
+                raise bad_value(name, getattr(self, name), "a number > 0")
+        if not 0.0 < self.epsilon_decay <= 1.0:
+            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
+        if not self.trigger_penalty >= 0.0:
+            raise bad_value("trigger_penalty", self.trigger_penalty, "a number >= 0")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
+
+
+@struct.dataclass
+class Saved:
+    """What is in force at every port, leaves `[..., A]`.
+
+    Attributes:
+        obs: S_saved, `[..., A, obs_dim]`.
+        action: the setting chosen then, `[..., A, *action.shape]`.
+        first: whether there is none yet.
+    """
+
+    obs: Leaf
+    action: Leaf
+    first: Leaf
+
+
+@struct.dataclass
+class Remembered:
+    """What the greedy policy remembers, and what it cost so far.
+
+    Attributes:
+        saved: what is in force, leaves `[A, ...]`.
+        triggers: decisions that ran the policy generator, over all ports.
+        decisions: all decisions.
+    """
+
+    saved: Saved
+    triggers: Leaf
+    decisions: Leaf
+
+
+@struct.dataclass
+class TrainState:
+    """Everything training needs to go on.
+
+    Attributes:
+        decision: the decision module, what it learns with.
+        policy: the policy generator, what it learns with.
+        intervals: memories of the decision module, leaves `[A, capacity, ...]`.
+        settings: memories of the policy generator, leaves `[A, capacity, ...]`.
+        saved: what is in force, leaves `[envs, A, ...]`.
+        env: environment states, leading axis `envs`.
+        obs: observations, `[envs, A, obs_dim]`.
+        key: PRNG key.
+        updates: updates so far.
+    """
+
+    decision: QState
+    policy: QState
+    intervals: Ring
+    settings: Ring
+    saved: Saved
+    env: Any
+    obs: Leaf
+    key: Leaf
+    updates: Leaf
+
+    @property
+    def actor(self) -> dict[str, Any]:
+        """Parameters that a policy needs."""
+        return {"decision": self.decision.params, "policy": self.policy.params}
+
+
+class HAECN:
+    """The algorithm for one environment and configuration; holds no arrays."""
+
+    def __init__(self, env: Any, config: HAECNConfig) -> None:
+        """Set up both modules.
+
+        Args:
+            env: functional environment with discrete actions (it is wrapped in `AutoReset`).
+            config: settings.
+
+        Raises:
+            ValueError: its actions are continuous.
+        """
+        self.env = AutoReset(env)
+        self.config = c = config
+        self.head = ql.discrete_head(env.action)
+        common: dict[str, Any] = {
+            "rate": c.lr,
+            "max_grad_norm": c.max_grad_norm,
+            "target_every": c.target_every,
+            "shared": c.shared,
+        }
+        small = Mlp(c.decision_hidden, TRIGGER.outputs, last_scale=0.1)
+        self.decision = QLearner(small, TRIGGER, double=False, **common)
+        large = Mlp(c.hidden, self.head.outputs, last_scale=0.1)
+        self.policy = QLearner(large, self.head, double=True, **common)
+        self.decision_row = ql.transition_shapes(2 * env.obs_dim, ())
+        self.policy_row = ql.transition_shapes(env.obs_dim, env.action.shape)
+
+    @property
+    def flops(self) -> tuple[int, int]:
+        """Floating-point operations of an inference of the decision and of the policy module."""
+        c, obs = self.config, self.env.obs_dim
+        return (
+            network_flops(c.decision_hidden, 2 * obs, TRIGGER.outputs),
+            network_flops(c.hidden, obs, self.head.outputs),
+        )
+
+    def init(self, key: jax.Array, params: Any) -> TrainState:
+        """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
+        c, env = self.config, self.env
+        key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
+        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
+        phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
+        intervals = replay.empty(self.decision_row, c.capacity)
+        settings = replay.empty(self.policy_row, c.capacity)
+        return TrainState(
+            decision=self.decision.init(decision_key, 2 * env.obs_dim, env.num_agents),
+            policy=self.policy.init(policy_key, env.obs_dim, env.num_agents),
+            intervals=replay.copies(intervals, env.num_agents),
+            settings=replay.copies(settings, env.num_agents),
+            saved=replay.copies(self._nothing_saved(env.num_agents), c.envs),
+            env=replace(state, env=replace(state.env, steps=phase)),
+            obs=obs,
+            key=key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def _nothing_saved(self, num_agents: int) -> Saved:
+        obs = jnp.zeros((num_agents, self.env.obs_dim), jnp.float32)
+        action = jnp.zeros((num_agents, *self.env.action.shape), jnp.int32)
+        return Saved(obs, action, jnp.ones((num_agents,), bool))
+
+    def _act(
+        self,
+        actor: Any,
+        saved: Saved,
+        obs: Float[Array, "*b agents obs"],
+        key: jax.Array,
+        chance: Float[Array, ""] | float,
+    ) -> tuple[Saved, Array, Array]:
+        """Decide on triggers, choose where one falls; returns also what the decision saw."""
+        trigger_key, setting_key = jax.random.split(key)
+        seen = jnp.concatenate([obs, saved.obs], -1)
+        q = self.decision.values(actor["decision"], seen)
+        random, other = ql.explore(trigger_key, TRIGGER, q, chance)
+        trigger = saved.first | (jnp.where(random, other, TRIGGER.mode(q)) == 1)
+        q = self.policy.values(actor["policy"], obs)
+        random, other = ql.explore(setting_key, self.head, q, chance)
+        setting = ql.choose(random, other, self.head.mode(q))
+        kept = Saved(
+            obs=jnp.where(trigger[..., None], obs, saved.obs),
+            action=ql.choose(trigger, setting, saved.action),
+            first=jnp.zeros_like(saved.first),
+        )
+        return kept, trigger, seen
+
+    def start(self, num_agents: int) -> Remembered:
+        """What the greedy policy remembers at the start of an episode."""
+        zero = jnp.zeros((), jnp.int32)
+        return Remembered(self._nothing_saved(num_agents), zero, zero)
+
+    def decide(
+        self, actor: Any, memory: Remembered, obs: Float[Array, "agents obs"]
+    ) -> tuple[Remembered, Array]:
+        """The greedy policy's actions, kept where nothing triggers."""
+        saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
+        triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
+        memory = Remembered(saved, triggers, memory.decisions + trigger.shape[-1])
+        return memory, saved.action
+
+    def watch(
+        self, memory: Remembered, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> Remembered:
+        """What the policy remembers of an interval: nothing new."""
+        del reward, info
+        return memory
+
+    def costs(self, memory: Remembered) -> dict[str, Array]:
+        """Triggers, inferences and floating-point operations per decision so far."""
+        share = memory.triggers / jnp.maximum(memory.decisions, 1)
+        return self._costs(share)
+
+    def _costs(self, share: Array) -> dict[str, Array]:
+        """Costs per decision where `share` of them trigger."""
+        small, large = self.flops
+        return {
+            "activation_frequency": share,
+            "inferences_per_decision": 1.0 + share,
+            "flops_per_decision": small + large * share,
+        }
+
+    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+        """Networks and the parameters that one port needs, to measure their cost."""
+        nets = {"decision": self.decision.net, "policy": self.policy.net}
+        return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
+
+    def controller(self, actor: Any, env: Any) -> Any:
+        """The greedy policy for evaluation in `env`."""
+        return Remembering(self, actor, env)
+
+    def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
+        """Roll out, remember, learn.
+
+        Args:
+            state: training state.
+            params: parameters of the environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        key, roll_key, decision_key, policy_key = jax.random.split(state.key, 4)
+        state = replace(state, key=key)
+        state, (intervals, settings, trigger), seen = self._collect(state, roll_key, params)
+        first, lost = jax.vmap(replay.append)(state.intervals, intervals)
+        keep = trigger | self.config.every_interval
+        second, gone = jax.vmap(replay.append)(state.settings, settings, keep)
+        decision, judged = self._learn(self.decision, state.decision, decision_key, first)
+        policy, valued = self._learn(self.policy, state.policy, policy_key, second)
+        seen |= {f"decision_{name}": x for name, x in judged.items()} | valued
+        rows = (self.decision_row, self.policy_row)
+        room = sum(replay.row_bytes(row) for row in rows) * self.config.capacity
+        seen["local_replay_bytes"] = jnp.float32(room * self.env.num_agents)
+        seen["overwritten"] = lost.sum() + gone.sum()
+        return replace(
+            state,
+            decision=decision,
+            policy=policy,
+            intervals=first,
+            settings=second,
+            updates=state.updates + 1,
+        ), seen
+
+    def _collect(
+        self, state: TrainState, key: jax.Array, params: Any
+    ) -> tuple[TrainState, tuple[Transition, Transition, Array], dict[str, Array]]:
+        """Act for `rollout` intervals in all environments.
+
+        Returns:
+            State; rows of the decision module and of the policy generator, `[A, rollout * envs,
+            ...]`, and which of the latter were triggered; metrics.
+        """
+        c = self.config
+        step_env = jax.vmap(self.env.step, (0, 0, 0, None))
+        chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
+
+        def step(carry: tuple[Any, Array, Saved], key: jax.Array) -> tuple[Any, Any]:
+            env_state, obs, saved = carry
+            act_key, env_key = jax.random.split(key)
+            saved, trigger, seen = self._act(state.actor, saved, obs, act_key, chance)
+            keys = jax.random.split(env_key, c.envs)
+            after, env_state, reward, terminated, truncated, info = step_env(
+                keys, env_state, saved.action, params
+            )
+            last = info["final_obs"]
+            next_seen = jnp.concatenate([last, saved.obs], -1)
+            paid = reward - c.trigger_penalty * trigger
+            ends = (terminated, truncated)
+            quiet = TRIGGER.mode(self.decision.values(state.decision.params, next_seen)) == 0
+            free = jnp.zeros_like(quiet)
+            rows = (
+                (seen, trigger.astype(jnp.int32), paid, *ends, next_seen, free),
+                (obs, saved.action, reward, *ends, last, quiet & c.every_interval),
+                trigger,
+            )
+            metrics = {
+                "reward": reward.mean(),
+                "reward_after_penalty": paid.mean(),
+                "queue_mean": info["queue_mean"].mean(),
+                "utilisation": info["utilisation"].mean(),
+                "triggered": trigger.mean(),
+            }
+            saved = replace(saved, first=saved.first | info["episode_done"][:, None])
+            return (env_state, after, saved), (rows, metrics)
+
+        carry = (state.env, state.obs, state.saved)
+        keys = jax.random.split(key, c.rollout)
+        (env_state, obs, saved), (rows, metrics) = jax.lax.scan(step, carry, keys)
+        intervals = ql.transitions(rows[0], c.gamma, 1)
+        settings = ql.transitions(rows[1], c.gamma, 1)
+        trigger = jnp.moveaxis(rows[2], 2, 0).reshape(self.env.num_agents, -1)
+        found = {name: x.mean() for name, x in metrics.items()} | {"epsilon": chance}
+        found |= self._costs(found.pop("triggered"))
+        after = replace(state, env=env_state, obs=obs, saved=saved)
+        return after, (intervals, settings, trigger), found
+
+    def _learn(
+        self, module: QLearner, q: QState, key: jax.Array, memory: Ring
+    ) -> tuple[QState, dict[str, Array]]:
+        """Several gradient steps on rows drawn uniformly (§3.4)."""
+        c = self.config
+        odds = jax.vmap(replay.odds, (0, 0, None))(memory.rows.score, memory.size, 0.0)
+
+        def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
+            return module.learn(q, *replay.draw_each(key, memory, odds, c.batch, 0.0))
+
+        q, seen = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
+        return q, {name: x.mean() for name, x in seen.items()}
