@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl import baselines, sim, wrappers
+    from ecn_marl.baselines.common.policy import load_policy
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
     "env": "ecn_marl.envs.parallel",
+    "load_policy": "ecn_marl.baselines.common.policy",
     "make": "ecn_marl.envs.registry",
     "parallel_env": "ecn_marl.envs.parallel",
     "register": "ecn_marl.envs.registry",
@@ -37,6 +39,7 @@ __all__ = [
     "Scenario",
     "baselines",
     "env",
+    "load_policy",
     "make",
     "parallel_env",
     "register",

@@ -8,15 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-
-DEFAULT_STEPS = 1_000_000
-"""Environment steps of `train`: about five minutes of `websearch-v0` on two CPU cores."""
 
 
 class OneLineErrors(TyperGroup):
@@ -71,15 +69,18 @@ def options(
 
 
 @contextmanager
-def _progress(task: str, unit: str, total: float, lines: bool = True) -> Iterator[Any]:
+def _progress(
+    task: str, unit: str, total: float, lines: bool = True, quiet: bool = False
+) -> Iterator[Any]:
     """A progress bar on a terminal, and a function `show(done, note="")` to move it.
 
-    Where there is no terminal, `lines` writes a line at every tenth of the way instead.
+    Where there is no terminal, `lines` writes a line at every tenth of the way instead. With
+    `quiet` nothing is shown.
     """
     from rich import progress as rp
     from rich.console import Console
 
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and not quiet
     bar = rp.Progress(
         rp.TextColumn("{task.description}"),
         rp.BarColumn(bar_width=30),
@@ -96,7 +97,7 @@ def _progress(task: str, unit: str, total: float, lines: bool = True) -> Iterato
     def show(done: float, note: str = "") -> None:
         nonlocal tenth
         bar.update(row, completed=done, note=note)
-        if lines and not terminal and int(10 * done / total) > tenth:
+        if lines and not (terminal or quiet) and int(10 * done / total) > tenth:
             tenth = int(10 * done / total)
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
@@ -132,7 +133,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
-Scenario = Annotated[str, typer.Option(help="Name of a scenario, see `ecn-marl scenarios`.")]
 Load = Annotated[float | None, typer.Option(help="Load of Poisson traffic, 1 = line rate.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Tuning intervals per episode.", min=1)]
 Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
@@ -140,29 +140,82 @@ Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
 
 @app.command()
 def train(
-    algorithm: Annotated[str, typer.Argument(help="ippo.")],
-    scenario: Scenario = "websearch-v0",
+    algorithm: Annotated[str | None, typer.Argument(help="ippo.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Name, see `ecn-marl scenarios`.", show_default="websearch-v0"),
+    ] = None,
     steps: Annotated[
-        int, typer.Option(help="Environment steps (tuning intervals) per seed.", min=1)
-    ] = DEFAULT_STEPS,
+        int | None,
+        typer.Option(
+            help="Environment steps (tuning intervals) per seed.",
+            min=1,
+            show_default="1,000,000",
+        ),
+    ] = None,
     envs: Annotated[
         int | None, typer.Option(help="Environments stepped at once.", show_default="64")
     ] = None,
-    seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(help="Learners trained at once: SEED, SEED+1, …")] = 1,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1, show_default="0"),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Learners trained at once: SEED, SEED+1, …", show_default="1"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run.", show_default="runs/NAME")
     ] = None,
-    features: Annotated[str, typer.Option(help="What agents see: acc, pet, haecn.")] = "acc",
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run that was stopped; --steps adds to it."),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="What agents see: acc, pet, haecn.", show_default="acc")
+    ] = None,
     actions: Annotated[
-        str, typer.Option(help="What they set: multidiscrete, discrete, box.")
-    ] = "multidiscrete",
-    reward: Annotated[str, typer.Option(help="What they are paid: acc, pet, haecn.")] = "acc",
+        str | None,
+        typer.Option(
+            help="What they set: multidiscrete, discrete, box.", show_default="multidiscrete"
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="What they are paid: acc, pet, haecn.", show_default="acc")
+    ] = None,
     load: Load = None,
     max_steps: MaxSteps = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            help="Updates between scores that tell the best checkpoint, 0 for none.",
+            show_default="20 times a run",
+        ),
+    ] = None,
+    eval_episodes: Annotated[
+        int | None, typer.Option(help="Episodes per score.", show_default="16")
+    ] = None,
+    save_updates: Annotated[
+        int | None,
+        typer.Option(help="Updates between checkpoints.", show_default="by --save-seconds"),
+    ] = None,
+    save_seconds: Annotated[float, typer.Option(help="Age at which one is due, s.")] = 300.0,
+    devices: Annotated[
+        int, typer.Option(help="Devices that share the environments; on a CPU, cores.")
+    ] = 1,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,N,I",
+            help="This is process I of N that share the environments; 0 listens at HOST:PORT.",
+        ),
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
     ] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Evaluate beside SECN1 and SECN2 afterwards.")
@@ -173,35 +226,87 @@ def train(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a policy: configuration, metrics, checkpoint and learning curve go to a folder."""
+    """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder."""
     from ecn_marl import workflow as wf
-    from ecn_marl.baselines.common.training import TrainingDiverged
+    from ecn_marl.baselines.runs import Session
 
-    settings = wf.parse_settings(algorithm, setting or [])
-    if envs is not None:
-        settings["envs"] = envs
-    options = {"features": features, "actions": actions, "reward": reward}
-    options |= wf.given(load=load, max_steps=max_steps)
-    job = wf.Job(algorithm, scenario, steps, options, settings, seed, seeds)
-    folder = out or Path("runs") / f"{algorithm}-{scenario}-seed{seed}"
-    with _progress(f"train {algorithm}", "steps", job.total_steps) as show:
-        try:
-            rows = wf.train(job, folder, overwrite, show)
-        except TrainingDiverged as error:
-            typer.echo(f"ecn-marl: {error}", err=True)
-            raise typer.Exit(1) from None
+    first = wf.join(distributed, devices)
+    asked = wf.given(
+        scenario=scenario,
+        steps=steps,
+        envs=envs,
+        seed=seed,
+        seeds=seeds,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+    )
+    view = wf.given(
+        features=features, actions=actions, reward=reward, load=load, max_steps=max_steps
+    )
+    if resume is not None:
+        asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))
+        job, folder = wf.resumed_job(resume, asked, setting or []), resume
+    else:
+        job = wf.new_job(algorithm, asked, view, setting or [])
+        folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
+    session = Session(
+        save_updates, save_seconds, None if distributed else devices, wandb if first else None
+    )
+    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not first)
+    if not first:
+        return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
     if evaluate:
         policies = [*wf.learners(folder), "static:secn1", "static:secn2"]
-        place = wf.Arena(scenario, options)
+        place = wf.Arena(job.scenario, job.options)
         with _progress("evaluate", "episodes", episodes * len(policies)) as show:
-            result["evaluation"] = wf.evaluate(place, policies, episodes, seed, show)
+            result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, place, result["evaluation"])
     wf.draw_learning_curve(folder)
     _show_results(result, as_json)
     if not as_json:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
+
+
+def _train(
+    job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
+) -> list[Any]:
+    """Train behind a progress bar; what stops it early is told in one line."""
+    from ecn_marl import workflow as wf
+    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+
+    rows: list[Any] = []
+    with _progress(f"train {job.algorithm}", "steps", job.total_steps, quiet=quiet) as show:
+        try:
+            rows = wf.train(job, folder, overwrite, show, session, resume)
+        except TrainingDiverged as error:
+            typer.echo(f"ecn-marl: {error}", err=True)
+            raise typer.Exit(1) from None
+        except TrainingInterrupted as error:
+            typer.echo(f"ecn-marl: {error}; go on with: ecn-marl train --resume {folder}", err=True)
+            raise typer.Exit(128 + error.signal) from None
+    return rows
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or FOLDER#I.")],
+    out: Annotated[Path, typer.Option(help="The file, e.g. policy.npz.")],
+    checkpoint: Annotated[
+        str, typer.Option(help="Which policy: best (if it was scored) or latest.")
+    ] = "best",
+) -> None:
+    """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only."""
+    from ecn_marl import workflow as wf
+    from ecn_marl._files import check_output
+    from ecn_marl.baselines.common.policy import save_policy
+
+    check_output("--out", out)
+    policy = wf.policy_of(run, checkpoint)
+    save_policy(policy, out)
+    what = f"{policy.header['algorithm']} of update {policy.header['update']}"
+    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
 
 
 @app.command(name="eval")
@@ -221,6 +326,9 @@ def evaluate(
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="Which policy of a run: best (if it was scored) or latest.")
+    ] = "best",
     as_json: Json = False,
 ) -> None:
     """Evaluate trained, static or rule-based policies on episodes that no training has seen."""
@@ -228,6 +336,7 @@ def evaluate(
 
     names = [name for policy in policies for name in wf.learners(policy)]
     place = wf.arena(names, scenario, **wf.given(load=load, max_steps=max_steps))
+    place = replace(place, checkpoint=checkpoint)
     with _progress("evaluate", "episodes", episodes * len(names)) as show:
         result = wf.evaluate(place, names, episodes, seed, show)
     _show_results({"evaluation": result}, as_json)

@@ -59,6 +59,38 @@ def host_devices(n: int) -> None:
         raise bad_value("devices", n, allowed)
 
 
+def parse_processes(spec: str) -> tuple[str, int, int]:
+    """Reads `HOST:PORT,N,I`: where process 0 listens, the number of processes, and which this is.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    address, *numbers = spec.split(",")
+    if ":" in address and len(numbers) == 2 and all(x.isdecimal() for x in numbers):
+        processes, index = (int(x) for x in numbers)
+        if index < processes:
+            return address, processes, index
+    raise bad_value("distributed", spec, "HOST:PORT,N,I with I from 0 to N-1: 10.0.0.1:1234,2,0")
+
+
+def join_processes(address: str, processes: int, index: int) -> int:
+    """Join other processes, on this host or others, whose devices become one mesh.
+
+    To be called before JAX runs anything, by every process. On a CPU every process has one device:
+    with more, programs that exchange data have been seen to wait for each other forever.
+
+    Args:
+        address: `HOST:PORT` at which process 0 listens.
+        processes: number of processes.
+        index: which of them this is, from 0.
+
+    Returns:
+        The index.
+    """
+    jax.distributed.initialize(address, processes, index)
+    return index
+
+
 def env_mesh(n: int | None = None) -> Mesh:
     """A mesh of the default backend's devices with the axis `env`.
 
@@ -92,6 +124,35 @@ def shard_envs(tree: Any, mesh: Mesh) -> Any:
             allowed = f"a leading axis that {mesh.size} devices divide evenly"
             raise bad_value("shape", leaf.shape, allowed)
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
+
+
+def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> Any:
+    """Where the leaves of a training state lie: environments split, everything else on all devices.
+
+    Args:
+        state: a pytree dataclass of arrays or shapes.
+        mesh: from `env_mesh`.
+        per_env: its fields whose leaves have an axis of environments.
+        axis: which axis that is; 1 behind an axis of seeds.
+
+    Returns:
+        The same tree with a sharding for every leaf.
+
+    Raises:
+        ValueError: the environments cannot be split evenly.
+    """
+    whole = NamedSharding(mesh, PartitionSpec())
+    split = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXIS))
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = getattr(path[0], "name", getattr(path[0], "key", None))
+        if name not in per_env:
+            return whole
+        if leaf.shape[axis] % mesh.size:
+            raise bad_value("devices", mesh.size, f"a divisor of the {leaf.shape[axis]} envs")
+        return split
+
+    return jax.tree_util.tree_map_with_path(place, state)
 
 
 def per_device(
@@ -135,6 +196,9 @@ __all__ = [
     "env_mesh",
     "fitting_devices",
     "host_devices",
+    "join_processes",
+    "parse_processes",
     "per_device",
     "shard_envs",
+    "state_shardings",
 ]

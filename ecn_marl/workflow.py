@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,33 @@ from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
-from ecn_marl.baselines.common.training import METRICS
+from ecn_marl.baselines.common.logs import METRICS
+from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config, run_controller, train_run
+from ecn_marl.baselines.runs import (
+    ALGORITHMS,
+    Session,
+    algorithm_config,
+    resume_run,
+    run_controller,
+    run_policy,
+    train_run,
+)
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
 DEFAULT_SCENARIO = "websearch-v0"
+DEFAULT_STEPS = 1_000_000
+"""Environment steps: about five minutes of `websearch-v0` on two CPU cores."""
+
+DEFAULT_VIEW = {"features": "acc", "actions": "multidiscrete", "reward": "acc"}
 
 Show = Callable[..., None]
 """`show(done, note)`: moves a progress bar."""
@@ -56,6 +70,8 @@ class Job:
         settings: settings of the trainer.
         seed: first seed.
         seeds: number of seeds trained at once.
+        eval_every: updates between scores, see `train_run`.
+        eval_episodes: episodes per score.
     """
 
     algorithm: str
@@ -65,6 +81,8 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     seeds: int = 1
+    eval_every: int | None = None
+    eval_episodes: int = 16
 
     @property
     def total_steps(self) -> int:
@@ -108,19 +126,90 @@ def _convert(name: str, text: str, default: Any) -> Any:
         raise bad_value(name, text, allowed.get(type(default), "a number")) from None
 
 
-def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str, Any]]:
-    """Train and leave a run in `folder`; returns the rows of metrics."""
+def new_job(
+    algorithm: str | None, asked: dict[str, Any], view: dict[str, Any], settings: list[str]
+) -> Job:
+    """The job that a user asks for, defaults where nothing is said.
+
+    Args:
+        algorithm: name of the trainer.
+        asked: fields of `Job`, and `envs`.
+        view: options of `ecn_marl.make`.
+        settings: settings of the trainer, `name=value`.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value of another type.
+    """
+    if algorithm is None:
+        raise bad_value("algorithm", None, f"one of {', '.join(ALGORITHMS)} (or --resume RUN)")
+    values = parse_settings(algorithm, settings)
+    if "envs" in asked:
+        values["envs"] = asked["envs"]
+    job = Job(algorithm, DEFAULT_SCENARIO, DEFAULT_STEPS, DEFAULT_VIEW | view, values)
+    return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
+
+
+def resumed_job(folder: Path, asked: dict[str, Any], settings: list[str]) -> Job:
+    """The job of a run that is to go on.
+
+    Args:
+        folder: the run.
+        asked: what the user asks for, by the names in `config.json`. All but `steps` must be what
+            is there.
+        settings: settings of the trainer, `name=value`; the same.
+
+    Raises:
+        ValueError: not a run, or something that differs from what it was started with.
+    """
+    config = read_config(folder)
+    kept = config["options"] | config["settings"] | config | {"out": str(folder)}
+    for name, value in (asked | parse_settings(config["algorithm"], settings)).items():
+        same = kept.get(name) == (list(value) if isinstance(value, tuple) else value)
+        if not same and name != "steps":
+            allowed = f"{kept.get(name)!r}, with which {folder} was started (or leave it out)"
+            raise bad_value(name, value, allowed)
+    job = Job(**{f.name: config[f.name] for f in fields(Job) if f.name in config})
+    return replace(job, steps=asked.get("steps", job.steps))
+
+
+def join(distributed: str | None, devices: int) -> bool:
+    """Get the devices ready before JAX runs anything.
+
+    Args:
+        distributed: `HOST:PORT,N,I`: this is process I of N; None if there is one only.
+        devices: devices of a single process.
+
+    Returns:
+        Whether this is the process that writes and prints.
+
+    Raises:
+        ValueError: it cannot be read, or there are not as many devices.
+    """
+    if distributed is not None:
+        return join_processes(*parse_processes(distributed)) == 0
+    if devices != 1:
+        host_devices(devices)
+    return True
+
+
+def train(
+    job: Job,
+    folder: Path,
+    overwrite: bool,
+    show: Show,
+    session: Session | None = None,
+    resume: bool = False,
+) -> list[dict[str, Any]]:
+    """Train and leave a run in `folder`, or go on with the one there; returns rows of metrics."""
     horizon = job.env().horizon
-    first: dict[str, Any] = {}
 
     def progress(row: dict[str, Any]) -> None:
-        note = f"return {float(np.mean(row['reward'])) * horizon:.1f}"
-        if first:  # the first update waits for the compiler, so it is left out of the rate
-            rate = (row["steps"] - first["steps"]) / max(row["seconds"] - first["seconds"], 1e-3)
-            note += f", {rate * job.seeds:,.0f} steps/s"
-        first.update(first or row)
-        show(row["steps"], note)
+        rate = f"{row['steps_per_second']:,.0f} steps/s"
+        show(row["steps"], f"return {float(np.mean(row['reward'])) * horizon:.1f}, {rate}")
 
+    session = replace(session or Session(), progress=progress)
+    if resume:
+        return resume_run(folder, steps=job.steps, session=session).metrics
     return train_run(
         job.algorithm,
         job.scenario,
@@ -131,7 +220,9 @@ def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str,
         seeds=job.seeds,
         out=folder,
         overwrite=overwrite,
-        progress=progress,
+        eval_every=job.eval_every,
+        eval_episodes=job.eval_episodes,
+        session=session,
     ).metrics
 
 
@@ -175,10 +266,12 @@ class Arena:
     Attributes:
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
+        checkpoint: which policy of a run comes: `best` (the latest if none was scored), `latest`.
     """
 
     scenario: str
     options: dict[str, Any] = field(default_factory=dict)
+    checkpoint: str = "best"
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
@@ -197,7 +290,14 @@ class Arena:
         if policy.startswith(DYNAMIC):
             return Dynamic(env, env.default_params, policy.removeprefix(DYNAMIC))
         folder, _, number = policy.partition("#")
-        return run_controller(folder, env, _learner(policy, number))
+        return run_controller(folder, env, _learner(policy, number), self.checkpoint)
+
+
+def policy_of(name: str, checkpoint: str) -> Policy:
+    """The policy of a run, `FOLDER` or `FOLDER#I`, to be written to a file."""
+    folder, _, number = name.partition("#")
+    _run_config(folder)
+    return run_policy(folder, _learner(name, number), checkpoint)
 
 
 def _learner(policy: str, number: str) -> int:

@@ -9,9 +9,14 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY, failure, run
+
+import ecn_marl
+from ecn_marl.baselines.runs import run_controller
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -180,6 +185,7 @@ def test_train_leaves_a_run(trained):
         "learning_curve.png",
         "metrics.jsonl",
         "queues.png",
+        "tensorboard",
     ]
     config = json.loads((folder / "config.json").read_text())
     assert (config["algorithm"], config["scenario"], config["seed"]) == ("ippo", TINY, 3)
@@ -220,6 +226,62 @@ def test_eval_of_a_run_gives_what_training_gave(trained):
     after = json.loads(result.stdout)["evaluation"]
     assert after["scenario"] == TINY
     assert after["policies"] == before["policies"][:1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--seed", 4], "seed = 4 is not allowed: expected 3, with which"),
+        (["--envs", 4], "envs = 4 is not allowed: expected 2, with which"),
+        (["--set", "hidden=8"], "hidden = (8,) is not allowed: expected [4], with which"),
+        (["--scenario", "incast-v0"], "scenario = 'incast-v0' is not allowed: expected 'cli-tiny"),
+        (["--reward", "pet"], "reward = 'pet' is not allowed: expected 'acc', with which"),
+        (["--max-steps", 7], "max_steps = 7 is not allowed: expected None, with which"),
+        (["--out", "elsewhere"], "out = 'elsewhere' is not allowed"),
+        (["--steps", 8], "steps = 8 is not allowed: expected at least 20, what the run"),
+        (["--set", "gama=1"], "unknown setting of ippo 'gama'"),
+    ],
+    ids=lambda x: " ".join(map(str, x)) if isinstance(x, list) else "",
+)
+def test_a_resumed_run_keeps_its_settings(trained, args, message):
+    folder, _ = trained
+    before = (folder / "config.json").read_text()
+    assert message in failure("train", "--resume", folder, *args)
+    assert (folder / "config.json").read_text() == before
+
+
+def test_a_finished_run_has_nothing_to_resume(trained):
+    folder, _ = trained
+    before = (folder / "metrics.jsonl").read_text()
+    result = run("train", "ippo", "--resume", folder, "--seed", 3, "--set", "hidden=4", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["training"]["update"] == 3
+    assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_train_wants_an_algorithm_or_a_run(tmp_path):
+    assert "algorithm = None is not allowed: expected one of" in failure("train")
+    assert "config.json" in failure("train", "--resume", tmp_path)
+
+
+def test_exported_policy_is_the_runs(trained, tmp_path):
+    folder, _ = trained
+    out = tmp_path / "policy.npz"
+    result = run("export", folder, "--out", out)
+    assert result.stdout.startswith(f"{out}: ippo of update 3, ")
+    policy = ecn_marl.load_policy(out)
+    assert policy.header["scenario"] == TINY
+    assert policy.header["seed"] == 3
+    assert policy.header["settings"]["hidden"] == [4]
+    env = ecn_marl.make(TINY)
+    obs = np.random.default_rng(1).uniform(size=(3, env.obs_dim)).astype(np.float32)
+    expected = run_controller(folder, env)(jax.random.key(0), jnp.asarray(obs))
+    np.testing.assert_array_equal(policy(obs), expected)
+    assert "file in a directory" in failure("export", folder, "--out", tmp_path / "no" / "p.npz")
+    assert "learner = 1" in failure("export", f"{folder}#1", "--out", out)
+    assert "unknown checkpoint 'bst': did you mean 'best'" in failure(
+        "export", folder, "--out", out, "--checkpoint", "bst"
+    )
 
 
 def test_train_keeps_what_is_in_the_folder(trained, tmp_path):

@@ -2,7 +2,9 @@
 
 config.json       scenario, its options, algorithm, its settings, seeds, versions
 metrics.jsonl     one line per update
-checkpoints/      the whole training state
+tensorboard/      the same for TensorBoard
+checkpoints/      the whole training state: the latest ones, the best one (`best.json` says which)
+diverged/         a state that is not finite, if training stopped for that
 evaluation.json   results on episodes that training never saw
 """
 
@@ -10,28 +12,35 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.common.checkpoint import (
     CONFIG,
+    DIVERGED,
     FOLDER,
     Checkpoints,
     read_config,
     write_json,
 )
 from ecn_marl.baselines.common.evaluation import Controller, StatefulController
-from ecn_marl.baselines.common.training import METRICS, TrainResult, train
+from ecn_marl.baselines.common.export import export_policy
+from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
+from ecn_marl.baselines.common.policy import Policy
+from ecn_marl.baselines.common.scoring import greedy_controller, scorer
+from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
 from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.parallelism import env_mesh
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
     "ippo": (IPPO, IPPOConfig),
@@ -42,8 +51,29 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
 """Trainers by name: the algorithm and its settings."""
 
 
-RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.png")
-"""Files of a run beside its checkpoints; `--overwrite` removes these and nothing else."""
+RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.png", "wandb.json")
+RUN_FOLDERS = (FOLDER, TENSORBOARD, DIVERGED, "wandb")
+"""Files and folders of a run; `--overwrite` removes these and nothing else."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """How a run is trained that has no bearing on what comes out, but for rounding.
+
+    Attributes:
+        save_updates: updates between checkpoints, None to go by time.
+        save_seconds: time between checkpoints at most, s.
+        devices: devices that share the environments, None for one, or for all if there are several
+            processes.
+        wandb: project of Weights & Biases to log to, None for none.
+        progress: called with every row of metrics.
+    """
+
+    save_updates: int | None = None
+    save_seconds: float = 300.0
+    devices: int | None = None
+    wandb: str | None = None
+    progress: Callable[[dict[str, Any]], None] | None = None
 
 
 def algorithm_config(algorithm: str, **settings: Any) -> Any:
@@ -78,7 +108,8 @@ def prepare_folder(out: str | Path, overwrite: bool) -> Path:
             raise bad_value("out", str(out), f"the folder of a run (there is no {CONFIG} in it)")
         for name in RUN_FILES:
             (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        for name in RUN_FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -94,7 +125,9 @@ def train_run(
     seeds: int = 1,
     out: str | Path,
     overwrite: bool = False,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int = 16,
+    session: Session | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
 
@@ -108,7 +141,10 @@ def train_run(
         seeds: number of seeds.
         out: folder of the run.
         overwrite: replace what a former run left there.
-        progress: called with every row of metrics.
+        eval_every: updates between scores of the greedy policy, by which the best checkpoint is
+            known; 0 for never, None for twenty times in a run but not before ten updates.
+        eval_episodes: episodes per score.
+        session: checkpoints, devices, logs.
 
     Returns:
         Final state and metrics.
@@ -117,45 +153,140 @@ def train_run(
         ValueError: anything unknown or not allowed; nothing is written then.
     """
     config = algorithm_config(algorithm, **(settings or {}))
-    env = make(scenario, **(options or {}))
-    for name, value in (("steps", steps), ("seeds", seeds)):
+    make(scenario, **(options or {}))
+    for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
-    folder = prepare_folder(out, overwrite)
-    write_json(
-        folder / CONFIG,
-        {
-            "algorithm": algorithm,
-            "scenario": scenario,
-            "options": options or {},
-            "settings": asdict(config),
-            "steps": steps,
-            "seed": seed,
-            "seeds": seeds,
-            "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
-        },
-    )
-    trainer = ALGORITHMS[algorithm][0](env, config)
+    updates = -(-steps // config.steps_per_update)
+    written = {
+        "algorithm": algorithm,
+        "scenario": scenario,
+        "options": options or {},
+        "settings": asdict(config),
+        "steps": steps,
+        "seed": seed,
+        "seeds": seeds,
+        "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
+        "eval_episodes": eval_episodes,
+        "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
+    }
+    session = session or Session()
+    _saving(session, written)
+    if jax.process_index() == 0:
+        write_json(prepare_folder(out, overwrite) / CONFIG, written)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("folder of the run")
+    return _train(Path(out), written, session, resume=False)
+
+
+def resume_run(
+    run: str | Path, *, steps: int | None = None, session: Session | None = None
+) -> TrainResult:
+    """Go on with a run that was stopped, as if it had not been.
+
+    Args:
+        run: its folder.
+        steps: environment steps per seed in all, as many as it was started with or more.
+        session: checkpoints, devices, logs.
+
+    Returns:
+        Final state, and the metrics of all updates.
+
+    Raises:
+        ValueError: not a run, or fewer steps than it was started with.
+    """
+    config = read_config(run)
+    if steps is not None and steps < config["steps"]:
+        allowed = f"at least {config['steps']}, what the run was started with"
+        raise bad_value("steps", steps, allowed)
+    config["steps"] = steps or config["steps"]
+    session = session or Session()
+    _saving(session, config)
+    if jax.process_index() == 0:
+        write_json(Path(run) / CONFIG, config)
+    # What was stopped before its first checkpoint is done again.
+    return _train(Path(run), config, session, resume=Checkpoints(run).latest is not None)
+
+
+def _saving(session: Session, config: dict[str, Any]) -> Saving:
+    return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
+
+
+def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
+    trainer = trainer_of(config)
+    env = make(config["scenario"], **config["options"])
+    params, mesh, score = env.default_params, None, None
+    if (session.devices or 1) > 1 or jax.process_count() > 1:
+        mesh = env_mesh(session.devices)
+    if config.get("eval_every", 0):
+        score = scorer(
+            trainer,
+            env,
+            params,
+            episodes=config["eval_episodes"],
+            seed=config["seed"],
+            seeds=config["seeds"],
+        )
+    logs: list[Log] = []
+    if session.wandb is not None and jax.process_index() == 0:
+        logs.append(WeightsAndBiases(folder, session.wandb, config))
     return train(
         trainer,
-        env.default_params,
-        steps=steps,
-        seed=seed,
-        seeds=seeds,
+        params,
+        steps=config["steps"],
+        seed=config["seed"],
+        seeds=config["seeds"],
         out=folder,
-        progress=progress,
+        progress=session.progress,
+        resume=resume,
+        saving=_saving(session, config),
+        score=score,
+        logs=logs,
+        mesh=mesh,
     )
+
+
+def trainer_of(config: dict[str, Any]) -> Any:
+    """The algorithm of a run, from its configuration."""
+    settings = algorithm_config(config["algorithm"], **config["settings"])
+    env = make(config["scenario"], **config["options"])
+    return ALGORITHMS[config["algorithm"]][0](env, settings)
+
+
+def run_actor(run: str | Path, learner: int = 0, which: str = "best") -> Any:
+    """Parameters of a run's policy.
+
+    Args:
+        run: folder of the run.
+        learner: which of its seeds.
+        which: `best` (the latest if none was scored) or `latest`.
+
+    Raises:
+        ValueError: not a run, no such learner, or no checkpoint.
+    """
+    config = read_config(run)
+    if not 0 <= learner < config["seeds"]:
+        raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
+    params = make(config["scenario"], **config["options"]).default_params
+    checkpoints = Checkpoints(run)
+    like = state_shapes(trainer_of(config), params, config["seeds"])
+    actor = checkpoints.restore(like, checkpoints.find(which)).actor
+    checkpoints.close()
+    if config["seeds"] == 1:
+        return actor
+    return jax.tree.map(lambda x: x[learner], actor)
 
 
 def run_controller(
-    run: str | Path, env: EcnEnv, learner: int = 0
+    run: str | Path, env: EcnEnv, learner: int = 0, which: str = "best"
 ) -> Controller | StatefulController:
-    """The greedy policy of a run's latest checkpoint.
+    """The greedy policy of a run.
 
     Args:
         run: folder of the run.
         env: environment it is to act in; observations and actions must be those of the training.
         learner: which of its seeds.
+        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
 
     Raises:
         ValueError: not a run, no such learner, or observations or parameters that do not fit.
@@ -167,23 +298,41 @@ def run_controller(
         raise bad_value("scenario", env.name, f"one whose agents see and do as in {trained.name}")
     if not settings.shared and env.num_agents != trained.num_agents:
         raise bad_value("scenario", env.name, f"{trained.num_agents} agents, one policy for each")
-    if not 0 <= learner < config["seeds"]:
-        raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
-    trainer = ALGORITHMS[config["algorithm"]][0](trained, settings)
+    controller: Controller | StatefulController = greedy_controller(
+        trainer_of(config), run_actor(run, learner, which), env
+    )
+    return controller
 
-    def shapes(key: jax.Array) -> Any:
-        params = trained.default_params
-        if config["seeds"] == 1:
-            return trainer.init(key, params)
-        keys = jax.random.split(key, config["seeds"])
-        return jax.vmap(trainer.init, (0, None))(keys, params)
 
+def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy:
+    """The greedy policy of a run as `ecn_marl.load_policy` gives it, to be saved.
+
+    Args:
+        run: folder of the run.
+        learner: which of its seeds.
+        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+
+    Raises:
+        ValueError: not a run, no such learner, or a policy that cannot be exported.
+    """
+    config = read_config(run)
+    env = make(config["scenario"], **config["options"])
+    actor = run_actor(run, learner, which)
+    trainer = trainer_of(config)
+    if trainer.env.num_agents != env.num_agents:
+        raise bad_value("algorithm", config["algorithm"], "a trainer whose agents are ports")
     checkpoints = Checkpoints(run)
-    state = checkpoints.restore(jax.eval_shape(shapes, jax.random.key(0)))
+    step, best = checkpoints.find(which), checkpoints.best
     checkpoints.close()
-    actor = state.actor
-    if config["seeds"] > 1:
-        actor = jax.tree.map(lambda x: x[learner], actor)
-    if hasattr(trainer, "controller"):
-        return trainer.controller(actor, env)
-    return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
+    return export_policy(
+        env,
+        trainer.head,
+        actor,
+        algorithm=config["algorithm"],
+        options=config["options"],
+        settings=config["settings"],
+        seed=config["seed"] + learner,
+        update=step,
+        score=best.score if best is not None and best.step == step else None,
+        versions=config["versions"],
+    )

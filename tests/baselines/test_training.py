@@ -13,7 +13,7 @@ from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.common.evaluation import Evaluation, evaluate, evaluation_keys
-from ecn_marl.baselines.common.training import TrainingDiverged, initial_state, train
+from ecn_marl.baselines.common.training import Saving, TrainingDiverged, initial_state, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 
 PARAMS = ToyParams(max_steps=10)
@@ -62,11 +62,33 @@ class Diverging:
 
 
 def test_nan_stops_and_saves(tmp_path):
-    with pytest.raises(TrainingDiverged, match="loss = nan at update 3 of seed 7"):
-        train(Diverging(), None, steps=1000, seed=7, out=tmp_path)
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    with pytest.raises(TrainingDiverged, match="loss = nan at update 3 of seed 7") as stop:
+        train(Diverging(), None, steps=48, seed=7, out=tmp_path)
+    assert str(tmp_path / "diverged" / "3") in str(stop.value)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[-1])["loss"] is None
     checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest is None, "nothing to go on with"
+    checkpoints.folder = tmp_path / "diverged"
     assert float(checkpoints.restore({"n": jnp.zeros(())})["n"]) == 3.0
+    checkpoints.close()
+
+
+class BadState(Diverging):
+    """Its losses are fine, its state is NaN after the second update."""
+
+    def update(self, state, params):
+        n = state["n"] + 1
+        return {"n": jnp.where(n >= 2, jnp.nan, n)}, {"loss": n}
+
+
+def test_no_checkpoint_holds_nan(tmp_path):
+    saving = Saving(updates=1)
+    with pytest.raises(TrainingDiverged, match="n of the state is not finite at update 2"):
+        train(BadState(), None, steps=48, out=tmp_path, saving=saving)
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.steps == [1]
     checkpoints.close()
 
 

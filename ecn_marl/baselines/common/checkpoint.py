@@ -1,73 +1,187 @@
-"""Checkpoints of the whole training state (orbax), beside the configuration that made it."""
+"""Checkpoints of the whole training state (orbax), beside the configuration that made it.
+
+A checkpoint is written to a folder of another name that is renamed when it is whole, so a process
+may be killed at any moment: what has a number as its name can be restored. The latest checkpoints
+are kept, and the one with the best score.
+
+Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
+background; if that fails (the run's folder was moved, say), its writing threads wait for twenty
+minutes, and the interpreter waits for them when it exits. Made in the calling thread, the folder's
+error is raised where it can be told, and later saves and the exit are as usual.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 
 CONFIG = "config.json"
 FOLDER = "checkpoints"
+BEST = "best.json"
+DIVERGED = "diverged"
+DEAD = ".dead"
+WHICH = ("latest", "best")
+
+
+class Best(NamedTuple):
+    """The checkpoint with the best score."""
+
+    step: int
+    score: float
 
 
 class Checkpoints:
-    """Checkpoints of one run, in `<run>/checkpoints/<step>`; the latest ones are kept."""
+    """Checkpoints of one run, in `<run>/checkpoints/<step>`: the latest ones and the best one."""
 
     def __init__(self, run: str | Path, keep: int = 2) -> None:
         """Open the folder of a run.
 
         Args:
             run: folder of the run.
-            keep: number of checkpoints kept.
+            keep: number of latest checkpoints kept.
         """
         self.folder = Path(run).absolute() / FOLDER
-        self._manager = ocp.CheckpointManager(
-            self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        )
+        self.keep = keep
+        self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+        self._best = _read_best(self.folder / BEST)
 
-    def save(self, step: int, state: Any) -> None:
-        """Save a pytree; typed PRNG keys included. Returns when it is on disk."""
-        self._manager.save(step, args=ocp.args.StandardSave(_stored(state)), force=True)
-        self._manager.wait_until_finished()
+    def save(self, step: int, state: Any, score: float | None = None) -> None:
+        """Save a pytree; typed PRNG keys included. Returns when it is on disk.
+
+        Args:
+            step: number of the checkpoint; one that exists is replaced.
+            state: the pytree.
+            score: how good it is; the checkpoint with the highest score is kept.
+
+        Raises:
+            OSError: it cannot be written; former checkpoints remain.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write(self.folder / str(step), state)
+        if score is not None:
+            self.note_score(step, score)
+        self._prune()
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"checkpoint {step}")
+
+    def note_score(self, step: int, score: float) -> None:
+        """Remember the score of a saved checkpoint; the one with the highest is kept."""
+        if self._best is None or score > self._best.score:
+            self._best = Best(step, float(score))
+            if jax.process_index() == 0:
+                write_json(self.folder / BEST, self._best._asdict())
+
+    def save_diverged(self, step: int, state: Any) -> Path:
+        """Save a state that must not be gone on with, to look at; it is no checkpoint."""
+        path = self.folder.parent / DIVERGED / str(step)
+        self._write(path, state)
+        return path
+
+    def _write(self, path: Path, state: Any) -> None:
+        args = ocp.args.StandardSave(_stored(state))
+        try:
+            self._writer.save(path, args=args, force=True)
+        except OSError:
+            raise
+        except Exception as error:  # tensorstore wraps what the file system says
+            reason = str(error).split(" [source locations")[0]
+            raise OSError(f"checkpoint {path} cannot be written: {reason}") from error
+
+    def _prune(self) -> None:
+        """Delete what is not to be kept; renamed first, or half of it could look like a whole."""
+        if jax.process_index() != 0:
+            return
+        best = None if self._best is None else self._best.step
+        for step in self.steps[: -self.keep]:
+            if step != best:
+                os.replace(self.folder / str(step), self.folder / f"{step}{DEAD}")
+        for path in self.folder.glob(f"*{DEAD}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps that were saved whole and are still there, in order."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
     @property
     def latest(self) -> int | None:
         """Step of the latest checkpoint, None if there is none."""
-        return self._manager.latest_step()
+        return max(self.steps, default=None)
 
-    def restore(self, like: Any) -> Any:
-        """The latest state.
+    @property
+    def best(self) -> Best | None:
+        """The best checkpoint, None if none was scored or it is gone."""
+        return self._best if self._best and self._best.step in self.steps else None
+
+    def find(self, which: str = "latest") -> int:
+        """Step of the checkpoint that is meant.
 
         Args:
-            like: a pytree of the same structure, arrays or `jax.ShapeDtypeStruct`.
+            which: `latest`, or `best` (the latest if none was scored).
 
         Raises:
-            ValueError: there is no checkpoint.
+            ValueError: there is no checkpoint, or no such name.
         """
-        if self.latest is None:
+        if which not in WHICH:
+            raise unknown_name("checkpoint", which, WHICH)
+        latest = self.latest
+        if latest is None:
             raise bad_value("checkpoint", str(self.folder), "a folder with a saved checkpoint")
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return self.best.step if which == "best" and self.best else latest
+
+    def clean(self) -> None:
+        """Delete what interrupted saves have left."""
+        if jax.process_index() == 0 and self.folder.is_dir():
+            for path in self.folder.iterdir():
+                if path.is_dir() and not path.name.isdecimal():
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def restore(self, like: Any, step: int | None = None) -> Any:
+        """A saved state.
+
+        Args:
+            like: a pytree of the same structure, arrays or `jax.ShapeDtypeStruct`; where they have
+                a sharding, what is restored gets it, else it lies on the first device.
+            step: its number; the latest if None.
+
+        Raises:
+            ValueError: there is no checkpoint, or it is not of this structure.
+        """
+        path = self.folder / str(self.find() if step is None else step)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        place = {name: getattr(x, "sharding", None) or here for name, x in _named(like)}
         abstract = {
-            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device)
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place[name])
             for name, x in _stored(like).items()
         }
-        found = self._manager.restore(self.latest, args=ocp.args.StandardRestore(abstract))
-        leaves = [
-            found[name] if name in found else jnp.zeros(x.shape, x.dtype)
-            for name, x in _named(like)
-        ]
+        found = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
+        for name, x in _named(like):
+            if name not in found:
+                found[name] = jax.device_put(np.zeros(x.shape, x.dtype), place[name])
+        leaves = [found[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def close(self) -> None:
         """Release the folder."""
-        self._manager.close()
+        self._writer.close()
+
+
+def _read_best(path: Path) -> Best | None:
+    if not path.is_file():
+        return None
+    return Best(**json.loads(path.read_text()))
 
 
 def _named(state: Any) -> list[tuple[str, Any]]:

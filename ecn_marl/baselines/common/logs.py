@@ -1,0 +1,169 @@
+"""Where the rows of metrics go: JSON lines and TensorBoard always, Weights & Biases if asked for.
+
+`metrics.jsonl` is the record of a run; a resumed run cuts it back to its checkpoint and goes on, so
+that it has one line per update whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import without_nan
+
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+
+Row = dict[str, Any]
+"""Metrics of one update; values are numbers, or lists with one number per seed."""
+
+
+@runtime_checkable
+class Log(Protocol):
+    """Takes the rows of a run as they come."""
+
+    def write(self, row: Row) -> None:
+        """Take a row."""
+
+    def close(self) -> None:
+        """The last row has been written."""
+
+
+class JsonLines:
+    """`metrics.jsonl`: a line per update, with the system before the next update starts."""
+
+    def __init__(self, run: Path, kept: Sequence[Row] = ()) -> None:
+        """Start the file, or go on after the rows that `cut_rows` kept."""
+        self._path = run / METRICS
+        if not kept:
+            self._path.write_text("", encoding="utf-8")
+
+    def write(self, row: Row) -> None:
+        """Write a line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(without_nan(row), allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def cut_rows(run: Path, update: int) -> list[Row]:
+    """Cut `metrics.jsonl` after the row of an update, e.g. that of a checkpoint.
+
+    What stands after it was written between the checkpoint and the end of the process, perhaps up
+    to half a line.
+
+    Args:
+        run: folder of the run.
+        update: number of the last row that is kept, 0 for none.
+
+    Returns:
+        The rows that are kept.
+
+    Raises:
+        ValueError: a row up to this one is missing or cannot be read.
+    """
+    path, size = run / METRICS, 0
+    rows: list[Row] = []
+    if update and path.is_file():
+        with path.open("rb") as file:
+            for line in file:
+                if len(rows) == update or not line.endswith(b"\n"):
+                    break
+                rows.append(_row(line))
+                if rows[-1].get("update") != len(rows):
+                    break
+                size += len(line)
+    if len(rows) != update or (rows and rows[-1].get("update") != update):
+        raise bad_value("run", str(run), f"a {METRICS} with a row for each of {update} updates")
+    if path.is_file():
+        os.truncate(path, size)
+    return rows
+
+
+def _row(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+class TensorBoard:
+    """Event files in `<run>/tensorboard`; the step of a scalar is the number of its update."""
+
+    def __init__(self, run: Path, after: int = 0) -> None:
+        """Open the folder.
+
+        Args:
+            run: folder of the run.
+            after: the update that the run goes on from; TensorBoard then hides later events that
+                an earlier process has left.
+        """
+        from tensorboardX import SummaryWriter  # not needed where nothing is written
+
+        purge = after + 1 if after else None
+        self._writer = SummaryWriter(str(run / TENSORBOARD), purge_step=purge, flush_secs=10)
+
+    def write(self, row: Row) -> None:
+        """Write the scalars of a row."""
+        for tag, value in scalars(row).items():
+            self._writer.add_scalar(tag, value, row["update"])
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases; needs `pip install ecn-marl[wandb]`."""
+
+    def __init__(self, run: Path, project: str, config: dict[str, Any]) -> None:
+        """Start a run, or continue that of the same folder.
+
+        Args:
+            run: folder of the run; its name is the run's name.
+            project: name of the project.
+            config: configuration shown beside the curves.
+
+        Raises:
+            ValueError: wandb is not installed.
+        """
+        try:
+            import wandb
+        except ImportError:
+            allowed = "wandb to be installed: pip install 'ecn-marl[wandb]'"
+            raise bad_value("wandb", project, allowed) from None
+        note = run / "wandb.json"
+        known = json.loads(note.read_text())["id"] if note.is_file() else None
+        self._run = wandb.init(
+            project=project, name=run.name, dir=str(run), config=config, id=known, resume="allow"
+        )
+        note.write_text(json.dumps({"id": self._run.id}) + "\n")
+
+    def write(self, row: Row) -> None:
+        """Send the scalars of a row."""
+        self._run.log(scalars(row), step=row["update"])
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._run.finish()
+
+
+def scalars(row: Row) -> dict[str, float]:
+    """The numbers of a row; of several seeds their mean, and each as `name/seed_I`."""
+    found: dict[str, float] = {}
+    for name, value in row.items():
+        values = np.atleast_1d(np.asarray(value, np.float64))
+        if name == "update":
+            continue
+        found[name] = float(values.mean())
+        if isinstance(value, list):
+            found |= {f"{name}/seed_{i}": float(x) for i, x in enumerate(values)}
+    return found

@@ -1,0 +1,204 @@
+"""A trained policy in one file, to be used where there is neither JAX nor a simulator.
+
+The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
+the layers of a network, `settings` the thresholds that discrete actions mean. This module needs
+numpy only.
+
+    policy = ecn_marl.load_policy("policy.npz")
+    policy.features                                   # what an observation holds, oldest first
+    kmin_kb, kmax_kb, pmax = policy.thresholds(obs, gbps=100)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import Output, write_all
+
+FORMAT = "ecn-marl-policy"
+VERSION = 1
+BASE_GBPS = 25.0
+"""Port rate for which thresholds in KB are meant; they grow with the rate."""
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+}
+
+
+class Thresholds(NamedTuple):
+    """ECN settings, floats or arrays."""
+
+    kmin_kb: Any
+    """Queue at which marking starts, KB (1000 B)."""
+    kmax_kb: Any
+    """Queue above which every packet is marked, KB."""
+    pmax: Any
+    """Marking probability at kmax."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A greedy policy; the most likely action, or that of the highest value.
+
+    Attributes:
+        header: what it was trained on and what it sees and sets, see `export_policy`.
+        layers: weights `[in, out]` and biases `[out]` of its network; one network per port if they
+            have one more axis in front.
+        settings: Kmin KB, Kmax KB, Pmax of every discrete action of a 25 Gb/s port, in the order of
+            its components; no rows if actions are continuous.
+    """
+
+    header: Mapping[str, Any]
+    layers: Sequence[tuple[np.ndarray, np.ndarray]]
+    settings: np.ndarray
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation."""
+        return int(self.layers[0][0].shape[-2])
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features of one interval; an observation has `history` such blocks."""
+        return tuple(self.header["features"]["names"])
+
+    @property
+    def shared(self) -> bool:
+        """Whether all ports have the same network."""
+        return self.layers[0][0].ndim == 2
+
+    def outputs(self, obs: Any, port: int | None = None) -> np.ndarray:
+        """Outputs of the network: logits, values of actions, or means.
+
+        Args:
+            obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`. Without `port`, ports that
+                have networks of their own want `[..., ports, obs_dim]`.
+            port: number of the port, from 0.
+
+        Raises:
+            ValueError: an observation of another length, or no such port.
+        """
+        x = np.asarray(obs, np.float32)
+        own = not self.shared
+        if x.shape[-1:] != (self.obs_dim,):
+            raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")
+        ports = len(self.header["ports"])
+        if port is not None and not 0 <= port < ports:
+            raise bad_value("port", port, f"0 to {ports - 1}")
+        if own and port is None and x.shape[-2:-1] != (ports,):
+            allowed = f"(..., {ports}, {self.obs_dim}), or one observation and its port"
+            raise bad_value("obs shape", x.shape, allowed)
+        activation = ACTIVATIONS[self.header["network"]["activation"]]
+        for i, (weight, bias) in enumerate(self.layers):
+            if own and port is not None:
+                weight, bias = weight[port], bias[port]
+            if weight.ndim == 3:
+                x = np.einsum("...ai,aio->...ao", x, weight) + bias
+            else:
+                x = x @ weight + bias
+            if i < len(self.layers) - 1:
+                x = activation(x)
+        return x
+
+    def __call__(self, obs: Any, port: int | None = None) -> np.ndarray:
+        """Actions for observations, as the environment takes them.
+
+        Args:
+            obs: as in `outputs`.
+            port: as in `outputs`.
+
+        Returns:
+            int32 (`discrete` without an axis of its own, `multidiscrete` `[..., 3]`), or float32
+            `[..., 3]` for `box`.
+        """
+        out = self.outputs(obs, port)
+        head = self.header["network"]["head"]
+        if head["kind"] == "tanh_mean":
+            return np.tanh(out[..., : head["dim"]])
+        parts = np.split(out, np.cumsum(head["sizes"])[:-1], axis=-1)
+        chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int32)
+        return chosen[..., 0] if head["scalar"] else chosen
+
+    def thresholds(
+        self, obs: Any, port: int | None = None, gbps: float | None = None
+    ) -> Thresholds:
+        """ECN settings for observations.
+
+        Args:
+            obs: as in `outputs`.
+            port: as in `outputs`.
+            gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
+        """
+        action = self(obs, port)
+        if gbps is None:
+            gbps = BASE_GBPS if port is None else self.header["ports"][port]["gbps"]
+        head = self.header["network"]["head"]
+        if head["kind"] == "tanh_mean":
+            kmin, kmax, pmax = _box(action, self.header["actions"]["options"])
+        else:
+            index = action[..., None] if head["scalar"] else action
+            row = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(head["sizes"]))
+            kmin, kmax, pmax = np.moveaxis(self.settings[row], -1, 0)
+        scale = float(gbps) / BASE_GBPS
+        return Thresholds(kmin * scale, kmax * scale, pmax)
+
+
+def _box(action: np.ndarray, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Kmin KB, Kmax KB, Pmax of `box` actions `[..., 3]`: all on log scales, see `BoxAction`."""
+    part = (np.clip(action.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
+    (low, high), (rare, sure) = options["kmin_kb"], options["pmax"]
+    ratio, top = options["min_ratio"], options["kmax_kb"]
+    kmin = low * np.exp(part[..., 0] * math.log(high / low))
+    widest = np.maximum(np.log(top / (kmin * ratio)), 0.0)
+    kmax = kmin * ratio * np.exp(part[..., 1] * widest)
+    return kmin, kmax, rare * np.exp(part[..., 2] * math.log(sure / rare))
+
+
+def save_policy(policy: Policy, path: str | Path) -> None:
+    """Write a policy to one file, whole or not at all."""
+    header = {"format": FORMAT, "version": VERSION, **policy.header}
+    arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    for i, (weight, bias) in enumerate(policy.layers):
+        arrays |= {f"w{i}": weight, f"b{i}": bias}
+    arrays["settings"] = policy.settings
+    write_all({Path(path): Output("wb", lambda file: np.savez(file, **arrays))})
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Load a policy that `ecn-marl export` has written; needs numpy only.
+
+    Args:
+        path: the file.
+
+    Returns:
+        `policy(obs) -> action`, `policy.thresholds(obs)`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is something else, or of a later version.
+    """
+    allowed = "a file that `ecn-marl export` has written"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop("header").tobytes())
+    except OSError:
+        raise
+    except Exception:  # what numpy raises for a file of another kind is not one kind of error
+        raise bad_value("policy", str(path), allowed) from None
+    if header.get("format") != FORMAT:
+        raise bad_value("policy", str(path), allowed)
+    if header["version"] > VERSION:
+        raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
+    count = sum(name.startswith("w") for name in arrays)
+    layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
+    return Policy(header, layers, arrays["settings"])

@@ -1,0 +1,96 @@
+"""Scores of a training state: how well its greedy policy does on episodes kept for that.
+
+The same episodes every time, so that scores of one run differ by the policy alone. Their keys are
+neither training's nor those of `evaluation`: the checkpoint that is best here was chosen for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.evaluation import with_memory
+from ecn_marl.sim.queues import Ecn
+
+SCORING_STREAM = 0x5C02
+"""Folded into a seed's key to get the keys of its scoring episodes."""
+
+Score = Callable[[Any], np.ndarray]
+"""`state -> score per seed`, float `[seeds]`; higher is better."""
+
+
+def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
+    """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
+    if hasattr(algorithm, "controller"):
+        return algorithm.controller(actor, env)
+    return lambda key, obs: algorithm.act(actor, key, obs, greedy=True)
+
+
+def episode_score(
+    algorithm: Any, env: Any, params: Any, actor: Any, keys: Array
+) -> Float[Array, ""]:
+    """Mean reward of the greedy policy over whole episodes, agents and intervals.
+
+    Args:
+        algorithm: the algorithm.
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        actor: parameters of the policy.
+        keys: one key per episode.
+    """
+    acting = with_memory(greedy_controller(algorithm, actor, env))
+    steps = int(params.max_steps)
+
+    def episode(key: jax.Array) -> Array:
+        reset_key, run_key = jax.random.split(key)
+        obs, state = env.reset(reset_key, params)
+
+        def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Array]:
+            obs, state, memory = carry
+            act_key, env_key = jax.random.split(key)
+            chosen = acting(act_key, obs, memory)
+            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
+            obs, state, reward, _, _, info = move(env_key, state, chosen, params)
+            return (obs, state, acting.observe(memory, info)), reward.mean()
+
+        carry = (obs, state, acting.init())
+        return jax.lax.scan(step, carry, jax.random.split(run_key, steps))[1].mean()
+
+    return jax.vmap(episode)(keys).mean()
+
+
+def scorer(
+    algorithm: Any, env: Any, params: Any, *, episodes: int = 16, seed: int = 0, seeds: int = 1
+) -> Score:
+    """A function that scores training states that have an `actor`; compiled at its first call.
+
+    Args:
+        algorithm: the algorithm.
+        env: functional environment (without auto-reset).
+        params: its parameters.
+        episodes: episodes per score.
+        seed: which episodes.
+        seeds: number of learners in a state.
+
+    Raises:
+        ValueError: `episodes` below 1.
+    """
+    if episodes < 1:
+        raise bad_value("episodes", episodes, "an integer >= 1")
+
+    @jax.jit
+    def scores(actor: Any) -> Array:
+        stream = jax.random.fold_in(jax.random.key(seed), SCORING_STREAM)
+        keys = jax.random.split(stream, episodes)
+
+        def one(actor: Any) -> Array:
+            return episode_score(algorithm, env, params, actor, keys)
+
+        return one(actor)[None] if seeds == 1 else jax.vmap(one)(actor)
+
+    return lambda state: np.asarray(jax.device_get(scores(state.actor)))

@@ -1,0 +1,129 @@
+"""Policies in one file: the same actions and thresholds as the network, with numpy alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecn_marl
+from ecn_marl.baselines.common.distributions import head_for
+from ecn_marl.baselines.common.export import export_policy
+from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.common.policy import load_policy, save_policy
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim import Incast, star
+
+HIDDEN = (16, 8)
+
+
+def env_for(actions):
+    scenario = Scenario(topology=star(3, gbps=100.0), traffic=(Incast(n_max=2, width=2),), slots=4)
+    return make(scenario, actions=actions, features="pet")
+
+
+def case(actions, shared, tmp_path):
+    """An environment, an untrained network, and its policy through a file."""
+    env = env_for(actions)
+    head = head_for(env.action)
+    net = Mlp(HIDDEN, head.outputs)
+    params = init_network(net, jax.random.key(4), env.obs_dim, env.num_agents, shared)
+    save_policy(export_policy(env, head, params, algorithm="ippo", seed=4), tmp_path / "p.npz")
+    return env, head, net, params, load_policy(tmp_path / "p.npz")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
+def test_gives_what_the_network_gives(actions, shared, tmp_path):
+    env, head, net, params, policy = case(actions, shared, tmp_path)
+    obs = np.random.default_rng(0).uniform(size=(200, env.num_agents, env.obs_dim))
+    obs = obs.astype(np.float32)
+    out = apply_network(net, params, jnp.asarray(obs), shared)
+    np.testing.assert_allclose(policy.outputs(obs), out, atol=2e-6, rtol=1e-5)
+    action = np.asarray(head.mode(out))
+    if actions == "box":
+        np.testing.assert_allclose(policy(obs), action, atol=2e-6)
+    else:
+        np.testing.assert_array_equal(policy(obs), action)
+        assert policy(obs).dtype == np.int32
+        assert len(np.unique(action.reshape(-1, *env.action.shape), axis=0)) > 3
+    scale = env.port_scale(env.default_params.sim)  # 100 Gb/s: four times the thresholds
+    ecn = jax.vmap(env.action.decode, (0, None))(jnp.asarray(action), scale)
+    found = policy.thresholds(obs, gbps=100.0)
+    for name, unit in (("kmin", 1e3), ("kmax", 1e3), ("pmax", 1.0)):
+        mine = getattr(found, name if name == "pmax" else f"{name}_kb")
+        np.testing.assert_allclose(mine * unit, getattr(ecn, name), rtol=3e-5)
+    for port in range(env.num_agents):
+        one = policy.thresholds(obs[7, port], port=port)
+        np.testing.assert_allclose(one.kmax_kb, found.kmax_kb[7, port], rtol=1e-5)
+
+
+def test_own_networks_want_a_port(tmp_path):
+    *_, policy = case("discrete", False, tmp_path)
+    obs = np.zeros(policy.obs_dim)
+    assert policy(obs, port=1).shape == ()
+    with pytest.raises(ValueError, match=r"obs shape = \(24,\) .* or one observation and its port"):
+        policy(obs)
+    with pytest.raises(ValueError, match="port = 3 is not allowed: expected 0 to 2"):
+        policy(obs, port=3)
+    with pytest.raises(ValueError, match=r"obs shape = \(5,\)"):
+        policy(np.zeros(5), port=0)
+
+
+def test_header_says_what_it_sees_and_sets(tmp_path):
+    env, _, _, _, policy = case("discrete", True, tmp_path)
+    assert policy.header["features"]["history"] * len(policy.features) == env.obs_dim
+    assert policy.features[-2:] == ("incast_degree", "mice_fraction")
+    assert policy.header["normalisation"]["queue_top"] == 10.24e6
+    assert policy.header["actions"]["codec"] == "discrete"
+    assert policy.header["ports"][0] == {"name": "switch0->host0", "gbps": 100.0}
+    assert policy.header["network"]["layers"] == [16, 8, 24]
+
+
+def test_needs_numpy_only(tmp_path):
+    _, _, _, _, policy = case("multidiscrete", True, tmp_path)
+    code = (
+        "import sys, json\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('jax', 'jaxlib', 'flax', 'jaxtyping', 'scipy'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "import ecn_marl, numpy as np\n"
+        "policy = ecn_marl.load_policy(sys.argv[1])\n"
+        "obs = np.linspace(0, 1, policy.obs_dim)\n"
+        "print(json.dumps([policy(obs).tolist(), *map(float, policy.thresholds(obs))]))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "p.npz")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    obs = np.linspace(0, 1, policy.obs_dim)
+    action, *settings = json.loads(done.stdout)
+    assert action == policy(obs).tolist()
+    assert settings == [float(x) for x in policy.thresholds(obs)]
+
+
+def test_other_files_are_refused(tmp_path):
+    text, arrays, later = tmp_path / "a.txt", tmp_path / "b.npz", tmp_path / "c.npz"
+    text.write_text("hello")
+    np.savez(arrays, x=np.zeros(2))
+    header = json.dumps({"format": "ecn-marl-policy", "version": 2}).encode()
+    np.savez(later, header=np.frombuffer(header, np.uint8))
+    for path in (text, arrays):
+        with pytest.raises(ValueError, match="expected a file that `ecn-marl export` has written"):
+            ecn_marl.load_policy(path)
+    with pytest.raises(ValueError, match=r"version of the policy = 2 .* at most 1"):
+        ecn_marl.load_policy(later)
+    with pytest.raises(FileNotFoundError):
+        ecn_marl.load_policy(tmp_path / "none.npz")
+
+
+def test_policies_of_several_networks_are_refused():
+    env = env_for("discrete")
+    with pytest.raises(ValueError, match="algorithm = 'haecn' is not allowed: expected a trainer"):
+        export_policy(env, head_for(env.action), {"decision": {}}, algorithm="haecn")
