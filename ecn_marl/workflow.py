@@ -1,7 +1,7 @@
 """What the commands `train` and `eval` do, between the command line and the trainers.
 
 A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, a rule
-`static:SETTING` or `dynamic:TUNER`.
+`static:SETTING` (`static:best` searches a grid) or `dynamic:TUNER`, `oracle` or `random`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
 from ecn_marl.baselines.common.training import METRICS
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
+from ecn_marl.baselines.oracle import BEST, ORACLE, RANDOM, RULES, Oracle, Random, found_settings
 from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config, run_controller, train_run
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
@@ -137,7 +138,7 @@ def train(job: Job, folder: Path, overwrite: bool, show: Show) -> list[dict[str,
 
 def is_rule(policy: str) -> bool:
     """Whether a policy is a rule, not the folder of a run."""
-    return policy.startswith((PREFIX, DYNAMIC))
+    return policy in RULES or policy.startswith((PREFIX, DYNAMIC))
 
 
 def learners(policy: str | Path) -> list[str]:
@@ -147,6 +148,8 @@ def learners(policy: str | Path) -> list[str]:
         ValueError: neither the folder of a run, nor a static setting, nor a tuner.
     """
     name = str(policy)
+    if name in RULES:
+        return [name]
     if name.startswith(PREFIX):
         parse_ecn(name.removeprefix(PREFIX))
         return [name]
@@ -192,6 +195,12 @@ class Arena:
     def controller(self, policy: str) -> Controller | StatefulController:
         """What sets the thresholds."""
         env = self.env(policy)
+        if policy == RANDOM:
+            return Random(env)
+        if policy in (BEST, ORACLE):
+            found = found_settings(env)
+            each = found.by_phase if policy == ORACLE else (found.static,) * len(found.phases)
+            return Oracle(env, env.default_params, each)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):
@@ -272,6 +281,8 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
 
 def label(policy: str) -> str:
     """How a policy is shown: runs by trainer and folder, static settings with their numbers, KB."""
+    if policy in RULES:
+        return RULES[policy]
     if policy.startswith(DYNAMIC):
         name, _, constants = policy.removeprefix(DYNAMIC).partition(":")
         title = parse_tuner(name).title
