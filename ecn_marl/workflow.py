@@ -21,6 +21,7 @@ from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
+from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.common.training import METRICS
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
@@ -30,6 +31,7 @@ from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.headroom import on_scale
 from ecn_marl.sim.tuners import parse_tuner
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
@@ -231,7 +233,10 @@ def evaluate(
 
     Returns:
         `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each, and one more
-        for every run with several seeds, over all of them.
+        for every run with several seeds, over all of them, with `statistics` (see
+        `statistics.over_seeds`) of the seeds' mean rewards. With `static:best` and `oracle` among
+        the policies, every summary has its place between them (0 and 1) as `headroom`, and
+        the statistics are those of the seeds' places.
     """
     controllers = {policy: place.controller(policy) for policy in policies}
     found: dict[str, Evaluation] = {}
@@ -247,12 +252,17 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
+    rewards = {name: float(one.episodes["reward"].mean()) for name, one in found.items()}
+    rows = [one.summary() for one in found.values()] + _over_seeds(found)
+    for row in rows:
+        place_on = on_scale(row["reward"]["mean"], rewards)
+        row |= {} if place_on is None else {"headroom": place_on}
     return {
         "scenario": place.scenario,
         "options": place.options,
         "episodes": episodes,
         "seed": seed,
-        "policies": [one.summary() for one in found.values()] + _over_seeds(found),
+        "policies": rows,
     }
 
 
@@ -262,6 +272,7 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
 
 def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
     """For runs with several seeds: all their episodes, reward's interval over the seeds' means."""
+    rewards = {name: float(one.episodes["reward"].mean()) for name, one in found.items()}
     groups: dict[str, list[Evaluation]] = {}
     for policy, evaluation in found.items():
         folder, mark, _ = policy.partition("#")
@@ -275,8 +286,18 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
             means = np.array([p.episodes["reward"].mean() for p in parts])
             mean, half = Evaluation(folder, {"reward": means}).interval("reward")
             row = Evaluation(folder, joined).summary()
-            rows.append(row | {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}})
+            row |= {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}}
+            rows.append(row | {"statistics": _statistics(means, rewards)})
     return rows
+
+
+def _statistics(means: np.ndarray, rewards: dict[str, float]) -> dict[str, Any]:
+    """Statistics over seeds: on the headroom scale if it is known, else of the raw rewards."""
+    places = [on_scale(float(mean), rewards) for mean in means]
+    if None in places:
+        return over_seeds(means[:, None]) | {"of": "reward"}
+    scores = np.array(places, np.float64)[:, None]
+    return over_seeds(scores, np.linspace(-1.0, 1.5, 51)) | {"of": "headroom"}
 
 
 def label(policy: str) -> str:

@@ -28,10 +28,14 @@ from ecn_marl.baselines.common.checkpoint import (
 from ecn_marl.baselines.common.evaluation import Controller
 from ecn_marl.baselines.common.training import METRICS, TrainResult, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 
-ALGORITHMS: dict[str, tuple[type[IPPO], type[IPPOConfig]]] = {"ippo": (IPPO, IPPOConfig)}
+ALGORITHMS: dict[str, tuple[Any, Any]] = {
+    "ippo": (IPPO, IPPOConfig),
+    "mappo": (MAPPO, MAPPOConfig),
+}
 """Trainers by name: the algorithm and its settings."""
 
 
@@ -39,7 +43,7 @@ RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.p
 """Files of a run beside its checkpoints; `--overwrite` removes these and nothing else."""
 
 
-def algorithm_config(algorithm: str, **settings: Any) -> IPPOConfig:
+def algorithm_config(algorithm: str, **settings: Any) -> Any:
     """Settings of an algorithm by name, defaults where nothing is given.
 
     Raises:
@@ -114,6 +118,8 @@ def train_run(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
+    source = getattr(config, "pretrained", "")
+    pretrained = shared_networks(source, env) if source else None
     folder = prepare_folder(out, overwrite)
     write_json(
         folder / CONFIG,
@@ -128,7 +134,8 @@ def train_run(
             "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
         },
     )
-    trainer = ALGORITHMS[algorithm][0](env, config)
+    start = {"start": pretrained} if pretrained is not None else {}
+    trainer = ALGORITHMS[algorithm][0](env, config, **start)
     return train(
         trainer,
         env.default_params,
@@ -161,6 +168,34 @@ def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller
     if not 0 <= learner < config["seeds"]:
         raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
     trainer = ALGORITHMS[config["algorithm"]][0](trained, settings)
+    actor = _final_state(run, config, trainer, trained, learner).actor
+    return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
+
+
+def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
+    """Actor and critic of a run of ippo, to be installed on every port of another network.
+
+    Args:
+        run: folder of the run; of several seeds the first is taken.
+        env: environment they are to go on in.
+
+    Raises:
+        ValueError: not such a run, parameters that are not shared, or observations or actions that
+            do not fit.
+    """
+    config = read_config(run)
+    if config["algorithm"] != "ippo" or not config["settings"]["shared"]:
+        raise bad_value("pretrained", str(run), "a run of ippo whose agents share parameters")
+    settings = algorithm_config("ippo", **config["settings"])
+    trained = make(config["scenario"], **config["options"])
+    if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
+        raise bad_value("pretrained", str(run), f"a run whose agents see and do as in {env.name}")
+    state = _final_state(run, config, IPPO(trained, settings), trained, 0)
+    return state.actor, state.critic
+
+
+def _final_state(run: str | Path, config: Any, trainer: Any, trained: EcnEnv, learner: int) -> Any:
+    """Latest training state of one of a run's learners."""
 
     def shapes(key: jax.Array) -> Any:
         params = trained.default_params
@@ -172,7 +207,4 @@ def run_controller(run: str | Path, env: EcnEnv, learner: int = 0) -> Controller
     checkpoints = Checkpoints(run)
     state = checkpoints.restore(jax.eval_shape(shapes, jax.random.key(0)))
     checkpoints.close()
-    actor = state.actor
-    if config["seeds"] > 1:
-        actor = jax.tree.map(lambda x: x[learner], actor)
-    return lambda key, obs: trainer.act(actor, key, obs, greedy=True)
+    return jax.tree.map(lambda x: x[learner], state) if config["seeds"] > 1 else state

@@ -103,7 +103,7 @@ def make(
 
     Args:
         scenario: name of a registered scenario, or a `Scenario`.
-        features: `acc`, `pet`, `haecn`, or a feature set.
+        features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
         reward: `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).

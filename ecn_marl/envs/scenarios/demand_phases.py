@@ -1,4 +1,4 @@
-"""`demand-phases-v0`, `demand-phases-fabric-v0`: queries and storage by turns.
+"""`demand-phases-v0`: queries and storage by turns.
 
 No static setting serves both: short queues cost storage flows a tenth of their throughput over long
 links, and thresholds that keep their links busy keep queries waiting. What is asked for switches
@@ -11,7 +11,7 @@ from typing import Any
 
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.registry import Scenario
-from ecn_marl.sim.topology import Topology, leaf_spine, star
+from ecn_marl.sim.topology import star
 from ecn_marl.sim.traffic import Incast, Poisson
 
 NOTHING = 1e-6
@@ -30,32 +30,22 @@ def _transfers(senders: int, flow_kb: float) -> tuple[Any, ...]:
     return (Poisson(load=0.01, table="FbHdp", width=4), bulk)
 
 
-def _on(topology: Topology, slots: int) -> Scenario:
-    """The phases on a network of eight hosts; its delay is that of the long links."""
-    return Scenario(
-        topology=topology,
-        traffic=_queries("FbHdp", 0.6),
-        slots=slots,
-        phases=(
-            Phase("rpc", _queries("FbHdp", 0.6), 1.0, 0.1),
-            Phase("web", _queries("WebSearch", 0.6), 1.0, 0.3),
-            Phase("backup", _transfers(1, 20_000.0), None, 0.9),
-            Phase("storage", _transfers(3, 5_000.0), None, 0.9),
-        ),
-        phase_steps=50,
-        max_steps=200,
-    )
-
-
 def scenario() -> Scenario:
     """Eight hosts at 25 Gb/s around one switch; four phases of 5 ms, in an order that changes.
 
     `rpc` and `web` are queries over 1 µs links that ask for short queues (w = 0.1 and 0.3);
     `backup` (one sender) and `storage` (three senders) go over 10 µs links and ask for throughput.
     """
-    return _on(star(8, delay_us=10.0), slots=64)
-
-
-def fabric() -> Scenario:
-    """The same on the leaf-spine network of `websearch-v0`, long links of 5 µs: 16 ports."""
-    return _on(leaf_spine(2, 4, 2, gbps=25.0, uplink_gbps=50.0, delay_us=5.0), slots=64)
+    return Scenario(
+        topology=star(8, delay_us=10.0),
+        traffic=_queries("FbHdp", 0.6),
+        slots=64,
+        phases=(
+            Phase("rpc", _queries("FbHdp", 0.6), 1.0, 0.1),
+            Phase("web", _queries("WebSearch", 0.6), 1.0, 0.3),
+            Phase("backup", _transfers(1, 20_000.0), 10.0, 0.9),
+            Phase("storage", _transfers(3, 5_000.0), 10.0, 0.9),
+        ),
+        phase_steps=50,
+        max_steps=200,
+    )
