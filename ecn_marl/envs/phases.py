@@ -100,9 +100,10 @@ class PhasedEnv(EcnEnv):
     @property
     def default_params(self) -> PhasedParams:
         """Parameters of the scenario as registered; those outside of phases are the first's."""
-        base = super().default_params
-        each = [self._during(phase, base) for phase in self.phases]
-        vary = jax.tree.map(_stack, *each)
+        with jax.ensure_compile_time_eval():  # what differs is compared, so it must be known
+            base = super().default_params
+            each = [self._during(phase, base) for phase in self.phases]
+            vary = jax.tree.map(_stack, *each)
         return PhasedParams(
             sim=each[0][0],
             reward=each[0][1],

@@ -94,6 +94,13 @@ def test_only_what_differs_is_stored_by_phase(env):
     assert sim.net.port_delay.shape == (3, 3) and reward.utilisation_weight.shape == (3,)
 
 
+def test_parameters_can_be_made_while_tracing(env):
+    def weight():
+        return env.default_params.vary[1].utilisation_weight
+
+    np.testing.assert_allclose(jax.jit(weight)(), [0.2, 0.8, 0.3])
+
+
 def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
     """One phase that never ends within the episode is the plain environment, to the last bit."""
     one = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
