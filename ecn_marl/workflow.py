@@ -252,7 +252,7 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    rewards = {name: float(one.episodes["reward"].mean()) for name, one in found.items()}
+    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
     rows = [one.summary() for one in found.values()] + _over_seeds(found)
     for row in rows:
         place_on = on_scale(row["reward"]["mean"], rewards)
@@ -272,7 +272,7 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
 
 def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
     """For runs with several seeds: all their episodes, reward's interval over the seeds' means."""
-    rewards = {name: float(one.episodes["reward"].mean()) for name, one in found.items()}
+    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
     groups: dict[str, list[Evaluation]] = {}
     for policy, evaluation in found.items():
         folder, mark, _ = policy.partition("#")
@@ -283,7 +283,7 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
         if len(parts) > 1:
             names = parts[0].episodes
             joined = {name: np.concatenate([p.episodes[name] for p in parts]) for name in names}
-            means = np.array([p.episodes["reward"].mean() for p in parts])
+            means = np.array([p.interval("reward")[0] for p in parts])
             mean, half = Evaluation(folder, {"reward": means}).interval("reward")
             row = Evaluation(folder, joined).summary()
             row |= {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}}
