@@ -105,7 +105,9 @@ class MAPPOState(TrainState):
 class JointCritic(nn.Module):
     """Value of every agent from the state of all and its own observation.
 
-    The first layer's part for the state of all is computed once for all agents.
+    Every agent's input repeats the state of all. Two products, one of them made once for all agents,
+    would save that memory, but with several seeds in one `vmap` XLA's CPU backend (jaxlib 0.10.2,
+    two cores) then never returns.
 
     Attributes:
         hidden: widths of the hidden layers.
@@ -121,8 +123,8 @@ class JointCritic(nn.Module):
         agents, first = obs.shape[-2], self.hidden[0]
         joint = obs[..., -self.width :].reshape(*obs.shape[:-2], 1, agents * self.width)
         init = nn.initializers.orthogonal(jnp.sqrt(2.0))
-        x = nn.Dense(first, kernel_init=init)(obs)
-        x = x + nn.Dense(first, kernel_init=init, use_bias=False)(joint)
+        wide = jnp.broadcast_to(joint, (*obs.shape[:-1], joint.shape[-1]))
+        x = nn.Dense(first, kernel_init=init)(jnp.concatenate((obs, wide), -1))
         x = x + self.param("agent", nn.initializers.normal(0.1), (agents, first))
         return Mlp(self.hidden[1:], 1)(jnp.tanh(x))[..., 0]
 

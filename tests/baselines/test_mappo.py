@@ -93,6 +93,14 @@ def test_finds_the_best_action_of_every_agent():
     assert result.metrics[-1]["explained_variance"] > 0.0
 
 
+@pytest.mark.slow
+def test_several_seeds_at_once_come_back():
+    """A critic of two separate products made the CPU backend wait for itself at this size."""
+    algorithm = MAPPO(ToyEnv(num_agents=8), MAPPOConfig())
+    result = train(algorithm, PARAMS, steps=2 * 2048, seeds=3)
+    assert np.shape(result.metrics[-1]["reward"]) == (3,)
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("value_norm_decay", 1.0), ("huber", 0.0), ("gamma", 1.5)]
 )
