@@ -62,8 +62,8 @@ def mark_probability(
 
 
 def segment_sum(
-    values: Float[Array, flows * k], index: Int[Array, " flows"], size: int
-) -> Float[Array, segments * k]:
+    values: Float[Array, "flows *k"], index: Int[Array, " flows"], size: int
+) -> Float[Array, "segments *k"]:
     """Sum `values` into `size` segments; index `size` (and only that) is left out."""
     sums = jnp.zeros((size + 1, *values.shape[1:]), values.dtype)
     return sums.at[index].add(values, mode="promise_in_bounds")[:size]
