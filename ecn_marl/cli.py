@@ -315,7 +315,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="POLICY...",
-            help="Folders of runs, static:secn1, static:5,200,0.01, dynamic:pi (or ecn-sharp, "
+            help="Folders of runs, static:secn1, static:5,200,0.01, static:best, oracle, random, "
+            "dynamic:pi (or ecn-sharp, "
             "buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
         ),
     ],
@@ -535,6 +536,35 @@ def speed(
         write_all({json_file: Output("w", lambda file: file.write(text + "\n"))})
     typer.echo(report.heading(result))
     _print(report.tables(result))
+
+
+@app.command()
+def headroom(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 64,
+    tries: Annotated[
+        int, typer.Option(help="Episodes that every setting of the grid is tried on.", min=1)
+    ] = 8,
+    seed: Seed = 0,
+    reward: Annotated[str, typer.Option(help="What is earned: acc, pet, haecn.")] = "acc",
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
+    from ecn_marl import headroom as hr
+    from ecn_marl._files import json_text
+    from ecn_marl.envs.registry import make
+    from ecn_marl.report.headroom_table import headroom_table
+    from ecn_marl.workflow import given
+
+    env = make(scenario, reward=reward, **given(load=load, max_steps=max_steps))
+    with _progress("headroom", "policies", hr.POLICIES) as show:
+        result = hr.headroom(env, seed=seed, episodes=episodes, tries=tries, progress=show)
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        _print([headroom_table(result)])
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """What the commands `train` and `eval` do, between the command line and the trainers.
 
 A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, a rule
-`static:SETTING` or `dynamic:TUNER`.
+`static:SETTING` (`static:best` searches a grid) or `dynamic:TUNER`, `oracle` or `random`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ecn_marl.baselines.common.evaluation import Controller, Evaluation, Statefu
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
 from ecn_marl.baselines.common.logs import METRICS
 from ecn_marl.baselines.common.policy import Policy
+from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
+from ecn_marl.baselines.oracle import BEST, ORACLE, RANDOM, RULES, Oracle, Random, found_settings
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     Session,
@@ -38,6 +40,7 @@ from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.headroom import on_scale
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 
@@ -228,7 +231,7 @@ def train(
 
 def is_rule(policy: str) -> bool:
     """Whether a policy is a rule, not the folder of a run."""
-    return policy.startswith((PREFIX, DYNAMIC))
+    return policy in RULES or policy.startswith((PREFIX, DYNAMIC))
 
 
 def learners(policy: str | Path) -> list[str]:
@@ -238,6 +241,8 @@ def learners(policy: str | Path) -> list[str]:
         ValueError: neither the folder of a run, nor a static setting, nor a tuner.
     """
     name = str(policy)
+    if name in RULES:
+        return [name]
     if name.startswith(PREFIX):
         parse_ecn(name.removeprefix(PREFIX))
         return [name]
@@ -285,6 +290,12 @@ class Arena:
     def controller(self, policy: str) -> Controller | StatefulController:
         """What sets the thresholds."""
         env = self.env(policy)
+        if policy == RANDOM:
+            return Random(env)
+        if policy in (BEST, ORACLE):
+            found = found_settings(env)
+            each = found.by_phase if policy == ORACLE else (found.static,) * len(found.phases)
+            return Oracle(env, env.default_params, each)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):
@@ -322,7 +333,10 @@ def evaluate(
 
     Returns:
         `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each, and one more
-        for every run with several seeds, over all of them.
+        for every run with several seeds, over all of them, with `statistics` (see
+        `statistics.over_seeds`) of the seeds' mean rewards. With `static:best` and `oracle` among
+        the policies, every summary has its place between them (0 and 1) as `headroom`, and
+        the statistics are those of the seeds' places.
     """
     controllers = {policy: place.controller(policy) for policy in policies}
     found: dict[str, Evaluation] = {}
@@ -338,12 +352,17 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
+    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
+    rows = [one.summary() for one in found.values()] + _over_seeds(found)
+    for row in rows:
+        place_on = on_scale(row["reward"]["mean"], rewards)
+        row |= {} if place_on is None else {"headroom": place_on}
     return {
         "scenario": place.scenario,
         "options": place.options,
         "episodes": episodes,
         "seed": seed,
-        "policies": [one.summary() for one in found.values()] + _over_seeds(found),
+        "policies": rows,
     }
 
 
@@ -353,6 +372,7 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
 
 def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
     """For runs with several seeds: all their episodes, reward's interval over the seeds' means."""
+    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
     groups: dict[str, list[Evaluation]] = {}
     for policy, evaluation in found.items():
         folder, mark, _ = policy.partition("#")
@@ -363,15 +383,27 @@ def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
         if len(parts) > 1:
             names = parts[0].episodes
             joined = {name: np.concatenate([p.episodes[name] for p in parts]) for name in names}
-            means = np.array([p.episodes["reward"].mean() for p in parts])
+            means = np.array([p.interval("reward")[0] for p in parts])
             mean, half = Evaluation(folder, {"reward": means}).interval("reward")
             row = Evaluation(folder, joined).summary()
-            rows.append(row | {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}})
+            row |= {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}}
+            rows.append(row | {"statistics": _statistics(means, rewards)})
     return rows
+
+
+def _statistics(means: np.ndarray, rewards: dict[str, float]) -> dict[str, Any]:
+    """Statistics over seeds: on the headroom scale if it is known, else of the raw rewards."""
+    places = [on_scale(float(mean), rewards) for mean in means]
+    if None in places:
+        return over_seeds(means[:, None]) | {"of": "reward"}
+    scores = np.array(places, np.float64)[:, None]
+    return over_seeds(scores, np.linspace(-1.0, 1.5, 51)) | {"of": "headroom"}
 
 
 def label(policy: str) -> str:
     """How a policy is shown: runs by trainer and folder, static settings with their numbers, KB."""
+    if policy in RULES:
+        return RULES[policy]
     if policy.startswith(DYNAMIC):
         name, _, constants = policy.removeprefix(DYNAMIC).partition(":")
         title = parse_tuner(name).title

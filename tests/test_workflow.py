@@ -71,4 +71,10 @@ def test_interval_over_seeds():
     assert row["reward"]["mean"] == pytest.approx(2.0)
     assert row["reward"]["ci95"] == pytest.approx(2.484, abs=1e-3)
     assert row["slowdown"]["mice"] == {"flows": 6, "mean": 2.0, "p99": pytest.approx(1e4, rel=0.2)}
+    assert row["statistics"]["of"] == "reward"
+    assert row["statistics"]["iqm"]["value"] == pytest.approx(2.0)
     assert wf._over_seeds({"run#0": found(1.0)}) == []
+    references = {"static:best": found(1.0), "oracle": found(5.0)}
+    (row,) = wf._over_seeds(parts | references)
+    assert row["statistics"]["of"] == "headroom"
+    assert row["statistics"]["scores"] == [[0.0], [0.25], [0.5]]

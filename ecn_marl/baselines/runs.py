@@ -38,12 +38,14 @@ from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes
 from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import env_mesh
 
-ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
+ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ippo": (IPPO, IPPOConfig),
+    "mappo": (MAPPO, MAPPOConfig),
     "ddqn": (DDQN, DDQNConfig),
     "c-acc": (CentralACC, DDQNConfig),
     "haecn": (HAECN, HAECNConfig),
@@ -153,7 +155,7 @@ def train_run(
         ValueError: anything unknown or not allowed; nothing is written then.
     """
     config = algorithm_config(algorithm, **(settings or {}))
-    make(scenario, **(options or {}))
+    env = make(scenario, **(options or {}))
     for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
@@ -172,6 +174,7 @@ def train_run(
     }
     session = session or Session()
     _saving(session, written)
+    _pretrained(asdict(config), env)
     if jax.process_index() == 0:
         write_json(prepare_folder(out, overwrite) / CONFIG, written)
     if jax.process_count() > 1:
@@ -212,9 +215,15 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
 
 
+def _pretrained(settings: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
+    """Networks that training starts from; None for fresh ones."""
+    source = settings.get("pretrained", "")
+    return shared_networks(source, env) if source else None
+
+
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
-    trainer = trainer_of(config)
     env = make(config["scenario"], **config["options"])
+    trainer = trainer_of(config, None if resume else _pretrained(config["settings"], env))
     params, mesh, score = env.default_params, None, None
     if (session.devices or 1) > 1 or jax.process_count() > 1:
         mesh = env_mesh(session.devices)
@@ -246,15 +255,37 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
     )
 
 
-def trainer_of(config: dict[str, Any]) -> Any:
-    """The algorithm of a run, from its configuration."""
+def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Any:
+    """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
     env = make(config["scenario"], **config["options"])
-    return ALGORITHMS[config["algorithm"]][0](env, settings)
+    more = {} if start is None else {"start": start}
+    return ALGORITHMS[config["algorithm"]][0](env, settings, **more)
 
 
-def run_actor(run: str | Path, learner: int = 0, which: str = "best") -> Any:
-    """Parameters of a run's policy.
+def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
+    """Actor and critic of a run of ippo, to be installed on every port of another network.
+
+    Args:
+        run: folder of the run; of several seeds the first is taken.
+        env: environment they are to go on in.
+
+    Raises:
+        ValueError: not such a run, parameters that are not shared, or observations or actions that
+            do not fit.
+    """
+    config = read_config(run)
+    if config["algorithm"] != "ippo" or not config["settings"]["shared"]:
+        raise bad_value("pretrained", str(run), "a run of ippo whose agents share parameters")
+    trained = make(config["scenario"], **config["options"])
+    if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
+        raise bad_value("pretrained", str(run), f"a run whose agents see and do as in {env.name}")
+    state = run_state(run)
+    return state.actor, state.critic
+
+
+def run_state(run: str | Path, learner: int = 0, which: str = "best") -> Any:
+    """Training state of one of a run's learners.
 
     Args:
         run: folder of the run.
@@ -270,11 +301,9 @@ def run_actor(run: str | Path, learner: int = 0, which: str = "best") -> Any:
     params = make(config["scenario"], **config["options"]).default_params
     checkpoints = Checkpoints(run)
     like = state_shapes(trainer_of(config), params, config["seeds"])
-    actor = checkpoints.restore(like, checkpoints.find(which)).actor
+    state = checkpoints.restore(like, checkpoints.find(which))
     checkpoints.close()
-    if config["seeds"] == 1:
-        return actor
-    return jax.tree.map(lambda x: x[learner], actor)
+    return state if config["seeds"] == 1 else jax.tree.map(lambda x: x[learner], state)
 
 
 def run_controller(
@@ -299,7 +328,7 @@ def run_controller(
     if not settings.shared and env.num_agents != trained.num_agents:
         raise bad_value("scenario", env.name, f"{trained.num_agents} agents, one policy for each")
     controller: Controller | StatefulController = greedy_controller(
-        trainer_of(config), run_actor(run, learner, which), env
+        trainer_of(config), run_state(run, learner, which).actor, env
     )
     return controller
 
@@ -317,7 +346,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
     """
     config = read_config(run)
     env = make(config["scenario"], **config["options"])
-    actor = run_actor(run, learner, which)
+    actor = run_state(run, learner, which).actor
     trainer = trainer_of(config)
     if trainer.env.num_agents != env.num_agents:
         raise bad_value("algorithm", config["algorithm"], "a trainer whose agents are ports")

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from ecn_marl.envs.actions import EcnSetting, parse_ecn
 from ecn_marl.sim.queues import Ecn
 
 PREFIX = "static:"
@@ -30,6 +31,7 @@ class Static:
         Raises:
             ValueError: a setting that cannot be read or is not allowed.
         """
+        self.setting: EcnSetting = parse_ecn(setting)
         self.ecn: Ecn = env.static_ecn(setting, params)
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:

@@ -27,6 +27,7 @@ Where the papers are silent, and what is chosen:
 * PET's incast degree counts senders per receiver; a port may serve many receivers. Here it is the
   number of distinct hosts that send through the port, which on a host's port is PET's number.
 * PET's ratio of mice to elephants has no bound; the fraction of mice, M / (M + E), holds the same.
+* PET's ablation without both of its own features is `acc`, whose columns are the rest.
 * The history k is 3 in ACC. PET and HAECN do not give theirs: 3.
 """
 
@@ -152,6 +153,17 @@ def pet_features(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Float[Array
     return jnp.concatenate((acc_features(stats, ecn, scale), traffic), axis=-1)
 
 
+def pet_without_incast(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Float[Array, "ports 7"]:
+    """PET's state without the incast degree, an ablation of its section 5.5.7."""
+    whole = pet_features(stats, ecn, scale)
+    return jnp.concatenate((whole[:, :6], whole[:, 7:]), axis=-1)
+
+
+def pet_without_mice(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Float[Array, "ports 7"]:
+    """PET's state without mice against elephants, an ablation of its section 5.5.7."""
+    return pet_features(stats, ecn, scale)[:, :7]
+
+
 def haecn_features(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Float[Array, "ports 5"]:
     """HAECN's sub-state (section 3.3): queue level, utilisation, current setting."""
     level = queue_level(stats.queue_mean, scale.step_scale * scale.port_scale, scale.steps)
@@ -218,6 +230,8 @@ _ACC = ("queue", "tx_rate", "marked_rate", *_SETTING)
 FEATURE_SETS: dict[str, FeatureSet] = {
     "acc": FeatureSet("acc", 3, _ACC, acc_features),
     "pet": FeatureSet("pet", 3, (*_ACC, "incast_degree", "mice_fraction"), pet_features),
+    "pet-no-incast": FeatureSet("pet-no-incast", 3, (*_ACC, "mice_fraction"), pet_without_incast),
+    "pet-no-mice": FeatureSet("pet-no-mice", 3, (*_ACC, "incast_degree"), pet_without_mice),
     "haecn": FeatureSet("haecn", 3, ("queue_level", "tx_rate", *_SETTING), haecn_features),
 }
 """The feature sets known by name."""

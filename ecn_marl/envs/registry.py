@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import FeatureSet, feature_set
+from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
@@ -40,6 +42,8 @@ class Scenario:
         initial: thresholds at the start of an episode.
         action_options: options of the action codec, e.g. `{"alpha_kb": 20}`.
         reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
+        phases: what switches within an episode, see `ecn_marl.envs.phases`; empty for nothing.
+        phase_steps: tuning intervals per phase.
     """
 
     topology: Topology
@@ -57,6 +61,8 @@ class Scenario:
     initial: str = "secn1"
     action_options: dict[str, Any] = field(default_factory=dict)
     reward_options: dict[str, float] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = ()
+    phase_steps: int = 50
 
 
 _REGISTRY: dict[str, Callable[[], Scenario]] = {}
@@ -97,7 +103,7 @@ def make(
 
     Args:
         scenario: name of a registered scenario, or a `Scenario`.
-        features: `acc`, `pet`, `haecn`, or a feature set.
+        features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
         reward: `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
@@ -115,12 +121,15 @@ def make(
             raise unknown_name("scenario option", name, (*known, "history", "load"))
     spec = replace(spec, **overrides)
     if load is not None:
+        if any(phase.traffic for phase in spec.phases):
+            raise bad_value("load", load, "none: the phases of this scenario have their own")
         spec = replace(spec, traffic=tuple(_with_load(s, load) for s in spec.traffic))
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
     check_options(**spec.reward_options)
-    return EcnEnv(
+    kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
+    return (kind if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
         sim=_simulator(spec, "incast_degree" in seen.names),
         feature=seen,

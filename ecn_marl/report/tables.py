@@ -108,6 +108,9 @@ def evaluation_table(
     columns = ("reward, 95%CI", "mice", "medium", "eleph.", "queue, KB", "util.", "pauses")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
+    scaled = any("headroom" in row for row in result["policies"])
+    if scaled:
+        table.add_column("headroom", justify="right")
     ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
     for i, row in enumerate(ranked):
         reward = f"{row['reward']['mean']:.4f}"
@@ -124,10 +127,13 @@ def evaluation_table(
             queue,
             percent(row["utilisation"]),
             f"{row['pauses']:,}",
+            *([percent(row.get("headroom"))] if scaled else []),
         )
     table.caption_justify = "left"
     table.caption = (
         "FCT slowdown mean/p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants.\n"
         "Queue: mean±std over ports and time."
     )
+    if scaled:
+        table.caption += "\nHeadroom: 0% is the best static setting, 100% the oracle."
     return table

@@ -42,7 +42,54 @@ def test_clip_decays_as_in_eq_13():
     algorithm = IPPO(ToyEnv(), config)
     run = compiled_update(algorithm, updates=5)
     _, metrics = run(initial_state(algorithm, PARAMS, 0), PARAMS)
-    np.testing.assert_allclose(metrics["clip"], 0.2 * 0.99 ** (np.arange(5) / 2), rtol=1e-6)
+    t = np.arange(5)  # T = 2: no decay while t <= T
+    np.testing.assert_allclose(
+        metrics["clip"], 0.2 * np.where(t > 2, 0.99 ** (t / 2), 1.0), rtol=1e-6
+    )
+
+
+class Paid(ToyEnv):
+    """The first agent earns ten times as much."""
+
+    def step(self, *args):
+        obs, state, reward, *rest = super().step(*args)
+        return obs, state, reward.at[0].mul(10.0), *rest
+
+
+def test_agents_with_parameters_of_their_own_do_not_touch_each_other():
+    config = IPPOConfig(
+        envs=4, rollout=8, epochs=2, minibatches=1, hidden=(4,), shared=False, max_grad_norm=1e-3
+    )
+
+    def learnt(env):
+        state = train(IPPO(env, config), PARAMS, steps=2 * 32, seed=1).state
+        return jax.tree.leaves((state.actor, state.critic))
+
+    plain, paid = learnt(ToyEnv()), learnt(Paid())
+    for a, b in zip(plain, paid, strict=True):
+        np.testing.assert_array_equal(a[1:], b[1:])
+    assert any((a[0] != b[0]).any() for a, b in zip(plain, paid, strict=True))
+
+
+def test_hybrid_training_starts_every_port_from_the_shared_model():
+    offline = IPPOConfig(**{**SMALL.__dict__, "hidden": (8,), "actor_lr": 1e-2})
+    first = train(IPPO(ToyEnv(), offline), PARAMS, steps=30 * 256, seed=3)
+    start = (first.state.actor, first.state.critic)
+    online = IPPOConfig(**{**offline.__dict__, "shared": False, "actor_lr": 1e-4})
+    wider = ToyEnv(num_agents=5)  # another network than the one it was trained on
+    algorithm = IPPO(wider, online, start=start)
+    shapes = jax.eval_shape(algorithm.init, jax.random.key(9), PARAMS).actor
+    for new, old in zip(jax.tree.leaves(shapes), jax.tree.leaves(start[0]), strict=True):
+        assert new.shape == (5, *old.shape)
+    result = train(algorithm, PARAMS, steps=256, seed=9)
+    before = np.mean([row["reward"] for row in first.metrics[-3:]])
+    assert before > 0.9
+    # Its first rollout is played by the shared model: an untrained one earns 0.7 at most.
+    assert result.metrics[0]["reward"] == pytest.approx(before, abs=0.05)
+    kernel = jax.tree.leaves(result.state.actor)[1]
+    assert not np.array_equal(kernel[0], kernel[1])  # copies go their own ways
+    for copy in kernel:
+        np.testing.assert_allclose(copy, jax.tree.leaves(start[0])[1], atol=0.01)
 
 
 @pytest.mark.parametrize("shared", [True, False])

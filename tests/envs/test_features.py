@@ -160,6 +160,18 @@ def test_queue_feature_never_falls_and_tells_small_queues_apart(port_stats, name
     assert (np.diff(first)[1:] > 0.04).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "gone"), [("pet-no-incast", "incast_degree"), ("pet-no-mice", "mice_fraction")]
+)
+def test_ablations_are_pets_state_without_one_feature(port_stats, name, gone):
+    stats = port_stats(2, queue=5 * KB, utilisation=0.4, n_senders=7, n_mice=3, n_elephants=1)
+    whole = columns("pet", stats, thresholds(2))
+    left = columns(name, stats, thresholds(2))
+    assert list(left) == [feature for feature in whole if feature != gone]
+    for feature, found in left.items():
+        np.testing.assert_array_equal(found, whole[feature])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_jit_and_vmap(port_stats, name):
     stats = [port_stats(3, queue=q, queue_mean=q, utilisation=0.3) for q in (2 * KB, 80 * KB)]

@@ -8,14 +8,14 @@ from jaxtyping import Array, Bool, Float
 
 
 def gae(
-    reward: Float[Array, time * batch],
-    value: Float[Array, time * batch],
-    next_value: Float[Array, time * batch],
-    terminated: Bool[Array, time * batch],
-    truncated: Bool[Array, time * batch],
+    reward: Float[Array, "time *batch"],
+    value: Float[Array, "time *batch"],
+    next_value: Float[Array, "time *batch"],
+    terminated: Bool[Array, "time *batch"],
+    truncated: Bool[Array, "time *batch"],
     gamma: float | Float[Array, ""],
     lam: float | Float[Array, ""],
-) -> tuple[Float[Array, time * batch], Float[Array, time * batch]]:
+) -> tuple[Float[Array, "time *batch"], Float[Array, "time *batch"]]:
     """Advantages and returns of a rollout that may hold several episodes.
 
     Termination and truncation differ: nothing follows a terminated step, while a truncated step is

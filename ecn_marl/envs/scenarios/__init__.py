@@ -1,8 +1,14 @@
 """Registered scenarios, one short file each."""
 
 from ecn_marl.envs.registry import register
-from ecn_marl.envs.scenarios import incast, pet_websearch, websearch
+from ecn_marl.envs.scenarios import (
+    demand_phases,
+    incast,
+    pet_websearch,
+    websearch,
+)
 
 register("websearch-v0", websearch.scenario)
 register("incast-v0", incast.scenario)
 register("pet-websearch-v0", pet_websearch.scenario)
+register("demand-phases-v0", demand_phases.scenario)

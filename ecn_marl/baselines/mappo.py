@@ -1,0 +1,251 @@
+"""MAPPO: decentralised actors, a centralised critic.
+
+Yu et al., "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", NeurIPS'22.
+Actors see what IPPO's see, and a switch needs nothing else to act; only in training does the critic
+see every port. An update is
+
+    roll out `rollout` intervals in `envs` environments
+    ->  values from the global state, in units of the returns' running spread  ->  GAE
+    ->  `epochs` passes of clipped policy loss and clipped Huber value loss
+
+What its authors found to matter (section 5), and what is done here:
+
+* value normalisation: running mean and standard deviation (`common/value_norm.py`);
+* the critic's input: the global state with what is specific to an agent (their "AS"), here the last
+  interval of all ports, the agent's own history, and a learnt vector that tells agents apart;
+* few passes over a rollout, undivided: 5 passes, 1 minibatch;
+* a clip of at most 0.2;
+* large batches: 64 environments x 32 intervals x all agents.
+
+Each agent is paid for its own port, as in IPPO, so that the two differ in the critic only; the
+cooperative games of the paper pay all agents the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.distributions import Head, head_for
+from ecn_marl.baselines.common.gae import gae
+from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.common.ppo import (
+    Batch,
+    PPOConfig,
+    TrainState,
+    adam,
+    clip_range,
+    collect,
+    explained_variance,
+    improve,
+    policy_loss,
+    start_environments,
+)
+from ecn_marl.baselines.common.value_norm import ValueNorm
+from ecn_marl.wrappers import AutoReset
+
+
+@dataclass(frozen=True)
+class MAPPOConfig(PPOConfig):
+    """Settings of MAPPO; its authors' but for `gamma`.
+
+    They discount by 0.99 in games of hundreds of moves; thresholds take effect within some ten
+    intervals, and `gamma` is IPPO's.
+
+    Attributes:
+        value_norm: whether returns are normalised for the critic.
+        value_norm_decay: what is left of earlier returns' weight after an update.
+        value_clip: the critic's output moves at most this far from that of the rollout before its
+            gradient is cut, in the critic's units.
+        huber: where the value loss goes from squared to linear, in the critic's units.
+    """
+
+    epochs: int = 5
+    minibatches: int = 1
+    actor_lr: float = 5e-4
+    critic_lr: float = 5e-4
+    gae_lambda: float = 0.95
+    clip_decay: float = 1.0
+    entropy: float = 0.01
+    max_grad_norm: float = 10.0
+    value_norm: bool = True
+    value_norm_decay: float = 0.99
+    value_clip: float = 0.2
+    huber: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        super().__post_init__()
+        if not 0.0 <= self.value_norm_decay < 1.0:
+            raise bad_value("value_norm_decay", self.value_norm_decay, "a number in [0, 1)")
+        for name in ("value_clip", "huber"):
+            if not getattr(self, name) > 0.0:
+                raise bad_value(name, getattr(self, name), "a number > 0")
+
+
+@struct.dataclass
+class MAPPOState(TrainState):
+    """Everything training needs to go on.
+
+    Attributes:
+        norm: running averages of the returns.
+    """
+
+    norm: ValueNorm
+
+
+class JointCritic(nn.Module):
+    """Value of every agent from the state of all and its own observation.
+
+    Every agent's input repeats the state of all. Two products, one of them made once for all
+    agents, would save that memory, but with several seeds in one `vmap` XLA's CPU backend (jaxlib
+    0.10.2, two cores) then never returns.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        width: number of an observation's last entries that make up the global state.
+    """
+
+    hidden: tuple[int, ...]
+    width: int
+
+    @nn.compact
+    def __call__(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
+        """Evaluate the network."""
+        agents, first = obs.shape[-2], self.hidden[0]
+        joint = obs[..., -self.width :].reshape(*obs.shape[:-2], 1, agents * self.width)
+        init = nn.initializers.orthogonal(jnp.sqrt(2.0))
+        wide = jnp.broadcast_to(joint, (*obs.shape[:-1], joint.shape[-1]))
+        x = nn.Dense(first, kernel_init=init)(jnp.concatenate((obs, wide), -1))
+        x = x + self.param("agent", nn.initializers.normal(0.1), (agents, first))
+        return Mlp(self.hidden[1:], 1)(jnp.tanh(x))[..., 0]
+
+
+class MAPPO:
+    """The algorithm for one environment and configuration; holds no arrays."""
+
+    def __init__(self, env: Any, config: MAPPOConfig) -> None:
+        """Set up networks and optimisers.
+
+        Args:
+            env: functional environment (it is wrapped in `AutoReset`); its global state is the end
+                of all agents' observations, or all of them if it has no `state_dim`.
+            config: settings.
+        """
+        self.env = AutoReset(env)
+        self.config = config
+        self.head: Head = head_for(env.action)
+        self.actor = Mlp(config.hidden, self.head.outputs, last_scale=0.01)
+        whole = env.num_agents * env.obs_dim
+        width = getattr(env, "state_dim", whole) // env.num_agents
+        self.critic = JointCritic(config.hidden, width)
+        self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
+        self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
+
+    def init(self, key: jax.Array, params: Any) -> MAPPOState:
+        """Fresh networks, optimisers and environments."""
+        c, env = self.config, self.env
+        key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
+        actor = init_network(self.actor, actor_key, env.obs_dim, env.num_agents, c.shared)
+        critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
+        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
+        return MAPPOState(
+            actor=actor,
+            critic=critic,
+            actor_opt=self.actor_opt.init(actor),
+            critic_opt=self.critic_opt.init(critic),
+            env=state,
+            obs=obs,
+            key=key,
+            updates=jnp.zeros((), jnp.int32),
+            norm=ValueNorm.create(),
+        )
+
+    def act(
+        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+    ) -> Array:
+        """Actions for observations, sampled or the most likely ones."""
+        out = apply_network(self.actor, actor, obs, self.config.shared)
+        return self.head.mode(out) if greedy else self.head.sample(key, out)
+
+    def value(self, critic: Any, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
+        """The critic's output, a normalised value."""
+        return jnp.asarray(self.critic.apply(critic, obs))
+
+    def update(self, state: MAPPOState, params: Any) -> tuple[MAPPOState, dict[str, Array]]:
+        """Roll out, estimate advantages, improve policy and value function.
+
+        Args:
+            state: training state.
+            params: parameters of the environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        c = self.config
+        key, roll_key, learn_key = jax.random.split(state.key, 3)
+
+        def policy(obs: Array) -> Array:
+            return apply_network(self.actor, state.actor, obs, c.shared)
+
+        state, seen, metrics = collect(
+            self.env, self.head, policy, replace(state, key=key), roll_key, params, c.rollout
+        )
+        said = self.value(state.critic, seen.obs)
+        value = state.norm.restore(said)
+        after = state.norm.restore(self.value(state.critic, seen.final_obs))
+        advantage, target = gae(
+            seen.reward, value, after, seen.terminated, seen.truncated, c.gamma, c.gae_lambda
+        )
+        norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
+        batch = Batch(seen.obs, seen.action, seen.log_prob, advantage, norm.normalise(target), said)
+        clip = clip_range(c, state.updates)
+        (actor, critic), (actor_opt, critic_opt), losses = improve(
+            (state.actor, state.critic),
+            (state.actor_opt, state.critic_opt),
+            (
+                (lambda net, part: self.policy_loss(net, part, clip), self.actor_opt),
+                (self.value_loss, self.critic_opt),
+            ),
+            batch,
+            learn_key,
+            c.epochs,
+            c.minibatches,
+        )
+        metrics |= losses | {"clip": clip, "explained_variance": explained_variance(target, value)}
+        return replace(
+            state,
+            actor=actor,
+            critic=critic,
+            actor_opt=actor_opt,
+            critic_opt=critic_opt,
+            updates=state.updates + 1,
+            norm=norm,
+        ), metrics
+
+    def policy_loss(
+        self, actor: Any, batch: Batch, clip: float | Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """Clipped surrogate objective and entropy bonus; see `ppo.policy_loss`."""
+        c = self.config
+        out = apply_network(self.actor, actor, batch.obs, c.shared)
+        return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
+
+    def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """The larger of the Huber losses of the output and of the output clipped to the old one."""
+        c = self.config
+        value, before = self.value(critic, batch.obs), jnp.asarray(batch.value)
+        near = before + jnp.clip(value - before, -c.value_clip, c.value_clip)
+        error = jnp.maximum(
+            optax.huber_loss(value, batch.target, delta=c.huber),
+            optax.huber_loss(near, batch.target, delta=c.huber),
+        )
+        return error.mean(), {"value_loss": error.mean()}

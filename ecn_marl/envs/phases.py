@@ -1,0 +1,198 @@
+"""Traffic phases: an environment whose demand switches within an episode.
+
+A phase is a set of traffic parameters, a propagation delay and a weight of utilisation against
+delay. Each lasts for the same number of tuning intervals. Every cycle visits all phases once, in an
+order drawn anew from the episode's seed, so that no clock tells an agent which one is on; episodes
+of whole cycles hold equal shares of all.
+
+Queues, rates and flows in progress carry over from phase to phase. The sources start anew at a
+switch: an arrival drawn under a phase of low load would else keep a busy phase waiting. What they
+had offered and no slot had taken is gone then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, Step
+from ecn_marl.envs.rewards import RewardParams
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.simulator import SimParams
+
+ORDER_LANE = 17
+"""Lane of the hash that orders the phases of a cycle; traffic draws from lanes 0 to 4."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What holds during a phase; what is not given is the scenario's.
+
+    Attributes:
+        name: what it is called in reports.
+        traffic: sources of the same kinds and widths as the scenario's; empty for the scenario's.
+        delay_us: one-way propagation delay of every link, at most the topology's.
+        utilisation_weight: w of the reward, what the operator asks for during the phase.
+    """
+
+    name: str
+    traffic: tuple[Any, ...] = ()
+    delay_us: float | None = None
+    utilisation_weight: float | None = None
+
+
+@struct.dataclass
+class PhasedParams(EnvParams):
+    """Parameters of an episode with phases.
+
+    Attributes:
+        vary: `(sim, reward)` with a leading axis of phases on the leaves that differ between
+            phases, and None for those that do not.
+        phase_steps: tuning intervals per phase.
+    """
+
+    vary: Any
+    phase_steps: Leaf
+
+
+@struct.dataclass
+class PhaseEcn(Ecn):
+    """Thresholds for each phase, bytes, leaves `[phases, A]`: what a clairvoyant sets."""
+
+
+@dataclass(frozen=True)
+class PhasedEnv(EcnEnv):
+    """`EcnEnv` with phases; the same interface.
+
+    Attributes:
+        phases: the phases.
+        phase_steps: default number of tuning intervals per phase.
+    """
+
+    phases: tuple[Phase, ...] = ()
+    phase_steps: int = 50
+
+    def __post_init__(self) -> None:
+        """Check the phases against the network and its sources."""
+        if not self.phases:
+            raise bad_value("phases", self.phases, "at least one phase")
+        if self.phase_steps < 1:
+            raise bad_value("phase_steps", self.phase_steps, "an integer >= 1")
+        kinds = [(type(s), getattr(s, "width", None)) for s in self.sim.traffic]
+        longest = min(p.delay_us for p in self.sim.topology.ports)
+        for phase in self.phases:
+            if phase.traffic and [(type(s), s.width) for s in phase.traffic] != kinds:
+                allowed = "sources of the kinds and widths of the scenario's"
+                raise bad_value(f"traffic of phase {phase.name}", phase.traffic, allowed)
+            if phase.delay_us is not None and not 0.0 < phase.delay_us <= longest:
+                allowed = f"a delay above 0 and up to the topology's {longest:g} µs"
+                raise bad_value(f"delay_us of phase {phase.name}", phase.delay_us, allowed)
+
+    @property
+    def default_params(self) -> PhasedParams:
+        """Parameters of the scenario as registered; those outside of phases are the first's."""
+        with jax.ensure_compile_time_eval():  # what differs is compared, so it must be known
+            base = super().default_params
+            each = [self._during(phase, base) for phase in self.phases]
+            vary = jax.tree.map(_stack, *each)
+        return PhasedParams(
+            sim=each[0][0],
+            reward=each[0][1],
+            scale=base.scale,
+            max_steps=base.max_steps,
+            vary=vary,
+            phase_steps=np.int32(self.phase_steps),
+        )
+
+    def _during(self, phase: Phase, base: EnvParams) -> tuple[SimParams, RewardParams]:
+        """Network, traffic and reward of a phase."""
+        sim, reward = base.sim, base.reward
+        if phase.traffic:
+            sim = replace(sim, traffic=tuple(s.default_params() for s in phase.traffic))
+        if phase.delay_us is not None:
+            net = sim.net
+            delays = {
+                name: np.full_like(getattr(net, name), phase.delay_us)
+                for name in ("port_delay", "nic_delay")
+            }
+            sim = replace(sim, net=replace(net, **delays))
+        if phase.utilisation_weight is not None:
+            options = dict(self.reward_options) | {"utilisation_weight": phase.utilisation_weight}
+            reward = RewardParams.create(**options)
+        return sim, reward
+
+    def phase(self, state: EnvState, params: Any) -> Int[Array, ""]:
+        """Index of the phase that the next tuning interval belongs to."""
+        n = len(self.phases)
+        slot = state.steps // params.phase_steps
+        draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), ORDER_LANE)
+        return jnp.argsort(draws)[slot % n].astype(jnp.int32)
+
+    def at(self, params: Any, phase: Int[Array, ""]) -> PhasedParams:
+        """The parameters that hold during a phase."""
+
+        def pick(fixed: Any, varied: Any) -> Any:
+            return fixed if varied is None else jnp.asarray(varied)[phase]
+
+        sim, reward = jax.tree.map(pick, (params.sim, params.reward), params.vary)
+        here: PhasedParams = replace(params, sim=sim, reward=reward)
+        return here
+
+    def reset(
+        self, key: jax.Array, params: EnvParams
+    ) -> tuple[Float[Array, "agents obs"], EnvState]:
+        """Start an episode in the first phase of its order; see `EcnEnv.reset`."""
+        _, state = super().reset(key, params)
+        return super().reset(key, self.at(params, self.phase(state, params)))
+
+    def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
+        """A tuning interval of the phase that is on; see `EcnEnv.step_ecn`.
+
+        Args:
+            key: unused.
+            state: state of the episode.
+            ecn: thresholds, `[A]` each, or a `PhaseEcn`.
+            params: parameters.
+        """
+        now = self.phase(state, params)
+        if isinstance(ecn, PhaseEcn):
+            ecn = Ecn(kmin=ecn.kmin[now], kmax=ecn.kmax[now], pmax=ecn.pmax[now])
+        here = self.at(params, now)
+        return super().step_ecn(key, self._restarted(state, here), ecn, here)
+
+    def _restarted(self, state: EnvState, here: PhasedParams) -> EnvState:
+        """The state with sources that start anew, if a phase begins."""
+        slot = state.steps // here.phase_steps
+        begins = state.steps % here.phase_steps == 0
+        root = jax.random.fold_in(jax.random.key(state.sim.seed), slot)
+        nic = jnp.asarray(here.sim.net.nic_rate)
+        keys = jax.random.split(root, len(self.sim.traffic))
+        fresh = tuple(
+            source.init(k, p, nic)
+            for source, k, p in zip(self.sim.traffic, keys, here.sim.traffic, strict=True)
+        )
+        traffic = jax.tree.map(lambda a, b: jnp.where(begins, a, b), fresh, state.sim.traffic)
+        return replace(state, sim=replace(state.sim, traffic=traffic))
+
+
+def _stack(*leaves: Any) -> np.ndarray | None:
+    """Leaves of all phases as one array, None if they are the same.
+
+    Size tables of different lengths are filled up with their last point, which changes nothing.
+    """
+    arrays = [np.asarray(x) for x in leaves]
+    if len({x.shape for x in arrays}) > 1:
+        longest = max(len(x) for x in arrays)
+        arrays = [np.pad(x, (0, longest - len(x)), mode="edge") for x in arrays]
+    elif all(np.array_equal(x, arrays[0]) for x in arrays):
+        return None
+    return np.stack(arrays)

@@ -1,0 +1,51 @@
+"""`demand-phases-v0`: queries and storage by turns.
+
+No static setting serves both: short queues cost storage flows a tenth of their throughput over long
+links, and thresholds that keep their links busy keep queries waiting. What is asked for switches
+with the traffic, as PET weighs WebSearch and DataMining differently (section 5.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.phases import Phase
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic import Incast, Poisson
+
+NOTHING = 1e-6
+"""Load of a source that is off."""
+
+
+def _queries(table: str, load: float) -> tuple[Any, ...]:
+    """Poisson arrivals alone."""
+    bursts = Incast(load=NOTHING, n_min=1, n_max=1, flow_kb=1.0, receiver=-1, width=8)
+    return (Poisson(load=load, table=table, width=4), bursts)
+
+
+def _transfers(senders: int, flow_kb: float) -> tuple[Any, ...]:
+    """Bulk transfers to hosts chosen at random, a few queries beside them."""
+    bulk = Incast(load=0.9, n_min=senders, n_max=senders, flow_kb=flow_kb, receiver=-1, width=8)
+    return (Poisson(load=0.01, table="FbHdp", width=4), bulk)
+
+
+def scenario() -> Scenario:
+    """Eight hosts at 25 Gb/s around one switch; four phases of 5 ms, in an order that changes.
+
+    `rpc` and `web` are queries over 1 µs links that ask for short queues (w = 0.1 and 0.3);
+    `backup` (one sender) and `storage` (three senders) go over 10 µs links and ask for throughput.
+    """
+    return Scenario(
+        topology=star(8, delay_us=10.0),
+        traffic=_queries("FbHdp", 0.6),
+        slots=64,
+        phases=(
+            Phase("rpc", _queries("FbHdp", 0.6), 1.0, 0.1),
+            Phase("web", _queries("WebSearch", 0.6), 1.0, 0.3),
+            Phase("backup", _transfers(1, 20_000.0), 10.0, 0.9),
+            Phase("storage", _transfers(3, 5_000.0), 10.0, 0.9),
+        ),
+        phase_steps=50,
+        max_steps=200,
+    )

@@ -1,0 +1,75 @@
+"""PET's hybrid training through runs: one model trained, then installed on every port."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from ecn_marl.baselines.runs import run_controller, shared_networks, train_run
+from ecn_marl.envs.registry import Scenario, make, register
+from ecn_marl.sim import Incast, star
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"envs": 2, "rollout": 2, "epochs": 1, "minibatches": 1, "hidden": (4,)}
+
+
+def network(hosts: int) -> Scenario:
+    return Scenario(
+        topology=star(hosts),
+        traffic=(Incast(n_max=2, flow_kb=50.0, width=2),),
+        slots=4,
+        max_steps=4,
+        interval_us=40.0,
+        bins=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A model trained offline on three hosts, then online on four."""
+    register("hybrid-three-v0", lambda: network(3))
+    register("hybrid-four-v0", lambda: network(4))
+    folder = tmp_path_factory.mktemp("runs")
+    options = {"features": "pet", "reward": "pet"}
+    offline, online = folder / "offline", folder / "online"
+    common = {"steps": 4, "options": options}
+    train_run("ippo", "hybrid-three-v0", settings=SMALL, out=offline, **common)
+    settings = SMALL | {"shared": False, "pretrained": str(offline), "actor_lr": 1e-6}
+    result = train_run("ippo", "hybrid-four-v0", settings=settings, out=online, **common)
+    return offline, online, result.state.actor
+
+
+def test_every_port_starts_from_the_model(runs):
+    offline, _, copies = runs
+    env = make("hybrid-four-v0", features="pet", reward="pet")
+    actor, _ = shared_networks(offline, env)
+    for one, four in zip(jax.tree.leaves(actor), jax.tree.leaves(copies), strict=True):
+        assert four.shape == (4, *one.shape)
+        np.testing.assert_allclose(four, np.broadcast_to(one, four.shape), atol=1e-5)
+        assert (np.asarray(four) != np.asarray(one)).any() or not np.asarray(one).any()
+
+
+def test_what_does_not_fit_is_named(runs, tmp_path):
+    offline, online, _ = runs
+    other = make("hybrid-four-v0", features="acc")
+    with pytest.raises(ValueError, match=r"pretrained = .*see and do as in"):
+        shared_networks(offline, other)
+    with pytest.raises(ValueError, match=r"pretrained = .*share parameters"):
+        shared_networks(online, make("hybrid-four-v0", features="pet"))
+    settings = SMALL | {"pretrained": str(tmp_path / "nothing")}
+    with pytest.raises(ValueError, match="run = "):
+        train_run("ippo", "hybrid-four-v0", steps=4, settings=settings, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_does_not_need_the_model_it_came_from(runs, tmp_path):
+    """The policy of an online run is complete without the folder of the offline one."""
+    offline, online, _ = runs
+    moved = offline.rename(tmp_path / "moved")
+    try:
+        env = make("hybrid-four-v0", features="pet", reward="pet")
+        assert callable(run_controller(online, env))
+    finally:
+        moved.rename(offline)

@@ -1,0 +1,153 @@
+"""Phases: what holds when, equal shares, and that nothing but the parameters changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecn_marl.envs.phases import Phase, PhaseEcn
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim import Incast, Poisson, star
+
+
+def sources(load, table="FbHdp", senders=1):
+    burst = Incast(load=0.5, n_min=senders, n_max=senders, flow_kb=100.0, width=2)
+    return (Poisson(load=load, table=table, width=2), burst)
+
+
+CALM = Phase("calm", sources(0.1), delay_us=1.0, utilisation_weight=0.2)
+BUSY = Phase("busy", sources(0.9, "WebSearch", 2), delay_us=4.0, utilisation_weight=0.8)
+LATE = Phase("late", sources(0.9, "WebSearch", 2), delay_us=2.0)
+SCENARIO = Scenario(
+    topology=star(3, delay_us=4.0),
+    traffic=sources(0.5),
+    slots=8,
+    max_steps=12,
+    bins=0,
+    phases=(CALM, BUSY, LATE),
+    phase_steps=2,
+)
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make(SCENARIO)
+
+
+@pytest.fixture(scope="module")
+def played(env):
+    """Phases and rewards of an episode of two cycles, for 16 keys."""
+    params = env.default_params
+    ecn = env.static_ecn("secn1", params)
+
+    def episode(key):
+        def step(state, _):
+            now = env.phase(state, params)
+            _, state, reward, _, _, info = env.step_ecn(key, state, ecn, params)
+            return state, (now, reward, info["utilisation"], info["queue_mean"])
+
+        _, state = env.reset(key, params)
+        return jax.lax.scan(step, state, length=12)[1]
+
+    return jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), 16))
+
+
+def test_every_cycle_holds_every_phase_once_in_varying_order(played):
+    phase = np.asarray(played[0]).reshape(16, 2, 3, 2)
+    assert (phase[..., 0] == phase[..., 1]).all()  # each lasts two intervals
+    assert (np.sort(phase[..., 0], -1) == np.arange(3)).all()
+    assert len({tuple(row) for row in phase[..., 0].reshape(-1, 3)}) == 6  # all orders occur
+
+
+def test_reward_is_weighed_as_the_phase_asks(env, played):
+    phase, reward, utilisation, queue = (np.asarray(x) for x in played)
+    weight = np.array([0.2, 0.8, 0.3])[phase][..., None]
+    level = sum(queue > 5e3 * 2.0**n for n in range(10)) / 10
+    np.testing.assert_allclose(reward, weight * utilisation + (1 - weight) * (1 - level), atol=1e-5)
+
+
+def test_parameters_of_a_phase_are_those_of_a_scenario_made_of_it(env):
+    params = env.default_params
+    for i, phase in enumerate(SCENARIO.phases):
+        alone = replace(SCENARIO, phases=(), traffic=phase.traffic)
+        want = make(replace(alone, topology=star(3, delay_us=phase.delay_us))).default_params
+        got = env.at(params, jnp.int32(i))
+        np.testing.assert_array_equal(got.sim.net.port_delay, want.sim.net.port_delay)
+        np.testing.assert_array_equal(got.sim.net.nic_delay, want.sim.net.nic_delay)
+        np.testing.assert_array_equal(got.sim.net.routes, want.sim.net.routes)
+        assert float(got.sim.traffic[0].load) == pytest.approx(phase.traffic[0].load)
+        assert float(got.sim.traffic[1].n_max) == phase.traffic[1].n_max
+        mine, table = got.sim.traffic[0].table, want.sim.traffic[0].table
+        u = np.linspace(0.001, 0.999, 97, dtype=np.float32)
+        np.testing.assert_array_equal(
+            jnp.interp(u, mine.cdf, mine.size), jnp.interp(u, table.cdf, table.size)
+        )
+
+
+def test_only_what_differs_is_stored_by_phase(env):
+    sim, reward = env.default_params.vary
+    assert sim.net.routes is None and sim.net.port_rate is None and reward.queue_scale is None
+    assert sim.net.port_delay.shape == (3, 3) and reward.utilisation_weight.shape == (3,)
+
+
+def test_parameters_can_be_made_while_tracing(env):
+    def weight():
+        return env.default_params.vary[1].utilisation_weight
+
+    np.testing.assert_allclose(jax.jit(weight)(), [0.2, 0.8, 0.3])
+
+
+def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
+    """One phase that never ends within the episode is the plain environment, to the last bit."""
+    one = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
+    plain, phased = make(replace(SCENARIO, phases=())), make(one)
+    key = jax.random.key(5)
+    _, a = plain.reset(key, plain.default_params)
+    _, b = phased.reset(key, phased.default_params)
+    b = replace(b, steps=b.steps + 1)  # past the start, where sources start anew
+    a = replace(a, steps=a.steps + 1)
+    ecn = plain.static_ecn("secn2", plain.default_params)
+    step_a, step_b = jax.jit(plain.step_ecn), jax.jit(phased.step_ecn)
+    for _ in range(4):
+        obs_a, a, *_ = step_a(key, a, ecn, plain.default_params)
+        obs_b, b, *_ = step_b(key, b, ecn, phased.default_params)
+        np.testing.assert_array_equal(obs_a, obs_b)
+    assert float(a.sim.totals.started) > 0
+
+
+def test_thresholds_by_phase_are_those_of_the_phase_that_is_on(env):
+    params, key = env.default_params, jax.random.key(1)
+    each = [env.static_ecn(s, params) for s in ("secn1", "secn2", "dctcp")]
+    table = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    _, state = env.reset(key, params)
+    step = jax.jit(env.step_ecn)
+    seen = set()
+    for _ in range(6):
+        now = int(env.phase(state, params))
+        *_, info = step(key, state, PhaseEcn(table.kmin, table.kmax, table.pmax), params)
+        np.testing.assert_array_equal(info["kmax"], each[now].kmax)
+        seen.add(now)
+        state = replace(state, steps=state.steps + 1)
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"phases": (Phase("far", delay_us=9.0),)}, "delay_us of phase far = 9.0"),
+        ({"phases": (Phase("odd", (Poisson(),)),)}, "traffic of phase odd"),
+        ({"phases": (CALM,), "phase_steps": 0}, "phase_steps = 0"),
+    ],
+)
+def test_bad_phases_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        make(replace(SCENARIO, **change))
+
+
+def test_a_load_for_phases_that_have_their_own_is_refused():
+    with pytest.raises(ValueError, match=r"load = 0\.5"):
+        make(SCENARIO, load=0.5)
