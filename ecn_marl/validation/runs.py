@@ -26,7 +26,7 @@ from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.traffic import schedule
 from ecn_marl.sim.transports import parse_transport
 
-DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 5.0, "timely:hpcc": 5.0}
+DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 2.0, "timely:hpcc": 5.0}
 """Substep for each kind of sender, µs; 1 µs for those not named. See docs/validation.md for what
 longer ones cost."""
 
