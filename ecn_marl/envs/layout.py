@@ -1,4 +1,4 @@
-"""Where nodes and ports of a network are drawn, and in which colour; pictures and player share it."""
+"""Where nodes and ports of a network are drawn, and in which colour."""
 
 from __future__ import annotations
 
