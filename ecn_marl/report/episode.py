@@ -18,7 +18,7 @@ from ecn_marl.baselines.common.evaluation import (
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.traffic import CHUNK, PAYLOAD, wire_bytes
+from ecn_marl.sim.traffic import CHUNK, PAYLOAD
 
 _SEEN = (
     *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),
@@ -191,7 +191,7 @@ def _flow(env: EcnEnv, params: EnvParams, slot: dict[str, np.ndarray]) -> Flow:
         src=int(slot["src"]),
         dst=int(slot["dst"]),
         size=size,
-        wire=float(wire_bytes(np.float64(size), header)),
+        wire=size + header * float(np.ceil(size / PAYLOAD)),
         start_us=int(slot["start_step"]) * sim.dt_us + float(slot["start_rest"]),
         ideal_us=float(slot["ideal"]),
         path=path,

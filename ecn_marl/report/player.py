@@ -48,11 +48,12 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
     Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s.
 
     Returns:
-        `scenario`, `policy`, `seed`, `interval_us`; `colours`, see `layout.STOPS`; names of
-        the `hosts`, by number; `nodes` and `ports` with their places; `ticks` (queue, bytes, `[T][K][A]`); `intervals`: `queue`,
-        `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`, `paused` (shares),
-        each `[T][A]`; `flows`: `[src, dst, size, start_us, ideal_us, end_us, path]` each; `active`:
-        for each interval `[flow, bytes to send, Gb/s]` of the flows in progress.
+        `scenario`, `policy`, `seed`, `interval_us`; `colours`, see `layout.STOPS`; `hosts`, names
+        by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
+        `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
+        `paused` (shares), each `[T][A]`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
+        path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
+        progress.
     """
     net, info = env.sim.topology, episode.info
     places = node_places(net)
