@@ -246,9 +246,7 @@ def play(
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,
-    fps: Annotated[
-        float, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)
-    ] = 10,
+    fps: Annotated[int, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)] = 10,
 ) -> None:
     """Watch an episode: a page with a time slider, a GIF or a film."""
     from ecn_marl import workflow as wf

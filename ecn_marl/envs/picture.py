@@ -7,6 +7,7 @@ draws only what moves on top (matplotlib's blitting, without a window).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,6 +114,7 @@ class Painter:
         self.canvas = FigureCanvasAgg(self.figure)
         self.moving: list[tuple[Axes | Figure, Any]] = []
         self.grounds: dict[tuple[float, float], Any] = {}
+        self.lock = Lock()
         self.rows = min(SHOWN, net.n_ports)
         self.cmap = LinearSegmentedColormap.from_list(
             "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
@@ -159,19 +161,19 @@ class Painter:
         small = net.n_ports > 64
         lines = _apart(port_lines(net), 0.02 if small else 0.06)
         self.width = 1.2 if small else 3.0
-        self.lines = self._add(axis, LineCollection(lines, cmap=self.cmap, capstyle="round"))
+        self.lines = self._add(axis, LineCollection(list(lines), cmap=self.cmap, capstyle="round"))
         self.lines.set_clim(0.0, TOP_LEVEL)
         spots = lines[:, 0] + 0.72 * (lines[:, 1] - lines[:, 0])
         self.marks = axis.scatter(
-            *spots.T, s=0, marker="D", color=INK, edgecolors="white", linewidths=0.6
+            spots[:, 0], spots[:, 1], s=0, marker="D", color=INK, edgecolors="white", linewidths=0.6
         )
         self._add(axis, self.marks)
         places = node_places(net)
         nodes = np.array(list(places.values()))
         host = np.array([name in net.hosts for name in places])
-        axis.scatter(*nodes[host].T, s=12 if small else 40, color="#5a6672")
+        axis.scatter(nodes[host, 0], nodes[host, 1], s=12 if small else 40, color="#5a6672")
         if small:
-            axis.scatter(*nodes[~host].T, s=50, marker="s", color=INK)
+            axis.scatter(nodes[~host, 0], nodes[~host, 1], s=50, marker="s", color=INK)
             self._key()
             return
         around = net.n_switches == 1
@@ -218,7 +220,7 @@ class Painter:
         self.bars.set_clim(0.0, TOP_LEVEL)
         for collection in (self.band, self.bars):
             collection.set_capstyle("butt")
-        tick = {"linestyle": "none", "marker": "|", "markersize": thick + 1}
+        tick: dict[str, Any] = {"linestyle": "none", "marker": "|", "markersize": thick + 1}
         self.low = self._add(axis, Line2D([], [], color=KMIN_COLOUR, mew=1.6, **tick))
         self.high = self._add(axis, Line2D([], [], color=KMAX_COLOUR, mew=2.6, **tick))
         handles = [
@@ -240,7 +242,11 @@ class Painter:
         )
         self.row_axis = axis
         size = 8.5 if self.rows <= 18 else 6.5
-        style = {"ha": "right", "va": "center", "transform": axis.get_yaxis_transform()}
+        style: dict[str, Any] = {
+            "ha": "right",
+            "va": "center",
+            "transform": axis.get_yaxis_transform(),
+        }
         self.labels = []
         for i, name in enumerate(self.names[: self.rows]):
             if self.rows == len(self.names):  # every port has its row for good
@@ -263,7 +269,7 @@ class Painter:
             axis.set_xlabel("ms before now", fontsize=9, color=INK, labelpad=1)
         use.set_ylim(0, 105)
         self.trace_axis = queue
-        width = {"linewidth": 1.5, "solid_joinstyle": "round"}
+        width: dict[str, Any] = {"linewidth": 1.5, "solid_joinstyle": "round"}
         self.past = [self._add(queue, Line2D([], [], color=c, **width)) for c in TRACES]
         self.used = [self._add(use, Line2D([], [], color=c, **width)) for c in TRACES]
         self.figure.text(0.855, 0.255, "ports drawn", size=10, color=INK)
@@ -273,7 +279,11 @@ class Painter:
         ]
 
     def draw(self, now: Scene) -> UInt8[np.ndarray, "height width 3"]:
-        """A frame."""
+        """A frame; one at a time, whoever asks."""
+        with self.lock:
+            return self._draw(now)
+
+    def _draw(self, now: Scene) -> np.ndarray:
         kb = now.queue / KB, now.kmin / KB, now.kmax / KB
         trace = now.queues / KB
         traced = np.sort(np.argsort(-trace.sum(0), kind="stable")[:TRACED])

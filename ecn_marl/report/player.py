@@ -118,7 +118,7 @@ def frames(env: EcnEnv, episode: Episode) -> Iterator[np.ndarray]:
         yield draw(env, now["queue"], ecn, past, t + 1)
 
 
-def gif(pictures: Iterator[np.ndarray], fps: float) -> bytes:
+def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
     """A GIF that repeats, drawn with one palette so that nothing flickers."""
     from PIL import Image
 
@@ -135,7 +135,7 @@ def gif(pictures: Iterator[np.ndarray], fps: float) -> bytes:
         format="GIF",
         save_all=True,
         append_images=images[1:],
-        duration=max(round(1e3 / fps), 20),
+        duration=max(round(1000 / fps), 20),
         loop=0,
     )
     return file.getvalue()
@@ -163,7 +163,7 @@ def _palette(picture: np.ndarray) -> Any:
     return image
 
 
-def mp4(pictures: Iterator[np.ndarray], fps: float) -> bytes:
+def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
     """A film, written by ffmpeg."""
     from matplotlib.animation import FFMpegWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -185,9 +185,7 @@ def mp4(pictures: Iterator[np.ndarray], fps: float) -> bytes:
         return film.read_bytes()
 
 
-def content(
-    env: EcnEnv, episode: Episode, policy: str, seed: int, suffix: str, fps: float
-) -> bytes:
+def content(env: EcnEnv, episode: Episode, policy: str, seed: int, suffix: str, fps: int) -> bytes:
     """The episode as a file with this suffix."""
     if suffix == ".html":
         return page(episode_data(env, episode, policy, seed)).encode()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -111,7 +112,7 @@ def test_page_holds_the_series_of_the_episode(env, html, plain):
 
 def test_flows_of_the_page_are_those_that_the_simulator_counted(env, html, plain):
     data = json.loads(_Page(html).data)
-    info, state = plain
+    _, state = plain
     flows = data["flows"]
     done = [f for f in flows if f[5] is not None]
     assert len(flows) == int(state.sim.totals.started) >= 4
@@ -168,7 +169,7 @@ def test_gif_has_a_frame_per_interval_that_moves(env, episode):
     assert pictures[0].shape == drawn.shape
     assert np.abs(pictures[0] - drawn).mean() < 4  # 256 colours
     top, right = 50, 850  # more than the clock moves
-    assert all((a != b)[top:, :right].any() for a, b in zip(pictures, pictures[1:], strict=False))
+    assert all((a != b)[top:, :right].any() for a, b in pairwise(pictures))
 
 
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
@@ -241,11 +242,14 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     out.start = [$("clock").textContent, $("queue-line").getAttribute("points").split(" ").length];
     const table = () => [...document.querySelectorAll("#flows tr")].map(
       r => [...r.children].map(c => c.textContent));
-    const strokes = () => [...document.querySelectorAll(".link")].map(l => l.getAttribute("stroke"));
+    const strokes = () => [...document.querySelectorAll(".link")].map(
+      l => l.getAttribute("stroke"));
     $("time").value = BUSY; $("time").dispatchEvent(new Event("input"));
     out.slid = [$("clock").textContent, $("facts").textContent, table(), strokes()];
     document.querySelector('[data-port="1"]').dispatchEvent(new MouseEvent("click"));
     out.clicked = [$("port-name").textContent, table()];
+    $("ports").value = "2"; $("ports").dispatchEvent(new Event("change"));
+    out.picked = $("port-name").textContent;
     $("all-flows").click(); out.all = table(); $("all-flows").click();
     $("speed").value = "60"; $("play").click();
     setTimeout(() => { out.played = [now, $("play").textContent]; out.errors = errors;
@@ -274,5 +278,6 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     assert [f"host{src}", f"host{dst}", f"{size / 1e3:,.1f}"] in [row[:3] for row in rows]
     assert strokes[1] == strokes[2] == "rgb(221,226,232)" != strokes[0]
     assert out["clicked"] == ["switch0->host1", []]
+    assert out["picked"] == "switch0->host2"
     assert len(out["all"]) == len(data["active"][busy])
     assert out["played"] == [INTERVALS - 1, "Play"]
