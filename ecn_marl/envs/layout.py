@@ -27,6 +27,9 @@ Lightness falls within each of the three, and the hues stay apart without red-gr
 TOP_LEVEL = STOPS[-1][0]
 """Levels are cut here: half of Kmax above it."""
 
+EMPTY = 1000.0
+"""Queues below one packet, bytes, count as empty, also where marking starts at 0."""
+
 
 def level(
     queue: Float[np.ndarray, "*n"], kmin: Float[np.ndarray, "*n"], kmax: Float[np.ndarray, "*n"]
@@ -39,13 +42,13 @@ def level(
         kmax: where all is marked, bytes.
 
     Returns:
-        0 for empty, 1 at `kmin`, 2 at `kmax`, `TOP_LEVEL` at half of `kmax` more and above.
+        0 below `EMPTY`, 1 at `kmin`, 2 at `kmax`, `TOP_LEVEL` at half of `kmax` more and above.
     """
     below = queue / np.maximum(kmin, 1.0)
     ramp = 1.0 + (queue - kmin) / np.maximum(kmax - kmin, 1.0)
     above = 2.0 + (queue - kmax) / np.maximum(kmax, 1.0)
     chosen = np.where(queue < kmin, below, np.where(queue < kmax, ramp, above))
-    return np.clip(chosen, 0.0, TOP_LEVEL)
+    return np.where(queue < EMPTY, 0.0, np.clip(chosen, 0.0, TOP_LEVEL))
 
 
 def node_places(net: Topology) -> dict[str, tuple[float, float]]:

@@ -15,7 +15,7 @@ import numpy as np
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.layout import STOPS, node_places, port_lines
+from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report.episode import Episode
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import GBPS
@@ -48,8 +48,8 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
     Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s.
 
     Returns:
-        `scenario`, `policy`, `seed`, `interval_us`; `colours`, see `layout.STOPS`; `hosts`, names
-        by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
+        `scenario`, `policy`, `seed`, `interval_us`; `colours` and `empty`, see `layout`; `hosts`,
+        names by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
         `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
         `paused` (shares), each `[T][A]`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
         path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
@@ -66,6 +66,7 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
         "seed": seed,
         "interval_us": env.interval_us,
         "colours": STOPS,
+        "empty": EMPTY,
         "hosts": net.hosts,
         "nodes": [
             {"name": name, "x": round(x, 4), "y": round(y, 4), "host": name in net.hosts}

@@ -83,7 +83,9 @@ def test_level_is_one_at_kmin_and_two_at_kmax():
     queue = np.array([0.0, 5e3, 102.5e3, 200e3, 300e3, 1e9])
     full = layout.level(queue, np.full(6, 5e3), np.full(6, 200e3))
     np.testing.assert_allclose(full, [0, 1, 1.5, 2, 2.5, 2.5])
-    assert layout.level(np.zeros(1), np.zeros(1), np.ones(1)) == 1.0  # Kmin 0: every queue marks
+    # Where marking starts at 0, less than a packet is still shown as empty.
+    full = layout.level(np.array([0.0, 999.0, 1e3]), np.zeros(3), np.full(3, 1e4))
+    np.testing.assert_allclose(full, [0, 0, 1.1])
 
 
 def test_colours_darken_between_thresholds():
