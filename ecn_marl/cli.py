@@ -344,6 +344,38 @@ def evaluate(
 
 
 @app.command()
+def play(
+    policy: Annotated[
+        str,
+        typer.Argument(help="Folder of a run (FOLDER#I: its I-th seed), static:…, dynamic:…."),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+    ] = None,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    fps: Annotated[int, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)] = 10,
+) -> None:
+    """Watch an episode: a page with a time slider, a GIF or a film."""
+    from ecn_marl import workflow as wf
+    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.report import player
+    from ecn_marl.report.episode import record
+
+    check_output("--out", out)
+    suffix = player.check_format("--out", out)
+    place = wf.arena([policy], scenario, **wf.given(load=load, max_steps=max_steps))
+    env, controller = place.env(policy), place.controller(policy)
+    episode = record(env, env.default_params, controller, seed)
+    data = player.content(env, episode, wf.label(policy), seed, suffix, fps)
+    write_all({out: Output("wb", partial(_write_bytes, data))})
+    size = len(data) / 1e6
+    typer.echo(f"{out}: {env.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
+
+
+@app.command()
 def replay(
     flows: Annotated[
         Path, typer.Argument(help="CSV (or .gz) of flow_id,src,dst,size_B,start_ns[,spine_data].")

@@ -79,7 +79,7 @@ class EcnParallelEnv(ParallelEnv):
             "name": f"ecn_marl_{core.name.replace('-', '_')}",
             "render_modes": list(RENDER_MODES),
             "is_parallelizable": True,
-            "render_fps": 4,
+            "render_fps": 20,
         }
         self.possible_agents = list(core.agents)
         self.agents: list[str] = []
@@ -91,7 +91,7 @@ class EcnParallelEnv(ParallelEnv):
         self._key: Any = None
         self._params: Any = None
         self._state: EnvState | None = None
-        self._queues: deque[np.ndarray] = deque(maxlen=FRAMES)
+        self._past: deque[dict[str, np.ndarray]] = deque(maxlen=FRAMES)
 
     @property
     def max_cycles(self) -> int:
@@ -154,7 +154,7 @@ class EcnParallelEnv(ParallelEnv):
         self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
         reset, *_ = _compiled(self.core)
         obs, self._state = reset(self._key, self._params)
-        self._queues.clear()
+        self._past.clear()
         self.agents = list(self.possible_agents)
         rows = jax.device_get(obs)
         self._show()
@@ -196,7 +196,7 @@ class EcnParallelEnv(ParallelEnv):
         _, step, _ = _compiled(self.core)
         obs, self._state, *rest = step(self._key, self._state, stacked, self._params)
         rows, reward, terminated, truncated, info = jax.device_get((obs, *rest))
-        self._queues.append(info["queue_mean"])
+        self._past.append(info)
         acted = self.agents
         if (terminated | truncated).all():
             self.agents = []
@@ -261,7 +261,7 @@ class EcnParallelEnv(ParallelEnv):
         ecn, queue = self._state.ecn, np.asarray(self._state.sim.queue)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
-        frame = draw(self.core, queue, ecn, list(self._queues))
+        frame = draw(self.core, queue, ecn, list(self._past), int(self._state.steps))
         if self.render_mode == "human":
             show(frame, self.metadata["name"])
             return None

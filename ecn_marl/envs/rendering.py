@@ -1,8 +1,10 @@
-"""Pictures of an episode: queues against their thresholds now, and over the last intervals."""
+"""What `render()` shows: a frame of the network, a window with it, or a table."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,8 +12,8 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
 
-SHOWN = 32
-"""Ports drawn at most: the ones with the longest queues."""
+if TYPE_CHECKING:
+    from ecn_marl.envs.picture import Painter
 
 _WINDOWS: dict[str, Any] = {}
 
@@ -28,53 +30,33 @@ def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
     return "\n".join(lines)
 
 
-def draw(core: EcnEnv, queue: np.ndarray, ecn: Ecn, past: list[np.ndarray]) -> np.ndarray:
-    """A frame: queues of the ports with their thresholds, and their past.
+@lru_cache(maxsize=4)
+def _painter(core: EcnEnv) -> Painter:
+    """The page of an environment; making it takes as long as many frames."""
+    from ecn_marl.envs.picture import Painter
+
+    return Painter(core)
+
+
+def draw(
+    core: EcnEnv, queue: np.ndarray, ecn: Ecn, past: Sequence[Mapping[str, Any]], steps: int
+) -> np.ndarray:
+    """A frame: the network, queues of the ports with thresholds and marks, and their past.
 
     Args:
         core: the environment.
         queue: backlog now, bytes, `[A]`.
         ecn: thresholds in force.
-        past: time-mean backlogs of the last intervals, bytes, each `[A]`.
+        past: infos of the last intervals, oldest first, see `EcnEnv.step`.
+        steps: intervals since the episode began.
 
     Returns:
-        uint8 `[height, width, 3]`.
+        uint8 `[height, width, 3]`, the same shape for every frame.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from ecn_marl.envs.picture import scene
 
-    kmin, kmax = np.asarray(ecn.kmin) / KB, np.asarray(ecn.kmax) / KB
-    order = np.sort(np.argsort(-queue, kind="stable")[:SHOWN])
-    names = [core.sim.topology.port_names[i] for i in order]
-    y = np.arange(len(order))
-    figure = Figure(figsize=(10, 5.2), dpi=80, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    now, then = figure.subplots(1, 2, width_ratios=(3, 2))
-    level = np.clip(queue[order] / KB / np.maximum(kmax[order], 1e-3), 0, 1)
-    shades = np.stack([0.15 + 0.75 * level, 0.65 - 0.45 * level, 0.45 - 0.25 * level], axis=1)
-    now.barh(y, queue[order] / KB, color=shades, height=0.7)
-    now.scatter(kmin[order], y, marker="|", s=90, color="black", label="Kmin", zorder=3)
-    now.scatter(kmax[order], y, marker="|", s=90, color="tab:red", label="Kmax", zorder=3)
-    now.set_xscale("symlog", linthresh=10.0)
-    now.set_xlim(0, max(float(kmax.max()), float(queue.max()) / KB, 100.0) * 1.3)
-    now.set_yticks(y, names, fontsize=7)
-    now.invert_yaxis()
-    now.set_xlabel("queue now, KB")
-    now.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8, frameon=False)
-    if past:
-        trace = np.stack(past) / KB
-        ms = (np.arange(len(trace)) - len(trace) + 1) * core.interval_us / 1e3
-        busiest = np.argsort(-trace.mean(0), kind="stable")[:4]
-        for i in busiest:
-            then.plot(ms, trace[:, i], label=core.sim.topology.port_names[i], linewidth=1.2)
-        then.legend(loc="upper left", fontsize=8)
-    then.set_xlabel("time, ms")
-    then.set_ylabel("mean queue per interval, KB")
-    then.set_ylim(bottom=0)
-    then.grid(alpha=0.3)
-    figure.suptitle(f"{core.name}: queues and thresholds of the ports")
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    low, high = np.asarray(ecn.kmin), np.asarray(ecn.kmax)
+    return _painter(core).draw(scene(np.asarray(queue), low, high, past, steps))
 
 
 def show(frame: np.ndarray, title: str) -> None:
@@ -82,9 +64,11 @@ def show(frame: np.ndarray, title: str) -> None:
     import matplotlib.pyplot as plt
 
     if title not in _WINDOWS or not plt.fignum_exists(_WINDOWS[title][0].number):
-        figure, axes = plt.subplots(num=title, figsize=(10, 5.2))
+        height, width = frame.shape[:2]
+        figure = plt.figure(num=title, figsize=(width / 100, height / 100), dpi=100)
+        axes = figure.add_axes((0, 0, 1, 1))
         axes.axis("off")
-        _WINDOWS[title] = (figure, axes.imshow(frame))
+        _WINDOWS[title] = (figure, axes.imshow(frame, aspect="auto"))
         plt.show(block=False)
     figure, image = _WINDOWS[title]
     image.set_data(frame)

@@ -1,61 +1,174 @@
-"""Pictures of environments, and when they are drawn."""
+"""Frames: what they show of queues, thresholds and marks, and how often they can be drawn."""
 
 from __future__ import annotations
 
-from functools import partial
+import time
+from itertools import pairwise
 
-import matplotlib
 import numpy as np
 import pytest
-from pettingzoo.test import render_test
-from playing import sampled
+from matplotlib.colors import to_rgb
 
 import ecn_marl
-from ecn_marl.envs.parallel import RENDER_MODES, EcnParallelEnv
+from ecn_marl.envs import layout, rendering
+from ecn_marl.envs.picture import SHOWN, Painter, scene
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine, parking_lot, star
 
 
-@pytest.fixture
-def headless():
+@pytest.fixture(scope="module")
+def core():
+    return ecn_marl.make("websearch-v0")
+
+
+def past(n: int, intervals: int, queue: float = 0.0, marked: float = 0.0):
+    """Infos of intervals that were all alike."""
+    row = {
+        "queue_mean": np.full(n, queue),
+        "utilisation": np.full(n, 0.5),
+        "tx_bytes": np.full(n, 1e5),
+        "marked_bytes": np.full(n, marked * 1e5),
+    }
+    return [row] * intervals
+
+
+def frame(core, queue=0.0, kmin=5e3, kmax=2e5, intervals=3, marked=0.0, steps=3):
+    n = core.num_agents
+    ecn = Ecn(np.full(n, kmin), np.full(n, kmax), np.full(n, 0.5))
+    queues = np.broadcast_to(np.asarray(queue, float), (n,))
+    return rendering.draw(core, queues, ecn, past(n, intervals, marked=marked), steps)
+
+
+def test_frames_have_one_shape_and_depend_on_their_scene_alone(core):
+    small = frame(core, 1e3)
+    shapes = {(f.shape, f.dtype) for f in (small, frame(core, 5e7), frame(core, 0.0, intervals=0))}
+    assert shapes == {((630, 1080, 3), np.dtype(np.uint8))}
+    np.testing.assert_array_equal(frame(core, 1e3), small)
+    rendering._painter.cache_clear()
+    np.testing.assert_array_equal(frame(core, 1e3), small)
+
+
+@pytest.mark.parametrize(
+    "change", [{"queue": 9e4}, {"kmin": 2e4}, {"kmax": 4e5}, {"marked": 0.5}, {"steps": 4}]
+)
+def test_everything_shown_changes_the_frame(core, change):
+    base = {"queue": 5e4}
+    before, after = frame(core, **base), frame(core, **base | change)
+    where = np.argwhere((before != after).any(-1))
+    assert len(where) > 20
+    if "steps" in change:  # the clock, upper right
+        assert where[:, 0].max() < 50 and where[:, 1].min() > 800
+
+
+def test_one_port_is_coloured_by_its_queue(core):
+    n = core.num_agents
+    painter = Painter(core)
+    low, high = np.full(n, 5e3), np.full(n, 2e5)
+    place = np.array(painter.lines.get_segments()[9])
+    middle = painter.lines.axes.transData.transform(place.mean(0))
+    row, column = painter.figure.bbox.height - middle[1], middle[0]
+    seen = []
+    for kb in (0, 4, 150, 400):
+        queue = np.zeros(n)
+        queue[9] = 1e3 * kb
+        picture = painter.draw(scene(queue, low, high, past(n, 1), 1))
+        seen.append(picture[int(row), int(column)] / 255)
+        want = painter.cmap(layout.level(queue, low, high)[9] / layout.TOP_LEVEL)[:3]
+        np.testing.assert_allclose(seen[-1], want, atol=0.02)
+    blue, amber, red = seen[1:]
+    assert blue[2] > blue[0] and amber[0] > amber[2] and red.sum() < 0.6 * amber.sum()
+
+
+def test_level_is_one_at_kmin_and_two_at_kmax():
+    queue = np.array([0.0, 5e3, 102.5e3, 200e3, 300e3, 1e9])
+    full = layout.level(queue, np.full(6, 5e3), np.full(6, 200e3))
+    np.testing.assert_allclose(full, [0, 1, 1.5, 2, 2.5, 2.5])
+    # Where marking starts at 0, less than a packet is still shown as empty.
+    full = layout.level(np.array([0.0, 999.0, 1e3]), np.zeros(3), np.full(3, 1e4))
+    np.testing.assert_allclose(full, [0, 0, 1.1])
+
+
+def test_colours_darken_between_thresholds():
+    def lightness(colour: str) -> float:
+        return float(np.dot(to_rgb(colour), (0.2126, 0.7152, 0.0722)))
+
+    for (a, one), (b, other) in pairwise(layout.STOPS):
+        assert a <= b
+        if a < b:
+            assert lightness(other) < lightness(one)
+
+
+@pytest.mark.parametrize("net", [star(9), dumbbell(3, 2), parking_lot(3), leaf_spine(4, 3, 2)])
+def test_nodes_and_ports_are_apart_and_inside(net: Topology):
+    places = layout.node_places(net)
+    assert set(places) == {*net.hosts, *net.switches}
+    spots = np.array(list(places.values()))
+    assert (spots >= 0).all() and (spots <= 1).all()
+    gaps = np.linalg.norm(spots[:, None] - spots, axis=-1) + np.eye(len(spots))
+    assert gaps.min() > 0.05
+    lines = layout.port_lines(net)
+    for port, (start, end) in zip(net.ports, lines, strict=True):
+        np.testing.assert_allclose(start, places[port.switch])
+        if port.kind == "host":
+            np.testing.assert_allclose(end, places[port.peer])
+    if net.n_ports > net.n_hosts:  # both ports of a link meet half-way
+        ends = {(p.switch, p.peer): end for p, (_, end) in zip(net.ports, lines, strict=True)}
+        for (a, b), end in ends.items():
+            if (b, a) in ends:
+                np.testing.assert_allclose(end, ends[b, a])
+
+
+@pytest.mark.parametrize(("value", "top"), [(0, 100), (100, 100), (101, 200), (3e3, 5e3)])
+def test_axes_end_at_round_numbers(value, top):
+    assert layout.axis_top(value) == top
+
+
+def test_longest_queues_get_the_rows_of_a_large_network():
+    core = ecn_marl.make("incast-v0", topology=star(40))
+    queue = np.arange(40) * 1e3
+    frame(core, queue)
+    painter = rendering._painter(core)
+    names = [label.get_text() for label in painter.labels]
+    assert names == [f"switch0->host{i}" for i in range(40 - SHOWN, 40)]
+
+
+def test_twenty_frames_a_second(core):
+    n = core.num_agents
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "queue_mean": rng.uniform(0, 4e5, n),
+            "utilisation": rng.uniform(0, 1, n),
+            "tx_bytes": np.full(n, 1e5),
+            "marked_bytes": rng.uniform(0, 1e5, n),
+        }
+        for _ in range(200)
+    ]
+    ecn = Ecn(np.full(n, 5e3), np.full(n, 2e5), np.full(n, 0.5))
+    rendering.draw(core, rows[0]["queue_mean"], ecn, rows, 1)
+    # CPU time, so that neighbours on the machine do not count; the best of three counts.
+    took = []
+    for _ in range(3):
+        start = time.process_time()
+        for i in range(20):
+            rendering.draw(core, rows[i]["queue_mean"], ecn, rows, i)
+        took.append(time.process_time() - start)
+    assert 20 / min(took) > 20, f"{20 / min(took):.1f} frames/s"
+
+
+def test_window_shows_the_frame_it_is_given():
+    import matplotlib
+    import matplotlib.pyplot as plt
+
     backend = matplotlib.get_backend()
     matplotlib.use("Agg")
-    yield
-    matplotlib.use(backend)
-
-
-def test_pettingzoo_render(headless: None):
-    render_test(partial(ecn_marl.env, "incast-v0", features="pet", reward="pet"))
-
-
-def test_render_shows_queues_and_thresholds(headless: None):
-    drawn = {}
-    for mode in RENDER_MODES:
-        env = ecn_marl.parallel_env("incast-v0", mode, 6, features="pet", reward="pet")
-        env.reset(seed=0)
-        before = env.render()
-        for _ in range(3):
-            *_, infos = env.step(dict.fromkeys(env.agents, np.asarray([3, 2, 5])))
-        drawn[mode] = before, env.render()
-        env.close()
-    before, after = drawn["rgb_array"]
-    assert after.shape == before.shape and after.dtype == np.uint8 and (after != before).any()
-    lines = drawn["ansi"][1].splitlines()
-    assert len(lines) == 1 + 17
-    row = next(line for line in lines if line.split()[0] == "port_0").split()
-    want = [infos["port_0"][name] for name in ("queue", "kmin", "kmax")]
-    np.testing.assert_allclose([float(x) * 1e3 for x in row[2:5]], want, atol=51)
-    assert drawn["human"] == (None, None)
-
-
-def test_human_mode_shows_every_step(headless: None, monkeypatch: pytest.MonkeyPatch):
-    frames = []
-    monkeypatch.setattr("ecn_marl.envs.rendering.show", lambda frame, title: frames.append(frame))
-    env = ecn_marl.parallel_env("incast-v0", "human", 3, features="pet", reward="pet")
-    env.reset(seed=0)
-    env.step(sampled(env))
-    assert len(frames) == 2
-
-
-def test_render_without_a_mode_warns(small: EcnParallelEnv):
-    small.reset(seed=0)
-    with pytest.warns(UserWarning, match="render_mode"):
-        assert small.render() is None
+    try:
+        one = np.random.default_rng(0).integers(0, 255, (60, 100, 3), np.uint8)
+        for picture in (one, one[::-1]):
+            rendering.show(picture, "ecn_marl test window")
+        figure, image = rendering._WINDOWS["ecn_marl test window"]
+        np.testing.assert_array_equal(image.get_array(), one[::-1])
+        rendering.hide("ecn_marl test window")
+        assert not plt.fignum_exists(figure.number)
+    finally:
+        matplotlib.use(backend)

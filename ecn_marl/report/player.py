@@ -1,0 +1,193 @@
+"""A recorded episode as something to watch: a page with a time slider, a GIF or a film."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import without_nan
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
+from ecn_marl.report.episode import Episode
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.topology import GBPS
+
+SUFFIXES = (".html", ".gif", ".mp4")
+
+_MARK = "__EPISODE__"
+
+
+def check_format(option: str, path: Path) -> str:
+    """Suffix of a file to write, `.html`, `.gif` or `.mp4`.
+
+    Raises:
+        ValueError: another suffix, or a film without ffmpeg.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise bad_value(option, str(path), f"a file that ends in {', '.join(SUFFIXES)}")
+    if suffix == ".mp4":
+        from matplotlib.animation import FFMpegWriter
+
+        if not FFMpegWriter.isAvailable():
+            raise bad_value(option, str(path), "a .html or .gif file, as ffmpeg is not installed")
+    return suffix
+
+
+def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[str, Any]:
+    """All that the page shows, as JSON takes it.
+
+    Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s.
+
+    Returns:
+        `scenario`, `policy`, `seed`, `interval_us`; `colours` and `empty`, see `layout`; `hosts`,
+        names by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
+        `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
+        `paused` (shares), each `[T][A]`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
+        path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
+        progress.
+    """
+    net, info = env.sim.topology, episode.info
+    places = node_places(net)
+    marked = info["marked_bytes"] / np.maximum(info["tx_bytes"], 1.0)
+    bytes_ = {name: _rounded(info[name], 0) for name in ("queue", "queue_mean", "kmin", "kmax")}
+    shares = {name: _rounded(info[name], 4) for name in ("pmax", "utilisation", "paused")}
+    return {
+        "scenario": env.name,
+        "policy": policy,
+        "seed": seed,
+        "interval_us": env.interval_us,
+        "colours": STOPS,
+        "empty": EMPTY,
+        "hosts": net.hosts,
+        "nodes": [
+            {"name": name, "x": round(x, 4), "y": round(y, 4), "host": name in net.hosts}
+            for name, (x, y) in places.items()
+        ],
+        "ports": [
+            {**env.port_info(i), "line": np.round(line, 4).ravel().tolist()}
+            for i, line in enumerate(port_lines(net))
+        ],
+        "ticks": _rounded(episode.ticks, 0),
+        "intervals": bytes_ | shares | {"marked": _rounded(np.clip(marked, 0, 1), 4)},
+        "flows": [
+            [
+                *(f.src, f.dst, round(f.size), round(f.start_us, 2), round(f.ideal_us, 3)),
+                *(None if f.end_us is None else round(f.end_us, 2), f.path),
+            ]
+            for f in episode.flows
+        ],
+        "active": [
+            [[a.flow, round(a.rest), round(a.rate / GBPS, 3)] for a in rows]
+            for rows in episode.active
+        ],
+    }
+
+
+def _rounded(values: np.ndarray, digits: int) -> list[Any]:
+    wide = np.round(np.asarray(values, np.float64), digits)
+    kept: list[Any] = (wide.astype(np.int64) if digits == 0 else wide).tolist()
+    return kept
+
+
+def page(data: dict[str, Any]) -> str:
+    """A page that needs nothing but itself, from `episode_data`."""
+    template = (files("ecn_marl.report") / "templates" / "player.html").read_text("utf-8")
+    text = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
+    before, after = template.split(_MARK)
+    return before + text.replace("<", "\\u003c") + after
+
+
+def frames(env: EcnEnv, episode: Episode) -> Iterator[np.ndarray]:
+    """A picture of every interval, as `render()` draws it, uint8 `[height, width, 3]`."""
+    from ecn_marl.envs.rendering import draw
+
+    info = episode.info
+    past: list[dict[str, np.ndarray]] = []
+    for t in range(len(info["queue"])):
+        now = {name: values[t] for name, values in info.items()}
+        past.append(now)
+        ecn = Ecn(now["kmin"], now["kmax"], now["pmax"])
+        yield draw(env, now["queue"], ecn, past, t + 1)
+
+
+def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
+    """A GIF that repeats, drawn with one palette so that nothing flickers."""
+    from PIL import Image
+
+    palette: Any = None
+    images = []
+    for picture in pictures:
+        image = Image.fromarray(picture)
+        if palette is None:
+            palette = _palette(picture)
+        images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
+    file = io.BytesIO()
+    images[0].save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=images[1:],
+        duration=max(round(1000 / fps), 20),
+        loop=0,
+    )
+    return file.getvalue()
+
+
+def _palette(picture: np.ndarray) -> Any:
+    """256 colours: those of the first picture and all that queues can take."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from PIL import Image
+
+    from ecn_marl.envs.layout import TOP_LEVEL
+    from ecn_marl.envs.picture import BAND, INK, KMAX_COLOUR, KMIN_COLOUR, TRACES
+
+    stops = [(at / TOP_LEVEL, colour) for at, colour in STOPS]
+    queue = LinearSegmentedColormap.from_list("queue", stops)(np.linspace(0, 1, 96))
+    flat = [BAND, INK, KMIN_COLOUR, KMAX_COLOUR, *TRACES, "#ffffff"]
+    shades = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in flat])
+    # Half-way to white for the smoothed edges of lines and letters.
+    shades = np.concatenate([shades, (shades + 255) // 2, (3 * shades + 255) // 4])
+    first = Image.fromarray(picture).quantize(120, dither=Image.Dither.NONE).getpalette() or []
+    ramp = np.round(queue[:, :3] * 255).astype(int)
+    colours = np.concatenate([shades, ramp, np.reshape(first, (-1, 3))])[:256]
+    image = Image.new("P", (1, 1))
+    image.putpalette(colours.astype(np.uint8).ravel().tolist())
+    return image
+
+
+def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
+    """A film, written by ffmpeg."""
+    from matplotlib.animation import FFMpegWriter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    writer = FFMpegWriter(fps=fps, codec="h264", extra_args=["-pix_fmt", "yuv420p"])
+    with tempfile.TemporaryDirectory() as folder:
+        film = Path(folder) / "episode.mp4"
+        first = next(pictures)
+        height, width = first.shape[:2]
+        figure = Figure(figsize=(width / 100, height / 100), dpi=100)
+        FigureCanvasAgg(figure)
+        image = figure.figimage(first)
+        with writer.saving(figure, str(film), 100):
+            writer.grab_frame()
+            for picture in pictures:
+                image.set_data(picture)
+                writer.grab_frame()
+        return film.read_bytes()
+
+
+def content(env: EcnEnv, episode: Episode, policy: str, seed: int, suffix: str, fps: int) -> bytes:
+    """The episode as a file with this suffix."""
+    if suffix == ".html":
+        return page(episode_data(env, episode, policy, seed)).encode()
+    return (gif if suffix == ".gif" else mp4)(frames(env, episode), fps)

@@ -1,0 +1,61 @@
+"""Pictures of environments, and when they are drawn."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import matplotlib
+import numpy as np
+import pytest
+from pettingzoo.test import render_test
+from playing import sampled
+
+import ecn_marl
+from ecn_marl.envs.parallel import RENDER_MODES, EcnParallelEnv
+
+
+@pytest.fixture
+def headless():
+    backend = matplotlib.get_backend()
+    matplotlib.use("Agg")
+    yield
+    matplotlib.use(backend)
+
+
+def test_pettingzoo_render(headless: None):
+    render_test(partial(ecn_marl.env, "incast-v0", features="pet", reward="pet"))
+
+
+def test_render_shows_queues_and_thresholds(headless: None):
+    drawn = {}
+    for mode in RENDER_MODES:
+        env = ecn_marl.parallel_env("incast-v0", mode, 6, features="pet", reward="pet")
+        env.reset(seed=0)
+        before = env.render()
+        for _ in range(3):
+            *_, infos = env.step(dict.fromkeys(env.agents, np.asarray([3, 2, 5])))
+        drawn[mode] = before, env.render()
+        env.close()
+    before, after = drawn["rgb_array"]
+    assert after.shape == before.shape and after.dtype == np.uint8 and (after != before).any()
+    lines = drawn["ansi"][1].splitlines()
+    assert len(lines) == 1 + 17
+    row = next(line for line in lines if line.split()[0] == "port_0").split()
+    want = [infos["port_0"][name] for name in ("queue", "kmin", "kmax")]
+    np.testing.assert_allclose([float(x) * 1e3 for x in row[2:5]], want, atol=51)
+    assert drawn["human"] == (None, None)
+
+
+def test_human_mode_shows_every_step(headless: None, monkeypatch: pytest.MonkeyPatch):
+    frames = []
+    monkeypatch.setattr("ecn_marl.envs.rendering.show", lambda frame, title: frames.append(frame))
+    env = ecn_marl.parallel_env("incast-v0", "human", 3, features="pet", reward="pet")
+    env.reset(seed=0)
+    env.step(sampled(env))
+    assert len(frames) == 2
+
+
+def test_render_without_a_mode_warns(small: EcnParallelEnv):
+    small.reset(seed=0)
+    with pytest.warns(UserWarning, match="render_mode"):
+        assert small.render() is None
