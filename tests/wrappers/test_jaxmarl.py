@@ -3,6 +3,8 @@ scripts write it, and JaxMARL's own wrappers where it is installed."""
 
 from __future__ import annotations
 
+import sys
+
 import chex
 import gymnasium
 import jax
@@ -150,7 +152,7 @@ def test_names_that_jaxmarl_s_wrappers_read(env):
 
 
 def test_without_jaxmarl_spaces_are_our_own(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "jaxmarl", None)
+    monkeypatch.setitem(sys.modules, "jaxmarl.environments.spaces", None)
     kinds = {"discrete": Discrete, "multidiscrete": MultiDiscrete, "box": Box}
     for actions, kind in kinds.items():
         assert type(EcnJaxMARL(tiny(actions)).action_space("port_0")) is kind
