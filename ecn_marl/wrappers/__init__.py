@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
     from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
+    from ecn_marl.wrappers.torch import to_jax, to_torch
     from ecn_marl.wrappers.vector import EcnVectorEnv
     from ecn_marl.wrappers.vector_agents import AgentVectorEnv, vector_env
 
@@ -24,6 +25,8 @@ _HOME = {
     "EpisodeStatistics": "episode_statistics",
     "EpisodeStatisticsState": "episode_statistics",
     "jaxmarl_env": "jaxmarl",
+    "to_jax": "torch",
+    "to_torch": "torch",
     "vector_env": "vector_agents",
 }
 
@@ -36,6 +39,8 @@ __all__ = [
     "EpisodeStatistics",
     "EpisodeStatisticsState",
     "jaxmarl_env",
+    "to_jax",
+    "to_torch",
     "vector_env",
 ]
 
@@ -55,4 +60,4 @@ if not TYPE_CHECKING:  # type checkers then report names that do not exist
 
 def __dir__() -> list[str]:
     """Public names, loaded or not."""
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -27,8 +27,8 @@ class EcnVectorEnv(VectorEnv):
     network's agents. Infos have an array of `[num_envs, A]` for everything that `EcnEnv.step`
     tells of a port, the agents' own `reward` among it.
 
-    Network i seeded with s is, bit by bit, episode after episode, what `parallel_env` is after
-    `reset(seed=s)`. Episodes end by their horizon: truncated, never terminated.
+    Network i seeded with s is, episode after episode and but for rounding, what `parallel_env` is
+    after `reset(seed=s)`. Episodes end by their horizon: truncated, never terminated.
 
     Attributes:
         core: the functional environment.

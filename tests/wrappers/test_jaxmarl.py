@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import AGENTS, HORIZON, tiny
+from tiny import AGENTS, HORIZON, functions, tiny
 
 from ecn_marl.wrappers import EcnJaxMARL, jaxmarl_env
 from ecn_marl.wrappers.jax_spaces import Box, Discrete, MultiDiscrete
@@ -40,8 +40,8 @@ def episode(env):
 def test_steps_are_those_of_the_functional_environment(env, episode):
     core, params = env.core, env.core.default_params
     key = jax.random.key(3)
-    obs, state = jax.jit(core.reset)(key, params)
-    step = jax.jit(core.step)
+    reset, step = functions(core)
+    obs, state = reset(key, params)
     for i, row in enumerate(episode[: HORIZON + 1]):
         if i:
             action = jnp.arange(AGENTS, dtype=jnp.int32) + 5 * (i - 1)

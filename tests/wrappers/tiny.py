@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ecn_marl
+from ecn_marl.envs.parallel import _compiled
 from ecn_marl.sim.topology import star
 from ecn_marl.sim.traffic import Incast
 
@@ -20,3 +21,9 @@ def tiny(actions="multidiscrete"):
         slots=8,
         max_steps=HORIZON,
     )
+
+
+def functions(core):
+    """Compiled `reset(key, params)` and `step(key, state, action, params)`, once for all files."""
+    reset, step, _ = _compiled(core)
+    return reset, step
