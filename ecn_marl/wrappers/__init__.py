@@ -1,5 +1,63 @@
-"""Bridges and views of the environments."""
+"""Bridges and views of the environments.
 
-from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+Names are loaded when they are first used: a framework's face costs nothing where it is not.
+"""
 
-__all__ = ["AutoReset", "AutoResetState"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+    from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
+    from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
+    from ecn_marl.wrappers.torch import to_jax, to_torch
+    from ecn_marl.wrappers.vector import EcnVectorEnv
+    from ecn_marl.wrappers.vector_agents import AgentVectorEnv, vector_env
+
+_HOME = {
+    "AgentVectorEnv": "vector_agents",
+    "AutoReset": "auto_reset",
+    "AutoResetState": "auto_reset",
+    "EcnJaxMARL": "jaxmarl",
+    "EcnVectorEnv": "vector",
+    "EpisodeStatistics": "episode_statistics",
+    "EpisodeStatisticsState": "episode_statistics",
+    "jaxmarl_env": "jaxmarl",
+    "to_jax": "torch",
+    "to_torch": "torch",
+    "vector_env": "vector_agents",
+}
+
+__all__ = [
+    "AgentVectorEnv",
+    "AutoReset",
+    "AutoResetState",
+    "EcnJaxMARL",
+    "EcnVectorEnv",
+    "EpisodeStatistics",
+    "EpisodeStatisticsState",
+    "jaxmarl_env",
+    "to_jax",
+    "to_torch",
+    "vector_env",
+]
+
+
+if not TYPE_CHECKING:  # type checkers then report names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use (PEP 562)."""
+        if name not in _HOME:
+            raise AttributeError(
+                f"module 'ecn_marl.wrappers' has no attribute {name!r}; it has {', '.join(__all__)}"
+            )
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,50 @@
+"""Many networks at once: compiled reset, step and choice between states, over a leading axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # JAX is started at the first reset, not at import
+    import jax
+
+    from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+
+
+@lru_cache(maxsize=32)
+def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+    """Compiled functions for all batches of a functional environment.
+
+    Args:
+        core: the environment.
+
+    Returns:
+        `reset(words, params, max_steps) -> obs, state`, `words` uint32 `[N, 2]` the keys' data;
+        `step(state, action, params, max_steps)` as `EcnEnv.step`;
+        `choose(mask, new, old)`, `new` where `mask` `[N]` is set. Of the parameters only
+        `max_steps` `[N]` differs from network to network.
+    """
+    import jax
+
+    def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
+        def one(word: jax.Array, steps: jax.Array) -> Any:
+            key = jax.random.wrap_key_data(word, impl="threefry2x32")
+            return core.reset(key, replace(params, max_steps=steps))
+
+        return jax.vmap(one)(words, max_steps)
+
+    def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
+        unused = jax.random.key(0)  # an episode's randomness is in its state
+
+        def one(state: EnvState, action: jax.Array, steps: jax.Array) -> Any:
+            return core.step(unused, state, action, replace(params, max_steps=steps))
+
+        return jax.vmap(one)(state, action, max_steps)
+
+    def choose(mask: jax.Array, new: Any, old: Any) -> Any:
+        select = jax.vmap(jax.lax.select)
+        return jax.tree.map(lambda a, b: select(mask, a, b), new, old)
+
+    return jax.jit(reset), jax.jit(step), jax.jit(choose)

@@ -1,0 +1,107 @@
+"""Episode statistics: return, length and the network's metrics of the last finished episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+
+
+@struct.dataclass
+class EpisodeStatisticsState:
+    """State of `EpisodeStatistics`.
+
+    Attributes:
+        env: state of the wrapped `AutoReset`.
+        last: `return` `[A]`, `length` and the environment's `episode_metrics` of the last episode
+            that ended; zeros before there is one.
+        finished: episodes that ended so far, scalar.
+    """
+
+    env: AutoResetState
+    last: dict[str, Leaf]
+    finished: Leaf
+
+
+@dataclass(frozen=True)
+class _Metered:
+    """An environment whose `info` carries its metrics of the episode up to this step."""
+
+    env: Any
+
+    @property
+    def num_agents(self) -> int:
+        return int(self.env.num_agents)
+
+    def reset(self, key: jax.Array, params: Any) -> Any:
+        return self.env.reset(key, params)
+
+    def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
+        obs, new, reward, terminated, truncated, info = self.env.step(key, state, action, params)
+        info = info | {"metrics": self.env.episode_metrics(new, params)}
+        return obs, new, reward, terminated, truncated, info
+
+
+@dataclass(frozen=True)
+class EpisodeStatistics:
+    """`AutoReset`, with a log of the last finished episode.
+
+    `info["episode"]` is that log after every step, so a rollout holds it at its last step: where
+    `info["episode_done"]`, the episode ended just now. The pytree is the same at every step. Every
+    attribute of the wrapped environment is there, too.
+
+    Attributes:
+        env: an `AutoReset`, whose environment has `episode_metrics(state, params)`.
+    """
+
+    env: Any
+
+    def __post_init__(self) -> None:
+        """Check what is wrapped.
+
+        Raises:
+            ValueError: not an `AutoReset`.
+        """
+        if not isinstance(self.env, AutoReset):
+            raise bad_value("env", self.env, "an AutoReset")
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped environment."""
+        if name.startswith("__") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Array, EpisodeStatisticsState]:
+        """Start the first episode; see the wrapped environment."""
+        obs, state = self.env.reset(key, params)
+        metrics = jax.eval_shape(self.env.env.episode_metrics, state.env, params)
+        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        last = {"return": state.episode_return, "length": state.episode_length, **empty}
+        return obs, EpisodeStatisticsState(state, last, jnp.zeros((), jnp.int32))
+
+    def step(
+        self, key: jax.Array, state: EpisodeStatisticsState, action: Array, params: Any
+    ) -> tuple[Array, EpisodeStatisticsState, Array, Array, Array, dict[str, Any]]:
+        """One step; see `AutoReset.step`.
+
+        Returns:
+            As `AutoReset`. `info` also has `episode`, `last` of the new state.
+        """
+        resetting = AutoReset(_Metered(self.env.env))
+        obs, inner, reward, terminated, truncated, info = resetting.step(
+            key, state.env, action, params
+        )
+        done = info["episode_done"]
+        now = {"return": info["episode_return"], "length": info["episode_length"]}
+        now |= info.pop("metrics")
+        last = jax.tree.map(lambda a, b: jnp.where(done, a, b), now, state.last)
+        new = EpisodeStatisticsState(inner, last, state.finished + done.astype(jnp.int32))
+        return obs, new, reward, terminated, truncated, info | {"episode": last}

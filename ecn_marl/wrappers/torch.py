@@ -1,0 +1,46 @@
+"""Arrays of JAX as tensors of PyTorch and back, without a copy, through DLPack.
+
+With these a training loop in PyTorch steps the functional environment and never leaves the device:
+
+    obs, state = reset(keys, params)                # jitted, vmapped
+    action = policy(to_torch(obs))
+    obs, state, reward, *_ = step(keys, state, to_jax(action), params)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def to_torch(tree: Any) -> Any:
+    """A pytree of JAX arrays as one of tensors on the same device.
+
+    Tensors share the arrays' memory, which JAX takes for constant: do not write to them in place
+    (clone first). They keep it alive.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    from_dlpack = import_module("torch").from_dlpack
+    return jax.tree.map(lambda x: from_dlpack(jax.block_until_ready(x)), tree)
+
+
+def to_jax(tree: Any) -> Any:
+    """A pytree of tensors as one of JAX arrays on the same device.
+
+    Tensors that need a gradient are detached. Integers of 64 bits, which PyTorch samples, become
+    those of 32 bits that the environments take; that is a copy. Everything else shares the
+    tensors' memory: do not write to them while the arrays are in use.
+    """
+
+    def convert(x: Any) -> jax.Array:
+        tensor = x.detach().contiguous()
+        if str(tensor.dtype) == "torch.int64":
+            tensor = tensor.int()
+        return jnp.from_dlpack(tensor)
+
+    return jax.tree.map(convert, tree)

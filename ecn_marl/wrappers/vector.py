@@ -1,0 +1,259 @@
+"""The gymnasium face: networks side by side as a `VectorEnv`, stepped by one compiled call.
+
+What goes in and comes out is numpy. JAX is started at the first reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.ecn import EcnEnv, EnvState
+from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.wrappers.batch import compiled
+
+
+class EcnVectorEnv(VectorEnv):
+    """Networks side by side; each is a sub-environment whose agents act as one.
+
+    Observations are `[num_envs, A, obs_dim]`, actions `[num_envs, A, ...]`, rewards the mean over a
+    network's agents. Infos have an array of `[num_envs, A]` for everything that `EcnEnv.step`
+    tells of a port, the agents' own `reward` among it.
+
+    Network i seeded with s is, episode after episode and but for rounding, what `parallel_env` is
+    after `reset(seed=s)`. Episodes end by their horizon: truncated, never terminated.
+
+    Attributes:
+        core: the functional environment.
+        num_networks: networks in the batch.
+        autoreset_mode: `NEXT_STEP`: the step after the last one ignores the action and returns the
+            first observation of the next episode, with reward 0. `SAME_STEP`: the last step returns
+            it, and keeps what ended in `infos["final_obs"]` and `infos["final_info"]`.
+            `DISABLED`: the caller resets, with `options={"reset_mask": mask}`.
+    """
+
+    agents_apart = False
+
+    def __init__(
+        self,
+        core: EcnEnv,
+        num_networks: int = 8,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_steps: int | Sequence[int] | None = None,
+    ) -> None:
+        """Wrap a functional environment.
+
+        Args:
+            core: the environment.
+            num_networks: networks in the batch.
+            autoreset_mode: one of gymnasium's, or its value, e.g. `"SameStep"`.
+            max_steps: steps per episode; one for each network if they shall not end together.
+
+        Raises:
+            ValueError: a value that is not allowed.
+        """
+        if num_networks < 1:
+            raise bad_value("num_networks", num_networks, "an integer >= 1")
+        steps = np.asarray(core.horizon if max_steps is None else max_steps)
+        if steps.dtype.kind not in "iu" or steps.shape not in ((), (num_networks,)):
+            allowed = f"an integer >= 1, or {num_networks} of them"
+            raise bad_value("max_steps", max_steps, allowed)
+        if steps.min() < 1:
+            raise bad_value("max_steps", max_steps, "integers >= 1")
+        try:
+            self.autoreset_mode = AutoresetMode(autoreset_mode)
+        except ValueError:
+            raise unknown_name(
+                "autoreset_mode", str(autoreset_mode), [m.value for m in AutoresetMode]
+            ) from None
+        self.core = core
+        self.num_networks = num_networks
+        self.num_envs = num_networks * (core.num_agents if self.agents_apart else 1)
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
+        face = EcnParallelEnv(core)
+        seen, act = (s("port_0") for s in (face.observation_space, face.action_space))
+        if not self.agents_apart:
+            seen, act = (batch_space(space, core.num_agents) for space in (seen, act))
+        self.single_observation_space: gymnasium.Space[Any] = seen
+        self.single_action_space: gymnasium.Space[Any] = act
+        self.observation_space = batch_space(seen, self.num_envs)
+        self.action_space = batch_space(act, self.num_envs)
+        self._steps = np.broadcast_to(steps.astype(np.int32), (num_networks,)).copy()
+        self._streams: list[np.random.Generator] = []
+        self._ended = np.zeros(num_networks, bool)
+        self._params: Any = None
+        self._state: EnvState | None = None
+        self._obs: Any = None
+
+    def reset(
+        self,
+        *,
+        seed: int | np.integer | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start episodes.
+
+        Args:
+            seed: s seeds network i with s + i; a sequence has one for each network; None continues
+                each network's stream of episodes.
+            options: `reset_mask`, bool `[num_envs]`, resets those sub-environments only.
+
+        Returns:
+            Observations and an empty dict.
+
+        Raises:
+            ValueError: negative seeds, a wrong number of them, or a mask that does not fit.
+            ResetNeeded: a mask at the very first reset.
+        """
+        import jax
+
+        mask = self._mask((options or {}).get("reset_mask"))
+        if self._state is None and not mask.all():
+            raise ResetNeeded("reset all sub-environments first")
+        self._seed(seed, mask)
+        super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
+        if self._params is None:
+            self._params = jax.device_put(self.core.default_params)
+        self._restart(mask)
+        self._ended &= ~mask
+        return self._rows(np.array(self._obs)), {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Apply actions for one tuning interval.
+
+        Args:
+            actions: one for every sub-environment, `[num_envs, ...]`.
+
+        Returns:
+            Observations, rewards (float64), terminations, truncations, and infos as gymnasium's
+            vector environments give them: beside `key` stands the mask `_key`.
+
+        Raises:
+            ResetNeeded: before the first reset, or after a last step if autoreset is disabled.
+            ValueError: actions that are not in the space; nothing has changed then.
+        """
+        import jax
+
+        late = self._ended
+        if self._state is None or (self.autoreset_mode is AutoresetMode.DISABLED and late.any()):
+            raise ResetNeeded("call reset() first, and for those that ended")
+        _, step, _ = compiled(self.core)
+        action = self._check(actions)
+        obs, self._state, *rest = step(self._state, action, self._params, self._steps)
+        last, reward, terminated, truncated, info = jax.device_get((obs, *rest))
+        self._obs = last
+        if not self.agents_apart:
+            info = {"reward": reward, **info}
+        ended = (terminated | truncated).all(1)
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            self._restart(late)
+            reward, ended = np.where(late[:, None], 0.0, reward), ended & ~late
+        infos: dict[str, Any] = {}
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            late = ended
+            self._restart(ended)
+            infos = self._final(last, info, ended)
+        self._ended = ended
+        infos |= self._infos(info, ~late)
+        truncated = self._flags(ended & truncated.all(1))
+        terminated = self._flags(ended & terminated.all(1))
+        return self._rows(np.array(self._obs)), self._reward(reward), terminated, truncated, infos
+
+    def _restart(self, mask: np.ndarray) -> None:
+        """Start the next episode of some networks; the others stay as they are."""
+        if not mask.any():
+            return
+        reset, _, choose = compiled(self.core)
+        words = np.zeros((self.num_networks, 2), np.uint32)
+        for i in np.flatnonzero(mask):
+            words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
+        new = reset(words, self._params, self._steps)
+        if not mask.all():
+            new = choose(mask, new, (self._obs, self._state))
+        self._obs, self._state = np.asarray(new[0]), new[1]
+
+    def _seed(self, seed: int | np.integer | Sequence[int | None] | None, mask: np.ndarray) -> None:
+        """New streams of episodes for the seeded networks, first ones for those without."""
+        n = self.num_networks
+        if seed is None:
+            seeds: list[Any] = [None] * n
+        elif isinstance(seed, int | np.integer):
+            seeds = [int(seed) + i for i in range(n)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != n or any(s is not None and s < 0 for s in seeds):
+            raise bad_value("seed", seed, f"an integer >= 0, {n} of them or None")
+        if not self._streams:
+            self._streams = [np.random.default_rng(s) for s in seeds]
+        for i in np.flatnonzero(mask):
+            if seeds[i] is not None:
+                self._streams[i] = np.random.default_rng(seeds[i])
+
+    def _mask(self, mask: Any) -> np.ndarray:
+        """Networks that a `reset_mask` names, `[num_networks]`."""
+        if mask is None:
+            return np.ones(self.num_networks, bool)
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            found = f"{mask.dtype} {mask.shape}, {np.count_nonzero(mask)} set"
+            raise bad_value("reset_mask", found, f"bool ({self.num_envs},), at least one set")
+        rows = mask.reshape(self.num_networks, -1)
+        if (rows.any(1) != rows.all(1)).any():
+            raise bad_value("reset_mask", mask.tolist(), "the same for all agents of a network")
+        return rows.all(1)
+
+    def _check(self, actions: Any) -> np.ndarray:
+        """Checked actions, `[num_networks, A, ...]`."""
+        core, n = self.core, self.num_networks
+        array = np.asarray(actions)
+        if array.shape != self.action_space.shape:
+            raise bad_value("shape of actions", array.shape, f"{self.action_space.shape}")
+        rows = array.reshape(n, core.num_agents, *core.action.shape)
+        for i in range(n):
+            try:
+                core.action.check(rows[i], core.num_agents)
+            except ValueError as error:
+                raise ValueError(f"network {i}: {error}") from None
+        return rows.astype(core.action.dtype)
+
+    def _final(self, obs: np.ndarray, info: dict[str, Any], ended: np.ndarray) -> dict[str, Any]:
+        """`final_obs` and `final_info` of the networks that ended."""
+        if not ended.any():
+            return {}
+        mask = self._flags(ended)
+        rows = np.full(self.num_envs, None, object)
+        found = self._rows(np.array(obs))
+        for i in np.flatnonzero(mask):
+            rows[i] = found[i]
+        final = self._infos(info, ended)
+        return {"final_obs": rows, "_final_obs": mask, "final_info": final, "_final_info": mask}
+
+    def _infos(self, info: dict[str, Any], known: np.ndarray) -> dict[str, Any]:
+        """Infos of the networks that are `known`, zeros for the others, and masks."""
+        if not known.any():
+            return {}
+        mask = self._flags(known)
+        columns = {k: self._rows(np.where(known[:, None], v, 0)) for k, v in info.items()}
+        return {f"{m}{k}": mask.copy() if m else v for k, v in columns.items() for m in ("", "_")}
+
+    def _rows(self, x: np.ndarray) -> np.ndarray:
+        """From networks and agents, `[N, A, ...]`, to sub-environments, `[num_envs, ...]`."""
+        return x
+
+    def _flags(self, x: np.ndarray) -> np.ndarray:
+        """From networks to sub-environments."""
+        return x.copy()
+
+    def _reward(self, x: np.ndarray) -> np.ndarray:
+        """Rewards of the sub-environments from those of the agents, `[N, A]`."""
+        return x.mean(1, dtype=np.float64)
