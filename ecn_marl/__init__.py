@@ -7,6 +7,7 @@ flows, sets its ECN thresholds (Kmin, Kmax, Pmax), and is paid for utilisation a
 
     env = ecn_marl.parallel_env("websearch-v0")      # PettingZoo
     env = ecn_marl.make("websearch-v0")              # functional: jit, vmap, scan
+    env = ecn_marl.vector_env("websearch-v0", 16)    # gymnasium.vector
 
 Names are loaded when they are first used; importing the package does not import JAX.
 """
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     from ecn_marl.baselines.common.policy import load_policy
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
+    from ecn_marl.wrappers.jaxmarl import jaxmarl_env
+    from ecn_marl.wrappers.vector_agents import vector_env
 
     __version__: str
 
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
     "env": "ecn_marl.envs.parallel",
+    "jaxmarl_env": "ecn_marl.wrappers.jaxmarl",
     "load_policy": "ecn_marl.baselines.common.policy",
     "make": "ecn_marl.envs.registry",
     "parallel_env": "ecn_marl.envs.parallel",
     "register": "ecn_marl.envs.registry",
     "scenarios": "ecn_marl.envs.registry",
+    "vector_env": "ecn_marl.wrappers.vector_agents",
 }
 _MODULES = ("baselines", "sim", "wrappers")
 
@@ -39,12 +44,14 @@ __all__ = [
     "Scenario",
     "baselines",
     "env",
+    "jaxmarl_env",
     "load_policy",
     "make",
     "parallel_env",
     "register",
     "scenarios",
     "sim",
+    "vector_env",
     "wrappers",
 ]
 

@@ -175,6 +175,9 @@ class TrainState:
 class DDQN:
     """The algorithm for one environment and configuration; holds no arrays."""
 
+    per_env = ("env", "obs", "gate")
+    """Fields of the training state with an axis of environments."""
+
     def __init__(self, env: Any, config: DDQNConfig) -> None:
         """Set up the network.
 

@@ -183,6 +183,9 @@ class TrainState:
 class HAECN:
     """The algorithm for one environment and configuration; holds no arrays."""
 
+    per_env = ("env", "obs", "saved")
+    """Fields of the training state with an axis of environments."""
+
     def __init__(self, env: Any, config: HAECNConfig) -> None:
         """Set up both modules.
 
