@@ -1,0 +1,5 @@
+"""`python -m ecn_marl.cli`."""
+
+from ecn_marl.cli import main
+
+main()

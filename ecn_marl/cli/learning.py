@@ -1,0 +1,319 @@
+"""Commands about learning: train, export, eval, play, headroom, scenarios."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ecn_marl.cli.app import app
+from ecn_marl.cli.terminal import (
+    Episodes,
+    Json,
+    Load,
+    MaxSteps,
+    Seed,
+    progress,
+    show_results,
+    show_tables,
+    write_bytes,
+)
+
+
+@app.command()
+def train(
+    algorithm: Annotated[str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Name, see `ecn-marl scenarios`.", show_default="websearch-v0"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Environment steps (tuning intervals) per seed.",
+            min=1,
+            show_default="1,000,000",
+        ),
+    ] = None,
+    envs: Annotated[
+        int | None, typer.Option(help="Environments stepped at once.", show_default="64")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1, show_default="0"),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Learners trained at once: SEED, SEED+1, …", show_default="1"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/NAME")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run that was stopped; --steps adds to it."),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn.", show_default="acc")
+    ] = None,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            help="What they set: multidiscrete, discrete, box.", show_default="multidiscrete"
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="What they are paid: acc, pet, haecn.", show_default="acc")
+    ] = None,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            help="Updates between scores that tell the best checkpoint, 0 for none.",
+            show_default="20 times a run",
+        ),
+    ] = None,
+    eval_episodes: Annotated[
+        int | None, typer.Option(help="Episodes per score.", show_default="16")
+    ] = None,
+    save_updates: Annotated[
+        int | None,
+        typer.Option(help="Updates between checkpoints.", show_default="by --save-seconds"),
+    ] = None,
+    save_seconds: Annotated[float, typer.Option(help="Age at which one is due, s.")] = 300.0,
+    devices: Annotated[
+        int, typer.Option(help="Devices that share the environments; on a CPU, cores.")
+    ] = 1,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,N,I",
+            help="This is process I of N that share the environments; 0 listens at HOST:PORT.",
+        ),
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Evaluate beside SECN1 and SECN2 afterwards.")
+    ] = False,
+    episodes: Episodes = 64,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier run in the folder.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder."""
+    from ecn_marl import workflow as wf
+    from ecn_marl.baselines.runs import Session
+
+    first = wf.join(distributed, devices)
+    asked = wf.given(
+        scenario=scenario,
+        steps=steps,
+        envs=envs,
+        seed=seed,
+        seeds=seeds,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+    )
+    view = wf.given(
+        features=features, actions=actions, reward=reward, load=load, max_steps=max_steps
+    )
+    if resume is not None:
+        asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))
+        job, folder = wf.resumed_job(resume, asked, setting or []), resume
+    else:
+        job = wf.new_job(algorithm, asked, view, setting or [])
+        folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
+    session = Session(
+        save_updates, save_seconds, None if distributed else devices, wandb if first else None
+    )
+    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not first)
+    if not first:
+        return
+    result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
+    if evaluate:
+        policies = [*wf.learners(folder), "static:secn1", "static:secn2"]
+        place = wf.Arena(job.scenario, job.options)
+        with progress("evaluate", "episodes", episodes * len(policies)) as show:
+            result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
+        wf.write_evaluation(folder, place, result["evaluation"])
+    wf.draw_learning_curve(folder)
+    show_results(result, as_json)
+    if not as_json:
+        names = ", ".join(sorted(path.name for path in folder.iterdir()))
+        typer.echo(f"{folder}: {names}")
+
+
+def _train(
+    job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
+) -> list[Any]:
+    """Train behind a progress bar; what stops it early is told in one line."""
+    from ecn_marl import workflow as wf
+    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+
+    rows: list[Any] = []
+    with progress(f"train {job.algorithm}", "steps", job.total_steps, quiet=quiet) as show:
+        try:
+            rows = wf.train(job, folder, overwrite, show, session, resume)
+        except TrainingDiverged as error:
+            typer.echo(f"ecn-marl: {error}", err=True)
+            raise typer.Exit(1) from None
+        except TrainingInterrupted as error:
+            typer.echo(f"ecn-marl: {error}; go on with: ecn-marl train --resume {folder}", err=True)
+            raise typer.Exit(128 + error.signal) from None
+    return rows
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or FOLDER#I.")],
+    out: Annotated[Path, typer.Option(help="The file, e.g. policy.npz.")],
+    checkpoint: Annotated[
+        str, typer.Option(help="Which policy: best (if it was scored) or latest.")
+    ] = "best",
+) -> None:
+    """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only."""
+    from ecn_marl import workflow as wf
+    from ecn_marl._files import check_output
+    from ecn_marl.baselines.common.policy import save_policy
+
+    check_output("--out", out)
+    policy = wf.policy_of(run, checkpoint)
+    save_policy(policy, out)
+    what = f"{policy.header['algorithm']} of update {policy.header['update']}"
+    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+
+
+@app.command(name="eval")
+def evaluate(
+    policies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="POLICY...",
+            help="Folders of runs, static:secn1, static:5,200,0.01, static:best, oracle, random, "
+            "dynamic:pi (or ecn-sharp, "
+            "buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
+        ),
+    ],
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+    ] = None,
+    episodes: Episodes = 64,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="Which policy of a run: best (if it was scored) or latest.")
+    ] = "best",
+    as_json: Json = False,
+) -> None:
+    """Evaluate trained, static or rule-based policies on episodes that no training has seen."""
+    from ecn_marl import workflow as wf
+
+    names = [name for policy in policies for name in wf.learners(policy)]
+    place = wf.arena(names, scenario, **wf.given(load=load, max_steps=max_steps))
+    place = replace(place, checkpoint=checkpoint)
+    with progress("evaluate", "episodes", episodes * len(names)) as show:
+        result = wf.evaluate(place, names, episodes, seed, show)
+    show_results({"evaluation": result}, as_json)
+
+
+@app.command()
+def play(
+    policy: Annotated[
+        str,
+        typer.Argument(help="Folder of a run (FOLDER#I: its I-th seed), static:…, dynamic:…."),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+    ] = None,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    fps: Annotated[int, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)] = 10,
+) -> None:
+    """Watch an episode: a page with a time slider, a GIF or a film."""
+    from ecn_marl import workflow as wf
+    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.report import player
+    from ecn_marl.report.episode import record
+
+    check_output("--out", out)
+    suffix = player.check_format("--out", out)
+    place = wf.arena([policy], scenario, **wf.given(load=load, max_steps=max_steps))
+    env, controller = place.env(policy), place.controller(policy)
+    episode = record(env, env.default_params, controller, seed)
+    data = player.content(env, episode, wf.label(policy), seed, suffix, fps)
+    write_all({out: Output("wb", partial(write_bytes, data))})
+    size = len(data) / 1e6
+    typer.echo(f"{out}: {env.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
+
+
+@app.command()
+def headroom(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 64,
+    tries: Annotated[
+        int, typer.Option(help="Episodes that every setting of the grid is tried on.", min=1)
+    ] = 8,
+    seed: Seed = 0,
+    reward: Annotated[str, typer.Option(help="What is earned: acc, pet, haecn.")] = "acc",
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
+    from ecn_marl import headroom as hr
+    from ecn_marl._files import json_text
+    from ecn_marl.envs.registry import make
+    from ecn_marl.report.headroom_table import headroom_table
+    from ecn_marl.workflow import given
+
+    env = make(scenario, reward=reward, **given(load=load, max_steps=max_steps))
+    with progress("headroom", "policies", hr.POLICIES) as show:
+        result = hr.headroom(env, seed=seed, episodes=episodes, tries=tries, progress=show)
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([headroom_table(result)])
+
+
+@app.command()
+def scenarios(as_json: Json = False) -> None:
+    """List the registered scenarios."""
+    from ecn_marl._files import json_text
+    from ecn_marl.envs.registry import make
+    from ecn_marl.envs.registry import scenarios as names
+    from ecn_marl.report.tables import scenario_table
+
+    rows = []
+    for name in names():
+        env = make(name)
+        net = env.sim.topology
+        rows.append(
+            {
+                "name": name,
+                "topology": net.name,
+                "hosts": net.n_hosts,
+                "agents": env.num_agents,
+                "port_gbps": sorted({p.gbps for p in net.ports}),
+                "transport": f"dcqcn:{env.sim.transport.name}",
+                "interval_us": env.interval_us,
+                "max_steps": env.horizon,
+            }
+        )
+    if as_json:
+        typer.echo(json_text(rows))
+    else:
+        show_tables([scenario_table(rows)])
