@@ -25,7 +25,9 @@ from ecn_marl.cli.terminal import (
 
 @app.command()
 def train(
-    algorithm: Annotated[str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn.")
+    ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(help="Name, see `ecn-marl scenarios`.", show_default="websearch-v0"),
@@ -57,7 +59,10 @@ def train(
         typer.Option(metavar="RUN", help="Go on with a run that was stopped; --steps adds to it."),
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn.", show_default="acc")
+        str | None,
+        typer.Option(
+            help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn.", show_default="acc"
+        ),
     ] = None,
     actions: Annotated[
         str | None,

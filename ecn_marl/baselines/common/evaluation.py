@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from scipy import stats
 
 from ecn_marl._errors import bad_value
@@ -121,6 +122,38 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), episodes)
 
 
+def roll_out(
+    env: Any, params: Any, controller: Controller | StatefulController, key: jax.Array
+) -> tuple[Any, Float[Array, ""]]:
+    """One whole episode.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of the episode.
+        controller: what sets the thresholds.
+        key: PRNG key.
+
+    Returns:
+        The last state, and the reward's mean over intervals and agents.
+    """
+    acting = with_memory(controller)
+    reset_key, run_key = jax.random.split(key)
+    obs, state = env.reset(reset_key, params)
+
+    def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, jax.Array]:
+        obs, state, memory = carry
+        act_key, env_key = jax.random.split(key)
+        chosen = acting(act_key, obs, memory)
+        move = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        obs, state, reward, _, _, info = move(env_key, state, chosen, params)
+        return (obs, state, acting.observe(memory, info)), reward.mean()
+
+    carry = (obs, state, acting.init())
+    keys = jax.random.split(run_key, int(params.max_steps))
+    (_, state, _), rewards = jax.lax.scan(step, carry, keys)
+    return state, rewards.mean()
+
+
 def evaluate(
     env: Any,
     params: Any,
@@ -149,23 +182,9 @@ def evaluate(
     """
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
-    steps = int(params.max_steps)
-    acting = with_memory(controller)
 
     def episode(key: jax.Array) -> dict[str, jax.Array]:
-        reset_key, run_key = jax.random.split(key)
-        obs, state = env.reset(reset_key, params)
-
-        def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, None]:
-            obs, state, memory = carry
-            act_key, env_key = jax.random.split(key)
-            chosen = acting(act_key, obs, memory)
-            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = move(env_key, state, chosen, params)
-            return (obs, state, acting.observe(memory, info)), None
-
-        carry = (obs, state, acting.init())
-        (_, state, _), _ = jax.lax.scan(step, carry, jax.random.split(run_key, steps))
+        state, _ = roll_out(env, params, controller, key)
         return env.episode_metrics(state, params)
 
     run = jax.jit(jax.vmap(episode))

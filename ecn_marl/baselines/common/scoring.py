@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.evaluation import with_memory
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.baselines.common.evaluation import roll_out
 
 SCORING_STREAM = 0x5C02
 """Folded into a seed's key to get the keys of its scoring episodes."""
@@ -43,25 +42,8 @@ def episode_score(
         actor: parameters of the policy.
         keys: one key per episode.
     """
-    acting = with_memory(greedy_controller(algorithm, actor, env))
-    steps = int(params.max_steps)
-
-    def episode(key: jax.Array) -> Array:
-        reset_key, run_key = jax.random.split(key)
-        obs, state = env.reset(reset_key, params)
-
-        def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Array]:
-            obs, state, memory = carry
-            act_key, env_key = jax.random.split(key)
-            chosen = acting(act_key, obs, memory)
-            move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, reward, _, _, info = move(env_key, state, chosen, params)
-            return (obs, state, acting.observe(memory, info)), reward.mean()
-
-        carry = (obs, state, acting.init())
-        return jax.lax.scan(step, carry, jax.random.split(run_key, steps))[1].mean()
-
-    return jax.vmap(episode)(keys).mean()
+    controller = greedy_controller(algorithm, actor, env)
+    return jax.vmap(lambda key: roll_out(env, params, controller, key)[1])(keys).mean()
 
 
 def scorer(
