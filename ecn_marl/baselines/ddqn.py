@@ -29,6 +29,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import gating, replay
 from ecn_marl.baselines.common import q_learning as ql
+from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gating import Gate
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
@@ -212,15 +213,14 @@ class DDQN:
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
-        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
-        phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
+        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         local = replay.empty(self.row, c.local_capacity)
         return TrainState(
             q=self.learner.init(q_key, env.obs_dim, env.num_agents),
             local=replay.copies(local, env.num_agents),
             shared=replay.empty(self.row, c.global_capacity),
             gate=replay.copies(self._first_gate(env.num_agents), c.envs),
-            env=replace(state, env=replace(state.env, steps=phase)),
+            env=state,
             obs=obs,
             key=key,
             updates=jnp.zeros((), jnp.int32),

@@ -39,6 +39,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import q_learning as ql
 from ecn_marl.baselines.common import replay
 from ecn_marl.baselines.common.distributions import Head
+from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
@@ -225,8 +226,7 @@ class HAECN:
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
-        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, c.envs), params)
-        phase = jax.random.randint(phase_key, (c.envs,), 0, params.max_steps)
+        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         intervals = replay.empty(self.decision_row, c.capacity)
         settings = replay.empty(self.policy_row, c.capacity)
         return TrainState(
@@ -235,7 +235,7 @@ class HAECN:
             intervals=replay.copies(intervals, env.num_agents),
             settings=replay.copies(settings, env.num_agents),
             saved=replay.copies(self._nothing_saved(env.num_agents), c.envs),
-            env=replace(state, env=replace(state.env, steps=phase)),
+            env=state,
             obs=obs,
             key=key,
             updates=jnp.zeros((), jnp.int32),

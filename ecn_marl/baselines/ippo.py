@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl.baselines.common.distributions import Head, head_for
+from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gae import gae
 from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.common.ppo import (
@@ -43,7 +44,6 @@ from ecn_marl.baselines.common.ppo import (
     improve,
     over_agents,
     policy_loss,
-    start_environments,
 )
 from ecn_marl.wrappers import AutoReset
 

@@ -35,6 +35,7 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.distributions import Head, head_for
+from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gae import gae
 from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.common.ppo import (
@@ -47,7 +48,6 @@ from ecn_marl.baselines.common.ppo import (
     explained_variance,
     improve,
     policy_loss,
-    start_environments,
 )
 from ecn_marl.baselines.common.value_norm import ValueNorm
 from ecn_marl.wrappers import AutoReset
