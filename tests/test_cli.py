@@ -234,7 +234,7 @@ def test_eval_of_a_run_gives_what_training_gave(trained):
         (["--seed", 4], "seed = 4 is not allowed: expected 3, with which"),
         (["--envs", 4], "envs = 4 is not allowed: expected 2, with which"),
         (["--set", "hidden=8"], "hidden = (8,) is not allowed: expected [4], with which"),
-        (["--scenario", "incast-v0"], "scenario = 'incast-v0' is not allowed: expected 'cli-tiny"),
+        (["--scenario", "incast-v0"], "scenario = 'incast-v0' is not allowed: expected 'tiny-v0"),
         (["--reward", "pet"], "reward = 'pet' is not allowed: expected 'acc', with which"),
         (["--max-steps", 7], "max_steps = 7 is not allowed: expected None, with which"),
         (["--out", "elsewhere"], "out = 'elsewhere' is not allowed"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from commands import run
 
+from ecn_marl.sim.topology import star
 from ecn_marl.validation import incast, leaf_spine, messages, recorded, registry, runs
 from ecn_marl.validation.lines import (
     Case,
@@ -243,7 +244,7 @@ def test_theory_case(monkeypatch):
 def test_lanes_are_the_runs_they_say():
     """Variants, settings and seeds side by side give what each gives alone."""
     flows = [messages.short_flows(3, 0, size) for size in (20_000, 600_000)]
-    network = incast.star(4)
+    network = star(4)
     both = runs.simulate("paper", [(network, f) for f in flows], ["E3", "E4"], 2, 4.0)
     assert both.rows.queue.shape == (2, 2, 2, 400)
     assert both.fct_us.shape == (2, 2, 2, 3)
