@@ -29,6 +29,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import gating, replay
 from ecn_marl.baselines.common import q_learning as ql
+from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gating import Gate
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
@@ -106,21 +107,13 @@ class DDQNConfig:
         """Check all settings."""
         counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
         sizes = ("local_capacity", "global_capacity", "exchange_every", "idle_intervals")
-        for name in (*counts, *sizes):
-            if getattr(self, name) < 1:
-                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        check.at_least_one(self, *counts, *sizes)
         shares = ("gamma", "epsilon", "epsilon_min", "to_global", "to_local", "correction")
-        for name in shares:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise bad_value(name, getattr(self, name), "a number in [0, 1]")
-        for name in ("lr", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise bad_value(name, getattr(self, name), "a number > 0")
+        check.shares(self, *shares)
+        check.positive(self, "lr", "max_grad_norm")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        for name in ("priority", "idle_tolerance"):
-            if not getattr(self, name) >= 0.0:
-                raise bad_value(name, getattr(self, name), "a number >= 0")
+        check.not_negative(self, "priority", "idle_tolerance")
 
     @property
     def steps_per_update(self) -> int:

@@ -38,6 +38,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import q_learning as ql
 from ecn_marl.baselines.common import replay
+from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head
 from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
@@ -99,19 +100,12 @@ class HAECNConfig:
         """Check all settings."""
         object.__setattr__(self, "decision_hidden", tuple(self.decision_hidden))
         counts = ("envs", "rollout", "gradient_steps", "batch", "target_every", "capacity")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise bad_value(name, getattr(self, name), "an integer >= 1")
-        for name in ("gamma", "epsilon", "epsilon_min"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise bad_value(name, getattr(self, name), "a number in [0, 1]")
-        for name in ("lr", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise bad_value(name, getattr(self, name), "a number > 0")
+        check.at_least_one(self, *counts)
+        check.shares(self, "gamma", "epsilon", "epsilon_min")
+        check.positive(self, "lr", "max_grad_norm")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        if not self.trigger_penalty >= 0.0:
-            raise bad_value("trigger_penalty", self.trigger_penalty, "a number >= 0")
+        check.not_negative(self, "trigger_penalty")
 
     @property
     def steps_per_update(self) -> int:

@@ -34,6 +34,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gae import gae
@@ -86,9 +87,7 @@ class MAPPOConfig(PPOConfig):
         super().__post_init__()
         if not 0.0 <= self.value_norm_decay < 1.0:
             raise bad_value("value_norm_decay", self.value_norm_decay, "a number in [0, 1)")
-        for name in ("value_clip", "huber"):
-            if not getattr(self, name) > 0.0:
-                raise bad_value(name, getattr(self, name), "a number > 0")
+        check.positive(self, "value_clip", "huber")
 
 
 @struct.dataclass

@@ -49,7 +49,9 @@ def test_episodes_are_counted_and_the_last_one_is_shown_under_scan():
     env = EpisodeStatistics(AutoReset(ToyEnv()))
     params = ToyParams(max_steps=4)
     _, state = env.reset(jax.random.key(0), params)
-    best = lambda obs: 1 + 2 * obs[:, 0]  # noqa: E731
+
+    def best(obs):
+        return 1 + 2 * obs[:, 0]
 
     def step(carry, key):
         obs, state = carry

@@ -171,7 +171,10 @@ def test_agents_apart_are_the_same_networks():
     assert apart.num_envs == 2 * AGENTS
     assert apart.single_action_space == CORE.action.gymnasium_space()
     assert apart.single_observation_space.shape == (CORE.obs_dim,)
-    flat = lambda x: x.reshape(2 * AGENTS, *x.shape[2:])  # noqa: E731
+
+    def flat(x):
+        return x.reshape(2 * AGENTS, *x.shape[2:])
+
     np.testing.assert_array_equal(apart.reset(seed=4)[0], flat(joint.reset(seed=4)[0]))
     joint.action_space.seed(2)
     for _ in range(5):

@@ -91,9 +91,7 @@ class Checkpoints:
         args = ocp.args.StandardSave(_stored(state))
         try:
             self._writer.save(path, args=args, force=True)
-        except OSError:
-            raise
-        except Exception as error:  # tensorstore wraps what the file system says
+        except (ValueError, RuntimeError) as error:  # tensorstore's, for what the file system says
             reason = str(error).split(" [source locations")[0]
             raise OSError(f"checkpoint {path} cannot be written: {reason}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -42,6 +42,7 @@ def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **abou
     else:
         kind = {"kind": "argmax", "sizes": list(head.sizes), "scalar": head.scalar}
     ports = [env.port_info(i) for i in range(env.num_agents)]
+    options = {name: getattr(env.action, name) for name in env.action.options()}
     header = {
         "algorithm": algorithm,
         "scenario": env.name,
@@ -52,7 +53,7 @@ def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **abou
             "history": env.feature.history,
         },
         "normalisation": _normalisation(env),
-        "actions": {"codec": env.action.name, "options": asdict(env.action)},  # type: ignore[call-overload]
+        "actions": {"codec": env.action.name, "options": options},
         "network": {
             "layers": [int(w.shape[-1]) for w, _ in layers],
             "activation": ACTIVATION,

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -173,6 +175,10 @@ def save_policy(policy: Policy, path: str | Path) -> None:
     write_all({Path(path): Output("wb", lambda file: np.savez(file, **arrays))})
 
 
+NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
+"""What reading a file of another kind raises: numpy and json have no error of their own for it."""
+
+
 def load_policy(path: str | Path) -> Policy:
     """Load a policy that `ecn-marl export` has written; needs numpy only.
 
@@ -193,7 +199,7 @@ def load_policy(path: str | Path) -> Policy:
         header = json.loads(arrays.pop("header").tobytes())
     except OSError:
         raise
-    except Exception:  # what numpy raises for a file of another kind is not one kind of error
+    except NOT_A_POLICY:
         raise bad_value("policy", str(path), allowed) from None
     if header.get("format") != FORMAT:
         raise bad_value("policy", str(path), allowed)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head
 
 
@@ -63,15 +64,9 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        for name in ("envs", "rollout", "epochs", "minibatches", "clip_decay_updates"):
-            if getattr(self, name) < 1:
-                raise bad_value(name, getattr(self, name), "an integer >= 1")
-        for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise bad_value(name, getattr(self, name), "a number in [0, 1]")
-        for name in ("actor_lr", "critic_lr", "clip", "clip_decay", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise bad_value(name, getattr(self, name), "a number > 0")
+        check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
+        check.shares(self, "gamma", "gae_lambda")
+        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "max_grad_norm")
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
