@@ -1,0 +1,702 @@
+"""From a plan (`schedule`) to LLVM's assembly language.
+
+Every loop over elements is a function of its own. In the workspace, element `e` of a node that differs
+between environments is a vector, one number per environment, or one bit per environment for flags.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from ecn_marl.lanes.graph import (
+    BOOL,
+    F32,
+    I32,
+    U32,
+    Argument,
+    Constant,
+    Map,
+    Node,
+    Operand,
+    Place,
+    View,
+    Write,
+    is_identity,
+)
+from ecn_marl.lanes.operations import apply, combine, select, threefry
+from ecn_marl.lanes.schedule import Group, Plan, Step, Turns, element_bytes
+
+SCALAR = {F32: "float", I32: "i32", U32: "i32", BOOL: "i1", "f64": "double"}
+MANGLED = {F32: "f32", I32: "i32", U32: "i32", BOOL: "i1"}
+UNROLLED = 2
+"""Loops over at most so many elements are written out."""
+
+
+class Module:
+    """The text of a module: functions, tables and declarations.
+
+    Attributes:
+        lanes: environments in a vector.
+    """
+
+    def __init__(self, plan: Plan, lanes: int) -> None:
+        """An empty module for a plan."""
+        self.plan, self.lanes = plan, lanes
+        self.functions: list[str] = []
+        self.declared: dict[str, str] = {}
+        self._tables: dict[tuple[str, bytes], str] = {}
+        self._globals: list[str] = []
+        self._count = 0
+
+    def name(self, stem: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def table(self, data: np.ndarray, dtype: str) -> str:
+        """A constant array; equal ones are kept once."""
+        kinds = {F32: np.float32, I32: np.int32, U32: np.uint32, BOOL: np.uint8}
+        data = np.ascontiguousarray(data, kinds[dtype])
+        key = (dtype, data.tobytes())
+        if key not in self._tables:
+            name = self.name("@t")
+            self._tables[key] = name
+            kind = "i8" if dtype == BOOL else SCALAR[dtype]
+            numbers = ", ".join(f"{kind} {literal(x, dtype)}" for x in data)
+            self._globals.append(
+                f"{name} = private unnamed_addr constant [{len(data)} x {kind}] [{numbers}], align 64"
+            )
+        return self._tables[key]
+
+    def text(self) -> str:
+        """The whole module."""
+        return "\n".join([*self._globals, *self.declared.values(), *self.functions])
+
+    def steps(self, steps: list[Step]) -> list[str]:
+        """Write functions for steps; their names, in order."""
+        return [
+            _group(self, step) if isinstance(step, Group) else _turns(self, step) for step in steps
+        ]
+
+
+def literal(x: Any, dtype: str) -> str:
+    """A scalar as LLVM writes it."""
+    if dtype == F32:
+        bits = struct.unpack("<Q", struct.pack("<d", float(np.float32(x))))[0]
+        return f"0x{bits:016X}"
+    if dtype == BOOL:
+        return "1" if x else "0"
+    return str(int(x))
+
+
+class Code:
+    """The body of one function.
+
+    Attributes:
+        wide: whether values are vectors, at the moment.
+    """
+
+    def __init__(self, module: Module) -> None:
+        """An empty body."""
+        self.module, self.wide = module, True
+        self.lines: list[str] = []
+        self._next = 0
+
+    def fresh(self) -> str:
+        """A new local name."""
+        self._next += 1
+        return f"%v{self._next}"
+
+    def emit(self, text: str) -> str:
+        """Append an instruction; the name of its result."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        """Append an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def vector(self, scalar: str) -> str:
+        """A vector type."""
+        return f"<{self.module.lanes} x {scalar}>"
+
+    def type(self, dtype: str) -> str:
+        """LLVM's name of a type."""
+        return self.vector(SCALAR[dtype]) if self.wide else SCALAR[dtype]
+
+    def number(self, value: Any, dtype: str) -> str:
+        """A constant."""
+        one = literal(value, dtype)
+        if not self.wide:
+            return one if dtype != BOOL else ("true" if value else "false")
+        return f"splat ({SCALAR[dtype]} {one})"
+
+    def spread(self, scalar: str, dtype: str) -> str:
+        """A vector of one number."""
+        kind, vector = SCALAR[dtype], self.vector(SCALAR[dtype])
+        first = self.emit(f"insertelement {vector} poison, {kind} {scalar}, i32 0")
+        zeros = f"<{self.module.lanes} x i32> zeroinitializer"
+        return self.emit(f"shufflevector {vector} {first}, {vector} poison, {zeros}")
+
+    def call(self, name: str, dtype: str, *args: str) -> str:
+        """Call an intrinsic whose arguments are all of type `dtype`."""
+        kind = self.type(dtype)
+        width = f"v{self.module.lanes}" if self.wide else ""
+        full = f"{name}.{width}{MANGLED[dtype]}"
+        source = kind
+        if ".fpto" in name:
+            full += f".{width}f32"
+            source = self.type(F32)
+        self.module.declared[full] = f"declare {kind} @{full}({', '.join([source] * len(args))})"
+        return self.emit(f"call {kind} @{full}({', '.join(f'{source} {a}' for a in args)})")
+
+    def gather(self, pointers: str, dtype: str, mask: str | None) -> str:
+        """Load one element per lane."""
+        kind, n = self.vector(SCALAR[dtype]), self.module.lanes
+        full = f"llvm.masked.gather.v{n}{MANGLED[dtype]}.v{n}p0"
+        flags = self.vector("i1")
+        self.module.declared[full] = (
+            f"declare {kind} @{full}({self.vector('ptr')}, i32, {flags}, {kind})"
+        )
+        mask = mask or "splat (i1 true)"
+        return self.emit(
+            f"call {kind} @{full}({self.vector('ptr')} {pointers}, i32 4, {flags} {mask},"
+            f" {kind} zeroinitializer)"
+        )
+
+    def scatter(self, value: str, pointers: str, dtype: str, mask: str | None) -> None:
+        """Store one element per lane."""
+        kind, n = self.vector(SCALAR[dtype]), self.module.lanes
+        full = f"llvm.masked.scatter.v{n}{MANGLED[dtype]}.v{n}p0"
+        flags = self.vector("i1")
+        self.module.declared[full] = (
+            f"declare void @{full}({kind}, {self.vector('ptr')}, i32, {flags})"
+        )
+        mask = mask or "splat (i1 true)"
+        self.do(
+            f"call void @{full}({kind} {value}, {self.vector('ptr')} {pointers}, i32 4,"
+            f" {flags} {mask})"
+        )
+
+
+class Body(Code):
+    """One turn of the loop over the elements of a group."""
+
+    def __init__(self, module: Module, group: Group, index: str) -> None:
+        """Nothing computed yet; `index` is the number of the element, an i64."""
+        super().__init__(module)
+        self.group, self.index = group, index
+        self.mine = {i: None for i in group.items if isinstance(i, Map)}
+        self.values: dict[object, str] = {}
+        self._vectors: dict[str, str] = {}
+        self._late: list[tuple[Node, str, str]] = []
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def element(self, where: np.ndarray) -> str:
+        """Number of the element that this turn needs, an i64."""
+        key = ("at", where.tobytes())
+        if key in self.values:
+            return self.values[key]
+        first = int(where[0])
+        step = int(where[1]) - first if len(where) > 1 else 0
+        if np.array_equal(where, first + step * np.arange(len(where))):
+            found = self.index if self.index.lstrip("-").isdigit() else None
+            if found is not None:
+                found = str(first + step * int(found))
+            elif step == 0:
+                found = str(first)
+            else:
+                scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
+                found = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
+        elif self.index.isdigit():
+            found = str(int(where[int(self.index)]))
+        else:
+            table = self.module.table(where, I32)
+            place = self.emit(f"getelementptr i32, ptr {table}, i64 {self.index}")
+            short = self.emit(f"load i32, ptr {place}, align 4")
+            found = self.emit(f"sext i32 {short} to i64")
+        self.values[key] = found
+        return found
+
+    def base(self, node: Node) -> str:
+        """Where a node lies."""
+        key = ("base", node)
+        if key not in self.values:
+            if isinstance(node, Argument) and not node.lanes:
+                place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
+                self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
+            elif isinstance(node, Constant):
+                self.values[key] = self.module.table(node.data, node.dtype)
+            else:
+                space = "%own" if node.lanes else "%shared"
+                offset = self.module.plan.offsets[node]
+                self.values[key] = self.emit(f"getelementptr i8, ptr {space}, i64 {offset}")
+        return self.values[key]
+
+    def pointer(self, node: Node, element: str) -> str:
+        """Where an element lies."""
+        size = element_bytes(node, self.module.lanes)
+        if element.isdigit():
+            offset = str(int(element) * size)
+        else:
+            offset = self.emit(f"mul nsw i64 {element}, {size}")
+        return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
+
+    def load(self, node: Node, element: str) -> str:
+        """An element as it lies: a vector or a scalar."""
+        place = self.pointer(node, element)
+        n = self.module.lanes
+        if node.dtype == BOOL:
+            if node.lanes:
+                bits = self.emit(f"load i{n}, ptr {place}, align {n // 8}")
+                return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
+            byte = self.emit(f"load i8, ptr {place}, align 1")
+            return self.emit(f"icmp ne i8 {byte}, 0")
+        kind = SCALAR[node.dtype]
+        if node.lanes:
+            return self.emit(f"load {self.vector(kind)}, ptr {place}, align {4 * n}")
+        return self.emit(f"load {kind}, ptr {place}, align 4")
+
+    def save(self, node: Node, element: str, value: str) -> None:
+        """Store an element; `value` is a vector or a scalar as the node is."""
+        place, n = self.pointer(node, element), self.module.lanes
+        if node.dtype == BOOL:
+            if node.lanes:
+                bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
+                self.do(f"store i{n} {bits}, ptr {place}, align {n // 8}")
+                return
+            byte = self.emit(f"zext i1 {value} to i8")
+            self.do(f"store i8 {byte}, ptr {place}, align 1")
+            return
+        kind = SCALAR[node.dtype]
+        if node.lanes:
+            self.do(f"store {self.vector(kind)} {value}, ptr {place}, align {4 * n}")
+        else:
+            self.do(f"store {kind} {value}, ptr {place}, align 4")
+
+    # --- operands ---------------------------------------------------------------------------------
+
+    def operand(self, operand: Operand) -> str:
+        """What this turn needs of an operand, a vector or a scalar as `wide` says."""
+        node, where = operand
+        if isinstance(node, Constant):
+            numbers = node.data[where]
+            if (numbers == numbers[0]).all() or self.index.isdigit():
+                at = int(self.index) if self.index.isdigit() else 0
+                return self.number(numbers[at], node.dtype)
+            key: Any = ("constant", node.dtype, numbers.tobytes())
+            if key not in self.values:
+                table = self.module.table(numbers, node.dtype)
+                kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
+                place = self.emit(f"getelementptr {kind}, ptr {table}, i64 {self.index}")
+                found = self.emit(f"load {kind}, ptr {place}, align 1")
+                if node.dtype == BOOL:
+                    found = self.emit(f"icmp ne i8 {found}, 0")
+                self.values[key] = found
+            return self.widened(self.values[key], node)
+        if node in self.mine and is_identity(operand, self.group.size):
+            return self.widened(self.values[node], node)
+        element = self.element(where)
+        key = ("element", node, element)
+        if key not in self.values:
+            self.values[key] = self.load(node, element)
+        return self.widened(self.values[key], node)
+
+    def widened(self, value: str, node: Node) -> str:
+        """The value as a vector, if vectors are being computed."""
+        if node.lanes or not self.wide:
+            return value
+        if value not in self._vectors:
+            self._vectors[value] = self.spread(value, node.dtype)
+        return self._vectors[value]
+
+    # --- data-dependent positions -----------------------------------------------------------------
+
+    def position(self, place: Place) -> tuple[str, str | None]:
+        """Element number (i32), and whether it is in bounds, where that matters."""
+        found, inside = None, None
+        t = self.type(I32)
+        for index, stride, limit in zip(place.indices, place.strides, place.limits, strict=True):
+            at = self.operand(index)
+            if place.mode in ("fill", "drop"):
+                fits = self.emit(f"icmp ule {t} {at}, {self.number(limit, U32)}")
+                inside = fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
+                at = select(self, I32, fits, at, self.number(0, I32))
+            elif place.mode == "clip":
+                at = self.call("llvm.smax", I32, at, self.number(0, I32))
+                at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+            if stride != 1:
+                at = self.emit(f"mul {t} {at}, {self.number(stride, I32)}")
+            found = at if found is None else self.emit(f"add {t} {found}, {at}")
+        fixed = self.element(place.fixed)
+        if fixed.isdigit():
+            start = self.number(int(fixed), I32)
+        else:
+            short = self.emit(f"trunc i64 {fixed} to i32")
+            start = self.spread(short, I32) if self.wide else short
+        if found is None:
+            return start, inside
+        if fixed == "0":
+            return found, inside
+        return self.emit(f"add {t} {found}, {start}"), inside
+
+    def addresses(self, node: Node, at: str) -> str:
+        """Where one element per lane lies."""
+        n = self.module.lanes
+        if node.lanes:
+            at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
+            lane = ", ".join(f"i32 {k}" for k in range(n))
+            at = self.emit(f"add {self.vector('i32')} {at}, <{lane}>")
+        kind = SCALAR[node.dtype]
+        return self.emit(f"getelementptr {kind}, ptr {self.base(node)}, {self.vector('i32')} {at}")
+
+    def look_up(self, item: Map) -> str:
+        """An element of a table at a data-dependent position."""
+        assert item.place is not None
+        assert item.table is not None
+        at, inside = self.position(item.place)
+        if self.wide:
+            return self.gather(self.addresses(item.table, at), item.dtype, inside)
+        wide = self.emit(f"sext i32 {at} to i64")
+        found = self.load(item.table, wide)
+        return found if inside is None else select(self, item.dtype, inside, found, self.number(0, item.dtype))
+
+    # --- items ------------------------------------------------------------------------------------
+
+    def compute(self, item: Map) -> None:
+        """Compute an item's element; store it if it is kept."""
+        self.wide = item.lanes
+        if item.op == "look_up":
+            value = self.look_up(item)
+        elif item.op == "threefry":
+            args = [self.operand(o) for o in item.operands]
+            key = ("threefry", *args)
+            if key not in self.values:
+                self.values[key] = threefry(self, *args)  # type: ignore[assignment]
+            value = self.values[key][item.params["word"]]
+        elif item.op == "running":
+            held, at = item.params["held"], self.element(item.params["slots"])
+            before = self.load(held, at)
+            value = combine(self, item.params["combine"], item.dtype, before, self.operand(item.operands[0]))
+            self.save(held, at, value)
+        else:
+            args = [self.operand(o) for o in item.operands]
+            kinds = [o.node.dtype for o in item.operands]
+            value = apply(self, item.op, item.dtype, kinds, args, item.params)
+            if item.op == "copy" and not value.startswith("%"):
+                value = self.emit(f"select i1 true, {self.type(item.dtype)} {value}, {self.type(item.dtype)} {value}")
+        self.values[item] = value
+        if item in self.module.plan.stored:
+            self._late.append((item, self.index, value))
+
+    def write(self, item: Write) -> None:
+        """Write an element into a store."""
+        self.wide = item.store.lanes
+        store, dtype = item.store, item.store.dtype
+        if item.place is None:
+            assert item.fixed is not None
+            if self._lies_there(item):
+                return
+            value, at = self.operand(item.value), self.element(item.fixed)
+            if item.op == "set":
+                self._late.append((store, at, value))
+                return
+            self.save(store, at, combine(self, item.op, dtype, self.load(store, at), value))
+            return
+        value = self.operand(item.value)
+        at, inside = self.position(item.place)
+        if self.wide:
+            places = self.addresses(store, at)
+            if item.op != "set":
+                value = combine(self, item.op, dtype, self.gather(places, dtype, inside), value)
+            self.scatter(value, places, dtype, inside)
+            return
+        at = self.emit(f"sext i32 {at} to i64")
+        before = self.load(store, at)
+        if item.op != "set":
+            value = combine(self, item.op, dtype, before, value)
+        if inside is not None:
+            value = select(self, dtype, inside, value, before)
+        self.save(store, at, value)
+
+    def _lies_there(self, item: Write) -> bool:
+        """Whether a value is in its place already, as both share it."""
+        offsets, node = self.module.plan.offsets, item.value.node
+        together = (
+            not isinstance(node, Constant)
+            and node in offsets
+            and node.lanes == item.store.lanes
+            and offsets[node] == offsets[item.store]
+            and node.dtype == item.store.dtype
+            and node not in self.mine
+        )
+        return together and np.array_equal(item.value.where, item.fixed)
+
+    def finish(self) -> None:
+        """Store what is kept, after all that this turn reads."""
+        for node, at, value in self._late:
+            self.save(node, at, value)
+
+
+def _group(module: Module, group: Group) -> str:
+    """Write the function of a group."""
+    name = module.name("@group")
+    head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
+    if group.size <= UNROLLED:
+        lines = []
+        code = Code(module)
+        for i in range(group.size):
+            body = _body(module, group, str(i), code._next)
+            code._next = body._next
+            lines += body.lines
+        module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
+        return name
+    body = _body(module, group, "%i", 0)
+    module.functions.append(
+        "\n".join(
+            [
+                head,
+                "  br label %loop",
+                "loop:",
+                "  %i = phi i64 [0, %0], [%next, %loop]",
+                *body.lines,
+                "  %next = add nuw i64 %i, 1",
+                f"  %over = icmp eq i64 %next, {group.size}",
+                "  br i1 %over, label %done, label %loop",
+                "done:",
+                "  ret void",
+                "}",
+            ]
+        )
+    )
+    return name
+
+
+def _body(module: Module, group: Group, index: str, first: int) -> Body:
+    body = Body(module, group, index)
+    body._next = first
+    for item in group.items:
+        if isinstance(item, Map):
+            body.compute(item)
+        else:
+            body.write(item)
+    body.finish()
+    return body
+
+
+def _copies(module: Module, pairs: list[tuple[Node, Operand]]) -> list[str]:
+    """Functions that copy values to where loops carry them, unless they lie there already."""
+    names, offsets = [], module.plan.offsets
+    for target, source in pairs:
+        if not target.size:
+            continue
+        if source.node in offsets and offsets[source.node] == offsets[target]:
+            if is_identity(source, target.size) and source.node.lanes:
+                continue
+        group = Group(target.size)
+        name = module.name("@copy")
+        body = Body(module, group, "%i")
+        value = body.operand(source)
+        body.save(target, "%i", value)
+        module.functions.append(
+            "\n".join(
+                [
+                    f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{",
+                    "  br label %loop",
+                    "loop:",
+                    "  %i = phi i64 [0, %0], [%next, %loop]",
+                    *body.lines,
+                    "  %next = add nuw i64 %i, 1",
+                    f"  %over = icmp eq i64 %next, {target.size}",
+                    "  br i1 %over, label %done, label %loop",
+                    "done:",
+                    "  ret void",
+                    "}",
+                ]
+            )
+        )
+        names.append(name)
+    return names
+
+
+def _calls(names: list[str]) -> list[str]:
+    return [f"  call void {n}(ptr %args, ptr %own, ptr %shared)" for n in names]
+
+
+def _turns(module: Module, turns: Turns) -> str:
+    """Write the function of a loop."""
+    before = _copies(module, turns.carried(turns.loop.initial))  # type: ignore[arg-type]
+    inner = module.steps(turns.steps)
+    after = _copies(module, turns.carried(turns.loop.following))  # type: ignore[arg-type]
+    name = module.name("@turns")
+    module.functions.append(
+        "\n".join(
+            [
+                f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{",
+                *_calls(before),
+                "  br label %loop",
+                "loop:",
+                "  %k = phi i32 [0, %0], [%next, %loop]",
+                *_calls(inner),
+                *_calls(after),
+                "  %next = add i32 %k, 1",
+                f"  %over = icmp eq i32 %next, {turns.loop.length}",
+                "  br i1 %over, label %done, label %loop",
+                "done:",
+                "  ret void",
+                "}",
+            ]
+        )
+    )
+    return name
+
+
+def _transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: bool) -> None:
+    """Write a function that moves arrays between the caller's layout and vectors.
+
+    The caller's arrays hold one environment after the other. Lanes past the end of the batch work on
+    its last environment again, and write the same results.
+    """
+    n = module.lanes
+    code = Code(module)
+    lanes = ", ".join(f"i64 {k}" for k in range(n))
+    number = code.emit(f"add {code.vector('i64')} {_splat64(code, '%first')}, <{lanes}>")
+    last = code.emit("sub i64 %batch, 1")
+    number = _umin64(code, number, _splat64(code, last))
+    head = f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"
+    lines = [head, *code.lines]
+    count = code._next
+    label = "0"
+    for k, (node, slot) in enumerate(pairs):
+        if not node.size:
+            continue
+        part = Code(module)
+        part._next = count
+        at = part.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
+        base = part.emit(f"load ptr, ptr {at}, align 8")
+        size = 1 if node.dtype == BOOL else 4
+        rows = part.emit(
+            f"mul {part.vector('i64')} {number}, splat (i64 {node.size * size})"
+        )
+        rows = part.emit(f"getelementptr i8, ptr {base}, {part.vector('i64')} {rows}")
+        lines += part.lines
+        part.lines = []
+        body = _element_transfer(part, node, rows, inward)
+        lines += [
+            f"  br label %loop{k}",
+            f"loop{k}:",
+            f"  %i{k} = phi i64 [0, %{label}], [%next{k}, %loop{k}]",
+            *[line.replace("%i@", f"%i{k}") for line in body.lines],
+            f"  %next{k} = add nuw i64 %i{k}, 1",
+            f"  %over{k} = icmp eq i64 %next{k}, {node.size}",
+            f"  br i1 %over{k}, label %done{k}, label %loop{k}",
+            f"done{k}:",
+        ]
+        label, count = f"done{k}", body._next
+    module.functions.append("\n".join([*lines, "  ret void", "}"]))
+
+
+def _element_transfer(code: Code, node: Node, rows: str, inward: bool) -> Code:
+    """One element of every environment of a vector."""
+    n, offset = code.module.lanes, code.module.plan.offsets[node]
+    step = element_bytes(node, n)
+    size = 1 if node.dtype == BOOL else 4
+    far = code.emit(f"mul i64 %i@, {size}")
+    places = code.emit(f"getelementptr i8, {code.vector('ptr')} {rows}, i64 {far}")
+    near = code.emit(f"mul i64 %i@, {step}")
+    base = code.emit(f"getelementptr i8, ptr %own, i64 {offset}")
+    mine = code.emit(f"getelementptr i8, ptr {base}, i64 {near}")
+    kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
+    vector = code.vector(kind)
+    if inward:
+        values = []
+        for k in range(n):
+            place = code.emit(f"extractelement {code.vector('ptr')} {places}, i32 {k}")
+            values.append(code.emit(f"load {kind}, ptr {place}, align {size}"))
+        found = "poison"
+        for k, value in enumerate(values):
+            found = code.emit(f"insertelement {vector} {found}, {kind} {value}, i32 {k}")
+        if node.dtype == BOOL:
+            flags = code.emit(f"icmp ne {vector} {found}, zeroinitializer")
+            bits = code.emit(f"bitcast {code.vector('i1')} {flags} to i{n}")
+            code.do(f"store i{n} {bits}, ptr {mine}, align {n // 8}")
+        else:
+            code.do(f"store {vector} {found}, ptr {mine}, align {4 * n}")
+        return code
+    if node.dtype == BOOL:
+        bits = code.emit(f"load i{n}, ptr {mine}, align {n // 8}")
+        flags = code.emit(f"bitcast i{n} {bits} to {code.vector('i1')}")
+        found = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
+    else:
+        found = code.emit(f"load {vector}, ptr {mine}, align {4 * n}")
+    for k in range(n):
+        place = code.emit(f"extractelement {code.vector('ptr')} {places}, i32 {k}")
+        value = code.emit(f"extractelement {vector} {found}, i32 {k}")
+        code.do(f"store {kind} {value}, ptr {place}, align {size}")
+    return code
+
+
+def _splat64(code: Code, scalar: str) -> str:
+    vector = code.vector("i64")
+    first = code.emit(f"insertelement {vector} poison, i64 {scalar}, i32 0")
+    zeros = f"<{code.module.lanes} x i32> zeroinitializer"
+    return code.emit(f"shufflevector {vector} {first}, {vector} poison, {zeros}")
+
+
+def _umin64(code: Code, a: str, b: str) -> str:
+    vector = code.vector("i64")
+    less = code.emit(f"icmp ult {vector} {a}, {b}")
+    return code.emit(f"select {code.vector('i1')} {less}, {vector} {a}, {vector} {b}")
+
+
+def write_module(
+    plan: Plan, arguments: list[Argument], results: list[View], lanes: int
+) -> str:
+    """The text of a module with a function `run(args, rets, batch)`.
+
+    `args` and `rets` point to the buffers of arguments and results; those that differ between
+    environments have a leading axis of `batch`.
+
+    Args:
+        plan: what to do.
+        arguments: the program's arguments.
+        results: its results, whole nodes.
+        lanes: environments in a vector.
+    """
+    module = Module(plan, lanes)
+    shared, steps = module.steps(plan.shared), module.steps(plan.steps)
+    own = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
+    _transfer(module, "@take", own, True)
+    _transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False)
+    size = plan.own_bytes + plan.shared_bytes + 128
+    size = -(-size // 64) * 64
+    lines = [
+        "define void @run(ptr %args, ptr %rets, i64 %batch) #1 {",
+        f"  %own = call ptr @aligned_alloc(i64 64, i64 {size})",
+        f"  %shared = getelementptr i8, ptr %own, i64 {plan.own_bytes}",
+        *_calls(shared),
+        "  br label %loop",
+        "loop:",
+        "  %first = phi i64 [0, %0], [%next, %loop]",
+        "  call void @take(ptr %args, ptr %own, i64 %first, i64 %batch)",
+        *_calls(steps),
+        "  call void @give(ptr %rets, ptr %own, i64 %first, i64 %batch)",
+        f"  %next = add i64 %first, {lanes}",
+        "  %more = icmp ult i64 %next, %batch",
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+        "  call void @free(ptr %own)",
+        "  ret void",
+        "}",
+        "declare ptr @aligned_alloc(i64, i64)",
+        "declare void @free(ptr)",
+        f'attributes #0 = {{ noinline nounwind "prefer-vector-width"="{32 * lanes}" }}',
+        f'attributes #1 = {{ nounwind "prefer-vector-width"="{32 * lanes}" }}',
+    ]
+    module.functions.append("\n".join(lines))
+    return module.text()

@@ -1,0 +1,216 @@
+"""What is computed, element by element: the nodes that a jaxpr is lowered to.
+
+A *node* is a flat array of one environment. An array of the traced program is a `View` of a node: the
+flat position of every one of its elements. Slices, transpositions, broadcasts and reshapes are
+therefore free: they are other positions of the same node.
+
+Nodes that are computed element by element (`Map`) have no order of their own; a `Store` gathers writes
+(`Write`) whose place may depend on the data: sums, scatters, concatenations. A `Loop` has nodes of
+its own, and one `Carry` for every value that it hands from one turn to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+F32, I32, U32, BOOL = "f32", "i32", "u32", "bool"
+"""Types of elements."""
+
+DTYPES = {
+    np.dtype(np.float32): F32,
+    np.dtype(np.int32): I32,
+    np.dtype(np.uint32): U32,
+    np.dtype(np.bool_): BOOL,
+}
+
+
+@dataclass(eq=False)
+class Node:
+    """A flat array of one environment.
+
+    Attributes:
+        size: number of its elements.
+        dtype: their type.
+        lanes: whether environments differ in it; otherwise it is computed once for all.
+        block: the loop body it belongs to.
+    """
+
+    size: int
+    dtype: str
+    lanes: bool
+    block: Block | None
+
+
+@dataclass(eq=False)
+class Constant(Node):
+    """Numbers known when the program is compiled."""
+
+    data: np.ndarray
+
+
+@dataclass(eq=False)
+class Argument(Node):
+    """An argument of the program; `slot` is its place among the leaves."""
+
+    slot: int
+
+
+@dataclass(eq=False)
+class Carry(Node):
+    """A value handed from one turn of a loop to the next."""
+
+    loop: Loop
+
+
+@dataclass(eq=False)
+class Final(Node):
+    """What a carry holds when its loop is over; it lies where the carry lay."""
+
+    carry: Carry
+
+
+class Operand(NamedTuple):
+    """What an item reads: `where[i]` is the element of `node` that element `i` needs."""
+
+    node: Node
+    where: np.ndarray
+
+
+class Place(NamedTuple):
+    """A position that depends on data.
+
+    Attributes:
+        fixed: the part that does not, `[n]`.
+        indices: index operands; each adds `index * stride`.
+        strides: of each index.
+        limits: largest value of each index that is in bounds (the smallest is 0).
+        mode: `promise`, `clip`, `fill` (elements out of bounds are read as 0) or `drop`.
+    """
+
+    fixed: np.ndarray
+    indices: tuple[Operand, ...]
+    strides: tuple[int, ...]
+    limits: tuple[int, ...]
+    mode: str
+
+
+@dataclass(eq=False)
+class Map(Node):
+    """Computed element by element.
+
+    Attributes:
+        op: name of the operation, see `operations`.
+        operands: what it reads.
+        params: parameters of the operation.
+        place: for `look_up`: which element of `table` to read.
+        table: for `look_up`.
+    """
+
+    op: str
+    operands: tuple[Operand, ...]
+    params: dict[str, Any] = field(default_factory=dict)
+    place: Place | None = None
+    table: Node | None = None
+
+
+@dataclass(eq=False)
+class Store(Node):
+    """An array that is written piece by piece; `writes` in order."""
+
+    writes: list[Write] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Write:
+    """Elements written to a store, or combined with what is there.
+
+    Attributes:
+        store: where to.
+        op: `set`, `add`, `mul`, `min`, `max`, `or` or `and`.
+        value: what.
+        place: data-dependent positions, or None.
+        fixed: positions, `[n]`, where there are no data-dependent ones.
+    """
+
+    store: Store
+    op: str
+    value: Operand
+    place: Place | None = None
+    fixed: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements written."""
+        return len(self.value.where)
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop of `length` turns.
+
+    Attributes:
+        block: the body it stands in.
+        body: its own.
+        length: number of turns.
+        carries: what is handed on.
+        finals: what they hold after the last turn.
+        initial: their values at the start.
+        following: their values at the end of each turn.
+    """
+
+    block: Block
+    body: Block
+    length: int
+    carries: list[Carry] = field(default_factory=list)
+    finals: list[Final] = field(default_factory=list)
+    initial: list[Operand] = field(default_factory=list)
+    following: list[Operand] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Block:
+    """The body of a loop, or the whole program: what is computed, in an order that works."""
+
+    parent: Block | None
+    items: list[Map | Write | Loop] = field(default_factory=list)
+
+    @property
+    def depth(self) -> int:
+        """Number of loops around it."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+
+class View(NamedTuple):
+    """An array of the traced program: element `where[...]` of `node` at every index."""
+
+    node: Node
+    where: np.ndarray
+
+    @property
+    def flat(self) -> Operand:
+        """Its elements in order."""
+        return Operand(self.node, np.ascontiguousarray(self.where.reshape(-1)))
+
+
+def reads(item: Map | Write) -> Sequence[Operand]:
+    """All that an item reads element by element; tables apart."""
+    place = item.place
+    indices = place.indices if place is not None else ()
+    own = item.operands if isinstance(item, Map) else (item.value,)
+    return (*own, *indices)
+
+
+def home(item: Map | Write) -> Block:
+    """Block of an item."""
+    block = item.block if isinstance(item, Map) else item.store.block
+    assert block is not None
+    return block
+
+
+def is_identity(operand: Operand, size: int) -> bool:
+    """Whether element `i` is needed at `i`, and nothing else of the node."""
+    return operand.node.size == size and bool(np.array_equal(operand.where, np.arange(size)))

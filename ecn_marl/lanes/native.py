@@ -1,0 +1,122 @@
+"""Machine code, and how JAX calls it.
+
+LLVM compiles the module for this very processor. XLA calls it through its foreign function interface
+(`xla/ffi/api/c_api.h`): no copies, and no Python while it runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+import jax
+import llvmlite.binding as llvm
+
+HANDLER = """
+; A call frame of XLA's foreign function interface: struct_size 0, extension 8, api 16, context 24,
+; stage 32, args 40 {size 56, types 64, args 72}, rets 80 {size 96, types 104, rets 112}.
+define ptr @handler(ptr %frame) {
+  %e = getelementptr i8, ptr %frame, i64 8
+  %extension = load ptr, ptr %e, align 8
+  %asked = icmp ne ptr %extension, null
+  br i1 %asked, label %kind, label %work
+kind:
+  %k = getelementptr i8, ptr %extension, i64 8
+  %what = load i32, ptr %k, align 4
+  %metadata = icmp eq i32 %what, 1
+  br i1 %metadata, label %tell, label %work
+tell: ; XLA asks which version of the interface this is: version 0.1
+  %m = getelementptr i8, ptr %extension, i64 24
+  %to = load ptr, ptr %m, align 8
+  %major = getelementptr i8, ptr %to, i64 24
+  store i32 0, ptr %major, align 4
+  %minor = getelementptr i8, ptr %to, i64 28
+  store i32 1, ptr %minor, align 4
+  %traits = getelementptr i8, ptr %to, i64 32
+  store i32 0, ptr %traits, align 4
+  ret ptr null
+work:
+  %na.at = getelementptr i8, ptr %frame, i64 56
+  %na = load i64, ptr %na.at, align 8
+  %a.at = getelementptr i8, ptr %frame, i64 72
+  %a = load ptr, ptr %a.at, align 8
+  %nr.at = getelementptr i8, ptr %frame, i64 96
+  %nr = load i64, ptr %nr.at, align 8
+  %r.at = getelementptr i8, ptr %frame, i64 112
+  %r = load ptr, ptr %r.at, align 8
+  %args = alloca ptr, i64 %na, align 8
+  %rets = alloca ptr, i64 %nr, align 8
+  call void @buffers(ptr %a, ptr %args, i64 %na)
+  call void @buffers(ptr %r, ptr %rets, i64 %nr)
+  ; The batch is the leading axis of the first result: rank 32, dims 40.
+  %one = load ptr, ptr %r, align 8
+  %d.at = getelementptr i8, ptr %one, i64 40
+  %d = load ptr, ptr %d.at, align 8
+  %batch = load i64, ptr %d, align 8
+  call void @run(ptr %args, ptr %rets, i64 %batch)
+  ret ptr null
+}
+
+; Data pointers of XLA_FFI_Buffers: struct_size 0, extension 8, dtype 16, data 24.
+define internal void @buffers(ptr %from, ptr %to, i64 %n) {
+entry:
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %done, label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %f = getelementptr ptr, ptr %from, i64 %i
+  %buffer = load ptr, ptr %f, align 8
+  %data.at = getelementptr i8, ptr %buffer, i64 24
+  %data = load ptr, ptr %data.at, align 8
+  %t = getelementptr ptr, ptr %to, i64 %i
+  store ptr %data, ptr %t, align 8
+  %next = add i64 %i, 1
+  %over = icmp eq i64 %next, %n
+  br i1 %over, label %done, label %loop
+done:
+  ret void
+}
+"""
+
+_loaded: dict[str, Any] = {}
+"""Compiled modules by name; they stay for the life of the process, as programs call into them."""
+
+
+def _machine() -> llvm.TargetMachine:
+    """This very processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    features = llvm.get_host_cpu_features().flatten()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, jit=True
+    )
+
+
+def register(text: str) -> str:
+    """Compile a module and make it known to XLA.
+
+    Args:
+        text: a module with a function `run(args, rets, batch)`, see `emit`.
+
+    Returns:
+        The name of the target, for `jax.ffi.ffi_call`.
+    """
+    name = "ecn_marl_lanes_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    if name in _loaded:
+        return name
+    module = llvm.parse_assembly(text + HANDLER)
+    module.verify()
+    machine = _machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    address = engine.get_function_address("handler")
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    _loaded[name] = engine, handler
+    return name

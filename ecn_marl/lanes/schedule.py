@@ -1,0 +1,415 @@
+"""In what order, in which loops and where in memory nodes are computed.
+
+Items of one size that read each other element by element share a loop (`Group`) and hand their values
+on in registers. What has to be kept gets a place in a workspace; values that follow one another, such as
+what a loop carries and what its turn makes of it, share a place where no element is overwritten before
+its last use, so that state is updated where it lies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ecn_marl.lanes.graph import (
+    BOOL,
+    Argument,
+    Block,
+    Carry,
+    Constant,
+    Final,
+    Loop,
+    Map,
+    Node,
+    Operand,
+    Store,
+    View,
+    Write,
+    home,
+    is_identity,
+    reads,
+)
+
+ITERATIONS = 1 << 32
+"""More than any loop over elements has."""
+
+
+@dataclass(eq=False)
+class Group:
+    """Items computed in one loop over `size` elements, in order.
+
+    Attributes:
+        size: turns of the loop.
+        items: what is computed in each.
+        at: place in the order of all steps.
+    """
+
+    size: int
+    items: list[Map | Write] = field(default_factory=list)
+    at: int = -1
+
+
+@dataclass(eq=False)
+class Turns:
+    """A loop of the program and the steps of its body; `at` and `end` are places in the order."""
+
+    loop: Loop
+    steps: list[Step]
+    needed: list[bool]
+    at: int = -1
+    end: int = -1
+
+    def carried(self, values: list[Operand]) -> list[tuple[Carry, Operand]]:
+        """Carries that are needed, each with its value."""
+        return [x for x, n in zip(zip(self.loop.carries, values, strict=True), self.needed, strict=True) if n]
+
+    @property
+    def finals(self) -> list[Final]:
+        """What the needed carries hold in the end."""
+        return list(itertools.compress(self.loop.finals, self.needed))
+
+
+Step = Group | Turns
+
+
+@dataclass(eq=False)
+class Plan:
+    """A program ready to be written out.
+
+    Attributes:
+        shared: steps done once for all environments.
+        steps: steps done for every vector of environments.
+        offsets: place of every stored node, bytes from the start of its workspace.
+        own_bytes: workspace of a vector of environments.
+        shared_bytes: workspace of what is shared.
+        stored: nodes kept in memory.
+        merged: class of every stored node; nodes of one class share a place.
+    """
+
+    shared: list[Step]
+    steps: list[Step]
+    offsets: dict[Node, int]
+    own_bytes: int
+    shared_bytes: int
+    stored: set[Node]
+
+
+def make_plan(top: Block, results: list[View], lanes: int) -> Plan:
+    """Order, loops and places of a lowered program.
+
+    Args:
+        top: its outermost block.
+        results: its results.
+        lanes: environments in a vector.
+    """
+    needed = _needed(results)
+    shared = _steps([i for i in top.items if not _own(i)], needed, top)
+    steps = _steps([i for i in top.items if _own(i)], needed, top)
+    count = itertools.count(1)
+    for step in (*shared, *steps):
+        _number(step, count)
+    end = next(count)
+    uses = _Uses(shared + steps, results, end)
+    classes = _merge(uses)
+    offsets, own, common = _places(uses, classes, lanes)
+    return Plan(shared, steps, offsets, own, common, uses.stored)
+
+
+def _own(item: Map | Write | Loop) -> bool:
+    """Whether an item differs between environments."""
+    if isinstance(item, Loop):
+        return True
+    return item.lanes if isinstance(item, Map) else item.store.lanes
+
+
+def _needed(results: list[View]) -> set[object]:
+    """Nodes, writes and loops that the results depend on."""
+    found: set[object] = set()
+    waiting: list[Node] = [r.node for r in results]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        items: list[Map | Write] = []
+        if isinstance(node, Map):
+            items = [node]
+            waiting += [n for n in (node.table, node.params.get("held")) if n is not None]
+        elif isinstance(node, Store):
+            items = list(node.writes)
+            found.update(node.writes)
+        elif isinstance(node, Final):
+            waiting.append(node.carry)
+        elif isinstance(node, Carry):
+            k = node.loop.carries.index(node)
+            found.add(node.loop)
+            waiting += [node.loop.initial[k].node, node.loop.following[k].node]
+        for item in items:
+            waiting += [o.node for o in reads(item)]
+    return found
+
+
+def _outer_reads(loop: Loop, needed: set[object], block: Block) -> Iterator[Node]:
+    """Nodes of `block` that a loop reads, inner loops included."""
+    for carry, start in zip(loop.carries, loop.initial, strict=True):
+        if carry in needed:
+            yield start.node
+    for item in loop.body.items:
+        if item not in needed:
+            continue
+        if isinstance(item, Loop):
+            yield from _outer_reads(item, needed, block)
+            continue
+        yield from (o.node for o in reads(item))
+        if isinstance(item, Map) and item.table is not None:
+            yield item.table
+    for carry, after in zip(loop.carries, loop.following, strict=True):
+        if carry in needed:
+            yield after.node
+
+
+def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -> list[Step]:
+    """Put the needed items of a block into loops, each as early as what it reads allows."""
+    steps: list[Step] = []
+    when: dict[object, int] = {}  # last step that writes a node
+
+    def after(node: Node | None, here: bool) -> int:
+        """First step that may read a node; `here`: within the same turn of the same loop."""
+        if node is None or node not in when:
+            return 0
+        return when[node] + (0 if here else 1)
+
+    for item in items:
+        if item not in needed or (not isinstance(item, Loop) and not item.size):
+            continue
+        if isinstance(item, Loop):
+            inner = _steps(item.body.items, needed, item.body)
+            steps.append(Turns(item, inner, [c in needed for c in item.carries]))
+            for final in item.finals:
+                when[final] = len(steps) - 1
+            continue
+        first = max(
+            (
+                after(o.node, isinstance(o.node, Map) and is_identity(o, item.size))
+                for o in reads(item)
+            ),
+            default=0,
+        )
+        target: Node
+        if isinstance(item, Map):
+            first = max(first, after(item.table, False), after(item.params.get("held"), False))
+            target = item
+        else:
+            target = item.store
+            before = [w for w in target.writes[: target.writes.index(item)] if w in when]
+            plain = item.op == "set" and item.place is None
+            if not plain or any(w.op != "set" or w.place is not None for w in before):
+                first = max([first, *(when[w] + 1 for w in before)])
+        at = next(
+            (
+                k
+                for k in range(first, len(steps))
+                if isinstance(steps[k], Group) and steps[k].size == item.size  # type: ignore[union-attr]
+            ),
+            len(steps),
+        )
+        if at == len(steps):
+            steps.append(Group(item.size))
+        steps[at].items.append(item)  # type: ignore[union-attr]
+        when[item] = at
+        when[target] = max(at, when.get(target, 0))
+    return steps
+
+
+def _number(step: Step, count: Iterator[int]) -> None:
+    step.at = next(count)
+    if isinstance(step, Turns):
+        for inner in step.steps:
+            _number(inner, count)
+        step.end = next(count)
+
+
+@dataclass(eq=False)
+class _Span:
+    """A stretch of steps for which a node's place is taken.
+
+    Attributes:
+        start: first step that writes it.
+        end: last step that reads it.
+        read: for every element, when it is last read (step and turn).
+        written: for every element, when it is first written.
+    """
+
+    start: int
+    end: int
+    read: np.ndarray
+    written: np.ndarray
+
+
+class _Uses:
+    """Which nodes are kept, from when until when, element by element."""
+
+    def __init__(self, steps: list[Step], results: list[View], end: int) -> None:
+        """Go through all steps in order."""
+        self.stored: set[Node] = set()
+        self.pairs: list[tuple[Node, Node]] = []
+        self.boundaries: set[int] = {end}
+        self._reads: dict[Node, list[tuple[int, np.ndarray | None]]] = defaultdict(list)
+        self._writes: dict[Node, list[tuple[int, np.ndarray | None]]] = defaultdict(list)
+        self.always: list[tuple[Node, Node]] = []
+        self._walk(steps, [])
+        for result in results:
+            self._read(result.node, end, None, [])
+        self.nodes = [n for n in self._writes if n in self.stored]
+        self.spans = {n: self._span(n) for n in self.nodes}
+
+    def _walk(self, steps: list[Step], around: list[Turns]) -> None:
+        for step in steps:
+            if isinstance(step, Turns):
+                self._loop(step, around)
+                continue
+            inside = {i for i in step.items if isinstance(i, Map)}
+            for item in step.items:
+                for operand in reads(item):
+                    near = operand.node in inside and is_identity(operand, step.size)
+                    if not near:
+                        self._read(operand.node, step.at, operand.where, around)
+                if isinstance(item, Map):
+                    self._writes[item].append((step.at, np.arange(item.size)))
+                    if item.table is not None:
+                        self._read(item.table, step.at, None, around)
+                    held = item.params.get("held")
+                    if held is not None:
+                        self._read(held, step.at, None, around)
+                else:
+                    self.stored.add(item.store)
+                    self._writes[item.store].append((step.at, item.fixed))
+                    first = item.store.writes[0]
+                    if item is first and item.op == "set" and is_identity(item.value, item.store.size):
+                        if item.fixed is not None and np.array_equal(item.fixed, np.arange(item.size)):
+                            self.pairs.append((item.store, item.value.node))
+
+    def _loop(self, turns: Turns, around: list[Turns]) -> None:
+        loop = turns.loop
+        self.boundaries |= {turns.at, turns.end}
+        for carry, start in turns.carried(loop.initial):
+            self.stored.add(carry)
+            self._writes[carry].append((turns.at, None))
+            self._read(start.node, turns.at, start.where, around)
+        self._walk(turns.steps, [*around, turns])
+        for carry, after in turns.carried(loop.following):
+            self._read(after.node, turns.end, after.where, [*around, turns])
+            if after.node is not carry:
+                self.pairs.append((after.node, carry))
+        for carry, start in turns.carried(loop.initial):
+            self.pairs.append((start.node, carry))
+        for final in turns.finals:
+            self.stored.add(final)
+            self._writes[final].append((turns.end, None))
+            self.always.append((final.carry, final))
+
+    def _read(self, node: Node, at: int, where: np.ndarray | None, around: list[Turns]) -> None:
+        if isinstance(node, Constant) or (isinstance(node, Argument) and not node.lanes):
+            return
+        self.stored.add(node)
+        if isinstance(node, Argument) and node not in self._writes:
+            self._writes[node].append((0, None))
+        depth = len(around)
+        keep = node.block.depth if node.block is not None else 0
+        # Read in an inner loop: once more in each of its turns, until it ends.
+        if depth > keep:
+            at, where = around[keep].end, None
+        self._reads[node].append((at, where))
+
+    def _span(self, node: Node) -> _Span:
+        size, writes, reading = node.size, self._writes[node], self._reads[node]
+        start = min(at for at, _ in writes)
+        read, written = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
+        for at, where in reading:
+            if where is None:
+                read = np.maximum(read, at * ITERATIONS + ITERATIONS - 1)
+            else:
+                np.maximum.at(read, where, at * ITERATIONS + np.arange(len(where)))
+        for at, where in writes:
+            if where is None:
+                written = np.minimum(written, at * ITERATIONS)
+            else:
+                np.minimum.at(written, where, at * ITERATIONS + np.arange(len(where)))
+        end = max([start, *(at for at, _ in reading), *(at for at, _ in writes)])
+        return _Span(start, end, read, written)
+
+    def apart(self, a: _Span, b: _Span) -> bool:
+        """Whether two nodes may share a place: one is read for the last time before the other is written."""
+        if a.start > b.start:
+            a, b = b, a
+        if a.end < b.start or (a.end == b.start and a.end in self.boundaries):
+            return True
+        if a.start == b.start or a.read.size != b.read.size:
+            return False
+        return bool((a.read <= b.written).all())
+
+
+def _merge(uses: _Uses) -> dict[Node, list[Node]]:
+    """Classes of nodes that share a place."""
+    classes = {n: [n] for n in uses.nodes}
+    for a, b in uses.always:
+        classes[a].append(b)
+        classes[b] = classes[a]
+    for a, b in uses.pairs:
+        if a not in classes or b not in classes or classes[a] is classes[b]:
+            continue
+        if (a.size, a.dtype, a.lanes) != (b.size, b.dtype, b.lanes):
+            continue
+        one, two = classes[a], classes[b]
+        if all(uses.apart(uses.spans[x], uses.spans[y]) for x in one for y in two):
+            one.extend(two)
+            for node in two:
+                classes[node] = one
+    return classes
+
+
+def element_bytes(node: Node, lanes: int) -> int:
+    """Bytes of an element in the workspace: numbers are 4 B a lane, flags a bit."""
+    if node.lanes:
+        return lanes // 8 if node.dtype == BOOL else 4 * lanes
+    return 1 if node.dtype == BOOL else 4
+
+
+def _places(
+    uses: _Uses, classes: dict[Node, list[Node]], lanes: int
+) -> tuple[dict[Node, int], int, int]:
+    """Offsets of all stored nodes, and the sizes of the two workspaces, bytes."""
+    offsets: dict[Node, int] = {}
+    shared = 0
+    taken: list[tuple[int, int, int, int]] = []  # start, end, low, high
+    groups = {id(c): c for c in classes.values()}.values()
+    hull = {
+        id(c): (
+            min(uses.spans[n].start for n in c),
+            max(uses.spans[n].end for n in c),
+        )
+        for c in groups
+    }
+    for group in sorted(groups, key=lambda c: (-(hull[id(c)][1] - hull[id(c)][0]), hull[id(c)])):
+        node = group[0]
+        size = -(-node.size * element_bytes(node, lanes) // 64) * 64
+        if not node.lanes:
+            for n in group:
+                offsets[n] = shared
+            shared += size
+            continue
+        start, end = hull[id(group)]
+        low = 0
+        busy = sorted((lo, hi) for s, e, lo, hi in taken if s <= end and start <= e)
+        for lo, hi in busy:
+            if low + size <= lo:
+                break
+            low = max(low, hi)
+        taken.append((start, end, low, low + size))
+        for n in group:
+            offsets[n] = low
+    return offsets, max((t[3] for t in taken), default=0), shared
