@@ -559,99 +559,127 @@ def _turns(module: Module, turns: Turns) -> str:
 def _transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: bool) -> None:
     """Write a function that moves arrays between the caller's layout and vectors.
 
-    The caller's arrays hold one environment after the other. Lanes past the end of the batch work on
-    its last environment again, and write the same results.
+    The caller's arrays hold one environment after the other. Numbers move as square blocks, as many
+    elements as there are lanes, that are transposed in registers. Lanes past the end of the batch work
+    on its last environment again, and write the same results.
     """
     n = module.lanes
     code = Code(module)
-    lanes = ", ".join(f"i64 {k}" for k in range(n))
-    number = code.emit(f"add {code.vector('i64')} {_splat64(code, '%first')}, <{lanes}>")
+    lines = [f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"]
     last = code.emit("sub i64 %batch, 1")
-    number = _umin64(code, number, _splat64(code, last))
-    head = f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"
-    lines = [head, *code.lines]
-    count = code._next
+    rows = []
+    for k in range(n):
+        row = code.emit(f"add i64 %first, {k}")
+        beyond = code.emit(f"icmp ugt i64 {row}, {last}")
+        rows.append(code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}"))
+    lines += code.lines
     label = "0"
     for k, (node, slot) in enumerate(pairs):
         if not node.size:
             continue
-        part = Code(module)
-        part._next = count
-        at = part.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
-        base = part.emit(f"load ptr, ptr {at}, align 8")
+        code.lines = []
         size = 1 if node.dtype == BOOL else 4
-        rows = part.emit(
-            f"mul {part.vector('i64')} {number}, splat (i64 {node.size * size})"
-        )
-        rows = part.emit(f"getelementptr i8, ptr {base}, {part.vector('i64')} {rows}")
-        lines += part.lines
-        part.lines = []
-        body = _element_transfer(part, node, rows, inward)
-        lines += [
-            f"  br label %loop{k}",
-            f"loop{k}:",
-            f"  %i{k} = phi i64 [0, %{label}], [%next{k}, %loop{k}]",
-            *[line.replace("%i@", f"%i{k}") for line in body.lines],
-            f"  %next{k} = add nuw i64 %i{k}, 1",
-            f"  %over{k} = icmp eq i64 %next{k}, {node.size}",
-            f"  br i1 %over{k}, label %done{k}, label %loop{k}",
-            f"done{k}:",
-        ]
-        label, count = f"done{k}", body._next
+        at = code.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
+        base = code.emit(f"load ptr, ptr {at}, align 8")
+        far = []
+        for row in rows:
+            offset = code.emit(f"mul i64 {row}, {node.size * size}")
+            far.append(code.emit(f"getelementptr i8, ptr {base}, i64 {offset}"))
+        near = code.emit(f"getelementptr i8, ptr %own, i64 {module.plan.offsets[node]}")
+        blocks = 0 if node.dtype == BOOL else node.size // n
+        for stem, start, end, step in (
+            ("block", 0, blocks * n, n),
+            ("rest", blocks * n, node.size, 1),
+        ):
+            if start == end:
+                continue
+            loop = f"{stem}{k}"
+            lines += [*code.lines, f"  br label %{loop}", f"{loop}:"]
+            code.lines = []
+            i = f"%i{loop}"
+            if step == n:
+                _move_block(code, node, far, near, i, inward)
+            else:
+                _move_element(code, node, far, near, i, inward)
+            lines += [
+                f"  {i} = phi i64 [{start}, %{label}], [{i}n, %{loop}]",
+                *code.lines,
+                f"  {i}n = add nuw i64 {i}, {step}",
+                f"  {i}o = icmp eq i64 {i}n, {end}",
+                f"  br i1 {i}o, label %{loop}done, label %{loop}",
+                f"{loop}done:",
+            ]
+            code.lines = []
+            label = f"{loop}done"
     module.functions.append("\n".join([*lines, "  ret void", "}"]))
 
 
-def _element_transfer(code: Code, node: Node, rows: str, inward: bool) -> Code:
-    """One element of every environment of a vector."""
-    n, offset = code.module.lanes, code.module.plan.offsets[node]
-    step = element_bytes(node, n)
-    size = 1 if node.dtype == BOOL else 4
-    far = code.emit(f"mul i64 %i@, {size}")
-    places = code.emit(f"getelementptr i8, {code.vector('ptr')} {rows}, i64 {far}")
-    near = code.emit(f"mul i64 %i@, {step}")
-    base = code.emit(f"getelementptr i8, ptr %own, i64 {offset}")
-    mine = code.emit(f"getelementptr i8, ptr {base}, i64 {near}")
-    kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
+def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
+    """The columns of a square block: halves of ever smaller blocks change places."""
+    n, vector = len(rows), code.vector(kind)
+    half = n // 2
+    while half:
+        for a in range(n):
+            if a & half:
+                continue
+            b = a | half
+            left = [k if not k & half else n + (k ^ half) for k in range(n)]
+            right = [k | half if not k & half else n + k for k in range(n)]
+            pair = (rows[a], rows[b])
+            rows[a], rows[b] = (
+                code.emit(
+                    f"shufflevector {vector} {pair[0]}, {vector} {pair[1]}, <{n} x i32>"
+                    f" <{', '.join(f'i32 {k}' for k in order)}>"
+                )
+                for order in (left, right)
+            )
+        half //= 2
+    return rows
+
+
+def _move_block(code: Code, node: Node, far: list[str], near: str, i: str, inward: bool) -> None:
+    """As many elements of every environment as there are lanes."""
+    n, kind = code.module.lanes, SCALAR[node.dtype]
     vector = code.vector(kind)
+    outer = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
+    first = code.emit(f"getelementptr {vector}, ptr {near}, i64 {i}")
+    inner = [code.emit(f"getelementptr {vector}, ptr {first}, i64 {k}") for k in range(n)]
+    source, target = (outer, inner) if inward else (inner, outer)
+    align = (4, 4 * n) if inward else (4 * n, 4)
+    rows = [code.emit(f"load {vector}, ptr {p}, align {align[0]}") for p in source]
+    for row, p in zip(_transposed(code, rows, kind), target, strict=True):
+        code.do(f"store {vector} {row}, ptr {p}, align {align[1]}")
+
+
+def _move_element(code: Code, node: Node, far: list[str], near: str, i: str, inward: bool) -> None:
+    """One element of every environment."""
+    n, flag = code.module.lanes, node.dtype == BOOL
+    kind = "i8" if flag else SCALAR[node.dtype]
+    vector, size = code.vector(kind), 1 if flag else 4
+    offset = code.emit(f"mul i64 {i}, {element_bytes(node, n)}")
+    mine = code.emit(f"getelementptr i8, ptr {near}, i64 {offset}")
+    places = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
     if inward:
-        values = []
-        for k in range(n):
-            place = code.emit(f"extractelement {code.vector('ptr')} {places}, i32 {k}")
-            values.append(code.emit(f"load {kind}, ptr {place}, align {size}"))
         found = "poison"
-        for k, value in enumerate(values):
+        for k, p in enumerate(places):
+            value = code.emit(f"load {kind}, ptr {p}, align {size}")
             found = code.emit(f"insertelement {vector} {found}, {kind} {value}, i32 {k}")
-        if node.dtype == BOOL:
+        if flag:
             flags = code.emit(f"icmp ne {vector} {found}, zeroinitializer")
             bits = code.emit(f"bitcast {code.vector('i1')} {flags} to i{n}")
             code.do(f"store i{n} {bits}, ptr {mine}, align {n // 8}")
         else:
             code.do(f"store {vector} {found}, ptr {mine}, align {4 * n}")
-        return code
-    if node.dtype == BOOL:
+        return
+    if flag:
         bits = code.emit(f"load i{n}, ptr {mine}, align {n // 8}")
         flags = code.emit(f"bitcast i{n} {bits} to {code.vector('i1')}")
         found = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
     else:
         found = code.emit(f"load {vector}, ptr {mine}, align {4 * n}")
-    for k in range(n):
-        place = code.emit(f"extractelement {code.vector('ptr')} {places}, i32 {k}")
+    for k, p in enumerate(places):
         value = code.emit(f"extractelement {vector} {found}, i32 {k}")
-        code.do(f"store {kind} {value}, ptr {place}, align {size}")
-    return code
-
-
-def _splat64(code: Code, scalar: str) -> str:
-    vector = code.vector("i64")
-    first = code.emit(f"insertelement {vector} poison, i64 {scalar}, i32 0")
-    zeros = f"<{code.module.lanes} x i32> zeroinitializer"
-    return code.emit(f"shufflevector {vector} {first}, {vector} poison, {zeros}")
-
-
-def _umin64(code: Code, a: str, b: str) -> str:
-    vector = code.vector("i64")
-    less = code.emit(f"icmp ult {vector} {a}, {b}")
-    return code.emit(f"select {code.vector('i1')} {less}, {vector} {a}, {vector} {b}")
+        code.do(f"store {kind} {value}, ptr {p}, align {size}")
 
 
 def write_module(

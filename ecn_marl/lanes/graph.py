@@ -118,6 +118,20 @@ class Map(Node):
 
 
 @dataclass(eq=False)
+class Bundle(Node):
+    """Several arrays as one, joined only in name; `whole` once something needs them side by side.
+
+    Attributes:
+        parts: views of the arrays; `starts` are where each begins.
+        whole: a node that holds them all, if one was needed.
+    """
+
+    parts: list[View]
+    starts: np.ndarray
+    whole: View | None = None
+
+
+@dataclass(eq=False)
 class Store(Node):
     """An array that is written piece by piece; `writes` in order."""
 

@@ -23,11 +23,13 @@ from ecn_marl.lanes.graph import (
     U32,
     Argument,
     Block,
+    Bundle,
     Carry,
     Constant,
     Final,
     Loop,
     Map,
+    Node,
     Operand,
     Place,
     Store,
@@ -66,6 +68,10 @@ REDUCTIONS = {
 RUNNING = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter_add": "add"}
+
+
+PIECES = 16
+"""An array is computed in at most so many pieces, where it is made of several."""
 
 
 class Unsupported(NotImplementedError):
@@ -109,15 +115,74 @@ class Lowering:
 
     def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: Any) -> View:
         """An elementwise operation on views of one shape."""
-        operands = tuple(View(a.node, np.broadcast_to(a.where, shape)).flat for a in args)
+        args = tuple(View(a.node, np.broadcast_to(a.where, shape)) for a in args)
+        pieces = self._pieces(args)
+        if pieces is not None:
+            parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]
+            return self.bundle(parts, pieces, shape)
+        operands = tuple(self.settled(a).flat for a in args)
         lanes, block = self._common(operands)
         node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
         block.items.append(node)
         return View(node, np.arange(node.size).reshape(shape))
 
+    # --- arrays joined only in name ---------------------------------------------------------------
+
+    def bundle(self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Any) -> View:
+        """Views side by side; `pieces` are the flat positions of each in an array of `shape`."""
+        starts = np.cumsum([0, *(p.where.size for p in parts)])
+        where = np.empty(math.prod(shape), np.int64)
+        for piece, start in zip(pieces, starts[:-1], strict=True):
+            where[piece.reshape(-1)] = start + np.arange(piece.size)
+        first = parts[0].node
+        lanes = any(p.node.lanes for p in parts)
+        blocks = [p.node.block for p in parts if p.node.block is not None]
+        block = max(blocks, key=lambda b: b.depth, default=self.top)
+        size = int(starts[-1])
+        node = Bundle(size, first.dtype, lanes, block, list(parts), starts)
+        return View(node, where.reshape(shape))
+
+    def _owners(self, view: View) -> np.ndarray:
+        """Part of a bundle that each element belongs to."""
+        assert isinstance(view.node, Bundle)
+        return np.searchsorted(view.node.starts, view.where.reshape(-1), side="right") - 1
+
+    def settled(self, view: View) -> View:
+        """The view as one of a node that is computed: of a bundle's part, or of its parts joined."""
+        while isinstance(view.node, Bundle):
+            node, owners = view.node, self._owners(view)
+            if owners.size and (owners == owners[0]).all():
+                part = node.parts[owners[0]]
+                inner = part.where.reshape(-1)[view.where - node.starts[owners[0]]]
+                view = View(part.node, inner)
+                continue
+            if node.whole is None:
+                spots = np.split(np.arange(node.size), node.starts[1:-1])
+                writes = [("set", p, at) for p, at in zip(node.parts, spots, strict=True)]
+                joined = self.store(node.size, node.dtype, writes)
+                node.whole = View(joined, np.arange(node.size))
+            view = View(node.whole.node, view.where)
+        return view
+
+    def _pieces(self, views: Sequence[View]) -> list[np.ndarray] | None:
+        """Flat positions that belong to the same parts of all bundles; None if there is one piece."""
+        owners = [self._owners(v) for v in views if isinstance(v.node, Bundle) and v.where.size]
+        owners = [o for o in owners if (o != o[0]).any()]
+        if not owners:
+            return None
+        _, which = np.unique(np.stack(owners), axis=1, return_inverse=True)
+        which = which.reshape(-1)
+        if which.max() >= PIECES:
+            return None
+        return [np.flatnonzero(which == k) for k in range(which.max() + 1)]
+
+    def _at(self, views: Sequence[View], piece: np.ndarray) -> list[View]:
+        """The elements of views at flat positions."""
+        return [View(v.node, v.where.reshape(-1)[piece]) for v in views]
+
     def _place(self, fixed: np.ndarray, parts: list[tuple[View, int, int]], mode: str) -> Place:
         """A data-dependent position; `parts` are (index, stride, limit)."""
-        indices = tuple(p[0].flat for p in parts)
+        indices = tuple(self.settled(p[0]).flat for p in parts)
         strides, limits = tuple(p[1] for p in parts), tuple(p[2] for p in parts)
         return Place(np.ascontiguousarray(fixed.reshape(-1)), indices, strides, limits, mode)
 
@@ -128,30 +193,38 @@ class Lowering:
             found = self.look_up(whole, place, shape)
             return self.map("ne", BOOL, shape, found, self.constant(np.int32(0)))
         source = self.whole(table).node
+        windows = _windows(place)
+        if windows is not None:
+            parts = [self._looked_up(source, _cut(place, w)) for w in windows]
+            return self.bundle(parts, windows, shape)
+        return View(self._looked_up(source, place).node, np.arange(math.prod(shape)).reshape(shape))
+
+    def _looked_up(self, source: Node, place: Place) -> View:
         lanes, block = self._common([*place.indices, Operand(source, place.fixed)])
-        node = Map(
-            math.prod(shape), source.dtype, lanes, block, "look_up", (), {}, place, source
-        )
+        size = len(place.fixed)
+        node = Map(size, source.dtype, lanes, block, "look_up", (), {}, place, source)
         block.items.append(node)
-        return View(node, np.arange(node.size).reshape(shape))
+        return View(node, np.arange(size))
 
     def whole(self, view: View) -> View:
         """The view's elements as a node of their own, in order."""
-        n = view.where.size
+        view, n = self.settled(view), view.where.size
         if view.node.size == n and np.array_equal(view.where.reshape(-1), np.arange(n)):
             return view
         return self.map("copy", view.node.dtype, view.where.shape, view)
 
     def own(self, view: View) -> View:
         """The view's elements as a node that differs between environments."""
+        view = self.whole(view)
         if view.node.lanes:
-            return self.whole(view)
+            return view
         found = self.map("copy", view.node.dtype, view.where.shape, view)
         found.node.lanes = True
         return found
 
     def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Store:
         """A store and its writes, (operation, value, `Place` or positions), in order."""
+        writes = [part for w in writes for part in self._split_write(*w)]
         operands = [w[1].flat for w in writes]
         for _, _, place in writes:
             if isinstance(place, Place):
@@ -165,6 +238,24 @@ class Lowering:
             node.writes.append(write)
             block.items.append(write)
         return node
+
+    def _split_write(self, op: str, value: View, place: Any) -> list[tuple[str, View, Any]]:
+        """A write of a bundle, part by part: each is written as it is computed."""
+        if value.node.size == 0 or value.where.size == 0:
+            return [(op, value, place)] if not isinstance(value.node, Bundle) else []
+        ordered = isinstance(place, Place) and op == "set"
+        pieces = None if ordered else self._pieces([value])
+        if pieces is None:
+            return [(op, self.settled(value), place)]
+        found = []
+        for piece in pieces:
+            (part,) = self._at([value], piece)
+            if isinstance(place, Place):
+                there: Any = _cut(place, piece)
+            else:
+                there = np.asarray(place).reshape(-1)[piece]
+            found += self._split_write(op, part, there)
+        return found
 
     def filled(self, value: Any, dtype: str, size: int) -> tuple[str, View, np.ndarray]:
         """The write that sets a whole store to one value."""
@@ -261,7 +352,7 @@ class Lowering:
 
     def _running(self, x: View, op: str, axis: int, reverse: bool) -> View:
         where = np.flip(x.where, axis) if reverse else x.where
-        value = View(x.node, where)
+        value = self.settled(View(x.node, where))
         shape = where.shape
         lines = math.prod(shape) // shape[axis]
         slots = np.expand_dims(
@@ -403,9 +494,7 @@ class Lowering:
             return View(parts[0].node, np.concatenate([p.where for p in parts], axis))
         numbers = np.arange(math.prod(shape)).reshape(shape)
         places = np.split(numbers, np.cumsum([s[axis] for s in shapes])[:-1], axis)
-        writes = [("set", p, to) for p, to in zip(parts, places, strict=True)]
-        node = self.store(numbers.size, parts[0].node.dtype, writes)
-        return View(node, numbers)
+        return self.bundle(parts, places, shape)
 
     def _pad(self, eqn: Any, x: View, value: View) -> list[View]:
         shape = eqn.outvars[0].aval.shape
@@ -663,6 +752,29 @@ class Lowering:
         whole = ("set", result, np.arange(result.where.size))
         node = self.store(result.where.size, result.node.dtype, [whole, ("set", y, place)])
         return View(node, np.arange(node.size).reshape(result.where.shape))
+
+
+def _windows(place: Place) -> list[np.ndarray] | None:
+    """Flat positions of each element of the rows that are looked up; None if a row is one element.
+
+    Elements of a row have the same indices: they are next to each other.
+    """
+    if not place.indices:
+        return None
+    same = np.ones(len(place.fixed) - 1, bool)
+    for index in place.indices:
+        same &= index.where[1:] == index.where[:-1]
+    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    width = len(place.fixed) // max(len(starts), 1)
+    rows = np.arange(len(place.fixed)).reshape(-1, width) if width else np.zeros((0, 0), int)
+    if not 1 < width <= PIECES or not np.array_equal(starts, rows[:, 0]):
+        return None
+    return [np.ascontiguousarray(rows[:, k]) for k in range(width)]
+
+
+def _cut(place: Place, piece: np.ndarray) -> Place:
+    indices = tuple(Operand(o.node, o.where[piece]) for o in place.indices)
+    return place._replace(fixed=place.fixed[piece], indices=indices)
 
 
 def raw(value: Any) -> Any:

@@ -151,6 +151,9 @@ def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) ->
 def _max_min(op: str) -> Rule:
     def rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
         if dtype == F32:
+            for x, other in (args, args[::-1]):
+                if other.startswith(("splat", "0x")):
+                    return bound(w, op, x, other)
             return w.call(f"llvm.{op}imum", F32, *args)
         if dtype == BOOL:
             return w.emit(f"{'or' if op == 'max' else 'and'} {w.type(BOOL)} {args[0]}, {args[1]}")
@@ -300,7 +303,26 @@ def _convert(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], p
         return select(w, dtype, x, w.number(1, dtype), w.number(0, dtype))
     if dtype == F32:
         return w.emit(f"{'s' if kind == I32 else 'u'}itofp {source} {x} to {target}")
-    return w.call(f"llvm.fpto{'s' if dtype == I32 else 'u'}i.sat", dtype, x)
+    return _to_integer(w, dtype, x)
+
+
+def _to_integer(w: Writer, dtype: str, x: str) -> str:
+    """Rounded towards zero; to the nearest integer there is, 0 for NaN."""
+    # The largest floats that fit, so that no lane overflows.
+    low, high, top = (-(2.0**31), 2.0**31 - 128, 2**31 - 1) if dtype == I32 else (0.0, 2.0**32 - 256, -1)
+    bounded = bound(w, "min", bound(w, "max", x, low), high)
+    number = w.emit(f"fpto{'s' if dtype == I32 else 'u'}i {w.type(F32)} {bounded} to {w.type(dtype)}")
+    number = select(w, dtype, _compare(w, "gt", F32, x, w.number(high, F32)), w.number(top, I32), number)
+    nan = w.emit(f"fcmp uno {w.type(F32)} {x}, {x}")
+    return select(w, dtype, nan, w.number(0, dtype), number)
+
+
+def bound(w: Writer, op: str, x: str, by: float | str) -> str:
+    """`max` or `min` with a number; one instruction, as the number is not NaN."""
+    number = by if isinstance(by, str) else w.number(by, F32)
+    beyond = "ogt" if op == "max" else "olt"
+    beaten = w.emit(f"fcmp {beyond} {w.type(F32)} {number}, {x}")
+    return select(w, F32, beaten, number, x)
 
 
 @_rule("bitcast_convert_type")
@@ -340,15 +362,15 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 def _exp(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     """`exp(n ln 2 + r) = 2^n exp(r)`, |r| <= ln(2)/2, by the series of exp up to r^7."""
     x = args[0]
-    bounded = w.call("llvm.minimum", F32, x, w.number(90.0, F32))
-    bounded = w.call("llvm.maximum", F32, bounded, w.number(-105.0, F32))
+    bounded = bound(w, "max", bound(w, "min", x, 90.0), -105.0)
     n = w.call("llvm.roundeven", F32, _f(w, "mul", bounded, 1.4426950408889634))
     r = _f(w, "sub", bounded, _f(w, "mul", n, LN2_HIGH))
     r = _f(w, "sub", r, _f(w, "mul", n, LN2_LOW))
     series = [1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0]
     found = _polynomial(w, r, series)
     # In two steps: 2^n alone may be out of range where the result is not.
-    whole = w.call("llvm.fptosi.sat", I32, n)
+    whole = w.emit(f"fptosi {w.type(F32)} {n} to {w.type(I32)}")
+    whole = w.emit(f"freeze {w.type(I32)} {whole}")  # NaN
     half = w.emit(f"ashr {w.type(I32)} {whole}, {w.number(1, I32)}")
     for power in (half, w.emit(f"sub {w.type(I32)} {whole}, {half}")):
         biased = w.emit(f"add {w.type(I32)} {power}, {w.number(127, I32)}")
@@ -425,7 +447,7 @@ def _logistic(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: An
 def _tanh(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     """`e / (e + 2)` with e = expm1(2x); 2x is kept below 40, where the result is 1."""
     twice = _f(w, "mul", args[0], 2.0)
-    twice = w.call("llvm.minimum", F32, twice, w.number(40.0, F32))
+    twice = bound(w, "min", twice, 40.0)
     e = _expm1(w, F32, kinds, [twice], params)
     return w.emit(f"fdiv {w.type(F32)} {e}, {_f(w, 'add', e, 2.0)}")
 

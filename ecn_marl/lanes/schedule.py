@@ -34,6 +34,9 @@ from ecn_marl.lanes.graph import (
     reads,
 )
 
+PADDING = 320
+"""Bytes between arrays, so that equally long ones do not all compete for the same cache sets."""
+
 ITERATIONS = 1 << 32
 """More than any loop over elements has."""
 
@@ -183,7 +186,8 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
             return 0
         return when[node] + (0 if here else 1)
 
-    for item in items:
+    # What is cleared is cleared first, so that sums can follow their terms at once.
+    for item in sorted(items, key=lambda i: not _clears(i)):
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
         if isinstance(item, Loop):
@@ -208,7 +212,10 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
             before = [w for w in target.writes[: target.writes.index(item)] if w in when]
             plain = item.op == "set" and item.place is None
             if not plain or any(w.op != "set" or w.place is not None for w in before):
-                first = max([first, *(when[w] + 1 for w in before)])
+                # Terms of one sum may follow each other in the same turn.
+                alike = [w.op == item.op != "set" for w in before]
+                later = [when[w] + (0 if a else 1) for w, a in zip(before, alike, strict=True)]
+                first = max([first, *later])
         at = next(
             (
                 k
@@ -223,6 +230,11 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
+
+
+def _clears(item: Map | Write | Loop) -> bool:
+    """Whether an item only writes constants."""
+    return isinstance(item, Write) and item.op == "set" and item.place is None and isinstance(item.value.node, Constant)
 
 
 def _number(step: Step, count: Iterator[int]) -> None:
@@ -396,7 +408,7 @@ def _places(
     }
     for group in sorted(groups, key=lambda c: (-(hull[id(c)][1] - hull[id(c)][0]), hull[id(c)])):
         node = group[0]
-        size = -(-node.size * element_bytes(node, lanes) // 64) * 64
+        size = -(-node.size * element_bytes(node, lanes) // 64) * 64 + PADDING
         if not node.lanes:
             for n in group:
                 offsets[n] = shared
