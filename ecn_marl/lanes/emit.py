@@ -31,6 +31,9 @@ from ecn_marl.lanes.schedule import Group, Plan, Step, Turns, element_bytes
 
 SCALAR = {F32: "float", I32: "i32", U32: "i32", BOOL: "i1", "f64": "double"}
 MANGLED = {F32: "f32", I32: "i32", U32: "i32", BOOL: "i1"}
+DENSE = 16
+"""Tables of so many rows are read and written by comparing with every row: cheaper than addressing."""
+
 UNROLLED = 2
 """Loops over at most so many elements are written out."""
 
@@ -345,6 +348,27 @@ class Body(Code):
             return found, inside
         return self.emit(f"add {t} {found}, {start}"), inside
 
+    def rows(self, place: Place) -> list[tuple[str, str]] | None:
+        """For a short table: where each row is meant, and its element; None for longer ones."""
+        if not self.wide or len(place.indices) != 1 or not place.indices[0].node.lanes:
+            return None
+        (index,), (stride,), (limit,) = place.indices, place.strides, place.limits
+        if limit >= DENSE:
+            return None
+        at = self.operand(index)
+        if place.mode == "clip":
+            at = self.call("llvm.smax", I32, at, self.number(0, I32))
+            at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+        found = []
+        for row in range(limit + 1):
+            key = ("row", at, row)
+            if key not in self.values:
+                self.values[key] = self.emit(
+                    f"icmp eq {self.type(I32)} {at}, {self.number(row, I32)}"
+                )
+            found.append((self.values[key], self.element(place.fixed + row * stride)))
+        return found
+
     def addresses(self, node: Node, at: str) -> str:
         """Where one element per lane lies."""
         n = self.module.lanes
@@ -359,12 +383,34 @@ class Body(Code):
         """An element of a table at a data-dependent position."""
         assert item.place is not None
         assert item.table is not None
+        rows = self.rows(item.place)
+        if rows is not None:
+            return self._dense_look_up(item, rows)
         at, inside = self.position(item.place)
         if self.wide:
             return self.gather(self.addresses(item.table, at), item.dtype, inside)
         wide = self.emit(f"sext i32 {at} to i64")
         found = self.load(item.table, wide)
         return found if inside is None else select(self, item.dtype, inside, found, self.number(0, item.dtype))
+
+    def _dense_look_up(self, item: Map, rows: list[tuple[str, str]]) -> str:
+        """Go through the rows; where none is meant, the first, or 0 with `fill`."""
+        assert item.table is not None
+        assert item.place is not None
+        entries = [self.operand_at(item.table, element) for _, element in rows]
+        found, others = entries[0], list(zip(rows, entries, strict=True))[1:]
+        if item.place.mode == "fill":
+            found, others = self.number(0, item.dtype), list(zip(rows, entries, strict=True))
+        for (mine, _), entry in others:
+            found = select(self, item.dtype, mine, entry, found)
+        return found
+
+    def operand_at(self, node: Node, element: str) -> str:
+        """An element of a node, as a vector if vectors are being computed."""
+        key = ("element", node, element)
+        if key not in self.values:
+            self.values[key] = self.load(node, element)
+        return self.widened(self.values[key], node)
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -409,6 +455,13 @@ class Body(Code):
             self.save(store, at, combine(self, item.op, dtype, self.load(store, at), value))
             return
         value = self.operand(item.value)
+        rows = self.rows(item.place)
+        if rows is not None:
+            for mine, element in rows:
+                before = self.load(store, element)
+                after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
+                self.save(store, element, select(self, dtype, mine, after, before))
+            return
         at, inside = self.position(item.place)
         if self.wide:
             places = self.addresses(store, at)
