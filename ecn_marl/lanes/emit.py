@@ -27,7 +27,8 @@ from ecn_marl.lanes.graph import (
     is_identity,
 )
 from ecn_marl.lanes.operations import apply, combine, select, threefry
-from ecn_marl.lanes.schedule import Group, Plan, Step, Turns, element_bytes
+from ecn_marl.lanes.schedule import Plan, element_bytes
+from ecn_marl.lanes.schedule_types import Group, Step, Turns
 
 SCALAR = {F32: "float", I32: "i32", U32: "i32", BOOL: "i1", "f64": "double"}
 MANGLED = {F32: "f32", I32: "i32", U32: "i32", BOOL: "i1"}

@@ -33,50 +33,14 @@ from ecn_marl.lanes.graph import (
     is_identity,
     reads,
 )
+from ecn_marl.lanes.schedule_types import Group, Step, Turns
+from ecn_marl.lanes.sink import sink
 
 PADDING = 320
 """Bytes between arrays, so that equally long ones do not all compete for the same cache sets."""
 
 ITERATIONS = 1 << 32
 """More than any loop over elements has."""
-
-
-@dataclass(eq=False)
-class Group:
-    """Items computed in one loop over `size` elements, in order.
-
-    Attributes:
-        size: turns of the loop.
-        items: what is computed in each.
-        at: place in the order of all steps.
-    """
-
-    size: int
-    items: list[Map | Write] = field(default_factory=list)
-    at: int = -1
-
-
-@dataclass(eq=False)
-class Turns:
-    """A loop of the program and the steps of its body; `at` and `end` are places in the order."""
-
-    loop: Loop
-    steps: list[Step]
-    needed: list[bool]
-    at: int = -1
-    end: int = -1
-
-    def carried(self, values: list[Operand]) -> list[tuple[Carry, Operand]]:
-        """Carries that are needed, each with its value."""
-        return [x for x, n in zip(zip(self.loop.carries, values, strict=True), self.needed, strict=True) if n]
-
-    @property
-    def finals(self) -> list[Final]:
-        """What the needed carries hold in the end."""
-        return list(itertools.compress(self.loop.finals, self.needed))
-
-
-Step = Group | Turns
 
 
 @dataclass(eq=False)
@@ -112,6 +76,9 @@ def make_plan(top: Block, results: list[View], lanes: int) -> Plan:
     needed = _needed(results)
     shared = _steps([i for i in top.items if not _own(i)], needed, top)
     steps = _steps([i for i in top.items if _own(i)], needed, top)
+    kept = {r.node for r in results}
+    for line in (shared, steps):
+        _sink_all(line, kept, {})
     count = itertools.count(1)
     for step in (*shared, *steps):
         _number(step, count)
@@ -230,6 +197,15 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
+
+
+def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> None:
+    """Sink in all blocks, inner ones first."""
+    for step in steps:
+        if isinstance(step, Turns):
+            after = {c: o.node for c, o in step.carried(step.loop.following)}
+            _sink_all(step.steps, set(after.values()), after)
+    sink(steps, kept, following)
 
 
 def _clears(item: Map | Write | Loop) -> bool:

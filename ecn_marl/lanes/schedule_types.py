@@ -1,0 +1,46 @@
+"""Steps of a plan: loops over elements, and loops of the program."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from ecn_marl.lanes.graph import Carry, Final, Loop, Map, Operand, Write
+
+
+@dataclass(eq=False)
+class Group:
+    """Items computed in one loop over `size` elements, in order.
+
+    Attributes:
+        size: turns of the loop.
+        items: what is computed in each.
+        at: place in the order of all steps.
+    """
+
+    size: int
+    items: list[Map | Write] = field(default_factory=list)
+    at: int = -1
+
+
+@dataclass(eq=False)
+class Turns:
+    """A loop of the program and the steps of its body; `at` and `end` are places in the order."""
+
+    loop: Loop
+    steps: list[Step]
+    needed: list[bool]
+    at: int = -1
+    end: int = -1
+
+    def carried(self, values: list[Operand]) -> list[tuple[Carry, Operand]]:
+        """Carries that are needed, each with its value."""
+        return [x for x, n in zip(zip(self.loop.carries, values, strict=True), self.needed, strict=True) if n]
+
+    @property
+    def finals(self) -> list[Final]:
+        """What the needed carries hold in the end."""
+        return list(itertools.compress(self.loop.finals, self.needed))
+
+
+Step = Group | Turns

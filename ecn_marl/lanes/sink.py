@@ -1,0 +1,158 @@
+"""Compute what is needed later, later: fewer values pass through memory.
+
+A value that only one later loop over elements needs is stored by one loop and loaded by another. Where what
+it is computed from is at hand in the later loop anyway, it is computed there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads
+from ecn_marl.lanes.schedule_types import Group, Step, Turns
+
+PASSES = 4
+"""How often all values are gone through: moving one can make it worth while to move another."""
+
+LOST_PLACE = 4
+"""Cost of reading a carried value after its next one is computed: it is no longer updated in place."""
+
+FIXED = frozenset({"look_up", "running", "threefry"})
+"""Operations that stay where they are."""
+
+
+class _Readers:
+    """Who reads what within one list of steps."""
+
+    def __init__(self, steps: list[Step], kept: set[Node]) -> None:
+        """Go through all steps, those of loops included; `kept` is read from outside."""
+        self.pinned = set(kept)
+        self.by: dict[Node, set[Map | Write]] = defaultdict(set)
+        self.at: dict[Map | Write, int] = {}
+        self.loads: dict[int, set[Node]] = defaultdict(set)
+        for k, step in enumerate(steps):
+            if isinstance(step, Turns):
+                self._inside(step)
+                continue
+            for item in step.items:
+                self.at[item] = k
+                for operand in reads(item):
+                    self.by[operand.node].add(item)
+                    if is_identity(operand, step.size):
+                        self.loads[k].add(operand.node)
+                    else:
+                        self.pinned.add(operand.node)
+                self._fixed(item)
+
+    def _fixed(self, item: Map | Write) -> None:
+        if isinstance(item, Map):
+            self.pinned |= {n for n in (item.table, item.params.get("held")) if n is not None}
+
+    def _inside(self, turns: Turns) -> None:
+        for _, operand in (*turns.carried(turns.loop.initial), *turns.carried(turns.loop.following)):
+            self.pinned.add(operand.node)
+        for step in turns.steps:
+            if isinstance(step, Turns):
+                self._inside(step)
+                continue
+            for item in step.items:
+                self.pinned |= {o.node for o in reads(item)}
+                self._fixed(item)
+
+    def groups(self, node: Node) -> set[int]:
+        """Steps that read a node."""
+        return {self.at[i] for i in self.by[node]}
+
+
+def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> None:
+    """Move values to the steps that need them.
+
+    Args:
+        steps: steps of one block, in order; changed in place.
+        kept: nodes that are read after them.
+        following: what each carried value becomes at the end of the turn.
+    """
+    for _ in range(PASSES):
+        readers, moved = _Readers(steps, kept), False
+        for k in range(len(steps) - 1, -1, -1):
+            step = steps[k]
+            if isinstance(step, Turns):
+                continue
+            for item in reversed(list(step.items)):
+                if item not in step.items or not isinstance(item, Map):
+                    continue
+                to = _target(item, k, step, steps, readers)
+                if to is None:
+                    continue
+                cone = _cone(item, k, readers)
+                if _cost(cone, k, to, steps, readers, following) >= 2:
+                    continue
+                chosen = [i for i in step.items if i in cone]
+                step.items = [i for i in step.items if i not in cone]
+                target = steps[to]
+                assert isinstance(target, Group)
+                target.items = [*chosen, *target.items]
+                for i in chosen:
+                    readers.at[i] = to
+                    readers.loads[to] |= {o.node for o in reads(i)}
+                moved = True
+        if not moved:
+            break
+    steps[:] = [s for s in steps if isinstance(s, Turns) or s.items]
+
+
+def _target(item: Map, k: int, step: Group, steps: list[Step], readers: _Readers) -> int | None:
+    """The one later step that needs an item; None if there is no such."""
+    if item.op in FIXED or item in readers.pinned:
+        return None
+    where = readers.groups(item)
+    if len(where) != 1:
+        return None
+    (to,) = where
+    target = steps[to]
+    if to <= k or not isinstance(target, Group) or target.size != step.size:
+        return None
+    return to
+
+
+def _cone(item: Map, k: int, readers: _Readers) -> set[Map | Write]:
+    """An item and what only serves to compute it, within its step."""
+    cone: set[Map | Write] = {item}
+    waiting = [item]
+    while waiting:
+        for operand in waiting.pop().operands:
+            node = operand.node
+            if not isinstance(node, Map) or node in cone or readers.at.get(node) != k:
+                continue
+            alone = node not in readers.pinned and readers.by[node] <= cone
+            if alone and node.op not in FIXED:
+                cone.add(node)
+                waiting.append(node)
+    return cone
+
+
+def _cost(
+    cone: set[Map | Write],
+    k: int,
+    to: int,
+    steps: list[Step],
+    readers: _Readers,
+    following: dict[Node, Node],
+) -> int:
+    """Loads and stores that computing a cone in another step adds."""
+    cost = 0
+    for node in {o.node for i in cone for o in reads(i)} - cone:
+        if isinstance(node, Constant) or node in readers.loads[to]:
+            continue
+        here = isinstance(node, Map) and readers.at.get(node) == k
+        stored = node in readers.pinned or any(g != k for g in readers.groups(node))
+        cost += 2 if here and not stored else 1
+    for node in {o.node for i in cone for o in reads(i)}:
+        if isinstance(node, Carry) and node in following:
+            after = following[node]
+            when = readers.at.get(after) if isinstance(after, Map) else None  # type: ignore[arg-type]
+            writes = getattr(after, "writes", [])
+            when = max([readers.at.get(w, -1) for w in writes], default=when)
+            if when is not None and when < to and not any(g >= to for g in readers.groups(node)):
+                cost += LOST_PLACE
+    return cost
