@@ -20,12 +20,18 @@ LANES = 16
 """Environments in a vector: 16 float32 are 512 bits. Processors with shorter vectors use several."""
 
 
-def vmap(fun: Callable[..., Any], in_axes: Sequence[int | None]) -> Callable[..., Any]:
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Sequence[int | None],
+    updates: dict[int, int] | None = None,
+) -> Callable[..., Any]:
     """`jax.vmap(fun, in_axes)`, compiled for lanes: same results within rounding, not differentiable.
 
     Args:
         fun: a function of one environment.
         in_axes: 0 or None for each argument: with a leading axis of environments, or shared by all.
+        updates: arguments that are not needed any more, and the number of the result that has the
+            same arrays: it is written in their place where the caller lets it.
 
     Returns:
         The function of a batch; usable inside `jax.jit`.
@@ -66,7 +72,8 @@ def vmap(fun: Callable[..., Any], in_axes: Sequence[int | None]) -> Callable[...
             key = is_key(aval)
             shape = (*aval.shape, 2) if key else aval.shape
             outs.append(jax.ShapeDtypeStruct((batch, *shape), jnp.uint32 if key else aval.dtype))
-        found = jax.ffi.ffi_call(name, outs)(*raw)
+        aliases = _aliases(args, jax.tree.unflatten(out_tree, range(len(outs))), updates or {})
+        found = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)(*raw)
         found = [
             jax.random.wrap_key_data(x) if is_key(a) else x
             for x, a in zip(found, jaxpr.out_avals, strict=True)
@@ -74,3 +81,14 @@ def vmap(fun: Callable[..., Any], in_axes: Sequence[int | None]) -> Callable[...
         return jax.tree.unflatten(out_tree, found)
 
     return batched
+
+
+def _aliases(args: tuple[Any, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
+    """Leaves of arguments and the leaves of results that take their places."""
+    counts = [len(jax.tree.leaves(a)) for a in args]
+    found = {}
+    for argument, result in updates.items():
+        first = sum(counts[:argument])
+        target = jax.tree.leaves(results[result])
+        found.update({first + k: number for k, number in enumerate(target)})
+    return found

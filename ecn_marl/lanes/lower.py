@@ -74,6 +74,10 @@ PIECES = 16
 """An array is computed in at most so many pieces, where it is made of several."""
 
 
+LONG = 16
+"""Rows of so many elements are carried through loops one by one."""
+
+
 class Unsupported(NotImplementedError):
     """The program uses something that cannot be compiled for lanes."""
 
@@ -684,57 +688,68 @@ class Lowering:
         p = eqn.params
         nc, nk, length = p["num_consts"], p["num_carry"], p["length"]
         consts, start, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
-        outer = self.block
+        if p["reverse"] and (xs or len(eqn.outvars) > nk):
+            raise Unsupported("a reverse scan over rows")
+        outer, shapes = self.block, [_raw_shape(v.aval) for v in eqn.outvars]
         loop = Loop(outer, Block(outer), length)
-        carried = [self._carry(loop, v) for v in start]
-        outs = eqn.outvars[nk:]
-        turn = None
-        if xs or outs:
-            turn = self._carry(loop, self.constant(np.int32(0)))
-        results = [self._collected(loop, v.aval, length) for v in outs]
+        handed = list(start)
+        if xs or len(shapes) > nk:
+            handed.append(self.constant(np.int32(0)))
+        for var, shape in zip(eqn.outvars[nk:], shapes[nk:], strict=True):
+            kind = U32 if _is_key(var.aval) else dtype_of(var.aval.dtype)
+            zero = self.constant(neutral("add", kind))
+            handed.append(View(zero.node, np.broadcast_to(zero.where, shape)))
+        carried = [self._carry(loop, v) for v in handed]
+        turn = carried[nk] if len(handed) > nk else None
         self.block = loop.body
         rows = [self._row(x, turn) for x in xs]
-        found = self.run(p["jaxpr"].jaxpr, p["jaxpr"].consts, [*consts, *carried, *rows])
+        found = self.run(p["jaxpr"].jaxpr, p["jaxpr"].consts, [*consts, *carried[:nk], *rows])
         following = found[:nk]
         if turn is not None:
             following.append(self.map("add", I32, (), turn, self.constant(np.int32(1))))
-        for result, y in zip(results, found[nk:], strict=True):
+        for result, y in zip(carried[nk + 1 :], found[nk:], strict=True):
             following.append(self._put_row(result, y, turn))
-        loop.following = [self._next(loop, k, v).flat for k, v in enumerate(following)]
+        parts = [v for value, c in zip(following, carried, strict=True) for v in _split_like(c, value)]
+        loop.following = [self._next(loop, k, v).flat for k, v in enumerate(parts)]
         self.block = outer
         outer.items.append(loop)
-        everything = [View(f, np.arange(f.size)) for f in loop.finals]
-        shapes = [v.aval.shape for v in eqn.outvars[:nk]]
-        done = [
-            View(v.node, v.where.reshape(_raw_shape(var.aval)))
-            for v, var, _ in zip(everything, eqn.outvars, shapes, strict=False)
-        ]
-        collected = everything[len(everything) - len(outs) :] if outs else []
-        return done + [
-            View(v.node, v.where.reshape(_raw_shape(var.aval)))
-            for v, var in zip(collected, outs, strict=True)
-        ]
+        finals = iter([View(f, np.arange(f.size)) for f in loop.finals])
+        done = [self._joined_like(c, finals) for c in carried]
+        if turn is not None:
+            del done[nk]
+        return [View(v.node, v.where.reshape(s)) for v, s in zip(done, shapes, strict=True)]
 
     def _carry(self, loop: Loop, start: View) -> View:
-        flat = self.whole(start) if not isinstance(start.node, Constant) else start
+        """A carried value; one of a few long rows is carried row by row."""
+        shape = start.where.shape
+        if len(shape) > 1 and 1 < shape[0] <= PIECES and math.prod(shape[1:]) >= LONG:
+            rows = [self._carry_row(loop, View(start.node, w)) for w in start.where]
+            pieces = list(np.arange(start.where.size).reshape(shape[0], -1))
+            return self.bundle(rows, pieces, shape)
+        return self._carry_row(loop, start)
+
+    def _carry_row(self, loop: Loop, start: View) -> View:
+        start = self.settled(start)
         carry = Carry(start.where.size, start.node.dtype, True, loop.body, loop)
         loop.carries.append(carry)
         loop.finals.append(Final(carry.size, carry.dtype, True, loop.block, carry))
-        loop.initial.append(flat.flat)
+        loop.initial.append(start.flat)
         return View(carry, np.arange(carry.size).reshape(start.where.shape))
+
+    def _joined_like(self, carried: View, finals: Any) -> View:
+        """What a carried value is after the loop."""
+        if not isinstance(carried.node, Bundle):
+            return next(finals)
+        rows = [next(finals) for _ in carried.node.parts]
+        pieces = list(np.arange(carried.node.size).reshape(len(rows), -1))
+        return self.bundle(rows, pieces, carried.where.shape)
 
     def _next(self, loop: Loop, k: int, value: View) -> View:
         """A carry's next value, as a node that no other carry's update changes."""
         whole = self.whole(value)
-        if whole.node is loop.carries[k] or isinstance(whole.node, Map | Store):
+        if whole.node is loop.carries[k] or isinstance(whole.node, Map | Store | Final):
             return whole
         return self.map("copy", whole.node.dtype, whole.where.shape, whole)
-
-    def _collected(self, loop: Loop, aval: Any, length: int) -> View:
-        shape = _raw_shape(aval)
-        dtype = dtype_of(aval.dtype) if not _is_key(aval) else U32
-        zero = self.constant(np.zeros((), {F32: np.float32, I32: np.int32, U32: np.uint32}.get(dtype, np.bool_)))
-        return self._carry(loop, View(zero.node, np.broadcast_to(zero.where, (*shape,))))
 
     def _row(self, x: View, turn: View | None) -> View:
         assert turn is not None
@@ -752,6 +767,13 @@ class Lowering:
         whole = ("set", result, np.arange(result.where.size))
         node = self.store(result.where.size, result.node.dtype, [whole, ("set", y, place)])
         return View(node, np.arange(node.size).reshape(result.where.shape))
+
+
+def _split_like(carried: View, value: View) -> list[View]:
+    """A value row by row, if it is carried so."""
+    if not isinstance(carried.node, Bundle):
+        return [value]
+    return [View(value.node, w.reshape(-1)) for w in value.where.reshape(len(carried.node.parts), -1)]
 
 
 def _windows(place: Place) -> list[np.ndarray] | None:
