@@ -737,7 +737,7 @@ def _move_element(code: Code, node: Node, far: list[str], near: str, i: str, inw
 
 
 def write_module(
-    plan: Plan, arguments: list[Argument], results: list[View], lanes: int
+    plan: Plan, arguments: list[Argument], results: list[View], lanes: int, threads: int
 ) -> str:
     """The text of a module with a function `run(args, rets, batch)`.
 
@@ -749,36 +749,128 @@ def write_module(
         arguments: the program's arguments.
         results: its results, whole nodes.
         lanes: environments in a vector.
+        threads: threads that share a batch, at most.
     """
     module = Module(plan, lanes)
     shared, steps = module.steps(plan.shared), module.steps(plan.steps)
     own = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
     _transfer(module, "@take", own, True)
     _transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False)
-    size = plan.own_bytes + plan.shared_bytes + 128
-    size = -(-size // 64) * 64
-    lines = [
-        "define void @run(ptr %args, ptr %rets, i64 %batch) #1 {",
-        f"  %own = call ptr @aligned_alloc(i64 64, i64 {size})",
-        f"  %shared = getelementptr i8, ptr %own, i64 {plan.own_bytes}",
-        *_calls(shared),
-        "  br label %loop",
-        "loop:",
-        "  %first = phi i64 [0, %0], [%next, %loop]",
-        "  call void @take(ptr %args, ptr %own, i64 %first, i64 %batch)",
-        *_calls(steps),
-        "  call void @give(ptr %rets, ptr %own, i64 %first, i64 %batch)",
-        f"  %next = add i64 %first, {lanes}",
-        "  %more = icmp ult i64 %next, %batch",
-        "  br i1 %more, label %loop, label %done",
-        "done:",
-        "  call void @free(ptr %own)",
-        "  ret void",
-        "}",
-        "declare ptr @aligned_alloc(i64, i64)",
-        "declare void @free(ptr)",
-        f'attributes #0 = {{ noinline nounwind "prefer-vector-width"="{32 * lanes}" }}',
-        f'attributes #1 = {{ nounwind "prefer-vector-width"="{32 * lanes}" }}',
-    ]
-    module.functions.append("\n".join(lines))
-    return module.text()
+    size = -(-(plan.own_bytes + plan.shared_bytes + 64) // 64) * 64
+    text = RUN.format(
+        lanes=lanes,
+        bits=32 * lanes,
+        last=lanes - 1,
+        threads=threads,
+        bytes=size,
+        shared_at=plan.own_bytes,
+        once="\n".join(_calls(shared)),
+        each="\n".join(_calls(steps)),
+    )
+    return module.text() + text
+
+
+RUN = """
+; Environments %from to %to of the batch, a vector of them at a time.
+define internal void @span(ptr %args, ptr %rets, i64 %from, i64 %to, i64 %batch) #1 {{
+  %own = call ptr @aligned_alloc(i64 64, i64 {bytes})
+  %shared = getelementptr i8, ptr %own, i64 {shared_at}
+{once}
+  br label %loop
+loop:
+  %first = phi i64 [%from, %0], [%next, %loop]
+  call void @take(ptr %args, ptr %own, i64 %first, i64 %batch)
+{each}
+  call void @give(ptr %rets, ptr %own, i64 %first, i64 %batch)
+  %next = add i64 %first, {lanes}
+  %more = icmp ult i64 %next, %to
+  br i1 %more, label %loop, label %done
+done:
+  call void @free(ptr %own)
+  ret void
+}}
+
+%job = type {{ ptr, ptr, i64, i64, i64, i64 }}
+
+define internal ptr @work(ptr %j) #1 {{
+  %job = load %job, ptr %j, align 8
+  %args = extractvalue %job %job, 0
+  %rets = extractvalue %job %job, 1
+  %from = extractvalue %job %job, 2
+  %to = extractvalue %job %job, 3
+  %batch = extractvalue %job %job, 4
+  call void @span(ptr %args, ptr %rets, i64 %from, i64 %to, i64 %batch)
+  ret ptr null
+}}
+
+; The batch in spans of whole vectors, each but the first in a thread of its own.
+define void @run(ptr %args, ptr %rets, i64 %batch) #1 {{
+entry:
+  %jobs = alloca [{threads} x %job], align 8
+  %padded = add i64 %batch, {last}
+  %vectors = udiv i64 %padded, {lanes}
+  %rounded = add i64 %vectors, {threads}
+  %less = sub i64 %rounded, 1
+  %each = udiv i64 %less, {threads}
+  %share = mul i64 %each, {lanes}
+  br label %start
+start:
+  %k = phi i64 [1, %entry], [%k1, %next]
+  %from = mul i64 %k, %share
+  %job = getelementptr %job, ptr %jobs, i64 %k
+  %some = icmp ult i64 %from, %batch
+  %in = icmp ult i64 %k, {threads}
+  %go = and i1 %some, %in
+  br i1 %go, label %spawn, label %mine
+spawn:
+  %end = add i64 %from, %share
+  %to = call i64 @llvm.umin.i64(i64 %end, i64 %batch)
+  %a = insertvalue %job poison, ptr %args, 0
+  %b = insertvalue %job %a, ptr %rets, 1
+  %c = insertvalue %job %b, i64 %from, 2
+  %d = insertvalue %job %c, i64 %to, 3
+  %e = insertvalue %job %d, i64 %batch, 4
+  %f = insertvalue %job %e, i64 0, 5
+  store %job %f, ptr %job, align 8
+  %thread = getelementptr %job, ptr %job, i64 0, i32 5
+  %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @work, ptr %job)
+  %ok = icmp eq i32 %failed, 0
+  br i1 %ok, label %next, label %alone
+alone: ; no thread to be had
+  store i64 0, ptr %thread, align 8
+  call ptr @work(ptr %job)
+  br label %next
+next:
+  %k1 = add i64 %k, 1
+  br label %start
+mine:
+  %to0 = call i64 @llvm.umin.i64(i64 %share, i64 %batch)
+  call void @span(ptr %args, ptr %rets, i64 0, i64 %to0, i64 %batch)
+  br label %join
+join:
+  %n = phi i64 [1, %mine], [%n1, %joined]
+  %waiting = icmp ult i64 %n, %k
+  br i1 %waiting, label %one, label %done
+one:
+  %id.at = getelementptr %job, ptr %jobs, i64 %n, i32 5
+  %id = load i64, ptr %id.at, align 8
+  %ran = icmp eq i64 %id, 0
+  br i1 %ran, label %joined, label %wait
+wait:
+  call i32 @pthread_join(i64 %id, ptr null)
+  br label %joined
+joined:
+  %n1 = add i64 %n, 1
+  br label %join
+done:
+  ret void
+}}
+
+declare ptr @aligned_alloc(i64, i64)
+declare void @free(ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i64 @llvm.umin.i64(i64, i64)
+attributes #0 = {{ noinline nounwind "prefer-vector-width"="{bits}" }}
+attributes #1 = {{ nounwind "prefer-vector-width"="{bits}" }}
+"""

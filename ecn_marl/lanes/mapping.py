@@ -1,0 +1,187 @@
+"""Batches of environments through compiled lanes, wherever `jax.vmap` asks for one."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from ecn_marl.lanes.emit import write_module
+from ecn_marl.lanes.lower import Unsupported, lower
+from ecn_marl.lanes.schedule import make_plan
+from ecn_marl.parallelism import cores
+
+__all__ = ["LANES", "Unsupported", "available", "mapped", "vmap"]
+
+LANES = 16
+"""Environments in a vector: 16 float32 are 512 bits. Processors with shorter vectors use several."""
+
+SMALLEST = 8
+"""Smaller batches are left to XLA: a vector costs the same however few of its lanes are used."""
+
+
+@functools.cache
+def available() -> bool:
+    """Whether programs can be compiled here: on a CPU backend, with llvmlite installed."""
+    return jax.default_backend() == "cpu" and importlib.util.find_spec("llvmlite") is not None
+
+
+def mapped(
+    fun: Callable[..., Any], updates: dict[int, int] | None = None
+) -> Callable[..., Any]:
+    """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
+
+    By itself, under small batches and on other backends it is `fun`. Results of lanes are those of
+    XLA within rounding. Lanes cannot be differentiated.
+
+    Args:
+        fun: a function of one environment; arguments and results are trees of arrays.
+        updates: see `vmap`.
+    """
+
+    @custom_vmap
+    def one(*args: Any) -> Any:
+        return fun(*args)
+
+    @one.def_vmap
+    def batch(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+        own = tuple(any(jax.tree.leaves(b)) for b in batched)
+        args = tuple(
+            _spread(a, b, size) if o else a for a, b, o in zip(args, batched, own, strict=True)
+        )
+        if size < SMALLEST or not available():
+            found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
+        else:
+            found = _nested(fun, own, updates)(*args)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return one
+
+
+def _nested(
+    fun: Callable[..., Any], own: tuple[bool, ...], updates: dict[int, int] | None
+) -> Callable[..., Any]:
+    """Lanes for one batch that may be mapped over in turn (over seeds, say): then for all at once."""
+    axes = tuple(0 if o else None for o in own)
+
+    @custom_vmap
+    def many(*args: Any) -> Any:
+        return vmap(fun, axes, updates)(*args)
+
+    @many.def_vmap
+    def more(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+        first = own.index(True)
+        (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
+        inner = x.shape[1 if b else 0]
+        flat, outer = [], []
+        for arg, axis, flags in zip(args, own, batched, strict=True):
+            mine = any(jax.tree.leaves(flags))
+            outer.append(axis or mine)
+            if not (axis or mine):
+                flat.append(arg)
+                continue
+            arg = _spread(arg, flags, size)
+            if not axis:  # what a whole inner batch shares
+                arg = jax.tree.map(lambda v: jnp.repeat(v[:, None], inner, 1), arg)
+            flat.append(jax.tree.map(lambda v: v.reshape(size * inner, *v.shape[2:]), arg))
+        found = _nested(fun, tuple(outer), updates)(*flat)
+        found = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), found)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return many
+
+
+def _spread(tree: Any, batched: Any, size: int) -> Any:
+    """A tree whose leaves all have the leading axis."""
+    return jax.tree.map(
+        lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x))), tree, batched
+    )
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Sequence[int | None],
+    updates: dict[int, int] | None = None,
+) -> Callable[..., Any]:
+    """`jax.vmap(fun, in_axes)`, compiled for lanes.
+
+    Args:
+        fun: a function of one environment.
+        in_axes: 0 or None for each argument: with a leading axis of environments, or shared by all.
+        updates: arguments that are not needed any more, and the number of the result that has the
+            same arrays: it is written in their place where the caller lets it.
+
+    Returns:
+        The function of a batch; usable inside `jax.jit`.
+
+    Raises:
+        Unsupported: when called, if `fun` uses something that cannot be compiled.
+    """
+
+    def batch(*args: Any) -> Any:
+        from ecn_marl.lanes.native import register  # needs llvmlite
+
+        leaves, single, own = [], [], []
+        for arg, axis in zip(args, in_axes, strict=True):
+            for x in map(jnp.asarray, jax.tree.leaves(arg)):
+                leaves.append(x)
+                single.append(jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype))
+                own.append(axis is not None)
+        size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
+        tree, shapes = jax.tree.structure(args), tuple(single)
+        jaxpr, out_tree = _traced(fun, tree, shapes)
+        top, arguments, results = lower(jaxpr, own)
+        threads = max(cores() // jax.local_device_count(), 1)
+        name = register(
+            write_module(make_plan(top, results, LANES), arguments, results, LANES, threads)
+        )
+        avals = jaxpr.out_avals
+        outs = [_raw_aval(a, size) for a in avals]
+        places = jax.tree.unflatten(out_tree, range(len(outs)))
+        raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+        aliases = _aliases(args, places, updates or {})
+        found = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)(*raw)
+        wrap = jax.random.wrap_key_data
+        found = [wrap(x) if _is_key(a) else x for x, a in zip(found, avals, strict=True)]
+        return jax.tree.unflatten(out_tree, found)
+
+    return batch
+
+
+def _traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[Any, Any]:
+    """Jaxpr of a function of flat arguments, and the structure of its results."""
+    structure = None
+
+    def flat(*values: Any) -> Any:
+        nonlocal structure
+        out, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, values)))
+        return out
+
+    return jax.make_jaxpr(flat)(*shapes), structure
+
+
+def _is_key(x: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def _raw_aval(aval: Any, size: int) -> jax.ShapeDtypeStruct:
+    """A batch of results; keys as their words."""
+    if _is_key(aval):
+        return jax.ShapeDtypeStruct((size, *aval.shape, 2), jnp.uint32)
+    return jax.ShapeDtypeStruct((size, *aval.shape), aval.dtype)
+
+
+def _aliases(args: tuple[Any, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
+    """Leaves of arguments and the leaves of results that take their places."""
+    counts = [len(jax.tree.leaves(a)) for a in args]
+    found = {}
+    for argument, result in updates.items():
+        first = sum(counts[:argument])
+        target = jax.tree.leaves(results[result])
+        found.update({first + k: number for k, number in enumerate(target)})
+    return found
