@@ -617,54 +617,65 @@ def _transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: 
     elements as there are lanes, that are transposed in registers. Lanes past the end of the batch work
     on its last environment again, and write the same results.
     """
-    n = module.lanes
+    for flags in (False, True):
+        _mover(module, f"{name}_{'flags' if flags else 'words'}", flags, inward)
     code = Code(module)
-    lines = [f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"]
+    for node, slot in pairs:
+        if not node.size:
+            continue
+        at = code.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
+        base = code.emit(f"load ptr, ptr {at}, align 8")
+        near = code.emit(f"getelementptr i8, ptr %own, i64 {module.plan.offsets[node]}")
+        kind = "flags" if node.dtype == BOOL else "words"
+        code.do(
+            f"call void {name}_{kind}(ptr {base}, ptr {near}, i64 {node.size}, i64 %first,"
+            " i64 %batch)"
+        )
+    head = f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"
+    module.functions.append("\n".join([head, *code.lines, "  ret void", "}"]))
+
+
+def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
+    """Write a function that moves one array: `(base, near, size, first, batch)`."""
+    n, code, size = module.lanes, Code(module), 1 if flags else 4
     last = code.emit("sub i64 %batch, 1")
-    rows = []
+    far = []
     for k in range(n):
         row = code.emit(f"add i64 %first, {k}")
         beyond = code.emit(f"icmp ugt i64 {row}, {last}")
-        rows.append(code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}"))
-    lines += code.lines
-    label = "0"
-    for k, (node, slot) in enumerate(pairs):
-        if not node.size:
+        row = code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}")
+        place = code.emit(f"mul i64 {row}, %size")
+        bytes_ = code.emit(f"mul i64 {place}, {size}")
+        far.append(code.emit(f"getelementptr i8, ptr %base, i64 {bytes_}"))
+    whole = "0" if flags else code.emit(f"and i64 %size, {-n}")
+    lines = [
+        f"define internal void {name}(ptr %base, ptr %near, i64 %size, i64 %first, i64 %batch)"
+        " #0 {",
+        "entry:",
+        *code.lines,
+    ]
+    before = "entry"
+    for stem, start, end, step in (("block", "0", whole, n), ("rest", whole, "%size", 1)):
+        if flags and stem == "block":
             continue
-        code.lines = []
-        size = 1 if node.dtype == BOOL else 4
-        at = code.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
-        base = code.emit(f"load ptr, ptr {at}, align 8")
-        far = []
-        for row in rows:
-            offset = code.emit(f"mul i64 {row}, {node.size * size}")
-            far.append(code.emit(f"getelementptr i8, ptr {base}, i64 {offset}"))
-        near = code.emit(f"getelementptr i8, ptr %own, i64 {module.plan.offsets[node]}")
-        blocks = 0 if node.dtype == BOOL else node.size // n
-        for stem, start, end, step in (
-            ("block", 0, blocks * n, n),
-            ("rest", blocks * n, node.size, 1),
-        ):
-            if start == end:
-                continue
-            loop = f"{stem}{k}"
-            lines += [*code.lines, f"  br label %{loop}", f"{loop}:"]
-            code.lines = []
-            i = f"%i{loop}"
-            if step == n:
-                _move_block(code, node, far, near, i, inward)
-            else:
-                _move_element(code, node, far, near, i, inward)
-            lines += [
-                f"  {i} = phi i64 [{start}, %{label}], [{i}n, %{loop}]",
-                *code.lines,
-                f"  {i}n = add nuw i64 {i}, {step}",
-                f"  {i}o = icmp eq i64 {i}n, {end}",
-                f"  br i1 {i}o, label %{loop}done, label %{loop}",
-                f"{loop}done:",
-            ]
-            code.lines = []
-            label = f"{loop}done"
+        code.lines, i = [], f"%i{stem}"
+        if step == n:
+            _move_block(code, far, i, inward)
+        else:
+            _move_element(code, flags, far, i, inward)
+        lines += [
+            f"  br label %{stem}",
+            f"{stem}:",
+            f"  {i} = phi i64 [{start}, %{before}], [{i}n, %{stem}body]",
+            f"  {i}more = icmp ult i64 {i}, {end}",
+            f"  br i1 {i}more, label %{stem}body, label %{stem}done",
+            f"{stem}body:",
+            *code.lines,
+            f"  {i}n = add nuw i64 {i}, {step}",
+            f"  br label %{stem}",
+            f"{stem}done:",
+        ]
+        before = f"{stem}done"
     module.functions.append("\n".join([*lines, "  ret void", "}"]))
 
 
@@ -691,12 +702,12 @@ def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
     return rows
 
 
-def _move_block(code: Code, node: Node, far: list[str], near: str, i: str, inward: bool) -> None:
+def _move_block(code: Code, far: list[str], i: str, inward: bool) -> None:
     """As many elements of every environment as there are lanes."""
-    n, kind = code.module.lanes, SCALAR[node.dtype]
+    n, kind = code.module.lanes, "i32"
     vector = code.vector(kind)
     outer = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
-    first = code.emit(f"getelementptr {vector}, ptr {near}, i64 {i}")
+    first = code.emit(f"getelementptr {vector}, ptr %near, i64 {i}")
     inner = [code.emit(f"getelementptr {vector}, ptr {first}, i64 {k}") for k in range(n)]
     source, target = (outer, inner) if inward else (inner, outer)
     align = (4, 4 * n) if inward else (4 * n, 4)
@@ -705,13 +716,12 @@ def _move_block(code: Code, node: Node, far: list[str], near: str, i: str, inwar
         code.do(f"store {vector} {row}, ptr {p}, align {align[1]}")
 
 
-def _move_element(code: Code, node: Node, far: list[str], near: str, i: str, inward: bool) -> None:
+def _move_element(code: Code, flag: bool, far: list[str], i: str, inward: bool) -> None:
     """One element of every environment."""
-    n, flag = code.module.lanes, node.dtype == BOOL
-    kind = "i8" if flag else SCALAR[node.dtype]
+    n, kind = code.module.lanes, "i8" if flag else "i32"
     vector, size = code.vector(kind), 1 if flag else 4
-    offset = code.emit(f"mul i64 {i}, {element_bytes(node, n)}")
-    mine = code.emit(f"getelementptr i8, ptr {near}, i64 {offset}")
+    offset = code.emit(f"mul i64 {i}, {n // 8 if flag else 4 * n}")
+    mine = code.emit(f"getelementptr i8, ptr %near, i64 {offset}")
     places = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
     if inward:
         found = "poison"
@@ -738,11 +748,12 @@ def _move_element(code: Code, node: Node, far: list[str], near: str, i: str, inw
 
 def write_module(
     plan: Plan, arguments: list[Argument], results: list[View], lanes: int, threads: int
-) -> str:
-    """The text of a module with a function `run(args, rets, batch)`.
+) -> tuple[str, int]:
+    """A module with a function `run(args, rets, batch)`.
 
     `args` and `rets` point to the buffers of arguments and results; those that differ between
-    environments have a leading axis of `batch`.
+    environments have a leading axis of `batch`. The last result is memory to work in: its size is
+    returned with the text, bytes.
 
     Args:
         plan: what to do.
@@ -763,17 +774,21 @@ def write_module(
         last=lanes - 1,
         threads=threads,
         bytes=size,
+        work=len(results),
         shared_at=plan.own_bytes,
         once="\n".join(_calls(shared)),
         each="\n".join(_calls(steps)),
     )
-    return module.text() + text
+    return module.text() + text, size * threads
 
 
 RUN = """
 ; Environments %from to %to of the batch, a vector of them at a time.
-define internal void @span(ptr %args, ptr %rets, i64 %from, i64 %to, i64 %batch) #1 {{
-  %own = call ptr @aligned_alloc(i64 64, i64 {bytes})
+define internal void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %to, i64 %batch) #1 {{
+  %work.at = getelementptr ptr, ptr %rets, i64 {work}
+  %work = load ptr, ptr %work.at, align 8
+  %begin = mul i64 %thread, {bytes}
+  %own = getelementptr i8, ptr %work, i64 %begin
   %shared = getelementptr i8, ptr %own, i64 {shared_at}
 {once}
   br label %loop
@@ -786,11 +801,10 @@ loop:
   %more = icmp ult i64 %next, %to
   br i1 %more, label %loop, label %done
 done:
-  call void @free(ptr %own)
   ret void
 }}
 
-%job = type {{ ptr, ptr, i64, i64, i64, i64 }}
+%job = type {{ ptr, ptr, i64, i64, i64, i64, i64 }}
 
 define internal ptr @work(ptr %j) #1 {{
   %job = load %job, ptr %j, align 8
@@ -799,7 +813,8 @@ define internal ptr @work(ptr %j) #1 {{
   %from = extractvalue %job %job, 2
   %to = extractvalue %job %job, 3
   %batch = extractvalue %job %job, 4
-  call void @span(ptr %args, ptr %rets, i64 %from, i64 %to, i64 %batch)
+  %thread = extractvalue %job %job, 6
+  call void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %to, i64 %batch)
   ret ptr null
 }}
 
@@ -831,7 +846,8 @@ spawn:
   %d = insertvalue %job %c, i64 %to, 3
   %e = insertvalue %job %d, i64 %batch, 4
   %f = insertvalue %job %e, i64 0, 5
-  store %job %f, ptr %job, align 8
+  %g = insertvalue %job %f, i64 %k, 6
+  store %job %g, ptr %job, align 8
   %thread = getelementptr %job, ptr %job, i64 0, i32 5
   %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @work, ptr %job)
   %ok = icmp eq i32 %failed, 0
@@ -845,7 +861,7 @@ next:
   br label %start
 mine:
   %to0 = call i64 @llvm.umin.i64(i64 %share, i64 %batch)
-  call void @span(ptr %args, ptr %rets, i64 0, i64 %to0, i64 %batch)
+  call void @span(ptr %args, ptr %rets, i64 0, i64 0, i64 %to0, i64 %batch)
   br label %join
 join:
   %n = phi i64 [1, %mine], [%n1, %joined]
@@ -866,8 +882,6 @@ done:
   ret void
 }}
 
-declare ptr @aligned_alloc(i64, i64)
-declare void @free(ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i64 @llvm.umin.i64(i64, i64)

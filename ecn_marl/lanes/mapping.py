@@ -137,15 +137,16 @@ def vmap(
         jaxpr, out_tree = _traced(fun, tree, shapes)
         top, arguments, results = lower(jaxpr, own)
         threads = max(cores() // jax.local_device_count(), 1)
-        name = register(
-            write_module(make_plan(top, results, LANES), arguments, results, LANES, threads)
-        )
+        plan = make_plan(top, results, LANES)
+        text, memory = write_module(plan, arguments, results, LANES, threads)
+        name = register(text)
         avals = jaxpr.out_avals
         outs = [_raw_aval(a, size) for a in avals]
         places = jax.tree.unflatten(out_tree, range(len(outs)))
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
         aliases = _aliases(args, places, updates or {})
-        found = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)(*raw)
+        outs.append(jax.ShapeDtypeStruct((memory,), jnp.uint8))
+        *found, _ = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)(*raw)
         wrap = jax.random.wrap_key_data
         found = [wrap(x) if _is_key(a) else x for x, a in zip(found, avals, strict=True)]
         return jax.tree.unflatten(out_tree, found)
