@@ -37,7 +37,7 @@ from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
 from ecn_marl.baselines.common.tiers import Tiers, port_tiers
-from ecn_marl.wrappers import AutoReset
+from ecn_marl.wrappers import AutoReset, Lanes
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class DDQN:
     ) -> tuple[TrainState, Transition, dict[str, Array]]:
         """Act for `rollout` intervals in all environments; rows are `[A, rollout * envs, ...]`."""
         c = self.config
-        step_env = jax.vmap(self.env.step, (0, 0, 0, None))
+        step_env = jax.vmap(Lanes(self.env).step, (0, 0, 0, None))
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
         def step(carry: tuple[Any, Array, Gate], key: jax.Array) -> tuple[Any, Any]:

@@ -45,7 +45,7 @@ from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
-from ecn_marl.wrappers import AutoReset
+from ecn_marl.wrappers import AutoReset, Lanes
 
 TRIGGER = Head(sizes=(2,), scalar=True)
 """The decision module's actions: 0 keeps the setting, 1 triggers the policy generator."""
@@ -350,7 +350,7 @@ class HAECN:
             ...]`, and which of the latter were triggered; metrics.
         """
         c = self.config
-        step_env = jax.vmap(self.env.step, (0, 0, 0, None))
+        step_env = jax.vmap(Lanes(self.env).step, (0, 0, 0, None))
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
         def step(carry: tuple[Any, Array, Saved], key: jax.Array) -> tuple[Any, Any]:

@@ -23,6 +23,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.envs.actions import STATIC_ECN, EcnSetting
 from ecn_marl.envs.phases import PhaseEcn
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.wrappers import Lanes
 
 BEST = "static:best"
 """How the best static setting is named where a run could stand."""
@@ -77,7 +78,7 @@ def phase_table(
         for phases that no episode reached.
     """
     steps, n_phases = int(params.max_steps), len(phase_names(env))
-    scale = env.port_scale(params.sim)
+    scale, fast = env.port_scale(params.sim), Lanes(env)
 
     def episode(key: jax.Array, setting: Float[Array, " 3"]) -> tuple[Array, Array]:
         reset_key, run_key = jax.random.split(key)
@@ -86,7 +87,7 @@ def phase_table(
 
         def step(state: Any, key: jax.Array) -> tuple[Any, tuple[Array, Array]]:
             now = env.phase(state, params) if n_phases > 1 else jnp.zeros((), jnp.int32)
-            _, state, reward, *_ = env.step_ecn(key, state, Ecn(low, high, top), params)
+            _, state, reward, *_ = fast.step_ecn(key, state, Ecn(low, high, top), params)
             return state, (now, reward.mean())
 
         _, (phase, reward) = jax.lax.scan(step, state, jax.random.split(run_key, steps))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.training import compiled_update, initial_state
 from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
@@ -58,6 +60,7 @@ def random_steps(env: Any) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
         last step and sums of the rewards are results, so that nothing an agent sees is left out.
     """
 
+    @partial(lanes.mapped, updates={0: 0, 1: 1})
     def one(key: jax.Array, state: Any, params: Any) -> tuple[Any, Any, Array, Array]:
         key, act_key, env_key = jax.random.split(key, 3)
         action = env.action.sample(act_key, env.num_agents)

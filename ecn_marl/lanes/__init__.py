@@ -9,6 +9,6 @@ scatters, its state updated in place, and the batch shared among threads. No phy
     jax.vmap(step, (0, 0, 0, None))     # ... but fast in batches, on a CPU
 """
 
-from ecn_marl.lanes.mapping import LANES, Unsupported, available, mapped, vmap
+from ecn_marl.lanes.mapping import LANES, Unsupported, available, mapped, off, vmap
 
-__all__ = ["LANES", "Unsupported", "available", "mapped", "vmap"]
+__all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]

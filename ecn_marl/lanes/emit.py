@@ -158,8 +158,10 @@ class Code:
         self.module.declared[full] = f"declare {kind} @{full}({', '.join([source] * len(args))})"
         return self.emit(f"call {kind} @{full}({', '.join(f'{source} {a}' for a in args)})")
 
-    def gather(self, pointers: str, dtype: str, mask: str | None) -> str:
-        """Load one element per lane."""
+    def gather(
+        self, pointers: str, dtype: str, mask: str | None, other: str = "zeroinitializer"
+    ) -> str:
+        """Load one element per lane; `other` where the mask is not set."""
         kind, n = self.vector(SCALAR[dtype]), self.module.lanes
         full = f"llvm.masked.gather.v{n}{MANGLED[dtype]}.v{n}p0"
         flags = self.vector("i1")
@@ -169,7 +171,7 @@ class Code:
         mask = mask or "splat (i1 true)"
         return self.emit(
             f"call {kind} @{full}({self.vector('ptr')} {pointers}, i32 4, {flags} {mask},"
-            f" {kind} zeroinitializer)"
+            f" {kind} {other})"
         )
 
     def scatter(self, value: str, pointers: str, dtype: str, mask: str | None) -> None:
@@ -329,7 +331,9 @@ class Body(Code):
             at = self.operand(index)
             if place.mode in ("fill", "drop"):
                 fits = self.emit(f"icmp ule {t} {at}, {self.number(limit, U32)}")
-                inside = fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
+                inside = (
+                    fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
+                )
                 at = select(self, I32, fits, at, self.number(0, I32))
             elif place.mode == "clip":
                 at = self.call("llvm.smax", I32, at, self.number(0, I32))
@@ -389,10 +393,17 @@ class Body(Code):
             return self._dense_look_up(item, rows)
         at, inside = self.position(item.place)
         if self.wide:
-            return self.gather(self.addresses(item.table, at), item.dtype, inside)
+            other = "zeroinitializer"
+            if inside is not None:
+                other = self.number(item.params["fill"], item.dtype)
+            return self.gather(self.addresses(item.table, at), item.dtype, inside, other)
         wide = self.emit(f"sext i32 {at} to i64")
         found = self.load(item.table, wide)
-        return found if inside is None else select(self, item.dtype, inside, found, self.number(0, item.dtype))
+        return (
+            found
+            if inside is None
+            else select(self, item.dtype, inside, found, self.number(item.params["fill"], item.dtype))
+        )
 
     def _dense_look_up(self, item: Map, rows: list[tuple[str, str]]) -> str:
         """Go through the rows; where none is meant, the first, or 0 with `fill`."""
@@ -401,7 +412,8 @@ class Body(Code):
         entries = [self.operand_at(item.table, element) for _, element in rows]
         found, others = entries[0], list(zip(rows, entries, strict=True))[1:]
         if item.place.mode == "fill":
-            found, others = self.number(0, item.dtype), list(zip(rows, entries, strict=True))
+            found = self.number(item.params["fill"], item.dtype)
+            others = list(zip(rows, entries, strict=True))
         for (mine, _), entry in others:
             found = select(self, item.dtype, mine, entry, found)
         return found
@@ -429,14 +441,18 @@ class Body(Code):
         elif item.op == "running":
             held, at = item.params["held"], self.element(item.params["slots"])
             before = self.load(held, at)
-            value = combine(self, item.params["combine"], item.dtype, before, self.operand(item.operands[0]))
+            value = combine(
+                self, item.params["combine"], item.dtype, before, self.operand(item.operands[0])
+            )
             self.save(held, at, value)
         else:
             args = [self.operand(o) for o in item.operands]
             kinds = [o.node.dtype for o in item.operands]
             value = apply(self, item.op, item.dtype, kinds, args, item.params)
             if item.op == "copy" and not value.startswith("%"):
-                value = self.emit(f"select i1 true, {self.type(item.dtype)} {value}, {self.type(item.dtype)} {value}")
+                value = self.emit(
+                    f"select i1 true, {self.type(item.dtype)} {value}, {self.type(item.dtype)} {value}"
+                )
         self.values[item] = value
         if item in self.module.plan.stored:
             self._late.append((item, self.index, value))

@@ -190,23 +190,25 @@ class Lowering:
         strides, limits = tuple(p[1] for p in parts), tuple(p[2] for p in parts)
         return Place(np.ascontiguousarray(fixed.reshape(-1)), indices, strides, limits, mode)
 
-    def look_up(self, table: View, place: Place, shape: Sequence[int]) -> View:
-        """Elements of a table at data-dependent positions."""
+    def look_up(
+        self, table: View, place: Place, shape: Sequence[int], fill: Any = None
+    ) -> View:
+        """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
         if table.node.dtype == BOOL:  # one bit per lane: not addressed by lanes
             whole = self.map("convert_element_type", I32, table.where.shape, table)
-            found = self.look_up(whole, place, shape)
+            found = self.look_up(whole, place, shape, 1)
             return self.map("ne", BOOL, shape, found, self.constant(np.int32(0)))
         source = self.whole(table).node
         windows = _windows(place)
         if windows is not None:
-            parts = [self._looked_up(source, _cut(place, w)) for w in windows]
+            parts = [self._looked_up(source, _cut(place, w), fill) for w in windows]
             return self.bundle(parts, windows, shape)
-        return View(self._looked_up(source, place).node, np.arange(math.prod(shape)).reshape(shape))
+        return View(self._looked_up(source, place, fill).node, np.arange(math.prod(shape)).reshape(shape))
 
-    def _looked_up(self, source: Node, place: Place) -> View:
+    def _looked_up(self, source: Node, place: Place, fill: Any) -> View:
         lanes, block = self._common([*place.indices, Operand(source, place.fixed)])
         size = len(place.fixed)
-        node = Map(size, source.dtype, lanes, block, "look_up", (), {}, place, source)
+        node = Map(size, source.dtype, lanes, block, "look_up", (), {"fill": fill}, place, source)
         block.items.append(node)
         return View(node, np.arange(size))
 
@@ -342,9 +344,7 @@ class Lowering:
         order = np.transpose(x.where, [*kept, *axes])
         if order.size == size:
             return View(x.node, order.reshape(shape))
-        to = np.broadcast_to(
-            np.arange(size).reshape(*shape, *[1] * len(axes)), order.shape
-        )
+        to = np.broadcast_to(np.arange(size).reshape(*shape, *[1] * len(axes)), order.shape)
         # In the order in which elements lie, so that they can be read as they are computed.
         back = np.argsort([*kept, *axes])
         to, value = np.transpose(to, back), View(x.node, x.where)
@@ -390,7 +390,9 @@ class Lowering:
         best = self._reduce(x, axes, op)
         spread = View(best.node, np.expand_dims(best.where, axis))
         hit = self.map("eq", BOOL, shape, x, spread)
-        number = np.expand_dims(np.arange(shape[axis], dtype=np.int32), [a for a in range(len(shape)) if a != axis])
+        number = np.expand_dims(
+            np.arange(shape[axis], dtype=np.int32), [a for a in range(len(shape)) if a != axis]
+        )
         index = self.map(
             "select_n",
             I32,
@@ -417,7 +419,9 @@ class Lowering:
         left = np.expand_dims(left, tuple(range(nb + len(fa), nb + len(fa) + len(fb))))
         right = np.expand_dims(right, tuple(range(nb, nb + len(fa))))
         shape = np.broadcast_shapes(left.shape, right.shape)
-        product = self.map("mul", dtype_of(out.dtype), shape, View(a.node, left), View(b.node, right))
+        product = self.map(
+            "mul", dtype_of(out.dtype), shape, View(a.node, left), View(b.node, right)
+        )
         axes = tuple(range(len(shape) - len(ca), len(shape)))
         return [self._reduce(product, axes, "add")]
 
@@ -463,7 +467,10 @@ class Lowering:
     def _copy(self, eqn: Any, x: View) -> list[View]:
         return [x]
 
-    _copy_p = _stop_gradient = _optimization_barrier = _copy
+    _copy_p = _stop_gradient = _reshard = _pvary = _copy
+
+    def _tile(self, eqn: Any, x: View) -> list[View]:
+        return [View(x.node, np.tile(x.where, eqn.params["reps"]))]
 
     def _iota(self, eqn: Any, *_: View) -> list[View]:
         p = eqn.params
@@ -479,12 +486,12 @@ class Lowering:
         return [self.constant(np.zeros(shape, np.uint32)), self.constant(low)]
 
     def _stack(self, eqn: Any, *args: View) -> list[View]:
-        axis = eqn.params["axis"]
+        axis = int(eqn.params["axis"])
         parts = [View(a.node, np.expand_dims(a.where, axis)) for a in args]
         return [self._joined(parts, axis)]
 
     def _concatenate(self, eqn: Any, *args: View) -> list[View]:
-        return [self._joined(list(args), eqn.params["dimension"])]
+        return [self._joined(list(args), int(eqn.params["dimension"]))]
 
     def _joined(self, parts: list[View], axis: int) -> View:
         parts = [p for p in parts if p.where.size]
@@ -533,16 +540,20 @@ class Lowering:
         for k, i in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
             fixed = fixed + at[batch[i]] * strides[k]
         mode = _mode(eqn.params["mode"], "fill")
+        mode = "clip" if mode == "promise" else mode  # as XLA does
+        fill = eqn.params["fill_value"]
+        if fill is None:
+            fill = {F32: np.nan, I32: np.iinfo(np.int32).min}.get(x.node.dtype, -1)
         parts = [
             (rows[j], strides[k], x.where.shape[k] - sizes[k])
             for j, k in enumerate(d.start_index_map)
         ]
-        if all(isinstance(p[0].node, Constant) for p in parts) and mode in ("promise", "clip"):
+        if all(isinstance(p[0].node, Constant) for p in parts) and mode == "clip":
             for view, stride, limit in parts:
                 numbers = view.node.data[view.where].astype(np.int64)  # type: ignore[attr-defined]
                 fixed = fixed + np.clip(numbers, 0, limit) * stride
             return [View(x.node, x.where.reshape(-1)[np.broadcast_to(fixed, shape)])]
-        return [self.look_up(x, self._place(fixed, parts, mode), shape)]
+        return [self.look_up(x, self._place(fixed, parts, mode), shape, fill)]
 
     def _dynamic_slice(self, eqn: Any, x: View, *starts: View) -> list[View]:
         shape = eqn.params["slice_sizes"]
@@ -586,6 +597,7 @@ class Lowering:
             fixed = fixed + at[batch[i]] * strides[k]
         rows = _rows(index, [at[k] for k in batch], shape)
         mode = _mode(eqn.params["mode"], "drop")
+        mode = "drop" if mode == "promise" else mode  # as XLA does
         parts = [
             (rows[j], strides[k], x.where.shape[k] - extent[k])
             for j, k in enumerate(d.scatter_dims_to_operand_dims)
@@ -620,7 +632,9 @@ class Lowering:
         equal = self.map("eq", BOOL, pairs, other, mine)
         earlier = self.constant(np.broadcast_to(np.tri(n, n, -1, bool), pairs))
         ahead = self.map("or", BOOL, pairs, less, self.map("and", BOOL, pairs, equal, earlier))
-        rank = self._reduce(self.map("convert_element_type", I32, pairs, ahead), (len(lead) + 1,), "add")
+        rank = self._reduce(
+            self.map("convert_element_type", I32, pairs, ahead), (len(lead) + 1,), "add"
+        )
         fixed = np.broadcast_to(
             (np.arange(math.prod(lead)).reshape(lead) * n)[..., None], (*lead, n)
         )
@@ -709,7 +723,9 @@ class Lowering:
             following.append(self.map("add", I32, (), turn, self.constant(np.int32(1))))
         for result, y in zip(carried[nk + 1 :], found[nk:], strict=True):
             following.append(self._put_row(result, y, turn))
-        parts = [v for value, c in zip(following, carried, strict=True) for v in _split_like(c, value)]
+        parts = [
+            v for value, c in zip(following, carried, strict=True) for v in _split_like(c, value)
+        ]
         loop.following = [self._next(loop, k, v).flat for k, v in enumerate(parts)]
         self.block = outer
         outer.items.append(loop)
@@ -773,7 +789,9 @@ def _split_like(carried: View, value: View) -> list[View]:
     """A value row by row, if it is carried so."""
     if not isinstance(carried.node, Bundle):
         return [value]
-    return [View(value.node, w.reshape(-1)) for w in value.where.reshape(len(carried.node.parts), -1)]
+    return [
+        View(value.node, w.reshape(-1)) for w in value.where.reshape(len(carried.node.parts), -1)
+    ]
 
 
 def _windows(place: Place) -> list[np.ndarray] | None:
@@ -906,7 +924,9 @@ def _rows(index: View, batch: list[np.ndarray], shape: Sequence[int]) -> list[Vi
     return [
         View(
             index.node,
-            np.broadcast_to(index.where[..., j][tuple(batch)] if batch else index.where[..., j], shape),
+            np.broadcast_to(
+                index.where[..., j][tuple(batch)] if batch else index.where[..., j], shape
+            ),
         )
         for j in range(index.where.shape[-1])
     ]

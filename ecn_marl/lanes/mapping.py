@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -16,7 +19,7 @@ from ecn_marl.lanes.lower import Unsupported, lower
 from ecn_marl.lanes.schedule import make_plan
 from ecn_marl.parallelism import cores
 
-__all__ = ["LANES", "Unsupported", "available", "mapped", "vmap"]
+__all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = 16
 """Environments in a vector: 16 float32 are 512 bits. Processors with shorter vectors use several."""
@@ -25,15 +28,33 @@ SMALLEST = 8
 """Smaller batches are left to XLA: a vector costs the same however few of its lanes are used."""
 
 
-@functools.cache
+_OFF: ContextVar[bool] = ContextVar("off", default=False)
+
+
+@contextmanager
+def off() -> Iterator[None]:
+    """Leave batches that are traced meanwhile to XLA.
+
+    For programs that XLA splits over several devices by itself: it cannot split what is compiled here.
+    """
+    token = _OFF.set(True)
+    try:
+        yield
+    finally:
+        _OFF.reset(token)
+
+
 def available() -> bool:
-    """Whether programs can be compiled here: on a CPU backend, with llvmlite installed."""
+    """Whether programs are compiled here: on a CPU backend, with llvmlite installed, and not `off`."""
+    return not _OFF.get() and _installed()
+
+
+@functools.cache
+def _installed() -> bool:
     return jax.default_backend() == "cpu" and importlib.util.find_spec("llvmlite") is not None
 
 
-def mapped(
-    fun: Callable[..., Any], updates: dict[int, int] | None = None
-) -> Callable[..., Any]:
+def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:
     """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
 
     By itself, under small batches and on other backends it is `fun`. Results of lanes are those of
@@ -57,10 +78,21 @@ def mapped(
         if size < SMALLEST or not available():
             found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
         else:
-            found = _nested(fun, own, updates)(*args)
+            found = _compiled_or_not(fun, own, updates, args)
         return found, jax.tree.map(lambda _: True, found)
 
     return one
+
+
+def _compiled_or_not(
+    fun: Callable[..., Any], own: tuple[bool, ...], updates: dict[int, int] | None, args: Any
+) -> Any:
+    """Lanes, or XLA and a warning where a program cannot be compiled."""
+    try:
+        return _nested(fun, own, updates)(*args)
+    except Unsupported as problem:
+        warnings.warn(f"{problem}: this batch is left to XLA, and slower", stacklevel=2)
+        return jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
 
 
 def _nested(
@@ -130,7 +162,9 @@ def vmap(
         for arg, axis in zip(args, in_axes, strict=True):
             for x in map(jnp.asarray, jax.tree.leaves(arg)):
                 leaves.append(x)
-                single.append(jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype))
+                single.append(
+                    jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype)
+                )
                 own.append(axis is not None)
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)

@@ -8,9 +8,10 @@ than 31 give 0. Exponentials and logarithms are polynomials of float32 accuracy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jax.lax import RoundingMethod
 
 from ecn_marl.lanes.graph import BOOL, F32, I32, U32
 
@@ -25,6 +26,7 @@ COMPARISONS = {
 """LLVM's predicates for floats, signed and unsigned integers."""
 
 
+@runtime_checkable
 class Writer(Protocol):
     """What operations are written with; `wide` is whether values are vectors."""
 
@@ -52,7 +54,12 @@ def combine(w: Writer, op: str, dtype: str, a: str, b: str) -> str:
 
 
 def apply(
-    w: Writer, op: str, dtype: str, kinds: Sequence[str], args: Sequence[str], params: dict[str, Any]
+    w: Writer,
+    op: str,
+    dtype: str,
+    kinds: Sequence[str],
+    args: Sequence[str],
+    params: dict[str, Any],
 ) -> str:
     """Write an operation.
 
@@ -223,7 +230,7 @@ def _rsqrt(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) 
 
 @_rule("round")
 def _round(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: dict[str, Any]) -> str:
-    even = "EVEN" in str(params["rounding_method"])
+    even = params["rounding_method"] == RoundingMethod.TO_NEAREST_EVEN
     return w.call("llvm.roundeven" if even else "llvm.round", F32, args[0])
 
 
@@ -309,10 +316,16 @@ def _convert(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], p
 def _to_integer(w: Writer, dtype: str, x: str) -> str:
     """Rounded towards zero; to the nearest integer there is, 0 for NaN."""
     # The largest floats that fit, so that no lane overflows.
-    low, high, top = (-(2.0**31), 2.0**31 - 128, 2**31 - 1) if dtype == I32 else (0.0, 2.0**32 - 256, -1)
+    low, high, top = (
+        (-(2.0**31), 2.0**31 - 128, 2**31 - 1) if dtype == I32 else (0.0, 2.0**32 - 256, -1)
+    )
     bounded = bound(w, "min", bound(w, "max", x, low), high)
-    number = w.emit(f"fpto{'s' if dtype == I32 else 'u'}i {w.type(F32)} {bounded} to {w.type(dtype)}")
-    number = select(w, dtype, _compare(w, "gt", F32, x, w.number(high, F32)), w.number(top, I32), number)
+    number = w.emit(
+        f"fpto{'s' if dtype == I32 else 'u'}i {w.type(F32)} {bounded} to {w.type(dtype)}"
+    )
+    number = select(
+        w, dtype, _compare(w, "gt", F32, x, w.number(high, F32)), w.number(top, I32), number
+    )
     nan = w.emit(f"fcmp uno {w.type(F32)} {x}, {x}")
     return select(w, dtype, nan, w.number(0, dtype), number)
 

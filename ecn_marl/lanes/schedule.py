@@ -210,7 +210,12 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
 
 def _clears(item: Map | Write | Loop) -> bool:
     """Whether an item only writes constants."""
-    return isinstance(item, Write) and item.op == "set" and item.place is None and isinstance(item.value.node, Constant)
+    return (
+        isinstance(item, Write)
+        and item.op == "set"
+        and item.place is None
+        and isinstance(item.value.node, Constant)
+    )
 
 
 def _number(step: Step, count: Iterator[int]) -> None:
@@ -248,6 +253,7 @@ class _Uses:
         self.boundaries: set[int] = {end}
         self._reads: dict[Node, list[tuple[int, np.ndarray | None]]] = defaultdict(list)
         self._writes: dict[Node, list[tuple[int, np.ndarray | None]]] = defaultdict(list)
+        self.conflicts: set[frozenset[Node]] = set()
         self.always: list[tuple[Node, Node]] = []
         self._walk(steps, [])
         for result in results:
@@ -277,8 +283,14 @@ class _Uses:
                     self.stored.add(item.store)
                     self._writes[item.store].append((step.at, item.fixed))
                     first = item.store.writes[0]
-                    if item is first and item.op == "set" and is_identity(item.value, item.store.size):
-                        if item.fixed is not None and np.array_equal(item.fixed, np.arange(item.size)):
+                    if (
+                        item is first
+                        and item.op == "set"
+                        and is_identity(item.value, item.store.size)
+                    ):
+                        if item.fixed is not None and np.array_equal(
+                            item.fixed, np.arange(item.size)
+                        ):
                             self.pairs.append((item.store, item.value.node))
 
     def _loop(self, turns: Turns, around: list[Turns]) -> None:
@@ -295,10 +307,19 @@ class _Uses:
                 self.pairs.append((after.node, carry))
         for carry, start in turns.carried(loop.initial):
             self.pairs.append((start.node, carry))
+        for values in (loop.initial, loop.following):
+            self._keep_apart(turns.carried(values))
         for final in turns.finals:
             self.stored.add(final)
             self._writes[final].append((turns.end, None))
             self.always.append((final.carry, final))
+
+    def _keep_apart(self, carried: list[tuple[Carry, Operand]]) -> None:
+        """Values that are copied at once: none may lie where another is copied to."""
+        for carry, mine in carried:
+            for _, other in carried:
+                if other.node is not mine.node:
+                    self.conflicts.add(frozenset({carry, other.node}))
 
     def _read(self, node: Node, at: int, where: np.ndarray | None, around: list[Turns]) -> None:
         if isinstance(node, Constant) or (isinstance(node, Argument) and not node.lanes):
@@ -353,7 +374,10 @@ def _merge(uses: _Uses) -> dict[Node, list[Node]]:
         if (a.size, a.dtype, a.lanes) != (b.size, b.dtype, b.lanes):
             continue
         one, two = classes[a], classes[b]
-        if all(uses.apart(uses.spans[x], uses.spans[y]) for x in one for y in two):
+        pairs = list(itertools.product(one, two))
+        if any(frozenset(p) in uses.conflicts for p in pairs):
+            continue
+        if all(uses.apart(uses.spans[x], uses.spans[y]) for x, y in pairs):
             one.extend(two)
             for node in two:
                 classes[node] = one

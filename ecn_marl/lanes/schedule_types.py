@@ -35,7 +35,11 @@ class Turns:
 
     def carried(self, values: list[Operand]) -> list[tuple[Carry, Operand]]:
         """Carries that are needed, each with its value."""
-        return [x for x, n in zip(zip(self.loop.carries, values, strict=True), self.needed, strict=True) if n]
+        return [
+            x
+            for x, n in zip(zip(self.loop.carries, values, strict=True), self.needed, strict=True)
+            if n
+        ]
 
     @property
     def finals(self) -> list[Final]:

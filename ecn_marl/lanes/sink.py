@@ -49,7 +49,10 @@ class _Readers:
             self.pinned |= {n for n in (item.table, item.params.get("held")) if n is not None}
 
     def _inside(self, turns: Turns) -> None:
-        for _, operand in (*turns.carried(turns.loop.initial), *turns.carried(turns.loop.following)):
+        for _, operand in (
+            *turns.carried(turns.loop.initial),
+            *turns.carried(turns.loop.following),
+        ):
             self.pinned.add(operand.node)
         for step in turns.steps:
             if isinstance(step, Turns):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
     from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
+    from ecn_marl.wrappers.lanes import Lanes
     from ecn_marl.wrappers.torch import to_jax, to_torch
     from ecn_marl.wrappers.vector import EcnVectorEnv
     from ecn_marl.wrappers.vector_agents import AgentVectorEnv, vector_env
@@ -24,6 +25,7 @@ _HOME = {
     "EcnVectorEnv": "vector",
     "EpisodeStatistics": "episode_statistics",
     "EpisodeStatisticsState": "episode_statistics",
+    "Lanes": "lanes",
     "jaxmarl_env": "jaxmarl",
     "to_jax": "torch",
     "to_torch": "torch",
@@ -38,6 +40,7 @@ __all__ = [
     "EcnVectorEnv",
     "EpisodeStatistics",
     "EpisodeStatisticsState",
+    "Lanes",
     "jaxmarl_env",
     "to_jax",
     "to_torch",

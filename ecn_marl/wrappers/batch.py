@@ -28,6 +28,8 @@ def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """
     import jax
 
+    from ecn_marl import lanes
+
     def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
         def one(word: jax.Array, steps: jax.Array) -> Any:
             key = jax.random.wrap_key_data(word, impl="threefry2x32")
@@ -38,10 +40,10 @@ def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
         unused = jax.random.key(0)  # an episode's randomness is in its state
 
-        def one(state: EnvState, action: jax.Array, steps: jax.Array) -> Any:
+        def one(state: EnvState, action: jax.Array, steps: jax.Array, params: EnvParams) -> Any:
             return core.step(unused, state, action, replace(params, max_steps=steps))
 
-        return jax.vmap(one)(state, action, max_steps)
+        return jax.vmap(lanes.mapped(one), (0, 0, 0, None))(state, action, max_steps, params)
 
     def choose(mask: jax.Array, new: Any, old: Any) -> Any:
         select = jax.vmap(jax.lax.select)

@@ -20,6 +20,7 @@ from scipy import stats
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.wrappers import Lanes
 
 EVALUATION_STREAM = 0xE7A1
 """Folded into a seed's key to get the keys of evaluation episodes."""
@@ -136,7 +137,7 @@ def roll_out(
     Returns:
         The last state, and the reward's mean over intervals and agents.
     """
-    acting = with_memory(controller)
+    env, acting = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 

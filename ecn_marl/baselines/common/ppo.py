@@ -20,6 +20,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head
+from ecn_marl.wrappers import Lanes
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def collect(
         State after, the rollout, and means of reward, queue (bytes) and utilisation.
     """
     n = state.obs.shape[0]
-    step_env = jax.vmap(env.step, (0, 0, 0, None))
+    step_env = jax.vmap(Lanes(env).step, (0, 0, 0, None))
 
     def step(carry: tuple[Any, Array], key: jax.Array) -> tuple[Any, Any]:
         env_state, obs = carry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.checkpoint import Checkpoints
 from ecn_marl.baselines.common.interrupts import Interrupts
@@ -118,6 +119,10 @@ def compiled_update(
     """
 
     def run(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+        with nullcontext() if shardings is None else lanes.off():
+            return several(state, params)
+
+    def several(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
         def one(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
             if seeds == 1:
                 return algorithm.update(state, params)

@@ -1,0 +1,141 @@
+"""`lanes.mapped`: where `jax.vmap` asks for a batch, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from ecn_marl import lanes
+
+
+def turn(x: jax.Array, table: jax.Array, at: jax.Array) -> Any:
+    """Something with sums, look-ups and a loop."""
+    y = x * table[at] + x.sum()
+    return jax.lax.scan(lambda c, _: (c * 0.5 + y, None), y, None, length=3)[0], x[at]
+
+
+def inputs(*lead: int) -> tuple[jax.Array, jax.Array]:
+    """Numbers and indices with leading axes."""
+    rng = np.random.default_rng(0)
+    return (
+        jnp.asarray(rng.normal(size=(*lead, 6)).astype(np.float32)),
+        jnp.asarray(rng.integers(0, 6, (*lead, 6)).astype(np.int32)),
+    )
+
+
+TABLE = jnp.arange(6.0)
+
+
+def compiled(fun: Any, *args: Any) -> bool:
+    """Whether a program calls compiled lanes."""
+    return "ecn_marl_lanes" in jax.jit(fun).lower(*args).as_text()
+
+
+@pytest.mark.parametrize("envs", [8, 16, 17, 70])
+def test_batches_are_compiled(envs: int) -> None:
+    """Whole vectors, and batches that end within one."""
+    x, at = inputs(envs)
+    fast = jax.vmap(lanes.mapped(turn), (0, None, 0))
+    assert compiled(fast, x, TABLE, at)
+    expected = jax.vmap(turn, (0, None, 0))(x, TABLE, at)
+    for a, b in zip(expected, jax.jit(fast)(x, TABLE, at), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
+
+
+def test_single_environments_and_small_batches_are_left_to_xla() -> None:
+    """A vector with few lanes in use would be slower."""
+    x, at = inputs(3)
+    assert not compiled(lanes.mapped(turn), x[0], TABLE, at[0])
+    assert not compiled(jax.vmap(lanes.mapped(turn), (0, None, 0)), x, TABLE, at)
+    expected = turn(x[1], TABLE, at[1])
+    for a, b in zip(expected, lanes.mapped(turn)(x[1], TABLE, at[1]), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+
+
+def test_off() -> None:
+    """On request, everything is left to XLA."""
+    x, at = inputs(16)
+    with lanes.off():
+        assert not compiled(jax.vmap(lanes.mapped(turn), (0, None, 0)), x, TABLE, at)
+    assert compiled(jax.vmap(lanes.mapped(turn), (0, None, 0)), x, TABLE, at)
+
+
+@pytest.mark.parametrize("per_seed", [True, False])
+def test_batches_of_batches(per_seed: bool) -> None:
+    """Seeds times environments; what a batch shares may differ between seeds."""
+    x, at = inputs(3, 10)
+    tables = jnp.stack([TABLE, TABLE + 1, -TABLE]) if per_seed else TABLE
+    inner = jax.vmap(lanes.mapped(turn), (0, None, 0))
+    plain = jax.vmap(turn, (0, None, 0))
+    axes = (0, 0 if per_seed else None, 0)
+    assert compiled(jax.vmap(inner, axes), x, tables, at)
+    expected = jax.vmap(plain, axes)(x, tables, at)
+    for a, b in zip(expected, jax.vmap(inner, axes)(x, tables, at), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
+
+
+def test_within_a_scan_results_take_the_place_of_arguments() -> None:
+    """A state that is updated turn by turn; the caller's array is not changed."""
+
+    def step(state: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        state = state * 0.5 + jax.random.uniform(key, state.shape)
+        return state.sum(), state
+
+    def run(state: jax.Array, keys: jax.Array, step: Any) -> Any:
+        def body(s: jax.Array, k: jax.Array) -> Any:
+            total, s = jax.vmap(step)(s, jax.random.split(k, 12))
+            return s, total
+
+        return jax.lax.scan(body, state, keys)
+
+    start, keys = inputs(12)[0], jax.random.split(jax.random.key(0), 5)
+    before = np.array(start)
+    expected = jax.jit(lambda s, k: run(s, k, step))(start, keys)
+    found = jax.jit(lambda s, k: run(s, k, lanes.mapped(step, {0: 1})))(start, keys)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(start, before)
+
+
+def test_on_several_devices() -> None:
+    """Every device runs its share of the batch."""
+    x, at = inputs(32)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("env",))
+    split, whole = PartitionSpec("env"), PartitionSpec()
+    fast = jax.vmap(lanes.mapped(turn), (0, None, 0))
+    run = jax.jit(
+        jax.shard_map(
+            fast, mesh=mesh, in_specs=(split, whole, split), out_specs=split, check_vma=False
+        )
+    )
+    expected = jax.vmap(turn, (0, None, 0))(x, TABLE, at)
+    for a, b in zip(expected, run(x, TABLE, at), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
+
+
+def test_programs_that_cannot_be_compiled_are_left_to_xla_with_a_warning() -> None:
+    """Users may bring traffic and rewards that use anything."""
+
+    def fun(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda v: v.sum() < 10, lambda v: v + 1, x)
+
+    x = inputs(16)[0]
+    with pytest.warns(UserWarning, match="while.*left to XLA"):
+        found = jax.vmap(lanes.mapped(fun))(x)
+    np.testing.assert_array_equal(found, jax.vmap(fun)(x))
+
+
+def test_batches_cannot_be_differentiated() -> None:
+    """Said at once, not by wrong gradients."""
+    x, at = inputs(16)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jax.vmap(lanes.mapped(turn), (0, None, 0))(x, TABLE, at)[0].sum()
+
+    with pytest.raises(Exception, match="differentiat|ffi_call"):
+        jax.grad(loss)(x)
