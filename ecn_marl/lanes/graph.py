@@ -28,7 +28,7 @@ DTYPES = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """A flat array of one environment.
 
@@ -45,28 +45,28 @@ class Node:
     block: Block | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Constant(Node):
     """Numbers known when the program is compiled."""
 
     data: np.ndarray
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Argument(Node):
     """An argument of the program; `slot` is its place among the leaves."""
 
     slot: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Carry(Node):
     """A value handed from one turn of a loop to the next."""
 
     loop: Loop
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Final(Node):
     """What a carry holds when its loop is over; it lies where the carry lay."""
 
@@ -98,7 +98,7 @@ class Place(NamedTuple):
     mode: str
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Map(Node):
     """Computed element by element.
 
@@ -117,7 +117,7 @@ class Map(Node):
     table: Node | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Bundle(Node):
     """Several arrays as one, joined only in name; `whole` once something needs them side by side.
 
@@ -131,14 +131,14 @@ class Bundle(Node):
     whole: View | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Store(Node):
     """An array that is written piece by piece; `writes` in order."""
 
     writes: list[Write] = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Write:
     """Elements written to a store, or combined with what is there.
 
@@ -162,7 +162,7 @@ class Write:
         return len(self.value.where)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Loop:
     """A loop of `length` turns.
 
@@ -185,7 +185,7 @@ class Loop:
     following: list[Operand] = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Block:
     """The body of a loop, or the whole program: what is computed, in an order that works."""
 

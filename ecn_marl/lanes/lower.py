@@ -603,8 +603,12 @@ class Lowering:
             for j, k in enumerate(d.scatter_dims_to_operand_dims)
         ]
         dtype = x.node.dtype
-        if dtype == BOOL:
-            raise Unsupported("a scatter into flags")
+        if dtype == BOOL:  # one bit per lane: not addressed by lanes
+            one, new = (
+                self.map("convert_element_type", I32, v.where.shape, v) for v in (x, new)
+            )
+            (done,) = self._scatter(eqn, one, index, new)
+            return [self.map("ne", BOOL, x.where.shape, done, self.constant(np.int32(0)))]
         whole, place = ("set", x, np.arange(x.where.size)), self._place(fixed, parts, mode)
         static = all(isinstance(p[0].node, Constant) for p in parts) and mode != "drop"
         if static or (parts and _constant_in_bounds(parts)):

@@ -43,7 +43,7 @@ ITERATIONS = 1 << 32
 """More than any loop over elements has."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Plan:
     """A program ready to be written out.
 
@@ -226,7 +226,7 @@ def _number(step: Step, count: Iterator[int]) -> None:
         step.end = next(count)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Span:
     """A stretch of steps for which a node's place is taken.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ecn_marl.lanes.graph import Carry, Final, Loop, Map, Operand, Write
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Group:
     """Items computed in one loop over `size` elements, in order.
 
@@ -23,7 +23,7 @@ class Group:
     at: int = -1
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Turns:
     """A loop of the program and the steps of its body; `at` and `end` are places in the order."""
 
