@@ -21,7 +21,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -195,14 +195,17 @@ def _score_rule(
     place = Arena(scenario, dict(plan.options or {}))
     env = place.env(name)
     began = time.perf_counter()
+    controller = place.controller(name)
+    fixed = getattr(controller, "ecn", None)
     found = evaluate(
         env,
         env.default_params,
-        place.controller(name),
+        controller,
         name=name,
         episodes=plan.episodes,
         seed=plan.eval_seed,
         progress=lambda done: move(done / plan.episodes, "episodes"),
+        run=None if fixed is None else partial(_fixed_runner(env), fixed),
     )
     entry = _summed([found]) | {"evaluation_seconds": time.perf_counter() - began}
     if name in (BEST, ORACLE):
@@ -210,6 +213,12 @@ def _score_rule(
         used = search.by_phase if name == ORACLE else (search.static,)
         entry["settings"] = [list(setting) for setting in used]
     return entry
+
+
+@cache
+def _fixed_runner(env: Any) -> Callable[..., Any]:
+    """Runs episodes under thresholds that stay; compiled once for all of a scenario."""
+    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn)
 
 
 def _score_learner(
