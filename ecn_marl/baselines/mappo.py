@@ -110,9 +110,8 @@ class MAPPOState(TrainState):
 class JointCritic(nn.Module):
     """Value of every agent from the state of all and its own observation.
 
-    Every agent's input repeats the state of all. Two products, one of them made once for all
-    agents, would save that memory, but with several seeds in one `vmap` XLA's CPU backend (jaxlib
-    0.10.2, two cores) then never returns.
+    Every agent's input repeats the state of all; two products, one of them made once for all
+    agents, would save that memory.
 
     Attributes:
         hidden: widths of the hidden layers.
