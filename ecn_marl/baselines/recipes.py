@@ -81,10 +81,10 @@ the decision module hardly ever triggers, and a setting outlasts the phase it wa
 RECIPES: dict[str, dict[str, Recipe]] = {
     "demand-phases-v0": {
         "ippo": Recipe(400_000, _SCALE),
-        "mappo": Recipe(400_000, _SCALE, {"entropy": 3e-3}),
-        "ddqn": Recipe(400_000, {"features": "pet", **_SCALE}, _Q),
-        "haecn": Recipe(300_000, {"action_options": {"template": _FOUR}}, _HAECN),
-        "c-acc": Recipe(150_000, {"features": "pet", **_SCALE}, _Q),
+        "mappo": Recipe(300_000, _SCALE, {"entropy": 3e-3}),
+        "ddqn": Recipe(300_000, {"features": "pet", **_SCALE}, _Q),
+        "haecn": Recipe(200_000, {"action_options": {"template": _FOUR}}, _HAECN),
+        "c-acc": Recipe(100_000, {"features": "pet", **_SCALE}, _Q),
     },
 }
 """Recipes by scenario and algorithm; options are added to those of `VIEWS`."""
