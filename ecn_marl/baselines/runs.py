@@ -91,8 +91,9 @@ def algorithm_config(algorithm: str, **settings: Any) -> Any:
     for name in settings:
         if name not in known:
             raise unknown_name(f"setting of {algorithm}", name, known)
-    if "hidden" in settings:
-        settings["hidden"] = tuple(settings["hidden"])
+    for setting in fields(kind):  # JSON has no tuples
+        if setting.name in settings and isinstance(setting.default, tuple):
+            settings[setting.name] = tuple(settings[setting.name])
     return kind(**settings)
 
 
