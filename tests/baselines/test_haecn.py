@@ -95,11 +95,11 @@ def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path)
         train_run(
             name,
             "steady-incast-v0",
-            steps=12_800,
+            steps=9_600,
             options=options,
             settings=common | room,
             out=tmp_path / name,
-            eval_every=10,
+            eval_every=25,
         )
         algorithm, (actor,) = run_actors(tmp_path / name)
         env = make("steady-incast-v0", **options)
