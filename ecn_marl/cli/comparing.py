@@ -40,7 +40,7 @@ def bench(
     ] = 128,
     eval_seed: Annotated[
         int, typer.Option(help="Seed of the evaluation episodes; no training has it.")
-    ] = 1000,
+    ] = 2000,
     max_steps: MaxSteps = None,
     envs: Annotated[
         int | None, typer.Option(help="Environments stepped at once.", show_default="the recipe's")
