@@ -36,6 +36,7 @@ from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
+from ecn_marl.baselines.common.scoring import Greedy
 from ecn_marl.baselines.common.tiers import Tiers, port_tiers
 from ecn_marl.wrappers import AutoReset, Lanes
 
@@ -408,14 +409,37 @@ class CentralACC(DDQN):
         alone = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
         super().__init__(central_view(env), replace(alone, global_capacity=1))
 
+    def view(self, env: Any) -> Tiers:
+        """An environment as this algorithm's agent sees it."""
+        return central_view(env)
+
+    def costs(self, memory: Gated) -> dict[str, Array]:
+        """Costs so far per port and interval: one inference makes the decisions of all ports."""
+        ports = len(self.env.env.tier)
+        return {name: cost / ports for name, cost in super().costs(memory).items()}
+
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, whose agents are ports."""
-        view = central_view(env)
+        return Central(self, actor, central_view(env))
 
-        def act(key: jax.Array, obs: jax.Array) -> Array:
-            return view.spread(self.act(actor, key, view.summary(obs), greedy=True))
 
-        return act
+class Central(Greedy):
+    """The greedy policy of C-ACC on all ports; one inference makes all their decisions."""
+
+    def __init__(self, algorithm: CentralACC, actor: Any, view: Tiers) -> None:
+        """Remember the view as well."""
+        super().__init__(algorithm, actor)
+        self.view = view
+
+    def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
+        """Actions of all ports."""
+        seen = self.view.summary(obs)
+        return self.view.spread(self.algorithm.act(self.actor, key, seen, greedy=True))
+
+    def costs(self) -> dict[str, float]:
+        """What a decision for one port costs: a port's share of an inference."""
+        ports = len(self.view.tier)
+        return {name: cost / ports for name, cost in super().costs().items()}
 
 
 def central_view(env: Any) -> Tiers:

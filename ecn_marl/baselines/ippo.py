@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -32,7 +33,13 @@ from jaxtyping import Array, Float
 from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gae import gae
-from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.common.networks import (
+    Mlp,
+    apply_network,
+    init_network,
+    network_flops,
+    one_agent,
+)
 from ecn_marl.baselines.common.ppo import (
     Batch,
     PPOConfig,
@@ -115,6 +122,15 @@ class IPPO:
             key=key,
             updates=jnp.zeros((), jnp.int32),
         )
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+        """The network and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 
     def act(
         self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False

@@ -38,7 +38,13 @@ from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.environments import start_environments
 from ecn_marl.baselines.common.gae import gae
-from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.common.networks import (
+    Mlp,
+    apply_network,
+    init_network,
+    network_flops,
+    one_agent,
+)
 from ecn_marl.baselines.common.ppo import (
     Batch,
     PPOConfig,
@@ -104,9 +110,8 @@ class MAPPOState(TrainState):
 class JointCritic(nn.Module):
     """Value of every agent from the state of all and its own observation.
 
-    Every agent's input repeats the state of all. Two products, one of them made once for all
-    agents, would save that memory, but with several seeds in one `vmap` XLA's CPU backend (jaxlib
-    0.10.2, two cores) then never returns.
+    Every agent's input repeats the state of all; two products, one of them made once for all
+    agents, would save that memory.
 
     Attributes:
         hidden: widths of the hidden layers.
@@ -167,6 +172,15 @@ class MAPPO:
             updates=jnp.zeros((), jnp.int32),
             norm=ValueNorm.create(),
         )
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+        """The network and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 
     def act(
         self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False

@@ -91,8 +91,9 @@ def algorithm_config(algorithm: str, **settings: Any) -> Any:
     for name in settings:
         if name not in known:
             raise unknown_name(f"setting of {algorithm}", name, known)
-    if "hidden" in settings:
-        settings["hidden"] = tuple(settings["hidden"])
+    for setting in fields(kind):  # JSON has no tuples
+        if setting.name in settings and isinstance(setting.default, tuple):
+            settings[setting.name] = tuple(settings[setting.name])
     return kind(**settings)
 
 
@@ -298,12 +299,18 @@ def run_state(run: str | Path, learner: int = 0, which: str = "best") -> Any:
     config = read_config(run)
     if not 0 <= learner < config["seeds"]:
         raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
+    state = _whole_state(run, config, which)
+    return state if config["seeds"] == 1 else jax.tree.map(lambda x: x[learner], state)
+
+
+def _whole_state(run: str | Path, config: dict[str, Any], which: str) -> Any:
+    """Training state of all of a run's learners."""
     params = make(config["scenario"], **config["options"]).default_params
     checkpoints = Checkpoints(run)
     like = state_shapes(trainer_of(config), params, config["seeds"])
     state = checkpoints.restore(like, checkpoints.find(which))
     checkpoints.close()
-    return state if config["seeds"] == 1 else jax.tree.map(lambda x: x[learner], state)
+    return state
 
 
 def run_controller(
@@ -331,6 +338,27 @@ def run_controller(
         trainer_of(config), run_state(run, learner, which).actor, env
     )
     return controller
+
+
+def run_actors(run: str | Path, which: str = "best") -> tuple[Any, list[Any]]:
+    """The algorithm of a run, and the parameters of the policy of each of its seeds.
+
+    Args:
+        run: folder of the run.
+        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+
+    Raises:
+        ValueError: not a run, or no checkpoint.
+    """
+    config = read_config(run)
+    seeds = config["seeds"]
+    actors = _whole_state(run, config, which).actor
+    each = (
+        [actors]
+        if seeds == 1
+        else [jax.tree.map(lambda x, i=i: x[i], actors) for i in range(seeds)]
+    )
+    return trainer_of(config), each
 
 
 def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy:

@@ -75,6 +75,21 @@ def train(
     ] = None,
     load: Load = None,
     max_steps: MaxSteps = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            help="What the reward puts first: latency (0.3 for utilisation), throughput (0.7), or "
+            "the weight.",
+            show_default="the scenario's",
+        ),
+    ] = None,
+    flows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Train on windows of a recorded flow list (CSV, as `replay` takes it).",
+        ),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
@@ -131,7 +146,13 @@ def train(
         eval_episodes=eval_episodes,
     )
     view = wf.given(
-        features=features, actions=actions, reward=reward, load=load, max_steps=max_steps
+        features=features,
+        actions=actions,
+        reward=reward,
+        load=load,
+        max_steps=max_steps,
+        priority=priority,
+        flows=None if flows is None else str(flows.absolute()),
     )
     if resume is not None:
         asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))

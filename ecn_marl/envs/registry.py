@@ -13,6 +13,7 @@ from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import FeatureSet, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
+from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
@@ -65,6 +66,11 @@ class Scenario:
     phase_steps: int = 50
 
 
+PRIORITIES = {"latency": 0.3, "throughput": 0.7}
+"""Weights of utilisation by what an operator puts first: PET's beta_1 for Web Search and for Data
+Mining (§5.2), which are ACC's omega_1; the queue term gets the rest. The units of PET's queue term
+are those of `ecn_marl.envs.rewards`: 1 up to a mean queue of 1 KB, 1 KB / queue above."""
+
 _REGISTRY: dict[str, Callable[[], Scenario]] = {}
 
 
@@ -97,6 +103,8 @@ def make(
     reward: str | Reward = "acc",
     history: int | None = None,
     load: float | None = None,
+    flows: str | None = None,
+    priority: str | float | None = None,
     **overrides: Any,
 ) -> EcnEnv:
     """Make a functional environment.
@@ -108,6 +116,9 @@ def make(
         reward: `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
         load: load of the Poisson traffic (else that of the scenario).
+        flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
+        priority: what the reward puts first, `latency`, `throughput`, or the weight of utilisation
+            in [0, 1]; see `PRIORITIES`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
 
     Raises:
@@ -124,6 +135,15 @@ def make(
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
         spec = replace(spec, traffic=tuple(_with_load(s, load) for s in spec.traffic))
+    if flows is not None:
+        if load is not None or spec.phases:
+            why = "none" if spec.phases else "none beside a load"
+            raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")
+        tick_us = spec.dt_us * spec.tick_steps
+        source = recorded(flows, spec.topology, spec.dt_us, tick_us, spec.slots)
+        spec = replace(spec, traffic=(source,))
+    if priority is not None:
+        spec = replace(spec, reward_options=_weighted(spec, priority))
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
@@ -139,6 +159,19 @@ def make(
         horizon=spec.max_steps,
         reward_options=tuple(sorted(spec.reward_options.items())),
     )
+
+
+def _weighted(spec: Scenario, priority: str | float) -> dict[str, float]:
+    """Reward options with the weight of a priority."""
+    if any(phase.utilisation_weight is not None for phase in spec.phases):
+        raise bad_value("priority", priority, "none: the phases of this scenario have their own")
+    if priority in PRIORITIES:
+        return spec.reward_options | {"utilisation_weight": PRIORITIES[str(priority)]}
+    try:
+        weight = float(priority)
+    except ValueError:
+        raise unknown_name("priority", str(priority), PRIORITIES) from None
+    return spec.reward_options | {"utilisation_weight": weight}
 
 
 def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[str, Any]:

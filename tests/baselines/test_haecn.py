@@ -11,9 +11,13 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.common.cost import count_costs, decision_us
+from ecn_marl.baselines.common.evaluation import evaluate
 from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
-from ecn_marl.envs.registry import make
+from ecn_marl.baselines.runs import run_actors, train_run
+from ecn_marl.baselines.static import Static
+from ecn_marl.envs.registry import Scenario, make, register
+from ecn_marl.sim import Incast, star
 
 PARAMS = ToyParams(max_steps=10)
 SMALL = HAECNConfig(envs=16, rollout=16, gamma=0.5, epsilon_decay=0.93, capacity=1024)
@@ -64,6 +68,53 @@ def test_triggers_seldom_where_little_changes_at_the_best_reward(stable):
     assert found["flops_per_decision"] == pytest.approx(small + share * large)
     assert found["inferences_per_decision"] == pytest.approx(1 + share)
     assert 0.0 < decision_us(algorithm, result.state.actor, found) < 1e4
+
+
+def steady() -> Scenario:
+    """Two hosts that keep sending to a third: what fits once fits for good."""
+    return Scenario(
+        topology=star(3),
+        traffic=(Incast(load=0.9, n_min=2, n_max=2, flow_kb=2000.0, width=2),),
+        slots=4,
+        max_steps=25,
+        interval_us=40.0,
+        pfc=False,
+        bins=40,
+    )
+
+
+@pytest.mark.slow
+def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path):
+    """Best checkpoints of both, scored on the same episodes of a small network."""
+    register("steady-incast-v0", steady)
+    common = {"envs": 16, "batch": 128, "gamma": 0.5, "lr": 1e-3, "epsilon_decay": 0.95}
+    found = {}
+    for name, features in (("ddqn", "acc"), ("haecn", "haecn")):
+        options = {"features": features, "actions": "discrete"}
+        room = {"local_capacity": 4096} if name == "ddqn" else {"capacity": 4096}
+        train_run(
+            name,
+            "steady-incast-v0",
+            steps=9_600,
+            options=options,
+            settings=common | room,
+            out=tmp_path / name,
+            eval_every=25,
+        )
+        algorithm, (actor,) = run_actors(tmp_path / name)
+        env = make("steady-incast-v0", **options)
+        found[name] = count_costs(env, env.default_params, algorithm, actor, episodes=32, seed=9)
+    assert 1 / 25 - 1e-6 <= found["haecn"]["activation_frequency"] < 0.3
+    assert found["haecn"]["reward"] >= 0.98 * found["ddqn"]["reward"]
+    secn1 = evaluate(
+        env,
+        env.default_params,
+        Static(env, env.default_params, "secn1"),
+        name="",
+        episodes=32,
+        seed=9,
+    )
+    assert min(one["reward"] for one in found.values()) > secn1.interval("reward")[0]
 
 
 def test_memories_hold_what_happened(changing, stable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,38 @@ def test_checkpoint_holds_the_whole_state(tmp_path):
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_array_equal(a, b)
+
+
+def decomposed(jaxpr):
+    """Shapes of what is decomposed anywhere in a program: the first operand of each QR."""
+    shapes = []
+    for line in jaxpr.eqns:
+        if line.primitive.name in ("geqrf", "householder_product", "qr"):
+            shapes.append(line.invars[0].aval.shape)
+        for inner in jax.core.jaxprs_in_params(line.params):
+            shapes += decomposed(inner)
+    return shapes
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_are_drawn_one_matrix_at_a_time(shared):
+    """Batches of QR decompositions can stop jaxlib's thread pool for good, see `init_network`."""
+    algorithm = IPPO(ToyEnv(), replace(CONFIG, shared=shared))
+    program = jax.make_jaxpr(lambda: initial_state(algorithm, PARAMS, 0, seeds=3))()
+    shapes = decomposed(program.jaxpr)
+    assert shapes and all(len(shape) == 2 for shape in shapes), shapes
+    batched = jax.make_jaxpr(jax.vmap(algorithm.actor.init, (0, None)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert any(len(shape) == 3 for shape in decomposed(batched(keys, jnp.zeros(2)).jaxpr))
+
+
+def test_seeds_trained_together_start_as_each_alone():
+    algorithm = IPPO(ToyEnv(), CONFIG)
+    several = initial_state(algorithm, PARAMS, 5, seeds=3)
+    for i in range(3):
+        alone = initial_state(algorithm, PARAMS, 5 + i)
+        for a, b in zip(jax.tree.leaves(several.actor), jax.tree.leaves(alone.actor), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-6, atol=1e-7)
 
 
 def test_restore_without_a_checkpoint_names_the_folder(tmp_path):

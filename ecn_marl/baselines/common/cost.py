@@ -26,13 +26,14 @@ def count_costs(
     """Mean reward and costs of a greedy policy over evaluation episodes.
 
     Args:
-        env: functional environment (without auto-reset).
+        env: functional environment (without auto-reset), its agents ports.
         params: its parameters; `max_steps` is the length of an episode.
-        algorithm: has `start`, `decide`, `watch` and `costs`, as `DDQN` and `HAECN` do.
+        algorithm: has `start`, `decide`, `watch` and `costs`, as `DDQN`, `CentralACC` and `HAECN`.
         actor: its parameters.
         episodes: number of episodes, all at once.
         seed: seed of the evaluation stream.
     """
+    env = algorithm.view(env) if hasattr(algorithm, "view") else env
 
     def episode(key: jax.Array) -> tuple[Array, dict[str, Array]]:
         reset_key, run_key = jax.random.split(key)

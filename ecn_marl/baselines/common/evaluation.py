@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -21,6 +22,9 @@ from ecn_marl._errors import bad_value
 from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
+
+COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
+"""What a controller with a method `costs` reports of an episode, per port and interval."""
 
 EVALUATION_STREAM = 0xE7A1
 """Folded into a seed's key to get the keys of evaluation episodes."""
@@ -57,6 +61,10 @@ class _Forgetful:
 
     def observe(self, memory: tuple[()], info: dict[str, jax.Array]) -> tuple[()]:
         return ()
+
+    def costs(self, memory: tuple[()]) -> dict[str, Any]:
+        counted = getattr(self.controller, "costs", None)
+        return {} if counted is None else dict(counted())
 
 
 def with_memory(controller: Controller | StatefulController) -> StatefulController:
@@ -104,6 +112,7 @@ class Evaluation:
         }
         queue_mean = float(self.episodes["queue_mean"].mean())
         square = self.episodes["queue_std"] ** 2 + self.episodes["queue_mean"] ** 2
+        costs = {name: float(self.episodes[name].mean()) for name in COSTS if name in self.episodes}
         return {
             "name": self.name,
             "episodes": len(self.episodes["reward"]),
@@ -115,6 +124,7 @@ class Evaluation:
             "pauses": int(self.episodes["pauses"].sum()),
             "paused": float(self.episodes["paused"].mean()),
             "deferred": int(self.episodes["deferred"].sum()),
+            **({"costs": costs} if costs else {}),
         }
 
 
@@ -125,7 +135,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
 
 def roll_out(
     env: Any, params: Any, controller: Controller | StatefulController, key: jax.Array
-) -> tuple[Any, Float[Array, ""]]:
+) -> tuple[Any, Float[Array, ""], Any]:
     """One whole episode.
 
     Args:
@@ -135,7 +145,7 @@ def roll_out(
         key: PRNG key.
 
     Returns:
-        The last state, and the reward's mean over intervals and agents.
+        The last state, the reward's mean over intervals and agents, and the controller's memory.
     """
     env, acting = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
@@ -151,8 +161,36 @@ def roll_out(
 
     carry = (obs, state, acting.init())
     keys = jax.random.split(run_key, int(params.max_steps))
-    (_, state, _), rewards = jax.lax.scan(step, carry, keys)
-    return state, rewards.mean()
+    (_, state, memory), rewards = jax.lax.scan(step, carry, keys)
+    return state, rewards.mean(), memory
+
+
+def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A compiled function that runs episodes of policies which differ in their parameters only.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        build: `actor -> controller`.
+
+    Returns:
+        `(actor, keys) -> metrics`, those of the environment and the controller's costs, each with
+        a leading axis of episodes.
+    """
+
+    @jax.jit
+    def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
+        def episode(key: jax.Array) -> dict[str, jax.Array]:
+            controller = with_memory(build(actor))
+            state, _, memory = roll_out(env, params, controller, key)
+            count = getattr(controller, "costs", None)
+            counted: dict[str, Any] = {} if count is None else count(memory)
+            costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
+            return env.episode_metrics(state, params) | costs
+
+        return jax.vmap(episode)(keys)
+
+    return run
 
 
 def evaluate(
@@ -165,6 +203,7 @@ def evaluate(
     seed: int = 0,
     batch: int = 32,
     progress: Callable[[int], None] | None = None,
+    run: Callable[[jax.Array], Any] | None = None,
 ) -> Evaluation:
     """Run a controller for whole episodes.
 
@@ -177,18 +216,15 @@ def evaluate(
         seed: which episodes; the same seed is the same traffic for every controller.
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
+        run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
 
     Raises:
         ValueError: `episodes` below 1.
     """
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
-
-    def episode(key: jax.Array) -> dict[str, jax.Array]:
-        state, _ = roll_out(env, params, controller, key)
-        return env.episode_metrics(state, params)
-
-    run = jax.jit(jax.vmap(episode))
+    if run is None:
+        run = partial(episodes_runner(env, params, lambda _: controller), ())
     keys = evaluation_keys(seed, episodes)
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     parts = []

@@ -39,6 +39,11 @@ def init_network(
 ) -> Any:
     """Parameters of a network.
 
+    Those of several agents are drawn one after the other. Orthogonal weights come from a QR
+    decomposition; of a batch of matrices, jaxlib's CPU kernel (0.10.2, `lapack_sorgqr_ffi`) hands
+    parts to the thread pool that it runs in and waits for them. Where as many layers are drawn at
+    once as there are cores, all threads wait and none is left to work: the program stands still.
+
     Args:
         net: the network.
         key: PRNG key.
@@ -49,7 +54,7 @@ def init_network(
     x = jnp.zeros((features,), jnp.float32)
     if shared:
         return net.init(key, x)
-    return jax.vmap(net.init, (0, None))(jax.random.split(key, num_agents), x)
+    return jax.lax.map(lambda one: net.init(one, x), jax.random.split(key, num_agents))
 
 
 def apply_network(

@@ -66,6 +66,14 @@ class Remembering:
         history = push(memory.history, env.feature.compute(stats, ecn, self.params.scale))
         return self._next(self.algorithm.watch(memory.policy, reward, info), history)
 
+    def costs(self, memory: Memory) -> dict[str, Array]:
+        """What the policy's decisions took so far, per port and interval.
+
+        The decision after the last interval is among them, although nothing comes of it.
+        """
+        found: dict[str, Array] = self.algorithm.costs(memory.policy)
+        return found
+
     def _next(self, policy: Any, history: Array) -> Memory:
         policy, action = self.algorithm.decide(self.actor, policy, flatten(history))
         return Memory(policy, history, self.env.action.decode(action, self.scale))

@@ -23,11 +23,30 @@ Score = Callable[[Any], np.ndarray]
 """`state -> score per seed`, float `[seeds]`; higher is better."""
 
 
+class Greedy:
+    """The mode of an algorithm's `act` as a controller: one inference for every decision."""
+
+    def __init__(self, algorithm: Any, actor: Any) -> None:
+        """Remember the algorithm and the parameters of its policy."""
+        self.algorithm, self.actor = algorithm, actor
+
+    def __call__(self, key: jax.Array, obs: jax.Array) -> Any:
+        """Actions for observations."""
+        return self.algorithm.act(self.actor, key, obs, greedy=True)
+
+    def costs(self) -> dict[str, float]:
+        """What a decision costs; nothing is known of algorithms that do not count operations."""
+        flops = getattr(self.algorithm, "flops", None)
+        if flops is None:
+            return {}
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
+
+
 def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
     if hasattr(algorithm, "controller"):
         return algorithm.controller(actor, env)
-    return lambda key, obs: algorithm.act(actor, key, obs, greedy=True)
+    return Greedy(algorithm, actor)
 
 
 def episode_score(

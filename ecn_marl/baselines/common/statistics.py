@@ -88,6 +88,34 @@ def interval(
     return np.asarray(low), np.asarray(high)
 
 
+def crossed_interval(
+    values: Float[np.ndarray, "seeds episodes"], level: float = 0.95
+) -> tuple[float, float]:
+    """Mean of all values, and half the width of an interval over both seeds and episodes.
+
+    All seeds meet the same episodes, so the mean is uncertain for two reasons: other seeds would
+    have learnt otherwise, other episodes would have gone otherwise. The half-widths of Student's t
+    over the seeds' means and over the episodes' means are added in quadrature. Noise that belongs
+    to one seed in one episode is in both, so the interval is rather too wide than too narrow. What
+    has one seed only (a rule) gets the interval over episodes.
+
+    Args:
+        values: a metric, or its difference to that of another policy in the same episode.
+        level: coverage.
+
+    Returns:
+        Mean and half-width; NaN for the latter if there is a single value.
+    """
+    halves = []
+    for axis in (0, 1):
+        means = values.mean(axis=axis, dtype=np.float64)
+        n = means.size
+        if n > 1:
+            quantile = float(stats.t.ppf(0.5 + level / 2.0, n - 1))
+            halves.append(quantile * float(means.std(ddof=1)) / n**0.5)
+    return float(values.mean(dtype=np.float64)), float(np.hypot.reduce(halves or [np.nan]))
+
+
 def profile(
     scores: Float[np.ndarray, "*b seeds scenarios"], thresholds: Float[np.ndarray, " t"]
 ) -> Float[np.ndarray, "*b t"]:

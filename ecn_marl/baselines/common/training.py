@@ -170,7 +170,8 @@ def _start(algorithm: Algorithm, seeds: int, seed: Any, params: Any) -> Any:
     if seeds == 1:
         return algorithm.init(jax.random.key(seed), params)
     keys = jax.vmap(jax.random.key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
-    return jax.vmap(algorithm.init, (0, None))(keys, params)
+    # One after the other, see `networks.init_network`.
+    return jax.lax.map(lambda key: algorithm.init(key, params), keys)
 
 
 def train(

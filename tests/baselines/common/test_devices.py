@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -110,14 +111,41 @@ def test_two_devices_give_what_one_gives(single):
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(single):
     run = single / "processes"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [*START, *SAVE, "--out", run, "--distributed"]
-    said = finish(*(begin(*command, f"{address},2,{i}", home=single) for i in (0, 1)))
+    said = two_processes(*START, *SAVE, "--out", run, home=single)
     assert "metrics.jsonl" in said[0]
     assert "metrics.jsonl" not in said[1], "only the first process prints"
     assert_close(run, single / "one")
+
+
+def two_processes(*command: object, home: Path) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    each = (begin(*command, "--distributed", f"{address},2,{i}", home=home) for i in (0, 1))
+    return finish(*each)
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_bit_for_bit(single):
+    """Put back to what there was after update 2, both processes make updates 3 and 4 again."""
+    whole, cut = single / "processes", single / "cut"
+    if not whole.exists():
+        two_processes(*START, *SAVE, "--out", whole, home=single)
+    shutil.copytree(whole, cut)
+    shutil.rmtree(cut / "checkpoints" / "4")
+    (cut / "checkpoints" / "best.json").unlink(missing_ok=True)
+    two_processes("--resume", cut, home=single)
+    timing = ("seconds", "steps_per_second")
+    kept = [
+        [{k: v for k, v in row.items() if k not in timing} for row in rows(x)] for x in (whole, cut)
+    ]
+    assert len(kept[0]) == 4 and kept[0] == kept[1]
+    one, two = state(whole, 4), state(cut, 4)
+    for name in one:
+        a, b = one[name], two[name]
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 @pytest.mark.parametrize("spec", ["127.0.0.1", "host:1,2", "host:1,2,2", "host:1,2,x", "host,2,0"])

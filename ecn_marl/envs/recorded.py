@@ -1,0 +1,118 @@
+"""Recorded traffic: episodes that replay windows of a flow list.
+
+PET pre-trains its model offline on what was collected from a network (§4.4.1). A flow list (see
+`ecn_marl.sim.trace`) is such a record: which host sent how much to which, and when. An episode
+starts at a random moment of it, with an empty network, and goes on from there; after the last flow
+the list begins again, one mean gap later, so that a window may lie anywhere and the load is that
+of the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.trace import FlowList, read_flows
+from ecn_marl.sim.traffic import (
+    Offer,
+    Schedule,
+    ScheduleParams,
+    ScheduleState,
+    schedule,
+    widest_tick,
+)
+
+
+@struct.dataclass
+class RecordedParams:
+    """A recorded list of flows.
+
+    Attributes:
+        flows: the list, sorted by start, leaves `[N]`.
+        period: substeps after which it begins again.
+    """
+
+    flows: ScheduleParams
+    period: Leaf
+
+
+@dataclass(frozen=True)
+class Recorded(Schedule):
+    """A source that replays a flow list from a random moment on; see `recorded`.
+
+    Attributes:
+        path: file of the list.
+        topology: network it is for.
+    """
+
+    path: str
+    topology: Topology
+
+    def default_params(self) -> Any:
+        """The list as arrays."""
+        flows = _read(self.path, self.topology)
+        order = np.argsort(flows.start_ns, kind="stable")
+        columns = flows.take(order)
+        first = flows.start_ns.min()
+        columns["start_ns"] = columns["start_ns"] - first
+        span = float(columns["start_ns"][-1]) / 1e3
+        gap = span / max(len(flows) - 1, 1)
+        period = max(round((span + gap) / self.dt_us), 1)
+        return RecordedParams(schedule(columns, self.dt_us), np.int32(period))
+
+    def init(self, key: jax.Array, params: Any, nic_rate: Array) -> ScheduleState:
+        """Start at a random substep of the list."""
+        step = jax.random.randint(key, (), 0, params.period, jnp.int32)
+        at = jnp.searchsorted(jnp.asarray(params.flows.start_step), step)
+        return ScheduleState(at.astype(jnp.int32), step)
+
+    def offer(self, state: ScheduleState, params: Any, nic_rate: Array) -> Offer:
+        """The next `width` flows, those of the next time round after the last one."""
+        n = params.flows.src.shape[0]
+        index = state.next + jnp.arange(self.width, dtype=jnp.int32)
+        here = replace(state, next=jnp.zeros((), jnp.int32))
+        rows: Any = jax.tree.map(lambda x: jnp.asarray(x)[index % n], params.flows)
+        later = rows.start_step + index // n * params.period
+        found = super().offer(here, replace(rows, start_step=later), nic_rate)
+        return replace(found, flow_id=jnp.full((self.width,), -1, jnp.int32))
+
+    def advance(
+        self, state: ScheduleState, params: Any, nic_rate: Array, taken: Array, elapsed: float
+    ) -> ScheduleState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        return super().advance(state, params.flows, nic_rate, taken, elapsed)
+
+
+def recorded(path: str, topology: Topology, dt_us: float, tick_us: float, slots: int) -> Recorded:
+    """A source that replays a flow list.
+
+    Args:
+        path: the file.
+        topology: network it is for.
+        dt_us: substep, µs.
+        tick_us: time between admissions, µs.
+        slots: flows in progress at most.
+
+    Raises:
+        ValueError: it cannot be read, or does not fit the network.
+        OSError: it cannot be opened.
+    """
+    flows = _read(path, topology)
+    if len(flows) < 2:
+        raise bad_value("flows", path, "a list of at least two flows")
+    return Recorded(dt_us, widest_tick(flows.start_ns, tick_us, slots), path, topology)
+
+
+@cache
+def _read(path: str, topology: Topology) -> FlowList:
+    return read_flows(path, topology)
