@@ -89,9 +89,10 @@ def queue_examples() -> str:
     kb = np.array([0, 1, 5, 5.1, 10, 20, 50, 100, 200, 400, 1000, 2560, 2600, 10240], np.float32)
     one = jnp.ones(kb.size)
     scale, params = FeatureScale.create(one), RewardParams.create()
-    seen = log_size(kb * 1000, scale)
-    faster = log_size(kb * 1000, FeatureScale.create(4.0 * one))
-    level = queue_level(jnp.asarray(kb * 1000), params.queue_scale * one, params.queue_steps)
+    size = jnp.asarray(kb * 1000)
+    seen = log_size(size, scale)
+    faster = log_size(size, FeatureScale.create(4.0 * one))
+    level = queue_level(size, params.queue_scale * one, params.queue_steps)
     short = params.queue_floor / np.maximum(kb * 1000, params.queue_floor)
     rows = [
         (f"{q:g}", f"{a:.3f}", f"{b:.3f}", f"{n:.1f}", f"{1 - n:.1f}", f"{s:.4f}")
