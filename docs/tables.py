@@ -244,7 +244,7 @@ def commands() -> str:
             if p.name == "help":
                 continue
             label = p.metavar or (p.name.upper() if p in arguments else "")
-            flags = label if p in arguments else ", ".join(p.opts)
+            flags = label if p in arguments else " ".join((", ".join(p.opts), label)).strip()
             rows.append((f"`{flags}`", _default(p), p.help or ""))
         parts.append(markdown(("option", "default", "what it does"), rows) + "\n")
     return "\n".join(parts)
