@@ -45,6 +45,7 @@ def execute(path: Path, *, fast: bool, folder: Path) -> nbformat.NotebookNode:
         kernel_name="python3",
         resources=resources,
         record_timing=False,
+        coalesce_streams=True,  # else where output is cut depends on when it came
     )
     return client.execute()
 
