@@ -6,7 +6,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint format wheel-test clean
+.PHONY: run test lint format wheel-test docs notebooks clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
@@ -25,6 +25,13 @@ format: $(STAMP)
 
 wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
+
+docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew
+	$(BIN)/python docs/tables.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
+	$(BIN)/python notebooks/run.py
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,53 @@
+"""Hooks of the documentation site: the notebooks become its tutorials."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds a page, its pictures and the notebook itself for each of `notebooks/*.ipynb`."""
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        page, pictures = as_page(path.stem, json.loads(path.read_text()))
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
+        files.append(
+            File.generated(config, f"tutorials/download/{path.name}", abs_src_path=str(path))
+        )
+        for name, data in pictures.items():
+            files.append(File.generated(config, f"tutorials/pictures/{name}", content=data))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lets links to notebooks, as they work in the repository, lead to their pages."""
+    return re.sub(r"\.\./notebooks/(\w+)\.ipynb", r"tutorials/\1.md", markdown)
+
+
+def as_page(stem: str, notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by file name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(re.sub(r"\((\d_\w+)\.ipynb\)", r"(\1.md)", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            if "text" in output:
+                parts.append(f"``` {{ .text .output }}\n{''.join(output['text']).rstrip()}\n```")
+            picture = output.get("data", {}).get("image/png")
+            if picture:
+                name = f"{stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(picture)
+                parts.append(f"![output](pictures/{name})")
+    note = f"[This page is a notebook: download it.](download/{stem}.ipynb){{ .md-button }}"
+    return "\n\n".join([*parts, note]) + "\n", pictures

@@ -1,0 +1,319 @@
+"""Writes the tables of the documentation that follow from the code.
+
+    python docs/tables.py            # rewrite the tables in docs/**/*.md
+    python docs/tables.py --check    # fail if one is out of date
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+HERE = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in r) + " |" for r in lines)
+
+
+def fields_of(docstring: str) -> dict[str, str]:
+    """Names and descriptions of the `Attributes` of a docstring."""
+    text = inspect.cleandoc(docstring)
+    part = text.split("Attributes:\n", 1)[1]
+    found: dict[str, str] = {}
+    name = ""
+    for line in part.splitlines():
+        start = re.match(r" {4}(\w+): (.*)", line)
+        if start:
+            name = start[1]
+            found[name] = start[2]
+        elif line.startswith(" " * 8) and name:
+            found[name] += " " + line.strip()
+    return found
+
+
+def scenarios() -> str:
+    """The registered scenarios."""
+    import ecn_marl
+
+    rows = []
+    for name in ecn_marl.scenarios():
+        env = ecn_marl.make(name)
+        net, sim = env.sim.topology, env.sim
+        rates = ", ".join(f"{r:g}" for r in sorted({p.gbps for p in net.ports}))
+        rows.append(
+            (
+                f"`{name}`",
+                net.name,
+                net.n_hosts,
+                env.num_agents,
+                rates,
+                f"{sim.transport.kind}:{sim.transport.name}",
+                f"{sim.dt_us:g} / {sim.tick_us:g} / {env.interval_us:g}",
+                env.horizon,
+            )
+        )
+    head = ("scenario", "network", "hosts", "agents", "ports, Gb/s", "senders")
+    return markdown((*head, "substep / tick / Δt, µs", "intervals"), rows)
+
+
+def feature_sets() -> str:
+    """Columns of the feature sets."""
+    from ecn_marl.envs.features import FEATURE_SETS
+
+    rows = [
+        (f"`{s.name}`", ", ".join(f"`{n}`" for n in s.names), s.width, s.history, s.obs_dim)
+        for s in FEATURE_SETS.values()
+    ]
+    return markdown(("features", "columns, in this order", "w", "k", "k·w"), rows)
+
+
+def queue_examples() -> str:
+    """What queues look like to an agent, and what they earn."""
+    from ecn_marl.envs.features import FeatureScale, log_size
+    from ecn_marl.envs.rewards import RewardParams, queue_level
+
+    kb = np.array([0, 1, 5, 5.1, 10, 20, 50, 100, 200, 400, 1000, 2560, 2600, 10240], np.float32)
+    one = jnp.ones(kb.size)
+    scale, params = FeatureScale.create(one), RewardParams.create()
+    size = jnp.asarray(kb * 1000)
+    seen = log_size(size, scale)
+    faster = log_size(size, FeatureScale.create(4.0 * one))
+    level = queue_level(size, params.queue_scale * one, params.queue_steps)
+    short = params.queue_floor / np.maximum(kb * 1000, params.queue_floor)
+    rows = [
+        (f"{q:g}", f"{a:.3f}", f"{b:.3f}", f"{n:.1f}", f"{1 - n:.1f}", f"{s:.4f}")
+        for q, a, b, n, s in zip(kb, seen, faster, level, short, strict=True)
+    ]
+    head = ("queue, KB", "`queue` at 25 Gb/s", "`queue` at 100 Gb/s")
+    return markdown((*head, "`queue_level`", "D(L)", "La"), rows)
+
+
+def actions() -> str:
+    """The action codecs and what they span."""
+    from ecn_marl.envs.actions import BoxAction, DiscreteAction, MultiDiscreteAction
+
+    multi, one, box = MultiDiscreteAction(), DiscreteAction(), BoxAction()
+    e = [multi.alpha_kb * 2**n for n in range(multi.levels)]
+    levels = f"E(n) = {multi.alpha_kb:g}·2ⁿ = {e[0]:g} … {e[-1]:g} KB"
+    pmax = f"{multi.pmax[0]:g}, {multi.pmax[1]:g}, {multi.pmax[2]:g} … {multi.pmax[-1]:g}"
+    rows = [
+        (
+            "`multidiscrete`",
+            f"int32 `[3]`, {' × '.join(str(n) for n in multi.nvec)} choices",
+            f"Kmin = E(n), Kmax = E(min(n + 1 + gap, {multi.levels - 1})), {levels}; Pmax of "
+            f"{pmax}",
+        ),
+        (
+            "`discrete`",
+            f"int32 scalar, {one.n} choices",
+            "a whole setting from the list below",
+        ),
+        (
+            "`box`",
+            "float32 `[3]` in [-1, 1]",
+            f"log scales: Kmin {box.kmin_kb[0]:g} … {box.kmin_kb[1]:g} KB; Kmax/Kmin from "
+            f"{box.min_ratio:g} to where Kmax = {box.kmax_kb:g} KB; Pmax {box.pmax[0]:g} … "
+            f"{box.pmax[1]:g}",
+        ),
+    ]
+    return markdown(("actions", "one agent's action", "meaning at 25 Gb/s"), rows)
+
+
+def template() -> str:
+    """The list behind `discrete` actions."""
+    from ecn_marl.envs.actions import DiscreteAction
+
+    listed = DiscreteAction().template
+    rows: list[tuple[str, ...]] = []
+    for i in range(0, len(listed), 3):
+        cells = [f"{k + i}: ({a:g}, {b:g}, {p:g})" for k, (a, b, p) in enumerate(listed[i : i + 3])]
+        rows.append(tuple(cells))
+    return markdown(("index: (Kmin KB, Kmax KB, Pmax)", "", ""), rows)
+
+
+def static_settings() -> str:
+    """The named static settings."""
+    from ecn_marl.envs.actions import STATIC_ECN
+
+    rows = [(f"`static:{n}`", f"{a:g}", f"{b:g}", f"{p:g}") for n, (a, b, p) in STATIC_ECN.items()]
+    return markdown(("setting", "Kmin, KB", "Kmax, KB", "Pmax"), rows)
+
+
+def reward_options() -> str:
+    """Options of the rewards."""
+    from ecn_marl.envs.rewards import OPTIONS, RewardParams
+
+    defaults = inspect.signature(RewardParams.create).parameters
+    rows = [
+        (f"`{n}`", f"{defaults[n].default:g}", allowed) for n, (_, _, allowed) in OPTIONS.items()
+    ]
+    return markdown(("option", "default", "allowed"), rows)
+
+
+def info() -> str:
+    """What `info` holds after a step."""
+    from ecn_marl.sim.simulator import PortStats
+
+    rows = [(f"`{name}`", text) for name, text in fields_of(PortStats.__doc__ or "").items()]
+    rows += [("`kmin`, `kmax`, `pmax`", "thresholds that were in force; bytes, bytes, probability")]
+    return markdown(("key", "per agent, over the interval"), rows)
+
+
+def senders() -> str:
+    """Senders and their presets."""
+    from ecn_marl.sim.transports import transports
+
+    kinds: dict[str, list[str]] = {}
+    for name in transports():
+        kind, preset = name.split(":")
+        kinds.setdefault(kind, []).append(f"`{kind}:{preset}`")
+    return markdown(("senders", "presets"), [(k, ", ".join(p)) for k, p in kinds.items()])
+
+
+def dcqcn_presets() -> str:
+    """Constants of the DCQCN presets beside their names in the HPCC simulator."""
+    from ecn_marl.sim.transports.base import MBPS
+    from ecn_marl.sim.transports.dcqcn import PRESETS
+
+    names = {
+        "decrease_us": ("RATE_DECREASE_INTERVAL", 1.0, "µs"),
+        "alpha_us": ("ALPHA_RESUME_INTERVAL", 1.0, "µs"),
+        "g": ("EWMA_GAIN", 1.0, ""),
+        "increase_us": ("RP_TIMER", 1.0, "µs"),
+        "byte_counter": ("– (not there)", 1.0, "B"),
+        "recovery_steps": ("FAST_RECOVERY_TIMES", 1.0, ""),
+        "ai": ("RATE_AI", 1.0 / MBPS, "Mb/s"),
+        "hai": ("RATE_HAI", 1.0 / MBPS, "Mb/s"),
+        "min_rate": ("MIN_RATE", 1.0 / MBPS, "Mb/s"),
+        "alpha_init": ("– (1)", 1.0, ""),
+        "clamp_target": ("CLAMP_TARGET_RATE", 1.0, ""),
+        "cut_at_first_cnp": ("– (0)", 1.0, ""),
+    }
+    rows = []
+    for field, (key, factor, unit) in names.items():
+        values = [getattr(p, field) * factor for p in PRESETS.values()]
+        shown = [f"1/{1 / v:.0f}" if field == "g" else f"{v:.6g}" for v in values]
+        rows.append((f"`{field}`" + (f", {unit}" if unit else ""), key, *shown))
+    return markdown(("constant", "ns-3 (HPCC)", *(f"`{n}`" for n in PRESETS)), rows)
+
+
+def size_tables() -> str:
+    """Flow-size tables: mean and shares."""
+    from ecn_marl.sim.traffic import TABLES, size_table
+
+    rows = []
+    for name in TABLES:
+        table = size_table(name)
+        size, cdf = np.asarray(table.size, float), np.asarray(table.cdf, float)
+        mean = float(np.sum(np.diff(cdf) * 0.5 * (size[1:] + size[:-1])))
+        small, medium = (float(np.interp(x, size, cdf)) for x in (1e5, 1e6))
+        rows.append((f"`{name}`", f"{mean / 1e3:,.1f}", f"{small:.1%}", f"{medium:.1%}"))
+    return markdown(("table", "mean, KB", "up to 100 KB", "up to 1 MB"), rows)
+
+
+def commands() -> str:
+    """The command line, every command with its options."""
+    import typer
+
+    from ecn_marl.cli import app
+
+    group: Any = typer.main.get_command(app)
+    parts = []
+    for name, command in group.commands.items():
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join(a.metavar or a.name.upper() for a in arguments)
+        line = " ".join(part for part in ("ecn-marl", name, usage, "[OPTIONS]") if part)
+        parts.append(f"## {name}\n\n    {line}\n")
+        parts.append(inspect.cleandoc(command.help or "") + "\n")
+        rows = []
+        for p in command.params:
+            if p.name == "help":
+                continue
+            label = p.metavar or (p.name.upper() if p in arguments else "")
+            flags = label if p in arguments else " ".join((", ".join(p.opts), label)).strip()
+            rows.append((f"`{flags}`", _default(p), p.help or ""))
+        parts.append(markdown(("option", "default", "what it does"), rows) + "\n")
+    return "\n".join(parts)
+
+
+def _default(parameter: Any) -> str:
+    """The default of an option, as the help shows it."""
+    shown = parameter.show_default
+    if isinstance(shown, str):
+        return shown
+    value = parameter.default
+    if parameter.required:
+        return "required"
+    if value is None or value is False or callable(value) or value == ():
+        return ""
+    return "on" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    f.__name__.replace("_", "-"): f
+    for f in (
+        scenarios,
+        feature_sets,
+        queue_examples,
+        actions,
+        template,
+        static_settings,
+        reward_options,
+        info,
+        senders,
+        dcqcn_presets,
+        size_tables,
+        commands,
+    )
+}
+"""Tables by name."""
+
+
+def renewed(text: str) -> str:
+    """A page with all its tables written anew."""
+    return BLOCK.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n\n{m[3]}", text)
+
+
+def pages() -> list[Path]:
+    """All pages of the documentation."""
+    return sorted(HERE.rglob("*.md"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Rewrites or checks the tables.
+
+    Args:
+        argv: command line, that of the process if None.
+    """
+    parser = argparse.ArgumentParser(description="Tables of the documentation.")
+    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 if stale")
+    args = parser.parse_args(argv)
+    stale = []
+    for page in pages():
+        text = page.read_text()
+        new = renewed(text)
+        if new != text:
+            stale.append(str(page.relative_to(HERE)))
+            if not args.check:
+                page.write_text(new)
+    if stale:
+        print("out of date:" if args.check else "written:", ", ".join(stale))
+    return 1 if args.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The notebooks run, with the small settings that their cells carry, and hold real outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def runner():
+    pytest.importorskip("nbclient", reason="extra notebooks is not installed")
+    pytest.importorskip("ipykernel", reason="extra notebooks is not installed")
+    spec = importlib.util.spec_from_file_location("run_notebooks", NOTEBOOKS / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_runs(path, runner, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # little is run, much is compiled
+    kept = path.read_text()
+    notebook = runner.execute(path, fast=True, folder=tmp_path)
+    assert path.read_text() == kept
+    pictures = [
+        o for c in notebook.cells for o in c.get("outputs", ()) if "image/png" in o.get("data", {})
+    ]
+    assert pictures
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_committed_outputs(path):
+    """Every cell was run in order, none failed, and nothing tells of the machine it was run on."""
+    assert path.stat().st_size < 300_000
+    text = path.read_text()
+    cells = [c for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+    assert [c["execution_count"] for c in cells] == list(range(1, len(cells) + 1))
+    outputs = [o for c in cells for o in c["outputs"]]
+    assert any("image/png" in o.get("data", {}) for o in outputs)
+    assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
+    printed = "".join(line for o in outputs for line in o.get("text", ()))
+    assert not re.search(r"/(tmp|home|root|work|Users)/|\b20\d\d-\d\d-\d\d\b", printed)
+
+
+def test_small_settings_name_what_is_set():
+    """They assign what the cell assigns: else a setting that was renamed would be missed."""
+    found = 0
+    for path in PATHS:
+        for cell in json.loads(path.read_text())["cells"]:
+            if "fast" in cell["metadata"]:
+                names = [
+                    set(re.findall(r"\b([A-Z]+)\b(?=[^=\n]*=)", text))
+                    for text in ("".join(cell["source"]), cell["metadata"]["fast"])
+                ]
+                assert names[0] == names[1] != set()
+                found += 1
+    assert found >= 4

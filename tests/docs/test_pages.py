@@ -1,0 +1,95 @@
+"""Pages of the documentation: code that runs, tables that follow from the code, a site."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import code_blocks
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MDP = DOCS / "mdp.md"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(name: str) -> list[list[str]]:
+    """Cells of a table of the MDP's page, without its head."""
+    block = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", MDP.read_text(), re.DOTALL)
+    lines = block[1].strip().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_tables_follow_from_the_code(tables):
+    """If this fails: `python docs/tables.py`."""
+    pages = tables.pages()
+    assert sum(len(tables.BLOCK.findall(page.read_text())) for page in pages) >= 12
+    stale = [page.name for page in pages if tables.renewed(page.read_text()) != page.read_text()]
+    assert not stale
+
+
+def test_a_wrong_figure_is_seen(tables):
+    text = MDP.read_text()
+    assert tables.renewed(text.replace("| `pet` | `queue`", "| `pet` | `quota`")) == text
+
+
+def test_formulas_give_the_examples():
+    """The formulas that the page states in words, in float64, against its table."""
+    table = rows("queue-examples")
+    assert len(table) > 10
+    for kb, *cells in ([float(cell) for cell in row] for row in table):
+        n = sum(kb > 5 * 2**i for i in range(10))
+        want = [math.log(1 + kb / s) / math.log(1 + 10240) for s in (1, 4)]
+        want += [n / 10, 1 - n / 10, 1 / max(kb, 1)]
+        for cell, value, digits in zip(cells, want, (3, 3, 1, 1, 4), strict=True):
+            assert cell == pytest.approx(min(value, 1.0), abs=0.51 * 10**-digits)
+
+
+def test_every_feature_reward_and_info_is_defined():
+    from ecn_marl.envs.features import FEATURE_SETS
+    from ecn_marl.envs.rewards import REWARDS
+
+    page = MDP.read_text()
+    first = {
+        cell for line in page.splitlines() if line.startswith("|") for cell in line.split("|")[1:2]
+    }
+    defined = set(re.findall(r"`([\w-]+)`", " ".join(first)))
+    assert defined >= {name for s in FEATURE_SETS.values() for name in s.names}
+    assert defined >= set(REWARDS) | set(FEATURE_SETS)
+
+
+@pytest.mark.parametrize("page", ["frameworks", "scenarios", "ns3"])
+@pytest.mark.slow
+def test_code_of_pages_runs(page, tmp_path):
+    text = (DOCS / "howto" / f"{page}.md").read_text()
+    assert code_blocks.blocks(text)
+    code_blocks.run(text, tmp_path)
+
+
+def test_first_page_has_the_quick_start_of_the_readme():
+    quick, *_ = code_blocks.blocks((DOCS / "index.md").read_text())
+    assert quick in code_blocks.blocks((ROOT / "README.md").read_text())
+
+
+@pytest.mark.slow
+def test_site_builds_without_warnings(tmp_path):
+    pytest.importorskip("mkdocs", reason="extra docs is not installed")
+    pytest.importorskip("mkdocstrings", reason="extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {path.parent.name for path in (tmp_path / "tutorials").glob("*/index.html")} == names
+    assert "marking probability" in (tmp_path / "api" / "sim" / "index.html").read_text()

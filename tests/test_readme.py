@@ -1,0 +1,49 @@
+"""What the README tells people to type works, in an empty folder outside the checkout."""
+
+from __future__ import annotations
+
+from importlib.metadata import metadata
+from pathlib import Path
+
+import code_blocks
+import pytest
+
+
+def readme() -> str:
+    """The README of the checkout, or the one that the installed package carries."""
+    path = Path(__file__).parents[1] / "README.md"
+    if path.is_file():
+        return path.read_text()
+    carried = metadata("ecn-marl").get_payload()
+    assert isinstance(carried, str)
+    return carried
+
+
+@pytest.mark.slow
+def test_quick_start(tmp_path):
+    output = code_blocks.run(readme(), tmp_path)
+    assert "IPPO first" in output and "SECN1" in output
+    run, page = tmp_path / "runs" / "first", tmp_path / "episode.html"
+    assert (run / "learning_curve.png").is_file()
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_every_way_in_is_shown():
+    """The blocks that are run hold all the faces, training, evaluation and the player."""
+    text = "".join(block for _, block in code_blocks.blocks(readme()))
+    for name in ("parallel_env", "make", "vector_env", "jaxmarl_env"):
+        assert f"ecn_marl.{name}(" in text
+    for command in ("train", "eval", "play"):
+        assert f"ecn-marl {command} " in text
+
+
+def test_blocks_are_told_apart():
+    text = "```python\na\n```\n```\nb\n```\n```sh\nc\n```\n```console\nd\n```\n"
+    assert code_blocks.blocks(text) == [("python", "a\n"), ("sh", "c\n")]
+
+
+def test_failures_are_seen(tmp_path):
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        code_blocks.run("```python\n1 / 0\n```\n", tmp_path)
+    with pytest.raises(AssertionError, match="false"):
+        code_blocks.run("```sh\nfalse\necho on\n```\n", tmp_path)
