@@ -874,7 +874,7 @@ def _fold(lowering: Lowering, name: str, dtype: str, shape: Any, args: list[View
         "min": np.minimum,
         "rem": np.fmod,
         "convert_element_type": lambda x: x,
-        "select_n": lambda w, a, b: np.where(w, b, a),
+        "select_n": lambda w, *cases: np.choose(w, cases),
     }
     known = all(isinstance(a.node, Constant) for a in args) and name in simple
     if not known or sum(a.node.size for a in args) > 100_000:

@@ -118,9 +118,13 @@ def _copy(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -
 
 @_rule("select_n")
 def _select(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
-    which, no, yes = args
+    which, no, *others = args
     if kinds[0] != BOOL:
-        which = _compare(w, "ne", kinds[0], which, w.number(0, kinds[0]))
+        for k, case in enumerate(others, start=1):
+            here = _compare(w, "eq", kinds[0], which, w.number(k, kinds[0]))
+            no = select(w, dtype, here, case, no)
+        return no
+    (yes,) = others
     return w.emit(f"select {w.type(BOOL)} {which}, {w.type(dtype)} {yes}, {w.type(dtype)} {no}")
 
 

@@ -61,7 +61,7 @@ def test_integers_are_exact(dtype: np.dtype) -> None:
             lax.div(a, b), lax.rem(a, b), lax.shift_left(a, by), lax.shift_right_logical(a, by),
             lax.shift_right_arithmetic(a, by), a < b, a <= b, a > b, a >= b, a == b, a != b,
             jnp.sign(a), a.astype(jnp.float32), a.astype(jnp.int32), a.astype(jnp.uint32),
-            a.astype(bool), a == 0,
+            a.astype(bool), a == 0, lax.select_n((by % 3).astype(jnp.int32), a, b, a & b),
         )  # fmt: skip
 
     rng = np.random.default_rng(3)
