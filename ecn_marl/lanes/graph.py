@@ -1,6 +1,7 @@
 """What is computed, element by element: the nodes that a jaxpr is lowered to.
 
-A *node* is a flat array of one environment. An array of the traced program is a `View` of a node: the
+A *node* is a flat array of one environment. An array of the traced program is a `View` of a node:
+the
 flat position of every one of its elements. Slices, transpositions, broadcasts and reshapes are
 therefore free: they are other positions of the same node.
 

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.emit import write_module
-from ecn_marl.lanes.lower import Unsupported, lower
+from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
 from ecn_marl.parallelism import cores
 
@@ -35,7 +36,8 @@ _OFF: ContextVar[bool] = ContextVar("off", default=False)
 def off() -> Iterator[None]:
     """Leave batches that are traced meanwhile to XLA.
 
-    For programs that XLA splits over several devices by itself: it cannot split what is compiled here.
+    For programs that XLA splits over several devices by itself: it cannot split what is compiled
+    here.
     """
     token = _OFF.set(True)
     try:

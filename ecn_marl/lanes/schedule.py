@@ -1,8 +1,10 @@
 """In what order, in which loops and where in memory nodes are computed.
 
 Items of one size that read each other element by element share a loop (`Group`) and hand their values
-on in registers. What has to be kept gets a place in a workspace; values that follow one another, such as
-what a loop carries and what its turn makes of it, share a place where no element is overwritten before
+on in registers. What has to be kept gets a place in a workspace; values that follow one another,
+such as
+what a loop carries and what its turn makes of it, share a place where no element is overwritten
+before
 its last use, so that state is updated where it lies.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,12 +31,11 @@ from ecn_marl.lanes.graph import (
     Store,
     View,
     Write,
-    home,
     is_identity,
     reads,
 )
-from ecn_marl.lanes.schedule_types import Group, Step, Turns
 from ecn_marl.lanes.sink import sink
+from ecn_marl.lanes.steps import Group, Step, Turns
 
 PADDING = 320
 """Bytes between arrays, so that equally long ones do not all compete for the same cache sets."""
@@ -203,7 +204,7 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
     """Sink in all blocks, inner ones first."""
     for step in steps:
         if isinstance(step, Turns):
-            after = {c: o.node for c, o in step.carried(step.loop.following)}
+            after: dict[Node, Node] = {c: o.node for c, o in step.carried(step.loop.following)}
             _sink_all(step.steps, set(after.values()), after)
     sink(steps, kept, following)
 
@@ -282,16 +283,9 @@ class _Uses:
                 else:
                     self.stored.add(item.store)
                     self._writes[item.store].append((step.at, item.fixed))
-                    first = item.store.writes[0]
-                    if (
-                        item is first
-                        and item.op == "set"
-                        and is_identity(item.value, item.store.size)
-                    ):
-                        if item.fixed is not None and np.array_equal(
-                            item.fixed, np.arange(item.size)
-                        ):
-                            self.pairs.append((item.store, item.value.node))
+                    whole = item is item.store.writes[0] and item.op == "set"
+                    if whole and is_identity(item.value, item.store.size) and item.place is None:
+                        self.pairs.append((item.store, item.value.node))
 
     def _loop(self, turns: Turns, around: list[Turns]) -> None:
         loop = turns.loop

@@ -1,6 +1,7 @@
 """Compute what is needed later, later: fewer values pass through memory.
 
-A value that only one later loop over elements needs is stored by one loop and loaded by another. Where what
+A value that only one later loop over elements needs is stored by one loop and loaded by another.
+Where what
 it is computed from is at hand in the later loop anyway, it is computed there.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads
-from ecn_marl.lanes.schedule_types import Group, Step, Turns
+from ecn_marl.lanes.steps import Group, Step, Turns
 
 PASSES = 4
 """How often all values are gone through: moving one can make it worth while to move another."""
@@ -153,7 +154,7 @@ def _cost(
     for node in {o.node for i in cone for o in reads(i)}:
         if isinstance(node, Carry) and node in following:
             after = following[node]
-            when = readers.at.get(after) if isinstance(after, Map) else None  # type: ignore[arg-type]
+            when = readers.at.get(after) if isinstance(after, Map) else None
             writes = getattr(after, "writes", [])
             when = max([readers.at.get(w, -1) for w in writes], default=when)
             if when is not None and when < to and not any(g >= to for g in readers.groups(node)):

@@ -13,8 +13,10 @@ from ecn_marl import lanes
 class Lanes:
     """The wrapped environment; `jax.vmap` over its steps runs several times as fast on a CPU.
 
-    A batch of steps is compiled with one environment in each lane of the processor's vectors. Results are
-    those of the wrapped environment within rounding; a rounding difference can turn a marking coin, so
+    A batch of steps is compiled with one environment in each lane of the processor's vectors.
+    Results are
+    those of the wrapped environment within rounding; a rounding difference can turn a marking coin,
+    so
     single episodes differ, their statistics do not. Steps of one environment, small batches, and
     accelerators run as before. Batches cannot be differentiated: leave this wrapper out for that.
 

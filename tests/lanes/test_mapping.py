@@ -125,7 +125,7 @@ def test_programs_that_cannot_be_compiled_are_left_to_xla_with_a_warning() -> No
         return jax.lax.while_loop(lambda v: v.sum() < 10, lambda v: v + 1, x)
 
     x = inputs(16)[0]
-    with pytest.warns(UserWarning, match="while.*left to XLA"):
+    with pytest.warns(UserWarning, match=r"while.*left to XLA"):
         found = jax.vmap(lanes.mapped(fun))(x)
     np.testing.assert_array_equal(found, jax.vmap(fun)(x))
 

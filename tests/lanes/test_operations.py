@@ -98,7 +98,9 @@ def test_transcendentals_against_float64(name: str, scale: float) -> None:
     np.testing.assert_array_equal(found[odd], expected[odd])
     wide = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
-        exact = {"logistic": lambda v: 1 / (1 + np.exp(-v))}.get(name, getattr(np, name, None))(wide)
+        exact = {"logistic": lambda v: 1 / (1 + np.exp(-v))}.get(name, getattr(np, name, None))(
+            wide
+        )
     ordinary = ~odd & (np.abs(exact) > 1e-35)
     ulp = np.spacing(np.abs(exact[ordinary]).astype(np.float32)).astype(np.float64)
     assert (np.abs(found[ordinary] - exact[ordinary]) <= 4 * ulp).all()

@@ -94,7 +94,7 @@ def test_episodes_have_the_same_statistics() -> None:
     env = AutoReset(ecn_marl.make("incast-v0"))
     params = replace(env.default_params, max_steps=jnp.int32(10))
     keys = jax.random.split(jax.random.key(1), 64)
-    obs, start = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)
+    _, start = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)
 
     def run(step: Any) -> Any:
         def body(state: Any, key: jax.Array) -> Any:

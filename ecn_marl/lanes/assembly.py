@@ -1,0 +1,160 @@
+"""LLVM's assembly language: modules, tables, instructions."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from ecn_marl.lanes.graph import BOOL, F32, I32, U32
+from ecn_marl.lanes.schedule import Plan
+
+SCALAR = {F32: "float", I32: "i32", U32: "i32", BOOL: "i1", "f64": "double"}
+
+
+MANGLED = {F32: "f32", I32: "i32", U32: "i32", BOOL: "i1"}
+
+
+class Module:
+    """The text of a module: functions, tables and declarations.
+
+    Attributes:
+        lanes: environments in a vector.
+    """
+
+    def __init__(self, plan: Plan, lanes: int) -> None:
+        """An empty module for a plan."""
+        self.plan, self.lanes = plan, lanes
+        self.functions: list[str] = []
+        self.declared: dict[str, str] = {}
+        self._tables: dict[tuple[str, bytes], str] = {}
+        self._globals: list[str] = []
+        self._count = 0
+
+    def name(self, stem: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def table(self, data: np.ndarray, dtype: str) -> str:
+        """A constant array; equal ones are kept once."""
+        kinds = {F32: np.float32, I32: np.int32, U32: np.uint32, BOOL: np.uint8}
+        data = np.ascontiguousarray(data, kinds[dtype])
+        key = (dtype, data.tobytes())
+        if key not in self._tables:
+            name = self.name("@t")
+            self._tables[key] = name
+            kind = "i8" if dtype == BOOL else SCALAR[dtype]
+            numbers = ", ".join(f"{kind} {literal(x, dtype)}" for x in data)
+            self._globals.append(
+                f"{name} = private unnamed_addr constant [{len(data)} x {kind}] [{numbers}], align 64"
+            )
+        return self._tables[key]
+
+    def text(self) -> str:
+        """The whole module."""
+        return "\n".join([*self._globals, *self.declared.values(), *self.functions])
+
+
+def literal(x: Any, dtype: str) -> str:
+    """A scalar as LLVM writes it."""
+    if dtype == F32:
+        bits = struct.unpack("<Q", struct.pack("<d", float(np.float32(x))))[0]
+        return f"0x{bits:016X}"
+    if dtype == BOOL:
+        return "1" if x else "0"
+    return str(int(x))
+
+
+class Code:
+    """The body of one function.
+
+    Attributes:
+        wide: whether values are vectors, at the moment.
+    """
+
+    def __init__(self, module: Module) -> None:
+        """An empty body."""
+        self.module, self.wide = module, True
+        self.lines: list[str] = []
+        self._next = 0
+
+    def fresh(self) -> str:
+        """A new local name."""
+        self._next += 1
+        return f"%v{self._next}"
+
+    def emit(self, text: str) -> str:
+        """Append an instruction; the name of its result."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        """Append an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def vector(self, scalar: str) -> str:
+        """A vector type."""
+        return f"<{self.module.lanes} x {scalar}>"
+
+    def type(self, dtype: str) -> str:
+        """LLVM's name of a type."""
+        return self.vector(SCALAR[dtype]) if self.wide else SCALAR[dtype]
+
+    def number(self, value: Any, dtype: str) -> str:
+        """A constant."""
+        one = literal(value, dtype)
+        if not self.wide:
+            return one if dtype != BOOL else ("true" if value else "false")
+        return f"splat ({SCALAR[dtype]} {one})"
+
+    def spread(self, scalar: str, dtype: str) -> str:
+        """A vector of one number."""
+        kind, vector = SCALAR[dtype], self.vector(SCALAR[dtype])
+        first = self.emit(f"insertelement {vector} poison, {kind} {scalar}, i32 0")
+        zeros = f"<{self.module.lanes} x i32> zeroinitializer"
+        return self.emit(f"shufflevector {vector} {first}, {vector} poison, {zeros}")
+
+    def call(self, name: str, dtype: str, *args: str) -> str:
+        """Call an intrinsic whose arguments are all of type `dtype`."""
+        kind = self.type(dtype)
+        width = f"v{self.module.lanes}" if self.wide else ""
+        full = f"{name}.{width}{MANGLED[dtype]}"
+        source = kind
+        if ".fpto" in name:
+            full += f".{width}f32"
+            source = self.type(F32)
+        self.module.declared[full] = f"declare {kind} @{full}({', '.join([source] * len(args))})"
+        return self.emit(f"call {kind} @{full}({', '.join(f'{source} {a}' for a in args)})")
+
+    def gather(
+        self, pointers: str, dtype: str, mask: str | None, other: str = "zeroinitializer"
+    ) -> str:
+        """Load one element per lane; `other` where the mask is not set."""
+        kind, n = self.vector(SCALAR[dtype]), self.module.lanes
+        full = f"llvm.masked.gather.v{n}{MANGLED[dtype]}.v{n}p0"
+        flags = self.vector("i1")
+        self.module.declared[full] = (
+            f"declare {kind} @{full}({self.vector('ptr')}, i32, {flags}, {kind})"
+        )
+        mask = mask or "splat (i1 true)"
+        return self.emit(
+            f"call {kind} @{full}({self.vector('ptr')} {pointers}, i32 4, {flags} {mask},"
+            f" {kind} {other})"
+        )
+
+    def scatter(self, value: str, pointers: str, dtype: str, mask: str | None) -> None:
+        """Store one element per lane."""
+        kind, n = self.vector(SCALAR[dtype]), self.module.lanes
+        full = f"llvm.masked.scatter.v{n}{MANGLED[dtype]}.v{n}p0"
+        flags = self.vector("i1")
+        self.module.declared[full] = (
+            f"declare void @{full}({kind}, {self.vector('ptr')}, i32, {flags})"
+        )
+        mask = mask or "splat (i1 true)"
+        self.do(
+            f"call void @{full}({kind} {value}, {self.vector('ptr')} {pointers}, i32 4,"
+            f" {flags} {mask})"
+        )

@@ -1,0 +1,358 @@
+"""One turn of a loop over elements.
+
+In the workspace, element `e` of a node that differs between environments is a vector: a number per
+environment, or a bit per environment for flags.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ecn_marl.lanes.assembly import SCALAR, Code, Module
+from ecn_marl.lanes.graph import (
+    BOOL,
+    I32,
+    U32,
+    Argument,
+    Constant,
+    Map,
+    Node,
+    Operand,
+    Place,
+    Write,
+    is_identity,
+)
+from ecn_marl.lanes.operations import apply, combine, select, threefry
+from ecn_marl.lanes.schedule import element_bytes
+from ecn_marl.lanes.steps import Group
+
+DENSE = 16
+"""Tables of so many rows are read and written by comparing with every row: cheaper than addressing."""
+
+
+class Body(Code):
+    """One turn of the loop over the elements of a group."""
+
+    def __init__(self, module: Module, group: Group, index: str) -> None:
+        """Nothing computed yet; `index` is the number of the element, an i64."""
+        super().__init__(module)
+        self.group, self.index = group, index
+        self.mine = {i: None for i in group.items if isinstance(i, Map)}
+        self.values: dict[object, str] = {}
+        self._vectors: dict[str, str] = {}
+        self._late: list[tuple[Node, str, str]] = []
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def element(self, where: np.ndarray) -> str:
+        """Number of the element that this turn needs, an i64."""
+        key = ("at", where.tobytes())
+        if key in self.values:
+            return self.values[key]
+        first = int(where[0])
+        step = int(where[1]) - first if len(where) > 1 else 0
+        if np.array_equal(where, first + step * np.arange(len(where))):
+            found = self.index if self.index.lstrip("-").isdigit() else None
+            if found is not None:
+                found = str(first + step * int(found))
+            elif step == 0:
+                found = str(first)
+            else:
+                scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
+                found = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
+        elif self.index.isdigit():
+            found = str(int(where[int(self.index)]))
+        else:
+            table = self.module.table(where, I32)
+            place = self.emit(f"getelementptr i32, ptr {table}, i64 {self.index}")
+            short = self.emit(f"load i32, ptr {place}, align 4")
+            found = self.emit(f"sext i32 {short} to i64")
+        self.values[key] = found
+        return found
+
+    def base(self, node: Node) -> str:
+        """Where a node lies."""
+        key = ("base", node)
+        if key not in self.values:
+            if isinstance(node, Argument) and not node.lanes:
+                place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
+                self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
+            elif isinstance(node, Constant):
+                self.values[key] = self.module.table(node.data, node.dtype)
+            else:
+                space = "%own" if node.lanes else "%shared"
+                offset = self.module.plan.offsets[node]
+                self.values[key] = self.emit(f"getelementptr i8, ptr {space}, i64 {offset}")
+        return self.values[key]
+
+    def pointer(self, node: Node, element: str) -> str:
+        """Where an element lies."""
+        size = element_bytes(node, self.module.lanes)
+        if element.isdigit():
+            offset = str(int(element) * size)
+        else:
+            offset = self.emit(f"mul nsw i64 {element}, {size}")
+        return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
+
+    def load(self, node: Node, element: str) -> str:
+        """An element as it lies: a vector or a scalar."""
+        place = self.pointer(node, element)
+        n = self.module.lanes
+        if node.dtype == BOOL:
+            if node.lanes:
+                bits = self.emit(f"load i{n}, ptr {place}, align {n // 8}")
+                return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
+            byte = self.emit(f"load i8, ptr {place}, align 1")
+            return self.emit(f"icmp ne i8 {byte}, 0")
+        kind = SCALAR[node.dtype]
+        if node.lanes:
+            return self.emit(f"load {self.vector(kind)}, ptr {place}, align {4 * n}")
+        return self.emit(f"load {kind}, ptr {place}, align 4")
+
+    def save(self, node: Node, element: str, value: str) -> None:
+        """Store an element; `value` is a vector or a scalar as the node is."""
+        place, n = self.pointer(node, element), self.module.lanes
+        if node.dtype == BOOL:
+            if node.lanes:
+                bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
+                self.do(f"store i{n} {bits}, ptr {place}, align {n // 8}")
+                return
+            byte = self.emit(f"zext i1 {value} to i8")
+            self.do(f"store i8 {byte}, ptr {place}, align 1")
+            return
+        kind = SCALAR[node.dtype]
+        if node.lanes:
+            self.do(f"store {self.vector(kind)} {value}, ptr {place}, align {4 * n}")
+        else:
+            self.do(f"store {kind} {value}, ptr {place}, align 4")
+
+    # --- operands ---------------------------------------------------------------------------------
+
+    def operand(self, operand: Operand) -> str:
+        """What this turn needs of an operand, a vector or a scalar as `wide` says."""
+        node, where = operand
+        if isinstance(node, Constant):
+            numbers = node.data[where]
+            if (numbers == numbers[0]).all() or self.index.isdigit():
+                at = int(self.index) if self.index.isdigit() else 0
+                return self.number(numbers[at], node.dtype)
+            key: Any = ("constant", node.dtype, numbers.tobytes())
+            if key not in self.values:
+                table = self.module.table(numbers, node.dtype)
+                kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
+                place = self.emit(f"getelementptr {kind}, ptr {table}, i64 {self.index}")
+                found = self.emit(f"load {kind}, ptr {place}, align 1")
+                if node.dtype == BOOL:
+                    found = self.emit(f"icmp ne i8 {found}, 0")
+                self.values[key] = found
+            return self.widened(self.values[key], node)
+        if node in self.mine and is_identity(operand, self.group.size):
+            return self.widened(self.values[node], node)
+        element = self.element(where)
+        key = ("element", node, element)
+        if key not in self.values:
+            self.values[key] = self.load(node, element)
+        return self.widened(self.values[key], node)
+
+    def widened(self, value: str, node: Node) -> str:
+        """The value as a vector, if vectors are being computed."""
+        if node.lanes or not self.wide:
+            return value
+        if value not in self._vectors:
+            self._vectors[value] = self.spread(value, node.dtype)
+        return self._vectors[value]
+
+    # --- data-dependent positions -----------------------------------------------------------------
+
+    def position(self, place: Place) -> tuple[str, str | None]:
+        """Element number (i32), and whether it is in bounds, where that matters."""
+        found, inside = None, None
+        t = self.type(I32)
+        for index, stride, limit in zip(place.indices, place.strides, place.limits, strict=True):
+            at = self.operand(index)
+            if place.mode in ("fill", "drop"):
+                fits = self.emit(f"icmp ule {t} {at}, {self.number(limit, U32)}")
+                inside = (
+                    fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
+                )
+                at = select(self, I32, fits, at, self.number(0, I32))
+            elif place.mode == "clip":
+                at = self.call("llvm.smax", I32, at, self.number(0, I32))
+                at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+            if stride != 1:
+                at = self.emit(f"mul {t} {at}, {self.number(stride, I32)}")
+            found = at if found is None else self.emit(f"add {t} {found}, {at}")
+        fixed = self.element(place.fixed)
+        if fixed.isdigit():
+            start = self.number(int(fixed), I32)
+        else:
+            short = self.emit(f"trunc i64 {fixed} to i32")
+            start = self.spread(short, I32) if self.wide else short
+        if found is None:
+            return start, inside
+        if fixed == "0":
+            return found, inside
+        return self.emit(f"add {t} {found}, {start}"), inside
+
+    def rows(self, place: Place) -> list[tuple[str, str]] | None:
+        """For a short table: where each row is meant, and its element; None for longer ones."""
+        if not self.wide or len(place.indices) != 1 or not place.indices[0].node.lanes:
+            return None
+        (index,), (stride,), (limit,) = place.indices, place.strides, place.limits
+        if limit >= DENSE:
+            return None
+        at = self.operand(index)
+        if place.mode == "clip":
+            at = self.call("llvm.smax", I32, at, self.number(0, I32))
+            at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+        found = []
+        for row in range(limit + 1):
+            key = ("row", at, row)
+            if key not in self.values:
+                self.values[key] = self.emit(
+                    f"icmp eq {self.type(I32)} {at}, {self.number(row, I32)}"
+                )
+            found.append((self.values[key], self.element(place.fixed + row * stride)))
+        return found
+
+    def addresses(self, node: Node, at: str) -> str:
+        """Where one element per lane lies."""
+        n = self.module.lanes
+        if node.lanes:
+            at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
+            lane = ", ".join(f"i32 {k}" for k in range(n))
+            at = self.emit(f"add {self.vector('i32')} {at}, <{lane}>")
+        kind = SCALAR[node.dtype]
+        return self.emit(f"getelementptr {kind}, ptr {self.base(node)}, {self.vector('i32')} {at}")
+
+    def look_up(self, item: Map) -> str:
+        """An element of a table at a data-dependent position."""
+        assert item.place is not None
+        assert item.table is not None
+        rows = self.rows(item.place)
+        if rows is not None:
+            return self._dense_look_up(item, rows)
+        at, inside = self.position(item.place)
+        if self.wide:
+            other = "zeroinitializer"
+            if inside is not None:
+                other = self.number(item.params["fill"], item.dtype)
+            return self.gather(self.addresses(item.table, at), item.dtype, inside, other)
+        wide = self.emit(f"sext i32 {at} to i64")
+        found = self.load(item.table, wide)
+        return (
+            found
+            if inside is None
+            else select(
+                self, item.dtype, inside, found, self.number(item.params["fill"], item.dtype)
+            )
+        )
+
+    def _dense_look_up(self, item: Map, rows: list[tuple[str, str]]) -> str:
+        """Go through the rows; where none is meant, the first, or 0 with `fill`."""
+        assert item.table is not None
+        assert item.place is not None
+        entries = [self.operand_at(item.table, element) for _, element in rows]
+        found, others = entries[0], list(zip(rows, entries, strict=True))[1:]
+        if item.place.mode == "fill":
+            found = self.number(item.params["fill"], item.dtype)
+            others = list(zip(rows, entries, strict=True))
+        for (mine, _), entry in others:
+            found = select(self, item.dtype, mine, entry, found)
+        return found
+
+    def operand_at(self, node: Node, element: str) -> str:
+        """An element of a node, as a vector if vectors are being computed."""
+        key = ("element", node, element)
+        if key not in self.values:
+            self.values[key] = self.load(node, element)
+        return self.widened(self.values[key], node)
+
+    # --- items ------------------------------------------------------------------------------------
+
+    def compute(self, item: Map) -> None:
+        """Compute an item's element; store it if it is kept."""
+        self.wide = item.lanes
+        if item.op == "look_up":
+            value = self.look_up(item)
+        elif item.op == "threefry":
+            args = [self.operand(o) for o in item.operands]
+            key = ("threefry", *args)
+            if key not in self.values:
+                self.values[key] = threefry(self, *args)  # type: ignore[assignment]
+            value = self.values[key][item.params["word"]]
+        elif item.op == "running":
+            held, at = item.params["held"], self.element(item.params["slots"])
+            before = self.load(held, at)
+            value = combine(
+                self, item.params["combine"], item.dtype, before, self.operand(item.operands[0])
+            )
+            self.save(held, at, value)
+        else:
+            args = [self.operand(o) for o in item.operands]
+            kinds = [o.node.dtype for o in item.operands]
+            value = apply(self, item.op, item.dtype, kinds, args, item.params)
+            if item.op == "copy" and not value.startswith("%"):
+                value = self.emit(
+                    f"select i1 true, {self.type(item.dtype)} {value}, {self.type(item.dtype)} {value}"
+                )
+        self.values[item] = value
+        if item in self.module.plan.stored:
+            self._late.append((item, self.index, value))
+
+    def write(self, item: Write) -> None:
+        """Write an element into a store."""
+        self.wide = item.store.lanes
+        store, dtype = item.store, item.store.dtype
+        if item.place is None:
+            assert item.fixed is not None
+            if self._lies_there(item):
+                return
+            value, at = self.operand(item.value), self.element(item.fixed)
+            if item.op == "set":
+                self._late.append((store, at, value))
+                return
+            self.save(store, at, combine(self, item.op, dtype, self.load(store, at), value))
+            return
+        value = self.operand(item.value)
+        rows = self.rows(item.place)
+        if rows is not None:
+            for mine, element in rows:
+                before = self.load(store, element)
+                after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
+                self.save(store, element, select(self, dtype, mine, after, before))
+            return
+        at, inside = self.position(item.place)
+        if self.wide:
+            places = self.addresses(store, at)
+            if item.op != "set":
+                value = combine(self, item.op, dtype, self.gather(places, dtype, inside), value)
+            self.scatter(value, places, dtype, inside)
+            return
+        at = self.emit(f"sext i32 {at} to i64")
+        before = self.load(store, at)
+        if item.op != "set":
+            value = combine(self, item.op, dtype, before, value)
+        if inside is not None:
+            value = select(self, dtype, inside, value, before)
+        self.save(store, at, value)
+
+    def _lies_there(self, item: Write) -> bool:
+        """Whether a value is in its place already, as both share it."""
+        offsets, node = self.module.plan.offsets, item.value.node
+        together = (
+            not isinstance(node, Constant)
+            and node in offsets
+            and node.lanes == item.store.lanes
+            and offsets[node] == offsets[item.store]
+            and node.dtype == item.store.dtype
+            and node not in self.mine
+        )
+        return together and bool((item.value.where == item.fixed).all())
+
+    def finish(self) -> None:
+        """Store what is kept, after all that this turn reads."""
+        for node, at, value in self._late:
+            self.save(node, at, value)

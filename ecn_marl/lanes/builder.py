@@ -1,0 +1,289 @@
+"""Nodes of a program, and arrays that are joined only in name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ecn_marl.lanes.graph import (
+    BOOL,
+    DTYPES,
+    F32,
+    I32,
+    U32,
+    Block,
+    Bundle,
+    Constant,
+    Map,
+    Node,
+    Operand,
+    Place,
+    Store,
+    View,
+    Write,
+)
+
+PIECES = 16
+"""An array is computed in at most so many pieces, where it is made of several."""
+
+
+class Unsupported(NotImplementedError):
+    """The program uses something that cannot be compiled for lanes."""
+
+
+class Builder:
+    """Nodes of one program.
+
+    Attributes:
+        top: the outermost block.
+    """
+
+    def __init__(self) -> None:
+        """An empty program."""
+        self.top = Block(None)
+        self.block = self.top
+        self._constants: dict[tuple[str, bytes], Constant] = {}
+
+    def constant(self, value: Any, dtype: str | None = None) -> View:
+        """A view of numbers known now; `dtype` only where numpy's is not the right one."""
+        data = np.asarray(value)
+        if data.dtype not in DTYPES:
+            data = data.astype({"f": np.float32, "i": np.int32, "u": np.uint32}[data.dtype.kind])
+        kind = dtype or DTYPES[data.dtype]
+        flat = np.ascontiguousarray(data.reshape(-1))
+        key = (kind, flat.tobytes())
+        node = self._constants.get(key)
+        if node is None:
+            node = Constant(flat.size, kind, False, None, flat)
+            self._constants[key] = node
+        return View(node, np.arange(flat.size).reshape(data.shape))
+
+    def _common(self, operands: Sequence[Operand]) -> tuple[bool, Block]:
+        """Whether lanes differ in any operand, and the innermost block among theirs."""
+        lanes = any(o.node.lanes for o in operands)
+        blocks = [o.node.block for o in operands if o.node.block is not None]
+        return lanes, max(blocks, key=lambda b: b.depth, default=self.top)
+
+    def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: Any) -> View:
+        """An elementwise operation on views of one shape."""
+        args = tuple(View(a.node, np.broadcast_to(a.where, shape)) for a in args)
+        pieces = self._pieces(args)
+        if pieces is not None:
+            parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]
+            return self.bundle(parts, pieces, shape)
+        operands = tuple(self.settled(a).flat for a in args)
+        lanes, block = self._common(operands)
+        node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
+        block.items.append(node)
+        return View(node, np.arange(node.size).reshape(shape))
+
+    def bundle(self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Any) -> View:
+        """Views side by side; `pieces` are the flat positions of each in an array of `shape`."""
+        starts = np.cumsum([0, *(p.where.size for p in parts)])
+        where = np.empty(math.prod(shape), np.int64)
+        for piece, start in zip(pieces, starts[:-1], strict=True):
+            where[piece.reshape(-1)] = start + np.arange(piece.size)
+        first = parts[0].node
+        lanes = any(p.node.lanes for p in parts)
+        blocks = [p.node.block for p in parts if p.node.block is not None]
+        block = max(blocks, key=lambda b: b.depth, default=self.top)
+        size = int(starts[-1])
+        node = Bundle(size, first.dtype, lanes, block, list(parts), starts)
+        return View(node, where.reshape(shape))
+
+    def _owners(self, view: View) -> np.ndarray:
+        """Part of a bundle that each element belongs to."""
+        assert isinstance(view.node, Bundle)
+        return np.searchsorted(view.node.starts, view.where.reshape(-1), side="right") - 1
+
+    def settled(self, view: View) -> View:
+        """The view as one of a node that is computed: of a bundle's part, or of its parts joined."""
+        while isinstance(view.node, Bundle):
+            node, owners = view.node, self._owners(view)
+            if owners.size and (owners == owners[0]).all():
+                part = node.parts[owners[0]]
+                inner = part.where.reshape(-1)[view.where - node.starts[owners[0]]]
+                view = View(part.node, inner)
+                continue
+            if node.whole is None:
+                spots = np.split(np.arange(node.size), node.starts[1:-1])
+                writes = [("set", p, at) for p, at in zip(node.parts, spots, strict=True)]
+                joined = self.store(node.size, node.dtype, writes)
+                node.whole = View(joined, np.arange(node.size))
+            view = View(node.whole.node, view.where)
+        return view
+
+    def _pieces(self, views: Sequence[View]) -> list[np.ndarray] | None:
+        """Flat positions that belong to the same parts of all bundles; None if there is one piece."""
+        owners = [self._owners(v) for v in views if isinstance(v.node, Bundle) and v.where.size]
+        owners = [o for o in owners if (o != o[0]).any()]
+        if not owners:
+            return None
+        _, which = np.unique(np.stack(owners), axis=1, return_inverse=True)
+        which = which.reshape(-1)
+        if which.max() >= PIECES:
+            return None
+        return [np.flatnonzero(which == k) for k in range(which.max() + 1)]
+
+    def _at(self, views: Sequence[View], piece: np.ndarray) -> list[View]:
+        """The elements of views at flat positions."""
+        return [View(v.node, v.where.reshape(-1)[piece]) for v in views]
+
+    def _place(self, fixed: np.ndarray, parts: list[tuple[View, int, int]], mode: str) -> Place:
+        """A data-dependent position; `parts` are (index, stride, limit)."""
+        indices = tuple(self.settled(p[0]).flat for p in parts)
+        strides, limits = tuple(p[1] for p in parts), tuple(p[2] for p in parts)
+        return Place(np.ascontiguousarray(fixed.reshape(-1)), indices, strides, limits, mode)
+
+    def look_up(self, table: View, place: Place, shape: Sequence[int], fill: Any = None) -> View:
+        """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
+        if table.node.dtype == BOOL:  # one bit per lane: not addressed by lanes
+            whole = self.map("convert_element_type", I32, table.where.shape, table)
+            found = self.look_up(whole, place, shape, 1)
+            return self.map("ne", BOOL, shape, found, self.constant(np.int32(0)))
+        source = self.whole(table).node
+        windows = _windows(place)
+        if windows is not None:
+            parts = [self._looked_up(source, _cut(place, w), fill) for w in windows]
+            return self.bundle(parts, windows, shape)
+        return View(
+            self._looked_up(source, place, fill).node, np.arange(math.prod(shape)).reshape(shape)
+        )
+
+    def _looked_up(self, source: Node, place: Place, fill: Any) -> View:
+        lanes, block = self._common([*place.indices, Operand(source, place.fixed)])
+        size = len(place.fixed)
+        node = Map(size, source.dtype, lanes, block, "look_up", (), {"fill": fill}, place, source)
+        block.items.append(node)
+        return View(node, np.arange(size))
+
+    def whole(self, view: View) -> View:
+        """The view's elements as a node of their own, in order."""
+        view, n = self.settled(view), view.where.size
+        if view.node.size == n and np.array_equal(view.where.reshape(-1), np.arange(n)):
+            return view
+        return self.map("copy", view.node.dtype, view.where.shape, view)
+
+    def own(self, view: View) -> View:
+        """The view's elements as a node that differs between environments."""
+        view = self.whole(view)
+        if view.node.lanes:
+            return view
+        found = self.map("copy", view.node.dtype, view.where.shape, view)
+        found.node.lanes = True
+        return found
+
+    def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Store:
+        """A store and its writes, (operation, value, `Place` or positions), in order."""
+        writes = [part for w in writes for part in self._split_write(*w)]
+        operands = [w[1].flat for w in writes]
+        for _, _, place in writes:
+            if isinstance(place, Place):
+                operands += place.indices
+        lanes, block = self._common(operands)
+        node = Store(size, dtype, lanes, block)
+        for op, value, place in writes:
+            placed = place if isinstance(place, Place) else None
+            fixed = None if placed is not None else np.ascontiguousarray(place.reshape(-1))
+            write = Write(node, op, value.flat, placed, fixed)
+            node.writes.append(write)
+            block.items.append(write)
+        return node
+
+    def _split_write(self, op: str, value: View, place: Any) -> list[tuple[str, View, Any]]:
+        """A write of a bundle, part by part: each is written as it is computed."""
+        if value.node.size == 0 or value.where.size == 0:
+            return [(op, value, place)] if not isinstance(value.node, Bundle) else []
+        ordered = isinstance(place, Place) and op == "set"
+        pieces = None if ordered else self._pieces([value])
+        if pieces is None:
+            return [(op, self.settled(value), place)]
+        found = []
+        for piece in pieces:
+            (part,) = self._at([value], piece)
+            if isinstance(place, Place):
+                there: Any = _cut(place, piece)
+            else:
+                there = np.asarray(place).reshape(-1)[piece]
+            found += self._split_write(op, part, there)
+        return found
+
+    def filled(self, value: Any, dtype: str, size: int) -> tuple[str, View, np.ndarray]:
+        """The write that sets a whole store to one value."""
+        view = self.constant(value, dtype)
+        return "set", View(view.node, np.zeros(size, np.int64)), np.arange(size)
+
+    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[View]) -> list[View]:
+        """Lower a jaxpr applied to views."""
+        raise NotImplementedError
+
+
+def _windows(place: Place) -> list[np.ndarray] | None:
+    """Flat positions of each element of the rows that are looked up; None if a row is one element.
+
+    Elements of a row have the same indices: they are next to each other.
+    """
+    if not place.indices:
+        return None
+    same = np.ones(len(place.fixed) - 1, bool)
+    for index in place.indices:
+        same &= index.where[1:] == index.where[:-1]
+    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    width = len(place.fixed) // max(len(starts), 1)
+    rows = np.arange(len(place.fixed)).reshape(-1, width) if width else np.zeros((0, 0), int)
+    if not 1 < width <= PIECES or not np.array_equal(starts, rows[:, 0]):
+        return None
+    return [np.ascontiguousarray(rows[:, k]) for k in range(width)]
+
+
+def _cut(place: Place, piece: np.ndarray) -> Place:
+    indices = tuple(Operand(o.node, o.where[piece]) for o in place.indices)
+    return place._replace(fixed=place.fixed[piece], indices=indices)
+
+
+def raw(value: Any) -> Any:
+    """Key data of typed keys; other arrays as they are."""
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(value)
+    return value
+
+
+def dtype_of(dtype: Any) -> str:
+    """Element type of an array.
+
+    Raises:
+        Unsupported: it is none that lanes have.
+    """
+    try:
+        return DTYPES[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise Unsupported(f"arrays of {dtype} cannot be compiled for lanes") from None
+
+
+def neutral(op: str, dtype: str) -> Any:
+    """What changes nothing when combined."""
+    if op in ("add", "or"):
+        return np.zeros((), {F32: np.float32, I32: np.int32, U32: np.uint32}.get(dtype, np.bool_))
+    if op == "and":
+        return np.bool_(True) if dtype == BOOL else np.array(-1).astype(np.int32)
+    if op == "mul":
+        return np.ones((), {F32: np.float32, I32: np.int32, U32: np.uint32}[dtype])
+    if dtype == F32:
+        return np.float32(-np.inf if op == "max" else np.inf)
+    info = np.iinfo(np.int32 if dtype == I32 else np.uint32)
+    return info.dtype.type(info.min if op == "max" else info.max)
+
+
+def is_key(aval: Any) -> bool:
+    """Whether an array holds typed keys."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def raw_shape(aval: Any) -> tuple[int, ...]:
+    """Shape of an array, with the words of keys as a last axis."""
+    return (*aval.shape, 2) if is_key(aval) else tuple(aval.shape)

@@ -1,0 +1,143 @@
+"""Between the caller's arrays, one environment after the other, and vectors of environments."""
+
+from __future__ import annotations
+
+from ecn_marl.lanes.assembly import Code, Module
+from ecn_marl.lanes.graph import BOOL, Node
+
+
+def transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: bool) -> None:
+    """Write a function that moves arrays between the caller's layout and vectors.
+
+    The caller's arrays hold one environment after the other. Numbers move as square blocks, as many
+    elements as there are lanes, that are transposed in registers. Lanes past the end of the batch
+    work
+    on its last environment again, and write the same results.
+    """
+    for flags in (False, True):
+        _mover(module, f"{name}_{'flags' if flags else 'words'}", flags, inward)
+    code = Code(module)
+    for node, slot in pairs:
+        if not node.size:
+            continue
+        at = code.emit(f"getelementptr ptr, ptr %buffers, i64 {slot}")
+        base = code.emit(f"load ptr, ptr {at}, align 8")
+        near = code.emit(f"getelementptr i8, ptr %own, i64 {module.plan.offsets[node]}")
+        kind = "flags" if node.dtype == BOOL else "words"
+        code.do(
+            f"call void {name}_{kind}(ptr {base}, ptr {near}, i64 {node.size}, i64 %first,"
+            " i64 %batch)"
+        )
+    head = f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"
+    module.functions.append("\n".join([head, *code.lines, "  ret void", "}"]))
+
+
+def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
+    """Write a function that moves one array: `(base, near, size, first, batch)`."""
+    n, code, size = module.lanes, Code(module), 1 if flags else 4
+    last = code.emit("sub i64 %batch, 1")
+    far = []
+    for k in range(n):
+        row = code.emit(f"add i64 %first, {k}")
+        beyond = code.emit(f"icmp ugt i64 {row}, {last}")
+        row = code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}")
+        place = code.emit(f"mul i64 {row}, %size")
+        bytes_ = code.emit(f"mul i64 {place}, {size}")
+        far.append(code.emit(f"getelementptr i8, ptr %base, i64 {bytes_}"))
+    whole = "0" if flags else code.emit(f"and i64 %size, {-n}")
+    lines = [
+        f"define internal void {name}(ptr %base, ptr %near, i64 %size, i64 %first, i64 %batch)"
+        " #0 {",
+        "entry:",
+        *code.lines,
+    ]
+    before = "entry"
+    for stem, start, end, step in (("block", "0", whole, n), ("rest", whole, "%size", 1)):
+        if flags and stem == "block":
+            continue
+        code.lines, i = [], f"%i{stem}"
+        if step == n:
+            _move_block(code, far, i, inward)
+        else:
+            _move_element(code, flags, far, i, inward)
+        lines += [
+            f"  br label %{stem}",
+            f"{stem}:",
+            f"  {i} = phi i64 [{start}, %{before}], [{i}n, %{stem}body]",
+            f"  {i}more = icmp ult i64 {i}, {end}",
+            f"  br i1 {i}more, label %{stem}body, label %{stem}done",
+            f"{stem}body:",
+            *code.lines,
+            f"  {i}n = add nuw i64 {i}, {step}",
+            f"  br label %{stem}",
+            f"{stem}done:",
+        ]
+        before = f"{stem}done"
+    module.functions.append("\n".join([*lines, "  ret void", "}"]))
+
+
+def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
+    """The columns of a square block: halves of ever smaller blocks change places."""
+    n, vector = len(rows), code.vector(kind)
+    half = n // 2
+    while half:
+        for a in range(n):
+            if a & half:
+                continue
+            b = a | half
+            left = [k if not k & half else n + (k ^ half) for k in range(n)]
+            right = [k | half if not k & half else n + k for k in range(n)]
+            pair = (rows[a], rows[b])
+            rows[a], rows[b] = (
+                code.emit(
+                    f"shufflevector {vector} {pair[0]}, {vector} {pair[1]}, <{n} x i32>"
+                    f" <{', '.join(f'i32 {k}' for k in order)}>"
+                )
+                for order in (left, right)
+            )
+        half //= 2
+    return rows
+
+
+def _move_block(code: Code, far: list[str], i: str, inward: bool) -> None:
+    """As many elements of every environment as there are lanes."""
+    n, kind = code.module.lanes, "i32"
+    vector = code.vector(kind)
+    outer = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
+    first = code.emit(f"getelementptr {vector}, ptr %near, i64 {i}")
+    inner = [code.emit(f"getelementptr {vector}, ptr {first}, i64 {k}") for k in range(n)]
+    source, target = (outer, inner) if inward else (inner, outer)
+    align = (4, 4 * n) if inward else (4 * n, 4)
+    rows = [code.emit(f"load {vector}, ptr {p}, align {align[0]}") for p in source]
+    for row, p in zip(_transposed(code, rows, kind), target, strict=True):
+        code.do(f"store {vector} {row}, ptr {p}, align {align[1]}")
+
+
+def _move_element(code: Code, flag: bool, far: list[str], i: str, inward: bool) -> None:
+    """One element of every environment."""
+    n, kind = code.module.lanes, "i8" if flag else "i32"
+    vector, size = code.vector(kind), 1 if flag else 4
+    offset = code.emit(f"mul i64 {i}, {n // 8 if flag else 4 * n}")
+    mine = code.emit(f"getelementptr i8, ptr %near, i64 {offset}")
+    places = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
+    if inward:
+        found = "poison"
+        for k, p in enumerate(places):
+            value = code.emit(f"load {kind}, ptr {p}, align {size}")
+            found = code.emit(f"insertelement {vector} {found}, {kind} {value}, i32 {k}")
+        if flag:
+            flags = code.emit(f"icmp ne {vector} {found}, zeroinitializer")
+            bits = code.emit(f"bitcast {code.vector('i1')} {flags} to i{n}")
+            code.do(f"store i{n} {bits}, ptr {mine}, align {n // 8}")
+        else:
+            code.do(f"store {vector} {found}, ptr {mine}, align {4 * n}")
+        return
+    if flag:
+        bits = code.emit(f"load i{n}, ptr {mine}, align {n // 8}")
+        flags = code.emit(f"bitcast i{n} {bits} to {code.vector('i1')}")
+        found = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
+    else:
+        found = code.emit(f"load {vector}, ptr {mine}, align {4 * n}")
+    for k, p in enumerate(places):
+        value = code.emit(f"extractelement {vector} {found}, i32 {k}")
+        code.do(f"store {kind} {value}, ptr {p}, align {size}")
