@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+    from ecn_marl.wrappers.compare import compare, evaluate_policy, show
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
     from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
+    from ecn_marl.wrappers.network import NetworkEnv, network_env
+    from ecn_marl.wrappers.registries import register_envs
+    from ecn_marl.wrappers.rllib import rllib_env, rllib_vector_env
+    from ecn_marl.wrappers.sb3 import sb3_env
     from ecn_marl.wrappers.torch import to_jax, to_torch
+    from ecn_marl.wrappers.torchrl import torchrl_env
     from ecn_marl.wrappers.vector import EcnVectorEnv
     from ecn_marl.wrappers.vector_agents import AgentVectorEnv, vector_env
 
@@ -24,9 +30,19 @@ _HOME = {
     "EcnVectorEnv": "vector",
     "EpisodeStatistics": "episode_statistics",
     "EpisodeStatisticsState": "episode_statistics",
+    "NetworkEnv": "network",
+    "compare": "compare",
+    "evaluate_policy": "compare",
     "jaxmarl_env": "jaxmarl",
+    "network_env": "network",
+    "register_envs": "registries",
+    "rllib_env": "rllib",
+    "rllib_vector_env": "rllib",
+    "sb3_env": "sb3",
+    "show": "compare",
     "to_jax": "torch",
     "to_torch": "torch",
+    "torchrl_env": "torchrl",
     "vector_env": "vector_agents",
 }
 
@@ -38,9 +54,19 @@ __all__ = [
     "EcnVectorEnv",
     "EpisodeStatistics",
     "EpisodeStatisticsState",
+    "NetworkEnv",
+    "compare",
+    "evaluate_policy",
     "jaxmarl_env",
+    "network_env",
+    "register_envs",
+    "rllib_env",
+    "rllib_vector_env",
+    "sb3_env",
+    "show",
     "to_jax",
     "to_torch",
+    "torchrl_env",
     "vector_env",
 ]
 
