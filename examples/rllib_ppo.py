@@ -47,7 +47,6 @@ def settings(args: argparse.Namespace) -> PPOConfig:
             num_env_runners=args.runners,
             num_envs_per_env_runner=networks * agents,
             gym_env_vectorize_mode="vector_entry_point",
-            rollout_fragment_length=args.steps,
         )
     layers = DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh")
     return config.rl_module(model_config=layers).training(
@@ -55,7 +54,7 @@ def settings(args: argparse.Namespace) -> PPOConfig:
         gamma=args.gamma,
         lambda_=args.gae_lambda,
         train_batch_size_per_learner=env_steps,
-        minibatch_size=max(rows * agents // 8, 1),
+        minibatch_size=env_steps if args.multi_agent else env_steps // 8,  # rows of agents
         num_epochs=4,
         clip_param=0.2,
         entropy_coeff=3e-3,
@@ -70,13 +69,15 @@ def train(args: argparse.Namespace) -> Any:
     """PPO; the trained module."""
     torch.set_num_threads(1)  # layers are small: threads would wait for each other
     algorithm = settings(args).build_algo()
-    start = time.perf_counter()
+    start, mean = time.perf_counter(), float("nan")
     for update in range(args.updates):
-        found = algorithm.train()["env_runners"]
+        # Not every update sees an episode end.
+        mean = algorithm.train()["env_runners"].get("episode_return_mean", mean)
         if update % max(args.updates // 10, 1) == 0 or update == args.updates - 1:
             seconds = time.perf_counter() - start
-            mean = found.get("episode_return_mean", float("nan"))
-            print(f"update {update + 1:4}  episode return {mean:8.2f}  {seconds:5.0f} s", flush=True)
+            print(
+                f"update {update + 1:4}  episode return {mean:8.2f}  {seconds:5.0f} s", flush=True
+            )
     module = algorithm.get_module("shared" if args.multi_agent else "default_policy")
     algorithm.stop()
     return module

@@ -2,7 +2,8 @@
 
 By default SB3 steps the batch directly (`sb3_env`). With `--supersuit` it takes the usual way of
 PettingZoo: SuperSuit turns the agents of a `ParallelEnv` into a vector environment and joins
-several of those. That steps one network at a time: slower, and good for any wrapper of SuperSuit.
+several of those. That steps one network at a time: slower, good for any wrapper of SuperSuit, and
+SB3 is not told that an episode was cut off and not over, so it does not bootstrap there.
 
     pip install "ecn-marl[sb3]"
     python examples/sb3_ppo.py                  # a minute on two cores
@@ -32,13 +33,11 @@ def environment(args: argparse.Namespace) -> Any:
     """The agents of all networks as one `VecEnv`."""
     if not args.supersuit:
         return VecMonitor(sb3_env(args.scenario, args.networks))
-    face = ecn_marl.parallel_env(args.scenario)
-    face.reset(seed=args.seed)  # its copies go on from there, so each is seeded anew below
-    env = supersuit.pettingzoo_env_to_vec_env_v1(face)
+    env = supersuit.pettingzoo_env_to_vec_env_v1(ecn_marl.parallel_env(args.scenario))
     # More processes would fork JAX, which hangs.
-    env = supersuit.concat_vec_envs_v1(
-        env, args.networks, num_cpus=0, base_class="stable_baselines3"
-    )
+    options = {"num_cpus": 0, "base_class": "stable_baselines3"}
+    env = supersuit.concat_vec_envs_v1(env, args.networks, **options)
+    env.venv.reset(seed=args.seed)  # SB3's own way to seeds does not lead here
     return VecMonitor(env)
 
 
