@@ -6,7 +6,9 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint format wheel-test clean
+LANES ?= supersuit sb3 torchrl jaxmarl rllib wandb
+
+.PHONY: run test lint format wheel-test lanes clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
@@ -25,6 +27,9 @@ format: $(STAMP)
 
 wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
+
+lanes:  ## the bridge of each extra, each in a virtual environment of its own; LANES="sb3 rllib" for some
+	@set -e; for extra in $(LANES); do echo "lane $$extra"; PYTHON="$(PYTHON)" .ci/lane $$extra; done
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

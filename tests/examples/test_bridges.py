@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ SCRIPTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("needs", "name", "options"), SCRIPTS, ids=[row[1] for row in SCRIPTS])
-def test_it_learns_and_prints_the_table(needs, name, options, capsys):
+def test_it_learns_and_prints_the_table(needs, name, options, capsys, monkeypatch):
     pytest.importorskip(needs)
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, example)  # flax looks its classes up there
     spec.loader.exec_module(example)
     result = example.main([*options.split(), "--episodes", "32"])
     learner, *others = result["policies"]
