@@ -9,7 +9,13 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from ecn_marl.baselines.common.evaluation import Evaluation, evaluate, evaluation_keys
+from ecn_marl.baselines.common.evaluation import (
+    Controller,
+    Evaluation,
+    StatefulController,
+    evaluate,
+    evaluation_keys,
+)
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.report.tables import evaluation_table
@@ -61,7 +67,7 @@ def compare(
         What `report.tables.evaluation_table` shows; `policies` has a summary of each.
     """
     defaults = core.default_params
-    controllers = {
+    controllers: dict[str, Controller | StatefulController] = {
         "random": lambda key, obs: core.action.sample(key, core.num_agents),
         "SECN1": Static(core, defaults, "secn1"),
         "SECN2": Static(core, defaults, "secn2"),

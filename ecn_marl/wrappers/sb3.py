@@ -33,7 +33,7 @@ class EcnSB3VecEnv(VecEnv):
         """Start episodes; observations `[num_envs, obs_dim]`."""
         seeds = self._seeds[:: self.agents.core.num_agents]
         obs, _ = self.agents.reset(seed=seeds)
-        self.reset_infos = [{} for _ in range(self.num_envs)]
+        self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         return obs

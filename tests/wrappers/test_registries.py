@@ -94,3 +94,19 @@ def test_a_user_s_scenario_is_registered_by_the_next_call():
         "assert gymnasium.spec('ecn_marl/mine-v3').version == 3\n"
     )
     run(code)
+
+
+def test_a_bridge_without_its_framework_names_the_extra():
+    code = (
+        "import sys\n"
+        "sys.modules['stable_baselines3'] = None\n"
+        "from ecn_marl import wrappers\n"
+        "assert 'sb3_env' in dir(wrappers)\n"
+        "try:\n"
+        "    wrappers.sb3_env\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert \"pip install 'ecn-marl[sb3]'\" in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n"
+    )
+    run(code)

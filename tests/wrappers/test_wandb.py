@@ -9,7 +9,7 @@ import pytest
 
 from ecn_marl.baselines.common.logs import WeightsAndBiases
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 
 BLOCK, FULL, LAST = 32768, 1, 4
 
@@ -48,6 +48,7 @@ def test_a_run_and_its_continuation_are_in_the_files(tmp_path, monkeypatch):
         for update in (start, start + 1):
             log.write({"update": update, "steps": 8 * update, "reward": [0.5, 1.0]})
         log.close()
+    wandb.teardown()  # its process writes the end of the file some time later
     run = json.loads((tmp_path / "wandb.json").read_text())["id"]
     files = sorted(tmp_path.glob(f"wandb/offline-run-*/run-{run}.wandb"))
     found = [row for path in files for row in rows(path)]
