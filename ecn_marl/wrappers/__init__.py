@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
-    from ecn_marl.wrappers.compare import compare, evaluate_policy, show
+    from ecn_marl.wrappers.comparison import compare, evaluate_policy, show
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
     from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
     from ecn_marl.wrappers.network import NetworkEnv, network_env
@@ -35,15 +35,15 @@ _HOME = {
     "EpisodeStatistics": "episode_statistics",
     "EpisodeStatisticsState": "episode_statistics",
     "NetworkEnv": "network",
-    "compare": "compare",
-    "evaluate_policy": "compare",
+    "compare": "comparison",
+    "evaluate_policy": "comparison",
     "jaxmarl_env": "jaxmarl",
     "network_env": "network",
     "register_envs": "registries",
     "rllib_env": "rllib",
     "rllib_vector_env": "rllib",
     "sb3_env": "sb3",
-    "show": "compare",
+    "show": "comparison",
     "to_jax": "torch",
     "to_torch": "torch",
     "torchrl_env": "torchrl",

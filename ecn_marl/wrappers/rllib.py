@@ -28,7 +28,7 @@ import numpy as np
 
 from ecn_marl.envs.parallel import parallel_env
 from ecn_marl.envs.registry import make
-from ecn_marl.wrappers.compare import Policy
+from ecn_marl.wrappers.comparison import Policy
 from ecn_marl.wrappers.vector_agents import AgentVectorEnv, networks_for
 
 

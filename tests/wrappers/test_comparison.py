@@ -55,3 +55,13 @@ def test_the_table_has_the_policy_beside_static_and_random_settings(capsys):
     show(result)
     out = capsys.readouterr().out
     assert all(row["name"] in out for row in result["policies"])
+
+
+def test_no_module_hides_a_public_name():
+    from ecn_marl import wrappers
+
+    # Importing a module makes it an attribute of the package, in the name's place.
+    assert not set(wrappers._HOME) & set(wrappers._HOME.values())
+    import ecn_marl.wrappers.rllib  # noqa: F401
+
+    assert wrappers.compare is compare and callable(compare)
