@@ -6,7 +6,9 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint format wheel-test docs notebooks clean
+EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
+
+.PHONY: run test lint format wheel-test docs notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
@@ -32,6 +34,9 @@ docs: $(STAMP)  ## the documentation site in build/site; its tables are written 
 
 notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
 	$(BIN)/python notebooks/run.py
+
+bridges:  ## the bridge of each extra, in a virtual environment of its own; EXTRAS="sb3 rllib" for some
+	@set -e; for extra in $(EXTRAS); do echo "bridge $$extra"; PYTHON="$(PYTHON)" .ci/bridge $$extra; done
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
     from ecn_marl.wrappers.jaxmarl import jaxmarl_env
+    from ecn_marl.wrappers.registries import register_envs
     from ecn_marl.wrappers.vector_agents import vector_env
 
     __version__: str
@@ -35,6 +36,7 @@ _HOME = {
     "make": "ecn_marl.envs.registry",
     "parallel_env": "ecn_marl.envs.parallel",
     "register": "ecn_marl.envs.registry",
+    "register_envs": "ecn_marl.wrappers.registries",
     "scenarios": "ecn_marl.envs.registry",
     "vector_env": "ecn_marl.wrappers.vector_agents",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "make",
     "parallel_env",
     "register",
+    "register_envs",
     "scenarios",
     "sim",
     "vector_env",

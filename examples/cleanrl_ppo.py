@@ -20,12 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from rich.console import Console
 
-from ecn_marl.baselines.common.evaluation import evaluate
-from ecn_marl.baselines.static import Static
-from ecn_marl.report.tables import evaluation_table
-from ecn_marl.wrappers import vector_env
+from ecn_marl.wrappers import compare, show, vector_env
 
 CLIP, ENTROPY, VALUE_WEIGHT, MAX_GRAD_NORM = 0.2, 3e-3, 0.5, 0.5
 EPOCHS, MINIBATCHES = 4, 8
@@ -183,27 +179,6 @@ def train(args: argparse.Namespace, envs: Any) -> tuple[Agent, Any]:
     return agent, params
 
 
-def compare(args: argparse.Namespace, core: Any, agent: Agent, params: Any) -> dict[str, Any]:
-    """Evaluate on episodes never trained on, beside static thresholds and random ones."""
-    defaults = core.default_params
-    controllers = {
-        "PPO": lambda key, obs: agent.greedy(params, obs),
-        "random": lambda key, obs: core.action.sample(key, core.num_agents),
-        "SECN1": Static(core, defaults, "secn1"),
-        "SECN2": Static(core, defaults, "secn2"),
-    }
-    rows = [
-        evaluate(core, defaults, controller, name=name, episodes=args.episodes, seed=args.seed)
-        for name, controller in controllers.items()
-    ]
-    return {
-        "scenario": core.name,
-        "episodes": args.episodes,
-        "seed": args.seed,
-        "policies": [row.summary() for row in rows],
-    }
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     p = argparse.ArgumentParser(description="PPO on the gymnasium vector environment.")
@@ -224,9 +199,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse(argv)
     envs = vector_env(args.scenario, args.networks, per_agent=True, autoreset_mode="SameStep")
     agent, params = train(args, envs)
-    result = compare(args, envs.core, agent, params)
-    console = Console()
-    console.print(evaluation_table(result, str, console.width))
+
+    def policy(obs: np.ndarray) -> Any:
+        return agent.greedy(params, obs)
+
+    result = compare(envs.core, policy, name="PPO", episodes=args.episodes, seed=args.seed)
+    show(result)
     return result
 
 

@@ -48,7 +48,8 @@ class Module:
             kind = "i8" if dtype == BOOL else SCALAR[dtype]
             numbers = ", ".join(f"{kind} {literal(x, dtype)}" for x in data)
             self._globals.append(
-                f"{name} = private unnamed_addr constant [{len(data)} x {kind}] [{numbers}], align 64"
+                f"{name} = private unnamed_addr constant [{len(data)} x {kind}]"
+                f" [{numbers}], align 64"
             )
         return self._tables[key]
 

@@ -29,7 +29,7 @@ from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 
 DENSE = 16
-"""Tables of so many rows are read and written by comparing with every row: cheaper than addressing."""
+"""Tables of at most so many rows are used by comparing with every row: cheaper than addressing."""
 
 
 class Body(Code):
@@ -295,9 +295,8 @@ class Body(Code):
             kinds = [o.node.dtype for o in item.operands]
             value = apply(self, item.op, item.dtype, kinds, args, item.params)
             if item.op == "copy" and not value.startswith("%"):
-                value = self.emit(
-                    f"select i1 true, {self.type(item.dtype)} {value}, {self.type(item.dtype)} {value}"
-                )
+                kind = self.type(item.dtype)
+                value = self.emit(f"select i1 true, {kind} {value}, {kind} {value}")
         self.values[item] = value
         if item in self.module.plan.stored:
             self._late.append((item, self.index, value))

@@ -102,7 +102,7 @@ class Builder:
         return np.searchsorted(view.node.starts, view.where.reshape(-1), side="right") - 1
 
     def settled(self, view: View) -> View:
-        """The view as one of a node that is computed: of a bundle's part, or of its parts joined."""
+        """The view as one of a node that is computed: a bundle's part, or its parts joined."""
         while isinstance(view.node, Bundle):
             node, owners = view.node, self._owners(view)
             if owners.size and (owners == owners[0]).all():
@@ -119,7 +119,7 @@ class Builder:
         return view
 
     def _pieces(self, views: Sequence[View]) -> list[np.ndarray] | None:
-        """Flat positions that belong to the same parts of all bundles; None if there is one piece."""
+        """Flat positions that belong to the same parts of all bundles; None for one piece."""
         owners = [self._owners(v) for v in views if isinstance(v.node, Bundle) and v.where.size]
         owners = [o for o in owners if (o != o[0]).any()]
         if not owners:

@@ -1,13 +1,12 @@
 """What is computed, element by element: the nodes that a jaxpr is lowered to.
 
 A *node* is a flat array of one environment. An array of the traced program is a `View` of a node:
-the
-flat position of every one of its elements. Slices, transpositions, broadcasts and reshapes are
+the flat position of every one of its elements. Slices, transpositions, broadcasts and reshapes are
 therefore free: they are other positions of the same node.
 
-Nodes that are computed element by element (`Map`) have no order of their own; a `Store` gathers writes
-(`Write`) whose place may depend on the data: sums, scatters, concatenations. A `Loop` has nodes of
-its own, and one `Carry` for every value that it hands from one turn to the next.
+Nodes that are computed element by element (`Map`) have no order of their own; a `Store` gathers
+writes (`Write`) whose place may depend on the data: sums, scatters, concatenations. A `Loop` has
+nodes of its own, and one `Carry` for every value that it hands from one turn to the next.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ecn_marl.parallelism import cores
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = 16
-"""Environments in a vector: 16 float32 are 512 bits. Processors with shorter vectors use several."""
+"""Environments in a vector: 16 float32 are 512 bits. Shorter vectors are used in groups."""
 
 SMALLEST = 8
 """Smaller batches are left to XLA: a vector costs the same however few of its lanes are used."""
@@ -47,7 +47,7 @@ def off() -> Iterator[None]:
 
 
 def available() -> bool:
-    """Whether programs are compiled here: on a CPU backend, with llvmlite installed, and not `off`."""
+    """Whether programs are compiled here: on a CPU, with llvmlite installed, and not `off`."""
     return not _OFF.get() and _installed()
 
 
@@ -100,7 +100,7 @@ def _compiled_or_not(
 def _nested(
     fun: Callable[..., Any], own: tuple[bool, ...], updates: dict[int, int] | None
 ) -> Callable[..., Any]:
-    """Lanes for one batch that may be mapped over in turn (over seeds, say): then for all at once."""
+    """Lanes for a batch that may be mapped over in turn, by seeds say: then all at once."""
     axes = tuple(0 if o else None for o in own)
 
     @custom_vmap

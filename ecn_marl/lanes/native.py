@@ -1,8 +1,7 @@
 """Machine code, and how JAX calls it.
 
 LLVM compiles the module for this very processor. XLA calls it through its foreign function
-interface
-(`xla/ffi/api/c_api.h`): no copies, and no Python while it runs.
+interface (`xla/ffi/api/c_api.h`): no copies, and no Python while it runs.
 """
 
 from __future__ import annotations

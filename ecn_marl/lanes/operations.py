@@ -1,10 +1,8 @@
 """Operations on elements, as LLVM instructions.
 
 All take and return values of one type: a vector with one element per environment, or a scalar for
-what
-environments share. Results follow XLA: NaN wins in `max` and `min`, conversions saturate, shifts by
-more
-than 31 give 0. Exponentials and logarithms are polynomials of float32 accuracy.
+what environments share. Results follow XLA: NaN wins in `max` and `min`, conversions saturate,
+shifts by more than 31 give 0. Exponentials and logarithms are polynomials of float32 accuracy.
 """
 
 from __future__ import annotations

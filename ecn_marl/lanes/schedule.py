@@ -1,11 +1,9 @@
 """In what order, in which loops and where in memory nodes are computed.
 
-Items of one size that read each other element by element share a loop (`Group`) and hand their values
-on in registers. What has to be kept gets a place in a workspace; values that follow one another,
-such as
-what a loop carries and what its turn makes of it, share a place where no element is overwritten
-before
-its last use, so that state is updated where it lies.
+Items of one size that read each other element by element share a loop (`Group`) and hand their
+values on in registers. What has to be kept gets a place in a workspace; values that follow one
+another, such as what a loop carries and what its turn makes of it, share a place where no element
+is overwritten before its last use, so that state is updated where it lies.
 """
 
 from __future__ import annotations
@@ -346,7 +344,7 @@ class _Uses:
         return _Span(start, end, read, written)
 
     def apart(self, a: _Span, b: _Span) -> bool:
-        """Whether two nodes may share a place: one is read for the last time before the other is written."""
+        """Whether two nodes may share a place: one is last read before the other is written."""
         if a.start > b.start:
             a, b = b, a
         if a.end < b.start or (a.end == b.start and a.end in self.boundaries):

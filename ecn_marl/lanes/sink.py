@@ -1,8 +1,7 @@
 """Compute what is needed later, later: fewer values pass through memory.
 
 A value that only one later loop over elements needs is stored by one loop and loaded by another.
-Where what
-it is computed from is at hand in the later loop anyway, it is computed there.
+Where what it is computed from is at hand in the later loop anyway, it is computed there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ PASSES = 4
 """How often all values are gone through: moving one can make it worth while to move another."""
 
 LOST_PLACE = 4
-"""Cost of reading a carried value after its next one is computed: it is no longer updated in place."""
+"""Cost of reading a carried value after its next one is computed: both then need a place."""
 
 FIXED = frozenset({"look_up", "running", "threefry"})
 """Operations that stay where they are."""

@@ -14,11 +14,10 @@ class Lanes:
     """The wrapped environment; `jax.vmap` over its steps runs several times as fast on a CPU.
 
     A batch of steps is compiled with one environment in each lane of the processor's vectors.
-    Results are
-    those of the wrapped environment within rounding; a rounding difference can turn a marking coin,
-    so
-    single episodes differ, their statistics do not. Steps of one environment, small batches, and
-    accelerators run as before. Batches cannot be differentiated: leave this wrapper out for that.
+    Results are those of the wrapped environment within rounding. A rounding difference can turn a
+    marking coin, so single episodes differ; their statistics do not. Steps of one environment,
+    small batches, and accelerators run as before. Batches cannot be differentiated: leave this
+    wrapper out for that.
 
     Every attribute of the wrapped environment is there, too.
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.wrappers.vector import EcnVectorEnv
 
@@ -31,6 +33,19 @@ class AgentVectorEnv(EcnVectorEnv):
 
     def _reward(self, x: np.ndarray) -> np.ndarray:
         return self._rows(x.astype(np.float64))
+
+
+def networks_for(core: EcnEnv, num_envs: int) -> int:
+    """Networks whose agents are `num_envs` sub-environments.
+
+    Raises:
+        ValueError: it is no multiple of the agents of a network.
+    """
+    networks, rest = divmod(num_envs, core.num_agents)
+    if networks < 1 or rest:
+        allowed = f"a multiple of the {core.num_agents} agents of {core.name}"
+        raise bad_value("num_envs", num_envs, allowed)
+    return networks
 
 
 def vector_env(

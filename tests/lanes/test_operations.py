@@ -90,7 +90,7 @@ def test_conversions_saturate() -> None:
     [("exp", 10.0), ("log", 1.0), ("log1p", 1.0), ("expm1", 3.0), ("tanh", 1.0), ("logistic", 5.0)],
 )
 def test_transcendentals_against_float64(name: str, scale: float) -> None:
-    """Within four units in the last place of what float64 gives; special numbers as XLA has them."""
+    """Within four units in the last place of float64's; special numbers as XLA has them."""
     x = floats(7, scale)
     function = {"logistic": jax.nn.sigmoid}.get(name) or getattr(jnp, name)
     (expected,), (found,) = both(function, (0,), x)

@@ -11,16 +11,18 @@ AGENTS = 3
 HORIZON = 3
 
 
+SCENARIO = "incast-v0"
+OPTIONS = {
+    "topology": star(AGENTS),
+    "traffic": (Incast(load=0.8, n_min=2, n_max=2, flow_kb=200.0, width=2),),
+    "slots": 8,
+    "max_steps": HORIZON,
+}
+
+
 def tiny(actions="multidiscrete"):
     """Three ports, two senders, three intervals of 100 µs."""
-    return ecn_marl.make(
-        "incast-v0",
-        actions=actions,
-        topology=star(AGENTS),
-        traffic=(Incast(load=0.8, n_min=2, n_max=2, flow_kb=200.0, width=2),),
-        slots=8,
-        max_steps=HORIZON,
-    )
+    return ecn_marl.make(SCENARIO, actions=actions, **OPTIONS)
 
 
 def functions(core):

@@ -1,0 +1,77 @@
+"""One network as a plain `gymnasium.Env` whose agents act as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
+
+
+class NetworkEnv(gymnasium.Env):
+    """A central controller's view: observations `[A, obs_dim]`, actions `[A, ...]`.
+
+    The reward is the mean over agents; infos have an array `[A]` for everything that the PettingZoo
+    face tells of a port, the agents' own `reward` among it. Episodes end by their horizon:
+    truncated, never terminated. Many networks at once are `vector_env`, and much faster.
+
+    Attributes:
+        face: the PettingZoo environment that is wrapped.
+    """
+
+    def __init__(self, face: EcnParallelEnv) -> None:
+        """Wrap a PettingZoo environment."""
+        self.face = face
+        self.metadata = {k: face.metadata[k] for k in ("render_modes", "render_fps")}
+        self.render_mode = face.render_mode
+        n, first = len(face.possible_agents), face.possible_agents[0]
+        self.observation_space = batch_space(face.observation_space(first), n)
+        self.action_space = batch_space(face.action_space(first), n)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode; see `EcnParallelEnv.reset`."""
+        super().reset(seed=seed)
+        obs, _ = self.face.reset(seed, options)
+        return np.stack(list(obs.values())), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Apply the actions of all agents for one tuning interval."""
+        joint = dict(zip(self.face.possible_agents, action, strict=True))
+        obs, rewards, terminated, truncated, infos = self.face.step(joint)
+        paid = np.array(list(rewards.values()), np.float32)
+        first = next(iter(infos.values()))
+        facts = {k: np.array([row[k] for row in infos.values()], np.float32) for k in first}
+        return (
+            np.stack(list(obs.values())),
+            float(paid.mean(dtype=np.float64)),
+            all(terminated.values()),
+            all(truncated.values()),
+            {"reward": paid, **facts},
+        )
+
+    def render(self) -> Any:
+        """See `EcnParallelEnv.render`."""
+        return self.face.render()
+
+    def close(self) -> None:
+        """Release the window, if there is one."""
+        self.face.close()
+
+
+def network_env(
+    scenario: str = "websearch-v0",
+    render_mode: str | None = None,
+    max_cycles: int | None = None,
+    **options: Any,
+) -> NetworkEnv:
+    """A gymnasium `Env` of one network; arguments as in `ecn_marl.parallel_env`.
+
+    Raises:
+        ValueError: an unknown name or a value that is not allowed.
+    """
+    return NetworkEnv(parallel_env(scenario, render_mode, max_cycles, **options))
