@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ecn_marl import lanes
 from ecn_marl.benchmark.machine import tree_bytes
 from ecn_marl.benchmark.timing import Plan, compiled, measure, repeat, spread
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.sim.replay import SAMPLE_US, Settings
-from ecn_marl.sim.simulator import SimState, scaled_ecn
+from ecn_marl.sim.simulator import PortStats, SimState, scaled_ecn
 from ecn_marl.sim.topology import leaf_spine
 from ecn_marl.sim.traffic import schedule
 from ecn_marl.validation import recorded
@@ -173,10 +174,14 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
     ecn = scaled_ecn(params.net, *ECN[SETTING])
     keys = jax.random.split(jax.random.key(0), job.lanes)
 
+    @partial(lanes.mapped, updates={0: 0})
+    def advanced(state: SimState, params: Any) -> tuple[SimState, PortStats]:
+        return sim.interval(state, params, ecn)
+
     def lane(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
         def sample(_: Any, carry: tuple[SimState, Array]) -> tuple[SimState, Array]:
             state, total = carry
-            state, stats = sim.interval(state, params, ecn)
+            state, stats = advanced(state, params)
             return state, total + stats.queue_mean
 
         zero = jnp.zeros((sim.topology.n_ports,), jnp.float32)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ecn_marl import lanes
 from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.flows import SENDING
 from ecn_marl.sim.queues import Ecn
@@ -239,4 +240,5 @@ def _advance(
 
         return jax.lax.scan(sample, state, None, length=CHUNK)
 
-    return jax.vmap(lane, (0, None if one else 0, 0))(state, params, ecn)
+    fast = lanes.mapped(lane, {0: 0})
+    return jax.vmap(fast, (0, None if one else 0, 0))(state, params, ecn)

@@ -19,6 +19,7 @@ from ecn_marl.envs.features import flatten
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.wrappers.jax_spaces import translate
+from ecn_marl.wrappers.lanes import Lanes
 
 WORLD_STATE = "world_state"
 """Key of the global state among the observations, as in JaxMARL's MAPPO."""
@@ -135,7 +136,7 @@ class EcnJaxMARL:
         """
         joint = jnp.stack([jnp.asarray(actions[agent]) for agent in self.agents])
         joint = joint.reshape(self.num_agents, *self.core.action.shape)
-        obs, new, reward, terminated, truncated, info = self.core.step(
+        obs, new, reward, terminated, truncated, info = Lanes(self.core).step(
             key, state, joint, self.params
         )
         done = terminated | truncated
