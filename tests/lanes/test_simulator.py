@@ -37,18 +37,15 @@ def network(transport: Any, topology: Any = None, **options: Any) -> Simulator:
 
 
 CASES = {
-    "dcqcn": lambda: network(Dcqcn.of("hpcc-paper")),
     "two levels": lambda: network(Dcqcn.of("hpcc-paper"), leaf_spine(2, 2, 2)),
-    "dctcp": lambda: network(Dctcp()),
-    "timely": lambda: network(Timely()),
+    "timely, failures, jitter": lambda: network(Timely(), failures=True, jitter_us=1.0),
     "hpcc": lambda: network(Hpcc()),
     "swift": lambda: network(Swift()),
-    "reno, drops": lambda: network(Reno(), pfc=False, buffer_mib=0.2),
-    "failures, jitter": lambda: network(Dcqcn.of("hpcc-paper"), failures=True, jitter_us=1.0),
-    "classes": lambda: network(
-        Dcqcn.of("hpcc-paper"),
+    "classes, drops": lambda: network(
+        Dctcp(),
+        buffer_mib=0.2,
         classes=(
-            TrafficClass("bulk", Dcqcn.of("hpcc-paper")),
+            TrafficClass("bulk", Dctcp()),
             TrafficClass("web", Reno(), lossless=False, weight=2.0),
         ),
         class_of=(1,),
@@ -56,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_an_interval_is_that_of_xla(name: str) -> None:
     """From the same states: nearly all numbers agree; a coin may fall otherwise by rounding."""
@@ -89,6 +87,7 @@ def test_an_interval_is_that_of_xla(name: str) -> None:
     np.testing.assert_allclose(same, sent, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_episodes_have_the_same_statistics() -> None:
     """Steps of whole environments, auto-reset included, over more than an episode."""
     env = AutoReset(ecn_marl.make("incast-v0"))
