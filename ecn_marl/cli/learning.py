@@ -56,7 +56,7 @@ def train(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Go on with a run that was stopped; --steps adds to it."),
+        typer.Option(metavar="RUN", help="Go on with a run; --steps is its new total."),
     ] = None,
     features: Annotated[
         str | None,

@@ -24,13 +24,18 @@ def replay(
         Path, typer.Argument(help="CSV (or .gz) of flow_id,src,dst,size_B,start_ns[,spine_data].")
     ],
     topology: Annotated[
-        str, typer.Option(help="star:HOSTS, dumbbell:LEFT,RIGHT or leaf-spine:LEAVES,HOSTS,SPINES.")
+        str,
+        typer.Option(
+            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, leaf-spine:LEAVES,HOSTS,SPINES."
+        ),
     ],
     link_gbps: Annotated[float, typer.Option(help="Rate of host links, Gb/s.")] = 25.0,
     uplink_gbps: Annotated[float, typer.Option(help="Rate between switches, Gb/s.")] = 100.0,
     delay_us: Annotated[float, typer.Option(help="One-way delay of every link, µs.")] = 1.0,
     buffer_mib: Annotated[float, typer.Option(help="Shared buffer per switch, MiB.")] = 32.0,
-    transport: Annotated[str, typer.Option(help="Senders, dcqcn:PRESET.")] = "dcqcn:hpcc-paper",
+    transport: Annotated[
+        str, typer.Option(help="Senders: dcqcn:PRESET, dctcp, timely, hpcc, swift, reno.")
+    ] = "dcqcn:hpcc-paper",
     ecn: Annotated[
         str, typer.Option(help="secn1, secn2 or KMIN,KMAX,PMAX; KB for a port at --link-gbps.")
     ] = "secn1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,13 +48,18 @@ def off() -> Iterator[None]:
 
 
 def available() -> bool:
-    """Whether programs are compiled here: on a CPU, with llvmlite installed, and not `off`."""
+    """Whether programs are compiled here: on a CPU, with llvmlite, not under Windows, not `off`."""
     return not _OFF.get() and _installed()
 
 
 @functools.cache
 def _installed() -> bool:
-    return jax.default_backend() == "cpu" and importlib.util.find_spec("llvmlite") is not None
+    threads = sys.platform != "win32"  # POSIX threads
+    return (
+        threads
+        and jax.default_backend() == "cpu"
+        and importlib.util.find_spec("llvmlite") is not None
+    )
 
 
 def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:

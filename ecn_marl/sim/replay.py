@@ -64,7 +64,7 @@ class Settings:
     """How a flow list is replayed.
 
     Attributes:
-        transport: the senders, `dcqcn:PRESET`.
+        transport: the senders, e.g. `dcqcn:PRESET` or `hpcc`, see `transports.parse_transport`.
         ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
             ports scale with their rates.
         ecn_gbps: the rate that `ecn` is meant for, Gb/s; None for that of the slowest NIC.
