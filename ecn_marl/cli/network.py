@@ -26,7 +26,8 @@ def replay(
     topology: Annotated[
         str,
         typer.Option(
-            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, leaf-spine:LEAVES,HOSTS,SPINES."
+            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS or "
+            "leaf-spine:LEAVES,HOSTS,SPINES."
         ),
     ],
     link_gbps: Annotated[float, typer.Option(help="Rate of host links, Gb/s.")] = 25.0,
