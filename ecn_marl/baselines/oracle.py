@@ -10,7 +10,7 @@ phase, not every conceivable policy. Without phases, both are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.actions import STATIC_ECN, EcnSetting
 from ecn_marl.envs.phases import PhaseEcn
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.wrappers import Lanes
 
 BEST = "static:best"
 """How the best static setting is named where a run could stand."""
@@ -78,7 +78,11 @@ def phase_table(
         for phases that no episode reached.
     """
     steps, n_phases = int(params.max_steps), len(phase_names(env))
-    scale, fast = env.port_scale(params.sim), Lanes(env)
+    scale = env.port_scale(params.sim)
+
+    @partial(lanes.mapped, updates={1: 1})
+    def advanced(key: jax.Array, state: Any, ecn: Ecn) -> Any:
+        return env.step_ecn(key, state, ecn, params)
 
     def episode(key: jax.Array, setting: Float[Array, " 3"]) -> tuple[Array, Array]:
         reset_key, run_key = jax.random.split(key)
@@ -87,7 +91,7 @@ def phase_table(
 
         def step(state: Any, key: jax.Array) -> tuple[Any, tuple[Array, Array]]:
             now = env.phase(state, params) if n_phases > 1 else jnp.zeros((), jnp.int32)
-            _, state, reward, *_ = fast.step_ecn(key, state, Ecn(low, high, top), params)
+            _, state, reward, *_ = advanced(key, state, Ecn(low, high, top))
             return state, (now, reward.mean())
 
         _, (phase, reward) = jax.lax.scan(step, state, jax.random.split(run_key, steps))

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 
 from ecn_marl.lanes.builder import Unsupported
@@ -89,7 +90,23 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
             found = _compiled_or_not(fun, own, updates, args)
         return found, jax.tree.map(lambda _: True, found)
 
-    return one
+    def call(*args: Any) -> Any:
+        kept = [k for k, arg in enumerate(args) if all(map(_is_array, jax.tree.leaves(arg)))]
+        if len(kept) == len(args):
+            return one(*args)
+
+        def rest(*some: Any) -> Any:  # what is no array is fixed: parameters of another kind
+            whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
+            return fun(*whole.values())
+
+        moved = {kept.index(k): v for k, v in (updates or {}).items() if k in kept}
+        return mapped(rest, moved)(*(args[k] for k in kept))
+
+    return call
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray | np.generic | float | int | bool)
 
 
 def _compiled_or_not(

@@ -12,9 +12,21 @@ from pathlib import Path
 import code_blocks
 import pytest
 
+import ecn_marl
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 MDP = DOCS / "mdp.md"
+
+
+@pytest.fixture(autouse=True)
+def only_the_packages_scenarios(monkeypatch):
+    """Other tests register scenarios of their own."""
+    from ecn_marl.envs import registry
+
+    ecn_marl.scenarios()
+    own = {k: v for k, v in registry._REGISTRY.items() if v.__module__.startswith("ecn_marl.")}
+    monkeypatch.setattr(registry, "_REGISTRY", own)
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,23 @@ def test_single_environments_and_small_batches_are_left_to_xla() -> None:
         np.testing.assert_allclose(b, a, rtol=1e-6)
 
 
+def test_arguments_that_are_no_arrays_are_fixed() -> None:
+    """Such as parameters in an object of the user's."""
+
+    class Table:
+        rows = TABLE
+
+    def fun(table: Table, x: jax.Array, at: jax.Array) -> Any:
+        return turn(x, table.rows, at)
+
+    x, at = inputs(16)
+    fast = jax.vmap(lambda x, at: lanes.mapped(fun)(Table(), x, at))
+    assert compiled(fast, x, at)
+    expected = jax.vmap(turn, (0, None, 0))(x, TABLE, at)
+    for a, b in zip(expected, fast(x, at), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
+
+
 def test_off() -> None:
     """On request, everything is left to XLA."""
     x, at = inputs(16)

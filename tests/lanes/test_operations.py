@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compare import both, check
 from jax import lax
+from xla_and_lanes import both, check
 
 BATCH = 19
 SPECIAL = np.array(

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compare import check
 from hypothesis import given, settings
 from jax import lax
+from xla_and_lanes import check
 
 from ecn_marl import lanes
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compare import raw
+from xla_and_lanes import raw
 
 import ecn_marl
 from ecn_marl import lanes
