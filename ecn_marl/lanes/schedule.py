@@ -53,7 +53,6 @@ class Plan:
         own_bytes: workspace of a vector of environments.
         shared_bytes: workspace of what is shared.
         stored: nodes kept in memory.
-        merged: class of every stored node; nodes of one class share a place.
     """
 
     shared: list[Step]
@@ -73,8 +72,8 @@ def make_plan(top: Block, results: list[View], lanes: int) -> Plan:
         lanes: environments in a vector.
     """
     needed = _needed(results)
-    shared = _steps([i for i in top.items if not _own(i)], needed, top)
-    steps = _steps([i for i in top.items if _own(i)], needed, top)
+    shared = _steps([i for i in top.items if not _own(i)], needed)
+    steps = _steps([i for i in top.items if _own(i)], needed)
     kept = {r.node for r in results}
     for line in (shared, steps):
         _sink_all(line, kept, {})
@@ -122,26 +121,7 @@ def _needed(results: list[View]) -> set[object]:
     return found
 
 
-def _outer_reads(loop: Loop, needed: set[object], block: Block) -> Iterator[Node]:
-    """Nodes of `block` that a loop reads, inner loops included."""
-    for carry, start in zip(loop.carries, loop.initial, strict=True):
-        if carry in needed:
-            yield start.node
-    for item in loop.body.items:
-        if item not in needed:
-            continue
-        if isinstance(item, Loop):
-            yield from _outer_reads(item, needed, block)
-            continue
-        yield from (o.node for o in reads(item))
-        if isinstance(item, Map) and item.table is not None:
-            yield item.table
-    for carry, after in zip(loop.carries, loop.following, strict=True):
-        if carry in needed:
-            yield after.node
-
-
-def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -> list[Step]:
+def _steps(items: list[Map | Write | Loop], needed: set[object]) -> list[Step]:
     """Put the needed items of a block into loops, each as early as what it reads allows."""
     steps: list[Step] = []
     when: dict[object, int] = {}  # last step that writes a node
@@ -157,7 +137,7 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
         if isinstance(item, Loop):
-            inner = _steps(item.body.items, needed, item.body)
+            inner = _steps(item.body.items, needed)
             steps.append(Turns(item, inner, [c in needed for c in item.carries]))
             for final in item.finals:
                 when[final] = len(steps) - 1
@@ -175,27 +155,26 @@ def _steps(items: list[Map | Write | Loop], needed: set[object], block: Block) -
             target = item
         else:
             target = item.store
-            before = [w for w in target.writes[: target.writes.index(item)] if w in when]
-            plain = item.op == "set" and item.place is None
-            if not plain or any(w.op != "set" or w.place is not None for w in before):
-                # Terms of one sum may follow each other in the same turn.
-                alike = [w.op == item.op != "set" for w in before]
-                later = [when[w] + (0 if a else 1) for w, a in zip(before, alike, strict=True)]
-                first = max([first, *later])
-        at = next(
-            (
-                k
-                for k in range(first, len(steps))
-                if isinstance(steps[k], Group) and steps[k].size == item.size  # type: ignore[union-attr]
-            ),
-            len(steps),
-        )
-        if at == len(steps):
-            steps.append(Group(item.size))
-        steps[at].items.append(item)  # type: ignore[union-attr]
+            before = target.writes[: target.writes.index(item)]
+            later = [
+                when[w] + _order(w, item) for w in before if w in when and not _disjoint(w, item)
+            ]
+            first = max([first, *later])
+        at, group = _room(steps, first, item.size)
+        group.items.append(item)
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
+
+
+def _room(steps: list[Step], first: int, size: int) -> tuple[int, Group]:
+    """The first loop over `size` elements from step `first` on; a new one if there is none."""
+    for k, step in enumerate(steps[first:], first):
+        if isinstance(step, Group) and step.size == size:
+            return k, step
+    group = Group(size)
+    steps.append(group)
+    return len(steps) - 1, group
 
 
 def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> None:
@@ -207,10 +186,21 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
     sink(steps, kept, following)
 
 
+def _disjoint(a: Write, b: Write) -> bool:
+    """Whether two writes are known to concern different elements."""
+    return a.fixed is not None and b.fixed is not None and not np.isin(a.fixed, b.fixed).any()
+
+
+def _order(a: Write, b: Write) -> int:
+    """Turns from a write to a later one: none between terms of one sum."""
+    return 0 if a.op == b.op != "set" else 1
+
+
 def _clears(item: Map | Write | Loop) -> bool:
-    """Whether an item only writes constants."""
+    """Whether an item sets a store to constants, before anything else is written to it."""
     return (
         isinstance(item, Write)
+        and item is item.store.writes[0]
         and item.op == "set"
         and item.place is None
         and isinstance(item.value.node, Constant)

@@ -77,6 +77,9 @@ def test_data_dependent_positions(size: int) -> None:
             rows[2], x[jnp.array([1, 3, 2])], x[at[0]],
             jnp.zeros(size, jnp.int32).at[jnp.where(v > 0, inside, size)].add(1, mode="drop"),
             jnp.full(size, -1.0).at[jnp.arange(4) + inside[0] % 3].set(v[:4]),
+            x.at[0].set(5.0), (x + 1).at[2:5].set(1.0), (x * 2).at[3].set(v[0]), v[0] + v[1],
+            jnp.zeros(size).at[jnp.arange(size)].set(x).at[jnp.array([1, 1])].set(9.0),
+            x.at[1].set(v[0]).at[jnp.array([1, 2])].set(3.0), x.at[-1].add(2.0).at[-1].set(v[1]),
         )  # fmt: skip
 
     x = numbers(size)
@@ -129,6 +132,7 @@ def test_branches() -> None:
 
 
 STEPS = {
+    "ends": lambda a, b, c, i: (a.at[0].set(7.0).at[-1].set(b[0]), b, (c + 1).at[2:5].set(1.0)),
     "shift": lambda a, b, c, i: (jnp.concatenate([a[1:], b[:1]]), b, c),
     "mix": lambda a, b, c, i: (a + b, b - c, c),
     "swap": lambda a, b, c, i: (b, a, c),
