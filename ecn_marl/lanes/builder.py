@@ -41,12 +41,14 @@ class Builder:
 
     Attributes:
         top: the outermost block.
+        flags: which elements are busy, see `hints`.
     """
 
     def __init__(self) -> None:
         """An empty program."""
         self.top = Block(None)
         self.block = self.top
+        self.flags: list[Map] = []
         self._constants: dict[tuple[str, bytes], Constant] = {}
 
     def constant(self, value: Any, dtype: str | None = None) -> View:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ecn_marl.lanes.assembly import Code, Module
 from ecn_marl.lanes.body import Body
 from ecn_marl.lanes.graph import Argument, Map, Node, Operand, View, is_identity
@@ -33,25 +35,37 @@ def _group(module: Module, group: Group) -> str:
             lines += body.lines
         module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
         return name
-    body = _body(module, group, "%i", 0)
-    module.functions.append(
-        "\n".join(
-            [
-                head,
-                "  br label %loop",
-                "loop:",
-                "  %i = phi i64 [0, %0], [%next, %loop]",
-                *body.lines,
-                "  %next = add nuw i64 %i, 1",
-                f"  %over = icmp eq i64 %next, {group.size}",
-                "  br i1 %over, label %done, label %loop",
-                "done:",
-                "  ret void",
-                "}",
-            ]
-        )
-    )
+    check = _any(module, group.flag, group.size) if group.flag is not None else Code(module)
+    body = _body(module, group, "%i", check._next)
+    lines = [*check.lines, *body.lines, "  br label %end"]
+    module.functions.append("\n".join([head, *_loop(lines, group.size), "  ret void", "}"]))
     return name
+
+
+def _loop(lines: list[str], size: int) -> list[str]:
+    """A loop over elements %i whose body ends by going to %end."""
+    return [
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [0, %0], [%next, %end]",
+        *lines,
+        "end:",
+        "  %next = add nuw i64 %i, 1",
+        f"  %over = icmp eq i64 %next, {size}",
+        "  br i1 %over, label %done, label %loop",
+        "done:",
+    ]
+
+
+def _any(module: Module, flag: Map, size: int) -> Code:
+    """Go to %end if the flag of element %i is set in no lane."""
+    code = Body(module, Group(size), "%i")
+    place = code.pointer(flag, code.element(np.arange(size) % flag.size))
+    bits = code.emit(f"load i{module.lanes}, ptr {place}, align {module.lanes // 8}")
+    some = code.emit(f"icmp ne i{module.lanes} {bits}, 0")
+    code.do(f"br i1 {some}, label %work, label %end")
+    code.lines.append("work:")
+    return code
 
 
 def _body(module: Module, group: Group, index: str, first: int) -> Body:
@@ -75,23 +89,14 @@ def _copies(module: Module, pairs: list[tuple[Node, Operand]]) -> list[str]:
         there = source.node in offsets and offsets[source.node] == offsets[target]
         if there and source.node.lanes and is_identity(source, target.size):
             continue
-        group = Group(target.size)
         name = module.name("@copy")
-        body = Body(module, group, "%i")
-        value = body.operand(source)
-        body.save(target, "%i", value)
+        body = Body(module, Group(target.size), "%i")
+        body.save(target, "%i", body.operand(source))
         module.functions.append(
             "\n".join(
                 [
                     f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{",
-                    "  br label %loop",
-                    "loop:",
-                    "  %i = phi i64 [0, %0], [%next, %loop]",
-                    *body.lines,
-                    "  %next = add nuw i64 %i, 1",
-                    f"  %over = icmp eq i64 %next, {target.size}",
-                    "  br i1 %over, label %done, label %loop",
-                    "done:",
+                    *_loop([*body.lines, "  br label %end"], target.size),
                     "  ret void",
                     "}",
                 ]

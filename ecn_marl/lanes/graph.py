@@ -20,6 +20,14 @@ import numpy as np
 F32, I32, U32, BOOL = "f32", "i32", "u32", "bool"
 """Types of elements."""
 
+NUMPY: dict[str, type[np.generic]] = {
+    F32: np.float32,
+    I32: np.int32,
+    U32: np.uint32,
+    BOOL: np.bool_,
+}
+"""Their types in numpy."""
+
 DTYPES = {
     np.dtype(np.float32): F32,
     np.dtype(np.int32): I32,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ from ecn_marl.lanes.graph import (
     Store,
     View,
 )
+from ecn_marl.lanes.hints import BUSY
 from ecn_marl.lanes.positions import Positions
 
 CALLS = {
@@ -96,6 +97,15 @@ class Lowering(Positions):
         avals = [jax.ShapeDtypeStruct(a.where.shape, kinds[a.node.dtype]) for a in args]
         closed = jax.make_jaxpr(fun)(*avals)
         return self.run(closed.jaxpr, closed.consts, args)
+
+    def _name(self, eqn: Any, x: View) -> list[View]:
+        """A name; flags of what is busy are remembered."""
+        if eqn.params["name"] != BUSY or x.where.ndim != 1:
+            return [x]
+        flag = self.map("copy", BOOL, x.where.shape, x)
+        if isinstance(flag.node, Map):
+            self.flags.append(flag.node)
+        return [flag]
 
     def _threefry2x32(self, eqn: Any, *args: View) -> list[View]:
         shape = eqn.outvars[0].aval.shape
@@ -240,17 +250,21 @@ def _split_like(carried: View, value: View) -> list[View]:
     ]
 
 
-def lower(
-    jaxpr: core.ClosedJaxpr, lanes: Sequence[bool]
-) -> tuple[Block, list[Argument], list[View]]:
+class Program(NamedTuple):
+    """A lowered program: its outermost block, its arguments, its results, flags of what is busy."""
+
+    top: Block
+    arguments: list[Argument]
+    results: list[View]
+    flags: list[Map]
+
+
+def lower(jaxpr: core.ClosedJaxpr, lanes: Sequence[bool]) -> Program:
     """Nodes of a program of one environment.
 
     Args:
         jaxpr: the program.
         lanes: for each argument, whether environments differ in it.
-
-    Returns:
-        The outermost block, the arguments, and the results.
 
     Raises:
         Unsupported: the program uses something that cannot be compiled.
@@ -263,4 +277,4 @@ def lower(
         arguments.append(node)
         views.append(View(node, np.arange(node.size).reshape(shape)))
     results = lowering.run(jaxpr.jaxpr, jaxpr.consts, views)
-    return lowering.top, arguments, [lowering.own(r) for r in results]
+    return Program(lowering.top, arguments, [lowering.own(r) for r in results], lowering.flags)

@@ -194,10 +194,10 @@ def vmap(
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)
         jaxpr, out_tree = _traced(fun, tree, shapes)
-        top, arguments, results = lower(jaxpr, own)
+        program = lower(jaxpr, own)
         threads = max(cores() // jax.local_device_count(), 1)
-        plan = make_plan(top, results, LANES)
-        text, memory = write_module(plan, arguments, results, LANES, threads)
+        plan = make_plan(program.top, program.results, program.flags, LANES)
+        text, memory = write_module(plan, program.arguments, program.results, LANES, threads)
         name = register(text)
         avals = jaxpr.out_avals
         outs = [_raw_aval(a, size) for a in avals]

@@ -32,6 +32,7 @@ from ecn_marl.lanes.graph import (
     is_identity,
     reads,
 )
+from ecn_marl.lanes.idle import after, find_passing
 from ecn_marl.lanes.sink import sink
 from ecn_marl.lanes.steps import Group, Step, Turns
 
@@ -63,26 +64,30 @@ class Plan:
     stored: set[Node]
 
 
-def make_plan(top: Block, results: list[View], lanes: int) -> Plan:
+def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> Plan:
     """Order, loops and places of a lowered program.
 
     Args:
         top: its outermost block.
         results: its results.
+        flags: which elements are busy, see `idle`.
         lanes: environments in a vector.
     """
     needed = _needed(results)
     shared = _steps([i for i in top.items if not _own(i)], needed)
     steps = _steps([i for i in top.items if _own(i)], needed)
-    kept = {r.node for r in results}
+    flags = [f for f in flags if f in needed and f.lanes]
+    kept: set[Node] = {r.node for r in results}
     for line in (shared, steps):
-        _sink_all(line, kept, {})
+        _sink_all(line, kept | set(flags), {})
     count = itertools.count(1)
     for step in (*shared, *steps):
         _number(step, count)
     end = next(count)
-    uses = _Uses(shared + steps, results, end)
+    uses = _Uses(shared + steps, results, flags, end)
     classes = _merge(uses)
+    starts = {n: s.start for n, s in uses.spans.items()}
+    find_passing(flags, steps, kept, uses.stored, classes, starts)
     offsets, own, common = _places(uses, classes, lanes)
     return Plan(shared, steps, offsets, own, common, uses.stored)
 
@@ -181,8 +186,8 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
     """Sink in all blocks, inner ones first."""
     for step in steps:
         if isinstance(step, Turns):
-            after: dict[Node, Node] = {c: o.node for c, o in step.carried(step.loop.following)}
-            _sink_all(step.steps, set(after.values()), after)
+            turned: dict[Node, Node] = {c: o.node for c, o in step.carried(step.loop.following)}
+            _sink_all(step.steps, kept | set(turned.values()), turned)
     sink(steps, kept, following)
 
 
@@ -235,7 +240,7 @@ class _Span:
 class _Uses:
     """Which nodes are kept, from when until when, element by element."""
 
-    def __init__(self, steps: list[Step], results: list[View], end: int) -> None:
+    def __init__(self, steps: list[Step], results: list[View], flags: list[Map], end: int) -> None:
         """Go through all steps in order."""
         self.stored: set[Node] = set()
         self.pairs: list[tuple[Node, Node]] = []
@@ -247,6 +252,11 @@ class _Uses:
         self._walk(steps, [])
         for result in results:
             self._read(result.node, end, None, [])
+        for flag in flags:
+            self.stored.add(flag)
+            for step in after(flag, steps):
+                last = step.end if isinstance(step, Turns) else step.at
+                self._reads[flag].append((last, None))
         self.nodes = [n for n in self._writes if n in self.stored]
         self.spans = {n: self._span(n) for n in self.nodes}
 
@@ -283,10 +293,10 @@ class _Uses:
             self._writes[carry].append((turns.at, None))
             self._read(start.node, turns.at, start.where, around)
         self._walk(turns.steps, [*around, turns])
-        for carry, after in turns.carried(loop.following):
-            self._read(after.node, turns.end, after.where, [*around, turns])
-            if after.node is not carry:
-                self.pairs.append((after.node, carry))
+        for carry, value in turns.carried(loop.following):
+            self._read(value.node, turns.end, value.where, [*around, turns])
+            if value.node is not carry:
+                self.pairs.append((value.node, carry))
         for carry, start in turns.carried(loop.initial):
             self.pairs.append((start.node, carry))
         for values in (loop.initial, loop.following):

@@ -16,11 +16,13 @@ class Group:
         size: turns of the loop.
         items: what is computed in each.
         at: place in the order of all steps.
+        flag: elements where it is False in all lanes are passed over, see `idle`.
     """
 
     size: int
     items: list[Map | Write] = field(default_factory=list)
     at: int = -1
+    flag: Map | None = None
 
 
 @dataclass(eq=False, repr=False)

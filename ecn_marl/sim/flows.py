@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl.lanes import hints
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits, to_unit
 from ecn_marl.sim.state import Flows, NetParams, Totals
@@ -127,10 +128,11 @@ def queue_numbers(
 
 
 class Admission(NamedTuple):
-    """Result of `admit`: slots, which of them are new, NIC rate per slot, offers taken."""
+    """Result of `admit`: slots, which are new, which in use, NIC rate per slot, offers taken."""
 
     flows: Flows
     new: Bool[Array, " flows"]
+    busy: Bool[Array, " flows"]
     line: Float[Array, " flows"]
     taken: Bool[Array, " m"]
 
@@ -182,6 +184,7 @@ def admit(
         .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
+    busy = hints.busy((flows.stage != FREE) | new)
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
     paths = find_paths(net, offer, hash_bits(seed, number, 17), up)
@@ -243,7 +246,20 @@ def admit(
         late_marks=put(none, flows.late_marks),
         coin=put(bits, flows.coin),
     )
-    return Admission(after, new, line, taken)
+    return Admission(after, new, busy, line, taken)
+
+
+def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
+    """Slots in use as they are now, free ones as they were.
+
+    Args:
+        flows: slots now.
+        before: slots at an earlier moment.
+        busy: which are in use, `[F]`.
+    """
+    return jax.tree.map(
+        lambda now, then: now if now is then else jnp.where(busy, now, then), flows, before
+    )
 
 
 def finish(
@@ -276,7 +292,9 @@ def finish(
     bins = histogram.shape[1]
     if bins:
         cell = size * bins + slowdown_bin(slowdown, bins)
-        flat = histogram.reshape(-1).at[jnp.where(done, cell, 3 * bins)].add(1, mode="drop")
+        cell = jnp.where(done, cell, 3 * bins)
+        one = done.astype(histogram.dtype)
+        flat = histogram.reshape(-1).at[cell].add(one, mode="drop")
         histogram = flat.reshape(histogram.shape)
     n = fct_log.shape[0]
     if n:
@@ -285,7 +303,8 @@ def finish(
     totals = replace(
         totals,
         finished=totals.finished + mine.sum(1).astype(jnp.int32),
-        slowdown=totals.slowdown + segment_sum(slowdown, jnp.where(done, size, 3), 3),
+        slowdown=totals.slowdown
+        + segment_sum(jnp.where(done, slowdown, 0.0), jnp.where(done, size, 3), 3),
         histogram=histogram,
     )
     return replace(flows, stage=stage, tail=tail), totals, fct_log

@@ -34,7 +34,13 @@ def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
     return state.queue / (net.port_rate if state.pace is None else state.pace)
 
 
-def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tuple[Tick, SimState]:
+def prepare(
+    cfg: SimConfig,
+    state: SimState,
+    params: SimParams,
+    ecn: Ecn,
+    busy: Bool[Array, " flows"],
+) -> tuple[Tick, SimState]:
     """Capacities and feedback delays that hold for a tick.
 
     Args:
@@ -42,6 +48,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         state: state at the start of the tick, its arrivals admitted.
         params: parameters.
         ecn: thresholds, `[P]` or `[P, C]`.
+        busy: slots in use, `[F]`.
 
     Returns:
         What stays fixed within the tick, and the state with delays refreshed.
@@ -86,6 +93,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         open=~state.paused[n_hosts * c :],
         ack_bytes=joining * cfg.dt_us,
         line=line,
+        busy=busy,
         go=~stopped,
         accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
         limit=_lossy_limits(cfg, state, net),
@@ -95,7 +103,7 @@ def prepare(cfg: SimConfig, state: SimState, params: SimParams, ecn: Ecn) -> tup
         net=net,
     )
     totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
-    return tick, replace(state, flows=flows, totals=totals)
+    return tick, replace(state, flows=fl.kept(flows, state.flows, busy), totals=totals)
 
 
 def _line(
@@ -203,7 +211,8 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     if not any(cfg.lossless):
         return replace(state, full=brim)
     links = fl.ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
-    ingress = segment_sum(state.flows.backlog.reshape(-1), links.reshape(-1), n_links * c)
+    used_by = jnp.where(state.flows.stage != fl.FREE, state.flows.backlog, 0.0)
+    ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
     # What arrives until the next decision fits beside the headroom that the switch sets aside.
     rate = jnp.concatenate([net.nic_rate, net.port_rate])
     headroom = net.headroom + rate * cfg.tick_us

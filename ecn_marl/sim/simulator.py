@@ -176,8 +176,8 @@ class Simulator(SimConfig):
         net, c = params.net, self.n_classes
         if self.failures:
             state = self._reroute(state, net)
-        state = self._admit(state, params)
-        tick, state = ports.prepare(self, state, params, ecn)
+        state, busy = self._admit(state, params)
+        tick, state = ports.prepare(self, state, params, ecn, busy)
         express: Any = 0.0
         if self.ack_priority:
             express = jnp.minimum(state.ack_rate.reshape(-1, c).sum(1), net.port_rate)
@@ -201,14 +201,17 @@ class Simulator(SimConfig):
 
         `gone` is what left on behalf of released flows, and what was dropped, bytes.
         """
-        flows, totals = state.flows, state.totals
+        before, totals = state.flows, state.totals
+        flows = before
         if any(self.lossless):
             held = jnp.where(tick.line.held & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
             flows = replace(flows, tail=flows.tail + held)
         flows, totals, log = fl.finish(flows, totals, state.step, self.dt_us, state.fct_log)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
-        acks = flows.delivered * (net.ack_bytes / net.packet_bytes / self.tick_us)
-        delivered = flows.delivered.sum() + gone[0]
+        came = jnp.where(tick.busy, flows.delivered, 0.0)
+        share = net.ack_bytes / net.packet_bytes / self.tick_us
+        acks = jnp.where(tick.busy, flows.delivered * share, 0.0)
+        delivered = came.sum() + gone[0]
         totals = replace(
             totals,
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
@@ -217,7 +220,7 @@ class Simulator(SimConfig):
         )
         return replace(
             state,
-            flows=replace(flows, delivered=jnp.zeros_like(flows.delivered)),
+            flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
             fct_log=log,
             pool=pool,
@@ -238,8 +241,8 @@ class Simulator(SimConfig):
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
 
-    def _admit(self, state: SimState, params: SimParams) -> SimState:
-        """Move arrivals of this tick into slots; see `flows.admit`."""
+    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
+        """Move arrivals of this tick into slots, see `flows.admit`; which slots are in use then."""
         net, nic = params.net, params.net.nic_rate
         offers = [
             source.offer(s, p, nic)
@@ -252,7 +255,7 @@ class Simulator(SimConfig):
             offer = replace(offer, wire_low=offer.wire_low + more)
         sizes = [o.src.shape[0] for o in offers]
         kind = np.repeat(np.array(self.class_of or [0] * len(sizes), np.int32), sizes)
-        flows, new, line, taken = fl.admit(
+        flows, new, busy, line, taken = fl.admit(
             state.flows,
             net,
             offer,
@@ -283,7 +286,7 @@ class Simulator(SimConfig):
             echo=fb.restart(state.echo, new, net.packet_bytes),
             traffic=traffic,
             totals=_count(state.totals, offer, taken),
-        )
+        ), busy
 
     def _number(self, offers: list[Offer], params: SimParams) -> list[Offer]:
         """Number the flows of several schedules one list after the other."""
@@ -333,7 +336,7 @@ class Simulator(SimConfig):
         state = replace(
             state,
             step=state.step + 1,
-            flows=replace(flows, transport=senders),
+            flows=fl.kept(replace(flows, transport=senders), state.flows, tick.busy),
             echo=echo,
             pool=moved.pool,
             level=sent.level,

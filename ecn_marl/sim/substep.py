@@ -33,6 +33,7 @@ class Tick(NamedTuple):
         open: which queues are not paused, `[Q]`.
         ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
         line: feedback delays.
+        busy: slots in use, `[F]`.
         go: flows that are not paused at their NIC and have a way, `[F]`.
         accept: whether bytes may enter each level, `[L, F]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
@@ -48,6 +49,7 @@ class Tick(NamedTuple):
     open: Bool[Array, " queues"]
     ack_bytes: Float[Array, " queues"]
     line: Line
+    busy: Bool[Array, " flows"]
     go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
     limit: Float[Array, " queues"] | None
@@ -112,7 +114,7 @@ def send(
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
-    give = flows.rest_low - rest
+    give = jnp.where(active, flows.rest_low - rest, 0.0)
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
     at = jnp.minimum(begin + flows.rest_low / pace, dt)
@@ -204,9 +206,9 @@ def forward(
             entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
         dropped = dropped + (x - entering)
         served = serve_level(
-            flows.backlog[i],
+            jnp.where(tick.busy, flows.backlog[i], 0.0),
             entering,
-            flows.due[i],
+            jnp.where(tick.busy, flows.due[i], 0.0),
             flows.hop[i],
             pool[:, here],
             tick.port_capacity[ports],
@@ -219,7 +221,7 @@ def forward(
             softness,
             queue[here],
         )
-        x = served.out
+        x = jnp.where(tick.busy, served.out, 0.0)
         log_survival = log_survival + served.log_survival
         # By the time the last byte comes here, all that its flow has further back is here too.
         wait = served.wait + jnp.maximum(wait, behind * served.slowness)

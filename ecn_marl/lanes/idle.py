@@ -1,0 +1,375 @@
+"""Proof that a loop over elements may pass over idle ones.
+
+A program marks a flag (`hints.busy`). What does a loop do for an element whose flag is False? Every
+value is followed under this assumption: it is a number, or an element of some other array, or
+unknown. The element may be passed over if all that the loop would do for it is
+
+* to add nothing to a sum,
+* to store what lies there already, such as the old value of what is carried, or
+* to store what only loops read that pass over the same element.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from ecn_marl.lanes.builder import neutral
+from ecn_marl.lanes.graph import (
+    BOOL,
+    NUMPY,
+    Block,
+    Constant,
+    Loop,
+    Map,
+    Node,
+    Operand,
+    Store,
+    Write,
+    is_identity,
+    reads,
+)
+from ecn_marl.lanes.steps import Group, Step, Turns
+
+Known = np.ndarray | Operand
+"""What every element of an array is if idle: a number, or an element of another array."""
+
+
+def same(a: Known, b: Known) -> bool:
+    """Whether two known values are equal, to the bit."""
+    if isinstance(a, Operand) or isinstance(b, Operand):
+        return (
+            isinstance(a, Operand)
+            and isinstance(b, Operand)
+            and a.node is b.node
+            and np.array_equal(a.where, b.where)
+        )
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+class Idle:
+    """What is known of every array where a flag is False.
+
+    Element `e` of an array belongs to element `e % n` of the flag, `n` its size.
+    """
+
+    def __init__(self, flag: Map) -> None:
+        """Follow all values of the flag's block."""
+        assert flag.block is not None
+        self.flag, self.n, self.block = flag, flag.size, flag.block
+        self._known: dict[Node, Known] = {}
+        self._assumed: dict[Node, Known] = {}
+        self._assume(flag, np.zeros(flag.size, np.bool_))
+        self._follow(self.block)
+
+    def aligned(self, where: np.ndarray) -> bool:
+        """Whether element `i` needs something of its own flag only."""
+        n = len(where)
+        return n > 0 and n % self.n == 0 and bool((where % self.n == np.arange(n) % self.n).all())
+
+    def value(self, operand: Operand) -> Known:
+        """What an operand is where its elements are idle; itself if nothing is known."""
+        node, where = operand
+        if isinstance(node, Constant):
+            return node.data[where]
+        known = self._assumed.get(node, self._known.get(node))
+        if known is None or node.size % self.n or not self.aligned(where):
+            return operand
+        return (
+            Operand(known.node, known.where[where]) if isinstance(known, Operand) else known[where]
+        )
+
+    def whole(self, node: Node) -> Known:
+        """What all elements of an array are."""
+        return self.value(Operand(node, np.arange(node.size)))
+
+    def _assume(self, node: Node, value: np.ndarray) -> None:
+        """Take a value as given, and what follows for what it was computed from."""
+        self._assumed[node] = value
+        if not isinstance(node, Map) or not node.operands:
+            return
+        one = [o.node for o in node.operands if is_identity(o, node.size)]
+        if node.op in ("copy", "or") and node.dtype == BOOL and not value.any():
+            for operand in one:
+                self._assume(operand, value)
+        if node.op == "ne" and not value.any():
+            (a, b) = node.operands
+            for x, other in ((a, b), (b, a)):
+                if isinstance(other.node, Constant) and is_identity(x, node.size):
+                    self._assume(x.node, other.node.data[other.where])
+
+    def _follow(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, Loop):
+                self._turns(item)
+                continue
+            node = item if isinstance(item, Map) else item.store
+            found = self._map(item) if isinstance(item, Map) else self._store(item.store)
+            if found is None:
+                self._known.pop(node, None)
+            else:
+                self._known[node] = found
+
+    def _turns(self, loop: Loop) -> None:
+        """What a loop carries stays what it was at the start, or is unknown."""
+        open_ = set()
+        for carry, start in zip(loop.carries, loop.initial, strict=True):
+            if carry.size % self.n == 0 and carry.size:
+                self._known[carry] = self.value(start)
+                open_.add(carry)
+        while True:
+            self._follow(loop.body)
+            wrong = [
+                c
+                for c, after in zip(loop.carries, loop.following, strict=True)
+                if c in open_ and not same(self.value(after), self._known[c])
+            ]
+            if not wrong:
+                break
+            for carry in wrong:
+                open_.remove(carry)
+                del self._known[carry]
+        for carry, final in zip(loop.carries, loop.finals, strict=True):
+            if carry in open_:
+                self._known[final] = self._known[carry]
+
+    def _store(self, store: Store) -> Known | None:
+        """A store that is put together of aligned pieces."""
+        if store.size % self.n or not store.size:
+            return None
+        owner, where = None, np.zeros(store.size, np.int64)
+        data: np.ndarray | None = None
+        seen = np.zeros(store.size, bool)
+        for write in store.writes:
+            value = self.value(write.value)
+            if write.op != "set":
+                if not self.adds_nothing(write):
+                    return None
+                continue
+            if write.place is not None or write.fixed is None or not self.aligned(write.fixed):
+                return None
+            seen[write.fixed] = True
+            if isinstance(value, Operand):
+                if owner is not None and owner is not value.node:
+                    return None
+                owner, where[write.fixed] = value.node, value.where
+            else:
+                data = np.zeros(store.size, value.dtype) if data is None else data
+                data[write.fixed] = value
+        if not seen.all() or (owner is None) == (data is None):
+            return None
+        return data if owner is None else Operand(owner, where)
+
+    def adds_nothing(self, write: Write) -> bool:
+        """Whether a term of a sum is neutral where its element is idle."""
+        value = self.value(write.value)
+        if write.op == "set" or isinstance(value, Operand) or len(value) % self.n:
+            return False
+        return bool((value == neutral(write.op, write.store.dtype)).all())
+
+    def _map(self, item: Map) -> Known | None:
+        if not item.size or item.size % self.n or item.op in ("look_up", "running", "threefry"):
+            return None
+        args = [self.value(o) for o in item.operands]
+        rule = getattr(self, f"_{item.op}", None)
+        if rule is not None:
+            found: Known | None = rule(*args)
+            return found
+        numbers = [a for a in args if not isinstance(a, Operand)]
+        if len(numbers) < len(args):
+            return None
+        if item.op == "convert_element_type" and args:
+            return numbers[0].astype(NUMPY[item.dtype])
+        return FOLDED[item.op](*numbers) if item.op in FOLDED else None
+
+    def _copy(self, x: Known) -> Known:
+        return x
+
+    def _select_n(self, which: Known, no: Known, yes: Known) -> Known | None:
+        if not isinstance(which, Operand) and which.dtype == np.bool_:
+            if which.all():
+                return yes
+            if not which.any():
+                return no
+        return no if same(no, yes) else None
+
+    def _and(self, a: Known, b: Known) -> Known | None:
+        return _absorbed(a, b, True) if _absorbed(a, b, True) is not None else _all(a, b, False)
+
+    def _or(self, a: Known, b: Known) -> Known | None:
+        return _absorbed(a, b, False) if _absorbed(a, b, False) is not None else _all(a, b, True)
+
+    def _sub(self, a: Known, b: Known) -> Known | None:
+        if not isinstance(b, Operand) and not b.any() and not np.signbit(b).any():
+            return a
+        if isinstance(a, Operand) or isinstance(b, Operand):
+            return None
+        return a - b
+
+
+def _absorbed(a: Known, b: Known, unit: bool) -> Known | None:
+    """The other operand of `and` or `or`, where one is `unit` (bits: all ones or none)."""
+    for x, other in ((a, b), (b, a)):
+        if not isinstance(x, Operand) and np.array_equal(x, _bits(x, unit)):
+            return other
+    return None
+
+
+def _all(a: Known, b: Known, value: bool) -> Known | None:
+    """`value` where it decides the result of `and` or `or`."""
+    for x in (a, b):
+        if not isinstance(x, Operand) and np.array_equal(x, _bits(x, value)):
+            return x
+    return None
+
+
+def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
+    zero = np.zeros_like(like)
+    return ~zero if ones else zero
+
+
+FOLDED = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "not": np.invert,
+}
+"""Operations that are carried out on known numbers."""
+
+
+class _Passing:
+    """Which loops over elements pass over what is idle."""
+
+    def __init__(
+        self,
+        idle: Idle,
+        steps: list[Step],
+        classes: dict[Node, list[Node]],
+        starts: dict[Node, int],
+    ) -> None:
+        """Start from all that come after the flag, and leave out those that may not."""
+        self.idle, self.classes, self.starts = idle, classes, starts
+        self.readers: dict[Node, list[tuple[Group | None, np.ndarray | None]]] = defaultdict(list)
+        self.writers: dict[Node, set[Group]] = defaultdict(set)
+        for group in _groups(steps):
+            self._note(group)
+        for turns in _turns(steps):
+            for value in (*turns.loop.initial, *turns.loop.following):
+                self.readers[value.node].append((None, None))
+        self.groups = {g for g in _groups(after(idle.flag, steps)) if g.size % idle.n == 0}
+
+    def _note(self, group: Group) -> None:
+        for item in group.items:
+            for operand in reads(item):
+                self.readers[operand.node].append((group, operand.where))
+            self.writers[item if isinstance(item, Map) else item.store].add(group)
+            if isinstance(item, Map):
+                for node in (item.table, item.params.get("held")):
+                    if node is not None:
+                        self.readers[node].append((None, None))
+
+    def settle(self, results: set[Node], stored: set[Node]) -> set[Group]:
+        """Leave out groups until all that are left may pass."""
+        for node in results:
+            self.readers[node].append((None, None))
+        while True:
+            wrong = {g for g in self.groups if not all(self._free(i, g, stored) for i in g.items)}
+            if not wrong:
+                return self.groups
+            self.groups -= wrong
+
+    def _free(self, item: Map | Write, group: Group, stored: set[Node]) -> bool:
+        """Whether an item has no effect where it is idle."""
+        if isinstance(item, Map):
+            if item.op == "running":
+                return False
+            return item not in stored or self._unread(item) or self._lies_there(item)
+        if self.idle.adds_nothing(item):
+            return True
+        if item.fixed is None or not self.idle.aligned(item.fixed):
+            return False
+        return self._unread(item.store) or (item.op == "set" and self._lies_there(item.store))
+
+    def _unread(self, node: Node) -> bool:
+        """Whether only groups that pass read a node, each only its own elements."""
+        return node.size % self.idle.n == 0 and all(
+            g in self.groups and where is not None and self.idle.aligned(where)
+            for g, where in self.readers[node]
+        )
+
+    def _lies_there(self, node: Node) -> bool:
+        """Whether the place of a node holds its idle elements already."""
+        value, block = self.idle.whole(node), self.idle.block
+        if node.size % self.idle.n or (isinstance(value, Operand) and value.node is node):
+            return False
+        inside = [n for n in self.classes[node] if n.block is not None and _within(n.block, block)]
+        if not all(same(self.idle.whole(n), value) for n in inside):
+            return False
+        # What is written first is written whole.
+        first = min(inside, key=self.starts.__getitem__)
+        return not self.writers[first] & self.groups
+
+
+def find_passing(
+    flags: list[Map],
+    steps: list[Step],
+    results: set[Node],
+    stored: set[Node],
+    classes: dict[Node, list[Node]],
+    starts: dict[Node, int],
+) -> None:
+    """Set the flag of all groups that may pass over idle elements.
+
+    Args:
+        flags: flags that are stored.
+        steps: all steps.
+        results: nodes that are read after them.
+        stored: nodes kept in memory.
+        classes: nodes that share a place with each.
+        starts: step that first writes each.
+    """
+    for flag in flags:
+        for group in _Passing(Idle(flag), steps, classes, starts).settle(results, stored):
+            group.flag = group.flag or flag
+
+
+def after(flag: Map, steps: list[Step]) -> list[Step]:
+    """Steps of a flag's block that come after it."""
+    for k, step in enumerate(steps):
+        if isinstance(step, Group) and flag in step.items:
+            return steps[k + 1 :]
+        inner = after(flag, step.steps) if isinstance(step, Turns) else []
+        if inner:
+            return inner
+    return []
+
+
+def _within(block: Block, outer: Block) -> bool:
+    here: Block | None = block
+    while here is not None and here is not outer:
+        here = here.parent
+    return here is outer
+
+
+def _groups(steps: list[Step]) -> Iterator[Group]:
+    for step in steps:
+        if isinstance(step, Group):
+            yield step
+        else:
+            yield from _groups(step.steps)
+
+
+def _turns(steps: list[Step]) -> Iterator[Turns]:
+    for step in steps:
+        if isinstance(step, Turns):
+            yield step
+            yield from _turns(step.steps)
