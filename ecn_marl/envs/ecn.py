@@ -285,6 +285,6 @@ class EcnEnv:
             "flows_started": totals.started,
             "flows_finished": totals.finished,
             "slowdown_sum": totals.slowdown,
-            "slowdown_histogram": totals.histogram,
+            "slowdown_histogram": totals.histogram.reshape(3, -1),
         }
         return metrics

@@ -73,18 +73,18 @@ class Code:
 
     Attributes:
         wide: whether values are vectors, at the moment.
+        named: how many local names are in use.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, named: int = 0) -> None:
         """An empty body."""
-        self.module, self.wide = module, True
+        self.module, self.wide, self.named = module, True, named
         self.lines: list[str] = []
-        self._next = 0
 
     def fresh(self) -> str:
         """A new local name."""
-        self._next += 1
-        return f"%v{self._next}"
+        self.named += 1
+        return f"%v{self.named}"
 
     def emit(self, text: str) -> str:
         """Append an instruction; the name of its result."""

@@ -21,24 +21,32 @@ from ecn_marl.lanes.graph import (
     Node,
     Operand,
     Place,
+    Store,
     Write,
     is_identity,
 )
 from ecn_marl.lanes.operations import apply, combine, select, threefry
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
-
-DENSE = 16
-"""Tables of at most so many rows are used by comparing with every row: cheaper than addressing."""
+from ecn_marl.lanes.sums import is_dense, private
 
 
 class Body(Code):
     """One turn of the loop over the elements of a group."""
 
-    def __init__(self, module: Module, group: Group, index: str) -> None:
-        """Nothing computed yet; `index` is the number of the element, an i64."""
-        super().__init__(module)
+    def __init__(self, module: Module, group: Group, index: str, first: int = 0) -> None:
+        """Nothing computed yet.
+
+        Args:
+            module: what it belongs to.
+            group: what is computed.
+            index: number of the element, an i64.
+            first: number of local names in use.
+        """
+        super().__init__(module, first)
         self.group, self.index = group, index
+        self._private = set() if index.isdigit() else private(group)
+        self._sums: dict[tuple[Store, str], str] = {}
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
@@ -198,11 +206,9 @@ class Body(Code):
 
     def rows(self, place: Place) -> list[tuple[str, str]] | None:
         """For a short table: where each row is meant, and its element; None for longer ones."""
-        if not self.wide or len(place.indices) != 1 or not place.indices[0].node.lanes:
+        if not self.wide or not is_dense(place):
             return None
         (index,), (stride,), (limit,) = place.indices, place.strides, place.limits
-        if limit >= DENSE:
-            return None
         at = self.operand(index)
         if place.mode == "clip":
             at = self.call("llvm.smax", I32, at, self.number(0, I32))
@@ -313,15 +319,15 @@ class Body(Code):
             if item.op == "set":
                 self._late.append((store, at, value))
                 return
-            self.save(store, at, combine(self, item.op, dtype, self.load(store, at), value))
+            self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
         value = self.operand(item.value)
         rows = self.rows(item.place)
         if rows is not None:
             for mine, element in rows:
-                before = self.load(store, element)
+                before = self._sum(store, element)
                 after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
-                self.save(store, element, select(self, dtype, mine, after, before))
+                self._put(store, element, select(self, dtype, mine, after, before))
             return
         at, inside = self.position(item.place)
         if self.wide:
@@ -337,6 +343,31 @@ class Body(Code):
         if inside is not None:
             value = select(self, dtype, inside, value, before)
         self.save(store, at, value)
+
+    def _sum(self, store: Store, element: str) -> str:
+        """What a sum is so far."""
+        if store not in self._private:
+            return self.load(store, element)
+        return self._sums.setdefault((store, element), f"%sum{len(self._sums)}")
+
+    def _put(self, store: Store, element: str, value: str) -> None:
+        if store in self._private:
+            self._sums[store, element] = value
+        else:
+            self.save(store, element, value)
+
+    def sums(self) -> tuple[list[str], list[str], list[str]]:
+        """What to do before the loop, at the start of each turn and after the loop for its sums."""
+        phis: list[str] = []
+        code = Body(self.module, Group(0), "%i", self.named)
+        for k, ((store, element), last) in enumerate(self._sums.items()):
+            kind = self.vector(SCALAR[store.dtype])
+            start = code.load(store, element)
+            phis.append(f"  %sum{k} = phi {kind} [{start}, %start], [{last}, %loop]")
+        before, code.lines = code.lines, []
+        for (store, element), last in self._sums.items():
+            code.save(store, element, last)
+        return before, phis, code.lines
 
     def _lies_there(self, item: Write) -> bool:
         """Whether a value is in its place already, as both share it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from ecn_marl.lanes.assembly import Code, Module
+from ecn_marl.lanes.assembly import Module
 from ecn_marl.lanes.body import Body
 from ecn_marl.lanes.graph import Argument, Map, Node, Operand, View, is_identity
 from ecn_marl.lanes.schedule import Plan
@@ -17,60 +17,41 @@ UNROLLED = 2
 
 def _steps(module: Module, steps: list[Step]) -> list[str]:
     """Write functions for steps; their names, in order."""
-    return [
-        _group(module, step) if isinstance(step, Group) else _turns(module, step) for step in steps
-    ]
+    names = []
+    for step in steps:
+        if isinstance(step, Turns):
+            names.append(_turns(module, step))
+            continue
+        names.append(_group(module, step))
+        names += [_list(module, i) for i in step.items if i in module.plan.lists]  # type: ignore
+    return names
+
+
+def _function(module: Module, prefix: str, lines: list[str]) -> str:
+    """Write a function; its name."""
+    name = module.name(prefix)
+    head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
+    module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
+    return name
 
 
 def _group(module: Module, group: Group) -> str:
     """Write the function of a group."""
-    name = module.name("@group")
-    head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
     if group.size <= UNROLLED:
-        lines = []
-        code = Code(module)
+        lines, first = [], 0
         for i in range(group.size):
-            body = _body(module, group, str(i), code._next)
-            code._next = body._next
+            body = _body(module, group, str(i), first)
+            first = body.named
             lines += body.lines
-        module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
-        return name
-    check = _any(module, group.flag, group.size) if group.flag is not None else Code(module)
-    body = _body(module, group, "%i", check._next)
-    lines = [*check.lines, *body.lines, "  br label %end"]
-    module.functions.append("\n".join([head, *_loop(lines, group.size), "  ret void", "}"]))
-    return name
-
-
-def _loop(lines: list[str], size: int) -> list[str]:
-    """A loop over elements %i whose body ends by going to %end."""
-    return [
-        "  br label %loop",
-        "loop:",
-        "  %i = phi i64 [0, %0], [%next, %end]",
-        *lines,
-        "end:",
-        "  %next = add nuw i64 %i, 1",
-        f"  %over = icmp eq i64 %next, {size}",
-        "  br i1 %over, label %done, label %loop",
-        "done:",
-    ]
-
-
-def _any(module: Module, flag: Map, size: int) -> Code:
-    """Go to %end if the flag of element %i is set in no lane."""
-    code = Body(module, Group(size), "%i")
-    place = code.pointer(flag, code.element(np.arange(size) % flag.size))
-    bits = code.emit(f"load i{module.lanes}, ptr {place}, align {module.lanes // 8}")
-    some = code.emit(f"icmp ne i{module.lanes} {bits}, 0")
-    code.do(f"br i1 {some}, label %work, label %end")
-    code.lines.append("work:")
-    return code
+        return _function(module, "@group", lines)
+    body = _body(module, group, "%i", 0)
+    loop = _all if group.flag is None else _listed
+    return _function(module, "@group", loop(module, group, body))
 
 
 def _body(module: Module, group: Group, index: str, first: int) -> Body:
-    body = Body(module, group, index)
-    body._next = first
+    """One turn of a group; its local names begin at `first`."""
+    body = Body(module, group, index, first)
     for item in group.items:
         if isinstance(item, Map):
             body.compute(item)
@@ -80,7 +61,97 @@ def _body(module: Module, group: Group, index: str, first: int) -> Body:
     return body
 
 
-def _copies(module: Module, pairs: list[tuple[Node, Operand]]) -> list[str]:
+def _all(module: Module, group: Group, body: Body) -> list[str]:
+    """A loop over all elements."""
+    before, phis, after = body.sums()
+    return [
+        *before,
+        "  br label %start",
+        "start:",
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [0, %start], [%next, %loop]",
+        *phis,
+        *body.lines,
+        "  %next = add nuw i64 %i, 1",
+        f"  %over = icmp eq i64 %next, {group.size}",
+        "  br i1 %over, label %done, label %loop",
+        "done:",
+        *after,
+    ]
+
+
+def _listed(module: Module, group: Group, body: Body) -> list[str]:
+    """A loop over the elements of a flag's list, once for every row of so many elements."""
+    assert group.flag is not None
+    before, phis, after = body.sums()
+    n, rows = group.flag.size, group.size // group.flag.size
+    return [
+        *before,
+        f"  %list = getelementptr i8, ptr %own, i64 {module.plan.lists[group.flag]}",
+        f"  %count.at = getelementptr i32, ptr %list, i64 {n}",
+        "  %short = load i32, ptr %count.at, align 4",
+        "  %count = zext i32 %short to i64",
+        "  %some = icmp ne i64 %count, 0",
+        "  br i1 %some, label %start, label %none",
+        "start:",
+        "  br label %loop",
+        "loop:",
+        "  %j = phi i64 [0, %start], [%turn, %loop]",
+        "  %row = phi i64 [0, %start], [%next.row, %loop]",
+        *phis,
+        "  %element = getelementptr i32, ptr %list, i64 %j",
+        "  %slot = load i32, ptr %element, align 4",
+        "  %wide = zext i32 %slot to i64",
+        "  %i = add nuw i64 %wide, %row",
+        *body.lines,
+        "  %next = add nuw i64 %j, 1",
+        "  %last = icmp eq i64 %next, %count",
+        "  %turn = select i1 %last, i64 0, i64 %next",
+        f"  %below = add nuw i64 %row, {n}",
+        "  %next.row = select i1 %last, i64 %below, i64 %row",
+        f"  %over = icmp eq i64 %next.row, {n * rows}",
+        "  br i1 %over, label %done, label %loop",
+        "done:",
+        *after,
+        "  br label %none",
+        "none:",
+    ]
+
+
+def _list(module: Module, flag: Map) -> str:
+    """Write the function that lists the elements where a flag is set in any lane."""
+    n, bits = flag.size, f"i{module.lanes}"
+    return _function(
+        module,
+        "@list",
+        [
+            f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
+            f"  %list = getelementptr i8, ptr %own, i64 {module.plan.lists[flag]}",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %0], [%next, %loop]",
+            "  %count = phi i64 [0, %0], [%more, %loop]",
+            f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
+            f"  %flag = load {bits}, ptr %flag.at, align {module.lanes // 8}",
+            "  %place = getelementptr i32, ptr %list, i64 %count",
+            "  %short = trunc i64 %i to i32",
+            "  store i32 %short, ptr %place, align 4",
+            f"  %some = icmp ne {bits} %flag, 0",
+            "  %one = zext i1 %some to i64",
+            "  %more = add nuw i64 %count, %one",
+            "  %next = add nuw i64 %i, 1",
+            f"  %over = icmp eq i64 %next, {n}",
+            "  br i1 %over, label %done, label %loop",
+            "done:",
+            f"  %end = getelementptr i32, ptr %list, i64 {n}",
+            "  %all = trunc i64 %more to i32",
+            "  store i32 %all, ptr %end, align 4",
+        ],
+    )
+
+
+def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
     """Functions that copy values to where loops carry them, unless they lie there already."""
     names, offsets = [], module.plan.offsets
     for target, source in pairs:
@@ -89,20 +160,10 @@ def _copies(module: Module, pairs: list[tuple[Node, Operand]]) -> list[str]:
         there = source.node in offsets and offsets[source.node] == offsets[target]
         if there and source.node.lanes and is_identity(source, target.size):
             continue
-        name = module.name("@copy")
-        body = Body(module, Group(target.size), "%i")
+        group = Group(target.size)
+        body = Body(module, group, "%i")
         body.save(target, "%i", body.operand(source))
-        module.functions.append(
-            "\n".join(
-                [
-                    f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{",
-                    *_loop([*body.lines, "  br label %end"], target.size),
-                    "  ret void",
-                    "}",
-                ]
-            )
-        )
-        names.append(name)
+        names.append(_function(module, "@copy", _all(module, group, body)))
     return names
 
 
@@ -112,30 +173,25 @@ def _calls(names: list[str]) -> list[str]:
 
 def _turns(module: Module, turns: Turns) -> str:
     """Write the function of a loop."""
-    before = _copies(module, turns.carried(turns.loop.initial))  # type: ignore[arg-type]
+    before = _copies(module, turns.carried(turns.loop.initial))
     inner = _steps(module, turns.steps)
-    after = _copies(module, turns.carried(turns.loop.following))  # type: ignore[arg-type]
-    name = module.name("@turns")
-    module.functions.append(
-        "\n".join(
-            [
-                f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{",
-                *_calls(before),
-                "  br label %loop",
-                "loop:",
-                "  %k = phi i32 [0, %0], [%next, %loop]",
-                *_calls(inner),
-                *_calls(after),
-                "  %next = add i32 %k, 1",
-                f"  %over = icmp eq i32 %next, {turns.loop.length}",
-                "  br i1 %over, label %done, label %loop",
-                "done:",
-                "  ret void",
-                "}",
-            ]
-        )
+    after = _copies(module, turns.carried(turns.loop.following))
+    return _function(
+        module,
+        "@turns",
+        [
+            *_calls(before),
+            "  br label %loop",
+            "loop:",
+            "  %k = phi i32 [0, %0], [%next, %loop]",
+            *_calls(inner),
+            *_calls(after),
+            "  %next = add i32 %k, 1",
+            f"  %over = icmp eq i32 %next, {turns.loop.length}",
+            "  br i1 %over, label %done, label %loop",
+            "done:",
+        ],
     )
-    return name
 
 
 def write_module(

@@ -187,13 +187,10 @@ class Idle:
     def _copy(self, x: Known) -> Known:
         return x
 
-    def _select_n(self, which: Known, no: Known, yes: Known) -> Known | None:
-        if not isinstance(which, Operand) and which.dtype == np.bool_:
-            if which.all():
-                return yes
-            if not which.any():
-                return no
-        return no if same(no, yes) else None
+    def _select_n(self, which: Known, *cases: Known) -> Known | None:
+        if not isinstance(which, Operand) and (which == which[0]).all():
+            return cases[int(which[0])]
+        return cases[0] if all(same(cases[0], c) for c in cases) else None
 
     def _and(self, a: Known, b: Known) -> Known | None:
         return _absorbed(a, b, True) if _absorbed(a, b, True) is not None else _all(a, b, False)
@@ -326,7 +323,7 @@ def find_passing(
     stored: set[Node],
     classes: dict[Node, list[Node]],
     starts: dict[Node, int],
-) -> None:
+) -> list[Map]:
     """Set the flag of all groups that may pass over idle elements.
 
     Args:
@@ -336,10 +333,18 @@ def find_passing(
         stored: nodes kept in memory.
         classes: nodes that share a place with each.
         starts: step that first writes each.
+
+    Returns:
+        The flags that are used.
     """
+    used = []
     for flag in flags:
-        for group in _Passing(Idle(flag), steps, classes, starts).settle(results, stored):
-            group.flag = group.flag or flag
+        groups = _Passing(Idle(flag), steps, classes, starts).settle(results, stored)
+        new = [g for g in groups if g.flag is None]
+        for group in new:
+            group.flag = flag
+        used += [flag] if new else []
+    return used
 
 
 def after(flag: Map, steps: list[Step]) -> list[Step]:

@@ -54,6 +54,8 @@ class Plan:
         own_bytes: workspace of a vector of environments.
         shared_bytes: workspace of what is shared.
         stored: nodes kept in memory.
+        lists: place of the list of busy elements of every flag that loops pass by: their numbers
+            (i32), and how many there are behind the last.
     """
 
     shared: list[Step]
@@ -62,6 +64,7 @@ class Plan:
     own_bytes: int
     shared_bytes: int
     stored: set[Node]
+    lists: dict[Map, int]
 
 
 def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> Plan:
@@ -87,9 +90,12 @@ def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> 
     uses = _Uses(shared + steps, results, flags, end)
     classes = _merge(uses)
     starts = {n: s.start for n, s in uses.spans.items()}
-    find_passing(flags, steps, kept, uses.stored, classes, starts)
+    used = find_passing(flags, steps, kept, uses.stored, classes, starts)
     offsets, own, common = _places(uses, classes, lanes)
-    return Plan(shared, steps, offsets, own, common, uses.stored)
+    lists = {}
+    for flag in used:
+        lists[flag], own = own, own + -(-4 * (flag.size + 1) // 64) * 64
+    return Plan(shared, steps, offsets, own, common, uses.stored, lists)
 
 
 def _own(item: Map | Write | Loop) -> bool:

@@ -289,13 +289,12 @@ def finish(
     size = (flows.payload > SIZE_CLASSES[0]).astype(jnp.int32) + (flows.payload > SIZE_CLASSES[1])
     mine = done & (size == jnp.arange(3)[:, None])
     histogram = totals.histogram
-    bins = histogram.shape[1]
+    bins = histogram.shape[0] // 3
     if bins:
         cell = size * bins + slowdown_bin(slowdown, bins)
         cell = jnp.where(done, cell, 3 * bins)
         one = done.astype(histogram.dtype)
-        flat = histogram.reshape(-1).at[cell].add(one, mode="drop")
-        histogram = flat.reshape(histogram.shape)
+        histogram = histogram.at[cell].add(one, mode="drop")
     n = fct_log.shape[0]
     if n:
         row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n)

@@ -140,7 +140,7 @@ class Simulator(SimConfig):
             started=none,
             finished=jnp.zeros((3,), jnp.int32),
             slowdown=jnp.zeros((3,), zero.dtype),
-            histogram=jnp.zeros((3, self.bins), jnp.int32),
+            histogram=jnp.zeros((3 * self.bins,), jnp.int32),
             deferred=none,
             deferred_us=zero,
             pauses=none,

@@ -158,7 +158,7 @@ class Totals:
         started: flows admitted.
         finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
         slowdown: sum of their slowdowns, `[3]`.
-        histogram: their slowdowns in log-spaced bins, `[3, bins]`.
+        histogram: their slowdowns in log-spaced bins, one class after the other, `[3 * bins]`.
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
         deferred_us: sum of the time they waited, µs.
         pauses: PFC pauses sent.

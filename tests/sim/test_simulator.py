@@ -230,7 +230,7 @@ def test_histogram_of_slowdowns():
     run = simulate(STAR, [(*row, 12.5) for row in CROWD], 10)
     size = np.array([row[2] for row in CROWD])
     slowdown = run.fct[: len(CROWD)] / [ideal_us(s, [25]) for s in size]
-    histogram = np.asarray(run.totals.histogram)
+    histogram = np.asarray(run.totals.histogram).reshape(3, -1)
     np.testing.assert_array_equal(histogram.sum(1), run.totals.finished)
     mice = np.sort(slowdown[size <= 100_000])
     width = 1e4 ** (1 / histogram.shape[1])

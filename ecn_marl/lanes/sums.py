@@ -1,0 +1,56 @@
+"""Sums that a loop over elements keeps in registers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from ecn_marl.lanes.graph import BOOL, Map, Node, Place, Store, Write, reads
+from ecn_marl.lanes.steps import Group
+
+DENSE = 16
+"""Tables of at most so many rows are used by comparing with every row: cheaper than addressing."""
+
+MOST = 20
+"""Sums that are kept; a processor with vectors of 512 bits has 32 registers."""
+
+
+def is_dense(place: Place) -> bool:
+    """Whether a position is one of a few rows."""
+    return len(place.indices) == 1 and place.indices[0].node.lanes and place.limits[0] < DENSE
+
+
+def private(group: Group) -> set[Store]:
+    """Stores of which a loop only adds to a few elements, the same in every turn."""
+    terms: dict[Store, list[Write]] = defaultdict(list)
+    used: set[Node] = set()
+    for item in group.items:
+        used |= {o.node for o in reads(item)}
+        if isinstance(item, Map):
+            used |= {n for n in (item.table, item.params.get("held")) if n is not None}
+        else:
+            terms[item.store].append(item)
+    found, many = set(), 0
+    for store, writes in terms.items():
+        rows = [_rows(w) for w in writes]
+        if store in used or not store.lanes or store.dtype == BOOL or None in rows:
+            continue
+        many += len(set().union(*(r for r in rows if r is not None)))
+        if many > MOST:
+            break
+        found.add(store)
+    return found
+
+
+def _rows(write: Write) -> set[int] | None:
+    """Elements that a term of a sum may be added to; None if they are many or change."""
+    fixed = write.fixed if write.place is None else write.place.fixed
+    if write.op == "set" or fixed is None or (fixed != fixed[0]).any():
+        return None
+    if write.place is None:
+        return {int(fixed[0])}
+    if not is_dense(write.place):
+        return None
+    rows = np.arange(write.place.limits[0] + 1) * write.place.strides[0]
+    return set((fixed[0] + rows).tolist())
