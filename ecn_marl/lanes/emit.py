@@ -37,7 +37,7 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
 
 def _group(module: Module, group: Group) -> str:
     """Write the function of a group."""
-    if group.size <= UNROLLED:
+    if group.size <= UNROLLED and group.flag is None:
         lines, first = [], 0
         for i in range(group.size):
             body = _body(module, group, str(i), first)

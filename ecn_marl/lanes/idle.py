@@ -20,8 +20,11 @@ from ecn_marl.lanes.builder import neutral
 from ecn_marl.lanes.graph import (
     BOOL,
     NUMPY,
+    Argument,
     Block,
+    Carry,
     Constant,
+    Final,
     Loop,
     Map,
     Node,
@@ -55,14 +58,21 @@ class Idle:
     Element `e` of an array belongs to element `e % n` of the flag, `n` its size.
     """
 
-    def __init__(self, flag: Map) -> None:
-        """Follow all values of the flag's block."""
+    def __init__(self, flag: Map, results: set[Node], needed: set[object]) -> None:
+        """Follow all values of the flag's block.
+
+        Args:
+            flag: the flag.
+            results: nodes that are read after the program.
+            needed: nodes, writes and loops that they depend on.
+        """
         assert flag.block is not None
         self.flag, self.n, self.block = flag, flag.size, flag.block
         self._known: dict[Node, Known] = {}
         self._assumed: dict[Node, Known] = {}
         self._assume(flag, np.zeros(flag.size, np.bool_))
         self._follow(self.block)
+        self.lazy = self._lazy(results, needed)
 
     def aligned(self, where: np.ndarray) -> bool:
         """Whether element `i` needs something of its own flag only."""
@@ -84,6 +94,82 @@ class Idle:
     def whole(self, node: Node) -> Known:
         """What all elements of an array are."""
         return self.value(Operand(node, np.arange(node.size)))
+
+    def _lazy(self, results: set[Node], needed: set[object]) -> list[Map | Write]:
+        """Items that have nothing to do where idle, if what they change lies in its old place."""
+        before = self._before()
+        live = self._live([*results, *before], needed)
+        found: list[Map | Write] = []
+        for item in _items(self.block):
+            if item not in needed or not item.size or item.size % self.n:
+                continue
+            node = item if isinstance(item, Map) else item.store
+            if node in before or item.op == "running":
+                continue
+            nothing = isinstance(item, Write) and self.adds_nothing(item)
+            if nothing or node not in live or self._is_known(node):
+                found.append(item)
+        return found
+
+    def old_places(self) -> Iterator[tuple[Node, Node]]:
+        """Arrays whose idle elements are those of another: best kept in its place."""
+        for item in self.lazy:
+            node = item if isinstance(item, Map) else item.store
+            value = self.whole(node)
+            if self._is_known(node) and isinstance(value, Operand):
+                yield node, value.node
+
+    def _before(self) -> set[Node]:
+        """What the flag is computed from, within its block."""
+        found: set[Node] = set()
+        waiting: list[Node] = [self.flag]
+        while waiting:
+            node = waiting.pop()
+            if node in found or node.block is None or not _within(node.block, self.block):
+                continue
+            found.add(node)
+            if not (isinstance(node, Carry) and node.loop.body is self.block):
+                waiting += _sources(node)
+        return found
+
+    def _live(self, roots: list[Node], needed: set[object]) -> set[Node]:
+        """Nodes whose idle elements something reads."""
+        live: set[Node] = set()
+        waiting = list(roots)
+        for item in _items(self.block):
+            if item not in needed:
+                continue
+            waiting += [o.node for o in reads(item) if not self.aligned(o.where)]
+            if self.n > 1 and isinstance(item, Map) and item.table is not None:
+                waiting.append(item.table)
+        for carry in needed:
+            if isinstance(carry, Carry) and carry.block is self.block:
+                waiting.append(carry.loop.following[carry.loop.carries.index(carry)].node)
+        while waiting:
+            node = waiting.pop()
+            if node not in live:
+                live.add(node)
+                waiting += self._sources(node)
+        return live
+
+    def _sources(self, node: Node) -> list[Node]:
+        """What idle elements of a node are computed from."""
+        if self._is_known(node):
+            known = self.whole(node)
+            return [known.node] if isinstance(known, Operand) else []
+        if isinstance(node, Store):
+            writes = [w for w in node.writes if not self.adds_nothing(w)]
+            return [o.node for w in writes for o in reads(w)]
+        return _sources(node)
+
+    def _is_known(self, node: Node) -> bool:
+        """Whether all idle elements are numbers, or what was carried to or given to the block."""
+        if not node.size or node.size % self.n:
+            return False
+        value = self.whole(node)
+        return not isinstance(value, Operand) or (
+            isinstance(value.node, Carry | Argument | Final) and value.node is not node
+        )
 
     def _assume(self, node: Node, value: np.ndarray) -> None:
         """Take a value as given, and what follows for what it was computed from."""
@@ -262,7 +348,7 @@ class _Passing:
         for turns in _turns(steps):
             for value in (*turns.loop.initial, *turns.loop.following):
                 self.readers[value.node].append((None, None))
-        self.groups = {g for g in _groups(after(idle.flag, steps)) if g.size % idle.n == 0}
+        self.groups = {g for g in _groups(steps) if g.key is idle.flag}
 
     def _note(self, group: Group) -> None:
         for item in group.items:
@@ -270,9 +356,8 @@ class _Passing:
                 self.readers[operand.node].append((group, operand.where))
             self.writers[item if isinstance(item, Map) else item.store].add(group)
             if isinstance(item, Map):
-                for node in (item.table, item.params.get("held")):
-                    if node is not None:
-                        self.readers[node].append((None, None))
+                for node in _tables(item):
+                    self.readers[node].append((None, None))
 
     def settle(self, results: set[Node], stored: set[Node]) -> set[Group]:
         """Leave out groups until all that are left may pass."""
@@ -299,9 +384,18 @@ class _Passing:
     def _unread(self, node: Node) -> bool:
         """Whether only groups that pass read a node, each only its own elements."""
         return node.size % self.idle.n == 0 and all(
-            g in self.groups and where is not None and self.idle.aligned(where)
+            g is not None and where is not None and self._passes(g) and self.idle.aligned(where)
             for g, where in self.readers[node]
         )
+
+    def _passes(self, group: Group) -> bool:
+        """Whether a group passes over what is idle, because of this flag or one that follows."""
+        if group in self.groups:
+            return True
+        if group.flag is None or group.flag.size != self.idle.n:
+            return False
+        known = self.idle.whole(group.flag)
+        return not isinstance(known, Operand) and not known.any()
 
     def _lies_there(self, node: Node) -> bool:
         """Whether the place of a node holds its idle elements already."""
@@ -309,6 +403,10 @@ class _Passing:
         if node.size % self.idle.n or (isinstance(value, Operand) and value.node is node):
             return False
         inside = [n for n in self.classes[node] if n.block is not None and _within(n.block, block)]
+        if node.block is block:  # of interest is what is written from the old value to the new one
+            inside = [n for n in inside if self.starts[n] <= self.starts[node]]
+            if isinstance(value, Operand) and value.node in inside:
+                inside = [n for n in inside if self.starts[n] >= self.starts[value.node]]
         if not all(same(self.idle.whole(n), value) for n in inside):
             return False
         # What is written first is written whole.
@@ -317,7 +415,7 @@ class _Passing:
 
 
 def find_passing(
-    flags: list[Map],
+    idles: list[Idle],
     steps: list[Step],
     results: set[Node],
     stored: set[Node],
@@ -327,7 +425,7 @@ def find_passing(
     """Set the flag of all groups that may pass over idle elements.
 
     Args:
-        flags: flags that are stored.
+        idles: what is known of each flag.
         steps: all steps.
         results: nodes that are read after them.
         stored: nodes kept in memory.
@@ -338,12 +436,11 @@ def find_passing(
         The flags that are used.
     """
     used = []
-    for flag in flags:
-        groups = _Passing(Idle(flag), steps, classes, starts).settle(results, stored)
-        new = [g for g in groups if g.flag is None]
-        for group in new:
-            group.flag = flag
-        used += [flag] if new else []
+    for idle in idles:
+        groups = _Passing(idle, steps, classes, starts).settle(results, stored)
+        for group in groups:
+            group.flag = idle.flag
+        used += [idle.flag] if groups else []
     return used
 
 
@@ -356,6 +453,34 @@ def after(flag: Map, steps: list[Step]) -> list[Step]:
         if inner:
             return inner
     return []
+
+
+def _tables(item: Map) -> list[Node]:
+    """What an item reads at positions that depend on data."""
+    return [n for n in (item.table, item.params.get("held")) if n is not None]
+
+
+def _sources(node: Node) -> list[Node]:
+    """What a node is computed from."""
+    if isinstance(node, Map):
+        return [*(o.node for o in reads(node)), *_tables(node)]
+    if isinstance(node, Store):
+        return [o.node for w in node.writes for o in reads(w)]
+    if isinstance(node, Final):
+        return [node.carry]
+    if isinstance(node, Carry):
+        k = node.loop.carries.index(node)
+        return [node.loop.initial[k].node, node.loop.following[k].node]
+    return []
+
+
+def _items(block: Block) -> Iterator[Map | Write]:
+    """All items of a block and its inner ones."""
+    for item in block.items:
+        if isinstance(item, Loop):
+            yield from _items(item.body)
+        else:
+            yield item
 
 
 def _within(block: Block, outer: Block) -> bool:

@@ -100,7 +100,7 @@ class Lowering(Positions):
 
     def _name(self, eqn: Any, x: View) -> list[View]:
         """A name; flags of what is busy are remembered."""
-        if eqn.params["name"] != BUSY or x.where.ndim != 1:
+        if eqn.params["name"] != BUSY or x.where.ndim > 1:
             return [x]
         flag = self.map("copy", BOOL, x.where.shape, x)
         if isinstance(flag.node, Map):

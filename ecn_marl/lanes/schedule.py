@@ -32,7 +32,7 @@ from ecn_marl.lanes.graph import (
     is_identity,
     reads,
 )
-from ecn_marl.lanes.idle import after, find_passing
+from ecn_marl.lanes.idle import Idle, after, find_passing
 from ecn_marl.lanes.sink import sink
 from ecn_marl.lanes.steps import Group, Step, Turns
 
@@ -77,10 +77,12 @@ def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> 
         lanes: environments in a vector.
     """
     needed = _needed(results)
-    shared = _steps([i for i in top.items if not _own(i)], needed)
-    steps = _steps([i for i in top.items if _own(i)], needed)
-    flags = [f for f in flags if f in needed and f.lanes]
     kept: set[Node] = {r.node for r in results}
+    flags = [f for f in flags if f in needed and f.lanes]
+    idles = [Idle(f, kept, needed) for f in flags]
+    keys = {item: idle.flag for idle in reversed(idles) for item in idle.lazy}
+    shared = _steps([i for i in top.items if not _own(i)], needed, {})
+    steps = _steps([i for i in top.items if _own(i)], needed, keys)
     for line in (shared, steps):
         _sink_all(line, kept | set(flags), {})
     count = itertools.count(1)
@@ -88,9 +90,11 @@ def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> 
         _number(step, count)
     end = next(count)
     uses = _Uses(shared + steps, results, flags, end)
+    for idle in idles:
+        uses.pairs += idle.old_places()
     classes = _merge(uses)
     starts = {n: s.start for n, s in uses.spans.items()}
-    used = find_passing(flags, steps, kept, uses.stored, classes, starts)
+    used = find_passing(idles, steps, kept, uses.stored, classes, starts)
     offsets, own, common = _places(uses, classes, lanes)
     lists = {}
     for flag in used:
@@ -132,8 +136,20 @@ def _needed(results: list[View]) -> set[object]:
     return found
 
 
-def _steps(items: list[Map | Write | Loop], needed: set[object]) -> list[Step]:
-    """Put the needed items of a block into loops, each as early as what it reads allows."""
+def _steps(
+    items: list[Map | Write | Loop],
+    needed: set[object],
+    keys: dict[Map | Write, Map],
+    known: frozenset[Map] = frozenset(),
+) -> list[Step]:
+    """Put the needed items of a block into loops, each as early as what it reads allows.
+
+    Args:
+        items: items of a block.
+        needed: those that are needed.
+        keys: the flag that each item waits for, if any.
+        known: flags that are computed before.
+    """
     steps: list[Step] = []
     when: dict[object, int] = {}  # last step that writes a node
 
@@ -148,7 +164,8 @@ def _steps(items: list[Map | Write | Loop], needed: set[object]) -> list[Step]:
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
         if isinstance(item, Loop):
-            inner = _steps(item.body.items, needed)
+            here = known | {f for f in set(keys.values()) if f in when}
+            inner = _steps(item.body.items, needed, keys, here)
             steps.append(Turns(item, inner, [c in needed for c in item.carries]))
             for final in item.finals:
                 when[final] = len(steps) - 1
@@ -171,19 +188,22 @@ def _steps(items: list[Map | Write | Loop], needed: set[object]) -> list[Step]:
                 when[w] + _order(w, item) for w in before if w in when and not _disjoint(w, item)
             ]
             first = max([first, *later])
-        at, group = _room(steps, first, item.size)
+        key = keys.get(item)
+        if key not in when and key not in known:
+            key = None
+        at, group = _room(steps, max(first, after(key, False)), item.size, key)
         group.items.append(item)
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
 
 
-def _room(steps: list[Step], first: int, size: int) -> tuple[int, Group]:
-    """The first loop over `size` elements from step `first` on; a new one if there is none."""
+def _room(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:
+    """The first loop of a size and key from step `first` on; a new one if there is none."""
     for k, step in enumerate(steps[first:], first):
-        if isinstance(step, Group) and step.size == size:
+        if isinstance(step, Group) and step.size == size and step.key is key:
             return k, step
-    group = Group(size)
+    group = Group(size, key=key)
     steps.append(group)
     return len(steps) - 1, group
 

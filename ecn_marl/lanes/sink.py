@@ -113,7 +113,9 @@ def _target(item: Map, k: int, step: Group, steps: list[Step], readers: _Readers
         return None
     (to,) = where
     target = steps[to]
-    if to <= k or not isinstance(target, Group) or target.size != step.size:
+    if to <= k or not isinstance(target, Group):
+        return None
+    if target.size != step.size or target.key is not step.key:
         return None
     return to
 

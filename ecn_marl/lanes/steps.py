@@ -16,12 +16,14 @@ class Group:
         size: turns of the loop.
         items: what is computed in each.
         at: place in the order of all steps.
-        flag: elements where it is False in all lanes are passed over, see `idle`.
+        key: flag without which its items have nothing to do, see `idle`.
+        flag: the same, if elements where it is False in all lanes are passed over.
     """
 
     size: int
     items: list[Map | Write] = field(default_factory=list)
     at: int = -1
+    key: Map | None = None
     flag: Map | None = None
 
 

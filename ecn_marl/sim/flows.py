@@ -184,6 +184,7 @@ def admit(
         .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
+    new = hints.busy(new)
     busy = hints.busy((flows.stage != FREE) | new)
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
