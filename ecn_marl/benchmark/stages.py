@@ -18,6 +18,7 @@ from jaxtyping import Array
 from ecn_marl.benchmark.programs import compiled_steps
 from ecn_marl.benchmark.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.sim.flows import FREE
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.wrappers import AutoReset
 
@@ -32,8 +33,8 @@ LOADED = 50
 class NoAdmission(Simulator):
     """A simulator that admits no new flows."""
 
-    def _admit(self, state: SimState, params: SimParams) -> SimState:
-        return state
+    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
+        return state, state.flows.stage != FREE
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ def _steps(module: Module, steps: list[Step]) -> list[str]:
             names.append(_turns(module, step))
             continue
         names.append(_group(module, step))
-        names += [_list(module, i) for i in step.items if i in module.plan.lists]  # type: ignore
+        names += [
+            _list(module, i) for i in step.items if isinstance(i, Map) and i in module.plan.lists
+        ]
     return names
 
 

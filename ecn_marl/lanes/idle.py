@@ -160,7 +160,20 @@ class Idle:
         if isinstance(node, Store):
             writes = [w for w in node.writes if not self.adds_nothing(w)]
             return [o.node for w in writes for o in reads(w)]
+        if isinstance(node, Map):
+            return [*(o.node for o in self.used(node)), *_tables(node)]
         return _sources(node)
+
+    def used(self, item: Map | Write) -> list[Operand]:
+        """What an item reads that matters where it is idle: a selection takes one of its cases."""
+        if not isinstance(item, Map) or item.op != "select_n":
+            return list(reads(item))
+        which, *cases = item.operands
+        chosen = self.value(which)
+        if isinstance(chosen, Operand) or (chosen != chosen[0]).any() or item.size % self.n:
+            return list(item.operands)
+        mine = int(chosen[0])
+        return [which, *(c for k, c in enumerate(cases) if k == mine or not self.aligned(c.where))]
 
     def _is_known(self, node: Node) -> bool:
         """Whether all idle elements are numbers, or what was carried to or given to the block."""
@@ -352,7 +365,7 @@ class _Passing:
 
     def _note(self, group: Group) -> None:
         for item in group.items:
-            for operand in reads(item):
+            for operand in self.idle.used(item):
                 self.readers[operand.node].append((group, operand.where))
             self.writers[item if isinstance(item, Map) else item.store].add(group)
             if isinstance(item, Map):

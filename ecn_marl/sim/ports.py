@@ -39,7 +39,7 @@ def prepare(
     state: SimState,
     params: SimParams,
     ecn: Ecn,
-    busy: Bool[Array, " flows"],
+    busy: Bool[Array, " flows"] | None = None,
 ) -> tuple[Tick, SimState]:
     """Capacities and feedback delays that hold for a tick.
 
@@ -48,12 +48,13 @@ def prepare(
         state: state at the start of the tick, its arrivals admitted.
         params: parameters.
         ecn: thresholds, `[P]` or `[P, C]`.
-        busy: slots in use, `[F]`.
+        busy: slots in use, `[F]`; None to look them up.
 
     Returns:
         What stays fixed within the tick, and the state with delays refreshed.
     """
     net, flows, n_hosts, c = params.net, state.flows, cfg.topology.n_hosts, cfg.n_classes
+    busy = flows.stage != fl.FREE if busy is None else busy
     wait = queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
