@@ -22,7 +22,7 @@ from ecn_marl.benchmark.machine import tree_bytes
 from ecn_marl.benchmark.timing import Plan, compiled, measure, repeat, spread
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.sim.replay import SAMPLE_US, Settings
-from ecn_marl.sim.simulator import PortStats, SimState, scaled_ecn
+from ecn_marl.sim.simulator import SimState, scaled_ecn
 from ecn_marl.sim.topology import leaf_spine
 from ecn_marl.sim.traffic import schedule
 from ecn_marl.validation import recorded
@@ -38,6 +38,8 @@ WINDOW_MS = 50.0
 SLOTS = 256
 """Flow slots of the replay, as in the validation: no flow of the list has to wait for one."""
 WARM_MS = 5.0
+AT_ONCE = 100
+"""Samples that a call of the compiled program runs."""
 
 
 def jaxmarl_rows(
@@ -175,17 +177,18 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(0), job.lanes)
 
     @partial(lanes.mapped, updates={0: 0})
-    def advanced(state: SimState, params: Any) -> tuple[SimState, PortStats]:
-        return sim.interval(state, params, ecn)
+    def advanced(state: SimState, total: Array, params: Any) -> tuple[SimState, Array]:
+        def sample(carry: tuple[SimState, Array], _: None) -> tuple[tuple[SimState, Array], None]:
+            state, stats = sim.interval(carry[0], params, ecn)
+            return (state, carry[1] + stats.queue_mean), None
+
+        return jax.lax.scan(sample, (state, total), None, length=AT_ONCE)[0]
 
     def lane(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
-        def sample(_: Any, carry: tuple[SimState, Array]) -> tuple[SimState, Array]:
-            state, total = carry
-            state, stats = advanced(state, params)
-            return state, total + stats.queue_mean
-
-        zero = jnp.zeros((sim.topology.n_ports,), jnp.float32)
-        result: Any = jax.lax.fori_loop(0, n, sample, (sim.init(key, params), zero))
+        start = (sim.init(key, params), jnp.zeros((sim.topology.n_ports,), jnp.float32))
+        result: Any = jax.lax.fori_loop(
+            0, n // AT_ONCE, lambda _, carry: advanced(*carry, params), start
+        )
         return result
 
     mesh = env_mesh(used)

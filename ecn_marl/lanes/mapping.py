@@ -25,10 +25,10 @@ from ecn_marl.parallelism import cores
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = 16
-"""Environments in a vector: 16 float32 are 512 bits. Shorter vectors are used in groups."""
+"""Environments in a vector: 16 float32 are 512 bits."""
 
-SMALLEST = 8
-"""Smaller batches are left to XLA: a vector costs the same however few of its lanes are used."""
+FEW = 8
+"""Batches of at most so many environments get vectors of so many."""
 
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
@@ -66,8 +66,8 @@ def _installed() -> bool:
 def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:
     """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
 
-    By itself, under small batches and on other backends it is `fun`. Results of lanes are those of
-    XLA within rounding. Lanes cannot be differentiated.
+    By itself and on other backends it is `fun`. Results of lanes are those of XLA within rounding.
+    Lanes cannot be differentiated.
 
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
@@ -84,7 +84,7 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
         args = tuple(
             _spread(a, b, size) if o else a for a, b, o in zip(args, batched, own, strict=True)
         )
-        if size < SMALLEST or not available():
+        if not available():
             found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
         else:
             found = _compiled_or_not(fun, own, updates, args)
@@ -196,8 +196,9 @@ def vmap(
         jaxpr, out_tree = _traced(fun, tree, shapes)
         program = lower(jaxpr, own)
         threads = max(cores() // jax.local_device_count(), 1)
-        plan = make_plan(program.top, program.results, program.flags, LANES)
-        text, memory = write_module(plan, program.arguments, program.results, LANES, threads)
+        lanes = LANES if size > FEW else FEW
+        plan = make_plan(program.top, program.results, program.flags, lanes)
+        text, memory = write_module(plan, program.arguments, program.results, lanes, threads)
         name = register(text)
         avals = jaxpr.out_avals
         outs = [_raw_aval(a, size) for a in avals]

@@ -36,7 +36,7 @@ def compiled(fun: Any, *args: Any) -> bool:
     return "ecn_marl_lanes" in jax.jit(fun).lower(*args).as_text()
 
 
-@pytest.mark.parametrize("envs", [8, 16, 17, 70])
+@pytest.mark.parametrize("envs", [1, 3, 8, 9, 16, 70])
 def test_batches_are_compiled(envs: int) -> None:
     """Whole vectors, and batches that end within one."""
     x, at = inputs(envs)
@@ -47,11 +47,10 @@ def test_batches_are_compiled(envs: int) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
 
 
-def test_single_environments_and_small_batches_are_left_to_xla() -> None:
-    """A vector with few lanes in use would be slower."""
+def test_what_is_not_mapped_is_left_to_xla() -> None:
+    """The function of one environment is what it was, and can be differentiated."""
     x, at = inputs(3)
     assert not compiled(lanes.mapped(turn), x[0], TABLE, at[0])
-    assert not compiled(jax.vmap(lanes.mapped(turn), (0, None, 0)), x, TABLE, at)
     expected = turn(x[1], TABLE, at[1])
     for a, b in zip(expected, lanes.mapped(turn)(x[1], TABLE, at[1]), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-6)
