@@ -110,7 +110,7 @@ class Body(Code):
         n = self.module.lanes
         if node.dtype == BOOL:
             if node.lanes:
-                bits = self.emit(f"load i{n}, ptr {place}, align {n // 8}")
+                bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
                 return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
             byte = self.emit(f"load i8, ptr {place}, align 1")
             return self.emit(f"icmp ne i8 {byte}, 0")
@@ -125,7 +125,7 @@ class Body(Code):
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
-                self.do(f"store i{n} {bits}, ptr {place}, align {n // 8}")
+                self.do(f"store i{n} {bits}, ptr {place}, align {max(n // 8, 1)}")
                 return
             byte = self.emit(f"zext i1 {value} to i8")
             self.do(f"store i8 {byte}, ptr {place}, align 1")

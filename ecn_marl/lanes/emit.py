@@ -135,7 +135,7 @@ def _list(module: Module, flag: Map) -> str:
             "  %i = phi i64 [0, %0], [%next, %loop]",
             "  %count = phi i64 [0, %0], [%more, %loop]",
             f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
-            f"  %flag = load {bits}, ptr %flag.at, align {module.lanes // 8}",
+            f"  %flag = load {bits}, ptr %flag.at, align {max(module.lanes // 8, 1)}",
             "  %place = getelementptr i32, ptr %list, i64 %count",
             "  %short = trunc i64 %i to i32",
             "  store i32 %short, ptr %place, align 4",

@@ -24,11 +24,8 @@ from ecn_marl.parallelism import cores
 
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
-LANES = 16
-"""Environments in a vector: 16 float32 are 512 bits."""
-
-FEW = 8
-"""Batches of at most so many environments get vectors of so many."""
+LANES = (4, 8, 16)
+"""Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits."""
 
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
@@ -196,7 +193,7 @@ def vmap(
         jaxpr, out_tree = _traced(fun, tree, shapes)
         program = lower(jaxpr, own)
         threads = max(cores() // jax.local_device_count(), 1)
-        lanes = LANES if size > FEW else FEW
+        lanes = next((n for n in LANES if n >= size), LANES[-1])
         plan = make_plan(program.top, program.results, program.flags, lanes)
         text, memory = write_module(plan, program.arguments, program.results, lanes, threads)
         name = register(text)

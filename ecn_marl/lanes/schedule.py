@@ -405,7 +405,7 @@ def _merge(uses: _Uses) -> dict[Node, list[Node]]:
 def element_bytes(node: Node, lanes: int) -> int:
     """Bytes of an element in the workspace: numbers are 4 B a lane, flags a bit."""
     if node.lanes:
-        return lanes // 8 if node.dtype == BOOL else 4 * lanes
+        return max(lanes // 8, 1) if node.dtype == BOOL else 4 * lanes
     return 1 if node.dtype == BOOL else 4
 
 

@@ -117,7 +117,7 @@ def _move_element(code: Code, flag: bool, far: list[str], i: str, inward: bool) 
     """One element of every environment."""
     n, kind = code.module.lanes, "i8" if flag else "i32"
     vector, size = code.vector(kind), 1 if flag else 4
-    offset = code.emit(f"mul i64 {i}, {n // 8 if flag else 4 * n}")
+    offset = code.emit(f"mul i64 {i}, {max(n // 8, 1) if flag else 4 * n}")
     mine = code.emit(f"getelementptr i8, ptr %near, i64 {offset}")
     places = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
     if inward:
@@ -128,12 +128,12 @@ def _move_element(code: Code, flag: bool, far: list[str], i: str, inward: bool) 
         if flag:
             flags = code.emit(f"icmp ne {vector} {found}, zeroinitializer")
             bits = code.emit(f"bitcast {code.vector('i1')} {flags} to i{n}")
-            code.do(f"store i{n} {bits}, ptr {mine}, align {n // 8}")
+            code.do(f"store i{n} {bits}, ptr {mine}, align {max(n // 8, 1)}")
         else:
             code.do(f"store {vector} {found}, ptr {mine}, align {4 * n}")
         return
     if flag:
-        bits = code.emit(f"load i{n}, ptr {mine}, align {n // 8}")
+        bits = code.emit(f"load i{n}, ptr {mine}, align {max(n // 8, 1)}")
         flags = code.emit(f"bitcast i{n} {bits} to {code.vector('i1')}")
         found = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
     else:
