@@ -17,10 +17,10 @@ from ecn_marl.sim.traffic import Poisson
 SWEEP_S = 0.3
 """A timed run of a sweep takes about this long, s."""
 
-STARS = (8, 16, 32, 64, 128, 256)
-FABRICS = ((2, 4, 2), (4, 8, 2), (6, 12, 3), (12, 24, 6))
-"""(leaves, hosts per leaf, spines); the last one is that of `pet-websearch-v0`."""
-ENVS = (1, 4, 16, 64, 256, 1024)
+STARS = (8, 16, 32, 64, 128, 256, 512, 1024)
+FABRICS = ((2, 4, 2), (4, 8, 2), (6, 12, 3), (12, 24, 6), (24, 48, 12))
+"""(leaves, hosts per leaf, spines); the fourth is that of `pet-websearch-v0`, the last has 1152 hosts."""
+ENVS = (1, 4, 16, 64, 256, 1024, 4096)
 SLOTS = (16, 32, 64, 128, 256, 512)
 SUBSTEPS = (20, 40, 80)
 BASE_ENVS, BASE_HOSTS, BASE_SLOTS = 64, 16, 64
