@@ -19,7 +19,7 @@ SWEEP_S = 0.3
 
 STARS = (8, 16, 32, 64, 128, 256, 512, 1024)
 FABRICS = ((2, 4, 2), (4, 8, 2), (6, 12, 3), (12, 24, 6), (24, 48, 12))
-"""(leaves, hosts per leaf, spines); the fourth is that of `pet-websearch-v0`, the last has 1152 hosts."""
+"""(leaves, hosts per leaf, spines); the fourth is `pet-websearch-v0`, the last has 1152 hosts."""
 ENVS = (1, 4, 16, 64, 256, 1024, 4096)
 SLOTS = (16, 32, 64, 128, 256, 512)
 SUBSTEPS = (20, 40, 80)

@@ -48,8 +48,7 @@ class Head:
             return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
         parts = self._split(out)
         keys = jax.random.split(key, len(parts))
-        draws = [jax.random.categorical(k, p) for k, p in zip(keys, parts, strict=True)]
-        return self._join(draws)
+        return self._join([_draw(k, p) for k, p in zip(keys, parts, strict=True)])
 
     def mode(self, out: Float[Array, "*b n"]) -> Array:
         """The most likely action."""
@@ -79,6 +78,14 @@ class Head:
             return jnp.sum(_gaussian(out)[1] + 0.5 * jnp.log(2 * jnp.pi * jnp.e), -1)
         parts = [-jnp.sum(jnp.exp(p) * p, -1) for p in self._split(out)]
         return sum(parts[1:], parts[0])
+
+
+def _draw(key: jax.Array, log_p: Float[Array, "*b n"]) -> Array:
+    """A choice by inversion: one random number, where Gumbel's way takes one for every choice."""
+    n = log_p.shape[-1]
+    below = jnp.exp(log_p) @ jnp.triu(jnp.ones((n, n), log_p.dtype))  # sums up to each choice
+    u = jax.random.uniform(key, (*log_p.shape[:-1], 1), log_p.dtype)
+    return jnp.sum(u * below[..., -1:] >= below[..., :-1], -1)
 
 
 def _gaussian(out: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -29,9 +30,45 @@ class Mlp(nn.Module):
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch outputs"]:
         """Evaluate the network."""
         for width in self.hidden:
-            x = nn.Dense(width, kernel_init=nn.initializers.orthogonal(jnp.sqrt(2.0)))(x)
-            x = jnp.tanh(x)
-        return nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.last_scale))(x)
+            x = jnp.tanh(_layer(width, float(np.sqrt(2.0)))(x))
+        return _layer(self.outputs, self.last_scale)(x)
+
+
+def _layer(width: int, scale: float) -> nn.Dense:
+    return nn.Dense(
+        width, kernel_init=nn.initializers.orthogonal(scale), dot_general=_layer_product
+    )
+
+
+def _layer_product(x: Array, w: Array, dimensions: Any, precision: Any = None) -> Array:
+    """`x @ w` for `nn.Dense`."""
+    return _product(x, w)
+
+
+@jax.custom_vjp
+def _product(x: Array, w: Array) -> Array:
+    """`x @ w`, whose gradient for `w` is fast on a CPU.
+
+    XLA's CPU backend multiplies `x.T @ g` with thousands of rows to a small matrix at a third of
+    the speed of other products, on one core (jaxlib 0.10.2; 17 to 50 for 90 to 120 GFLOP/s). With
+    `x.T` written out first, it takes both cores.
+    """
+    return x @ w
+
+
+def _product_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ w, (x, w)
+
+
+def _product_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, w = kept
+    rows = x.reshape(-1, x.shape[-1]).T
+    if jax.default_backend() == "cpu":
+        rows = jax.lax.optimization_barrier(rows)
+    return g @ w.T, rows @ g.reshape(-1, g.shape[-1])
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def init_network(
@@ -61,8 +98,9 @@ def apply_network(
     net: nn.Module, params: Any, x: Float[Array, "*batch agents features"], shared: bool
 ) -> Float[Array, "*batch agents outputs"]:
     """Evaluate a network for every agent, with shared or own parameters."""
-    if shared:
-        return jnp.asarray(net.apply(params, x))
+    if shared:  # one long batch: products of matrices, not of stacks of them
+        out = jnp.asarray(net.apply(params, x.reshape(-1, x.shape[-1])))
+        return out.reshape(*x.shape[:-1], -1)
     each = jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)
     return jnp.asarray(each(params, x))
 
