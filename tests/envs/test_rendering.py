@@ -154,21 +154,3 @@ def test_twenty_frames_a_second(core):
             rendering.draw(core, rows[i]["queue_mean"], ecn, rows, i)
         took.append(time.process_time() - start)
     assert 20 / min(took) > 20, f"{20 / min(took):.1f} frames/s"
-
-
-def test_window_shows_the_frame_it_is_given():
-    import matplotlib
-    import matplotlib.pyplot as plt
-
-    backend = matplotlib.get_backend()
-    matplotlib.use("Agg")
-    try:
-        one = np.random.default_rng(0).integers(0, 255, (60, 100, 3), np.uint8)
-        for picture in (one, one[::-1]):
-            rendering.show(picture, "ecn_marl test window")
-        figure, image = rendering._WINDOWS["ecn_marl test window"]
-        np.testing.assert_array_equal(image.get_array(), one[::-1])
-        rendering.hide("ecn_marl test window")
-        assert not plt.fignum_exists(figure.number)
-    finally:
-        matplotlib.use(backend)
