@@ -128,11 +128,30 @@ def test_longest_queues_get_the_rows_of_a_large_network():
     queue = np.arange(40) * 1e3
     frame(core, queue)
     painter = rendering._painter(core)
-    names = [label.get_text() for label in painter.labels]
-    assert names == [f"switch0->host{i}" for i in range(40 - SHOWN, 40)]
+    names = [f"switch0->host{i}" for i in range(40 - SHOWN, 40)]
+    assert painter.names[painter.order].tolist() == names
 
 
-def test_twenty_frames_a_second(core):
+def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
+    """Names kept as pixels stand where matplotlib puts text, in whichever order they come."""
+    small = ecn_marl.make("incast-v0", topology=star(SHOWN))
+    large = ecn_marl.make("incast-v0", topology=star(SHOWN + 8))
+    for kept in (np.arange(SHOWN), np.arange(8, SHOWN + 8), np.arange(SHOWN)):
+        queue = np.zeros(SHOWN + 8)
+        queue[kept] = 1e4
+        pictures = [frame(small, 1e4), frame(large, queue)]
+        areas = [255.0 - picture[60:352, 440:542].mean(-1) for picture in pictures]
+        error = np.abs(areas[0] - areas[1]).mean() / areas[0].mean()
+        assert areas[0].mean() > 5
+        if kept[0] == 0:
+            assert error < 0.25, error  # a third of a pixel here and there
+        else:
+            assert error > 0.25
+
+
+@pytest.mark.parametrize("scenario", ["websearch-v0", "pet-websearch-v0"])
+def test_twenty_frames_a_second(scenario):
+    core = ecn_marl.make(scenario)
     n = core.num_agents
     rng = np.random.default_rng(0)
     rows = [
@@ -153,4 +172,4 @@ def test_twenty_frames_a_second(core):
         for i in range(20):
             rendering.draw(core, rows[i]["queue_mean"], ecn, rows, i)
         took.append(time.process_time() - start)
-    assert 20 / min(took) > 20, f"{20 / min(took):.1f} frames/s"
+    assert 20 / min(took) >= 20, f"{20 / min(took):.1f} frames/s"
