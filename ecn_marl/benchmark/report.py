@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ecn_marl.benchmark import floor, machine, peers, programs, stages, sweep
+from ecn_marl.benchmark import cold, floor, machine, peers, programs, stages, sweep
 from ecn_marl.benchmark.timing import Plan
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
@@ -33,6 +33,7 @@ class Request:
         scaling: whether to measure how time grows.
         peers: whether to measure other simulators.
         stages: whether to measure stages and floors.
+        cold: whether to measure cold starts, and nothing else.
         argv: command line to show; that of the process if None.
         sizes: sizes per sweep; None for all.
     """
@@ -45,6 +46,7 @@ class Request:
     scaling: bool = False
     peers: bool = False
     stages: bool = False
+    cold: bool = False
     argv: tuple[str, ...] | None = None
     sizes: int | None = None
 
@@ -58,7 +60,8 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
-        `scaling`, `peers`, `stages` and `floor`. `machine.load_average` is that at the start.
+        `cold`, `scaling`, `peers`, `stages` and `floor`. `machine.load_average` is that at the
+        start.
 
     Raises:
         ValueError: an unknown scenario or trainer, or more devices than there are.
@@ -74,6 +77,9 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         "environments": [],
         "training": [],
     }
+    if request.cold:
+        result["cold"] = cold.measure(request.scenarios, plan.runs, say)
+        return result
     for name, env in envs.items():
         for count in request.envs:
             say(f"{name}, {count} environments")
@@ -121,6 +127,8 @@ def start_devices(devices: int | None) -> int:
 
 def tables(result: dict[str, Any]) -> list[Table]:
     """Tables of what `run` returns."""
+    if "cold" in result:
+        return [cold.table(result["cold"])]
     made = [_speed_table("Environments, random actions", result["environments"])]
     if result["training"]:
         made.append(_speed_table("Training", result["training"]))
@@ -140,11 +148,14 @@ def heading(result: dict[str, Any]) -> str:
     load = ", ".join(f"{x:.2f}" for x in m["load_average"] or ()) or DASH
     steps = f"{plan['steps']} steps" if plan["steps"] else f"about {plan['target_s']:g} s"
     known = ", ".join(f"{name} {x}" for name, x in m["versions"].items() if x)
+    how = f"{plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
+    if "cold" in result:
+        how = f"{plan['runs']} processes"
     return (
         f"$ {m['command']}\n"
         f"{m['platform']}: {m['devices']} x {m['device_kind']}; {m['processor']}, "
         f"{m['cores']} cores; load average {load}\n{known}\n"
-        f"Medians of {plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
+        f"Medians of {how}"
     )
 
 

@@ -185,6 +185,9 @@ def speed(
     stages: Annotated[
         bool, typer.Option("--stages", help="Where the time goes, and the least it could be.")
     ] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Only the first step of parallel_env, in new processes.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")
     ] = None,
@@ -206,6 +209,7 @@ def speed(
         scaling=scaling,
         peers=peers,
         stages=stages,
+        cold=cold,
     )
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
     if json_file is not None:

@@ -11,7 +11,7 @@ import operator
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.features import FEATURE_SETS
 from ecn_marl.envs.registry import make
+
+if TYPE_CHECKING:
+    from ecn_marl.envs.window import Window
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 
@@ -65,7 +68,8 @@ class EcnParallelEnv(ParallelEnv):
 
     Attributes:
         core: the functional environment.
-        render_mode: `human`, `rgb_array`, `ansi` or None. `human` shows every step.
+        render_mode: `human`, `rgb_array`, `ansi` or None. `human` shows every step in a window, 20
+            per second at most, until `close()` or until somebody closes it.
         possible_agents: all agents.
         agents: agents that can act now; empty before `reset` and after the last step.
         state_space: space of `state()`.
@@ -103,6 +107,11 @@ class EcnParallelEnv(ParallelEnv):
         self._params: Any = None
         self._state: EnvState | None = None
         self._past: deque[dict[str, np.ndarray]] = deque(maxlen=FRAMES)
+        self._window: Window | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the window, which belongs to one process."""
+        return self.__dict__ | {"_window": None}
 
     @property
     def max_cycles(self) -> int:
@@ -261,22 +270,29 @@ class EcnParallelEnv(ParallelEnv):
 
         Raises:
             ResetNeeded: before the first reset.
+            RuntimeError: `human`, and no window can be opened here.
         """
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() needs a render_mode, one of {RENDER_MODES}")
             return None
-        from ecn_marl.envs.rendering import draw, show, table
+        from ecn_marl.envs.rendering import draw, table
 
         if self._state is None:
             raise ResetNeeded("nothing to render: call reset() first")
         ecn, queue = self._state.ecn, np.asarray(self._state.sim.queue)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
+        if self.render_mode == "human" and self._window is not None and not self._window.open:
+            return None  # somebody has seen enough
         frame = draw(self.core, queue, ecn, list(self._past), int(self._state.steps))
-        if self.render_mode == "human":
-            show(frame, self.metadata["name"])
-            return None
-        return frame
+        if self.render_mode == "rgb_array":
+            return frame
+        if self._window is None:
+            from ecn_marl.envs.window import Window
+
+            self._window = Window(self.metadata["name"], frame.shape, self.metadata["render_fps"])
+        self._window.show(frame)
+        return None
 
     def _show(self) -> None:
         """In `human` mode every step is shown without being asked."""
@@ -284,11 +300,10 @@ class EcnParallelEnv(ParallelEnv):
             self.render()
 
     def close(self) -> None:
-        """Release the window, if there is one."""
-        if self.render_mode == "human":
-            from ecn_marl.envs.rendering import hide
-
-            hide(self.metadata["name"])
+        """Close the window, if there is one; the next reset opens another."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
 
 
 def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:

@@ -1,4 +1,4 @@
-"""What `render()` shows: a frame of the network, a window with it, or a table."""
+"""What `render()` returns: a frame of the network, or a table; `window` shows the frames."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from ecn_marl.sim.topology import KB
 
 if TYPE_CHECKING:
     from ecn_marl.envs.picture import Painter
-
-_WINDOWS: dict[str, Any] = {}
 
 
 def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
@@ -57,28 +55,3 @@ def draw(
 
     low, high = np.asarray(ecn.kmin), np.asarray(ecn.kmax)
     return _painter(core).draw(scene(np.asarray(queue), low, high, past, steps))
-
-
-def show(frame: np.ndarray, title: str) -> None:
-    """Show a frame in a window; without a display matplotlib's own backend decides what happens."""
-    import matplotlib.pyplot as plt
-
-    if title not in _WINDOWS or not plt.fignum_exists(_WINDOWS[title][0].number):
-        height, width = frame.shape[:2]
-        figure = plt.figure(num=title, figsize=(width / 100, height / 100), dpi=100)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.axis("off")
-        _WINDOWS[title] = (figure, axes.imshow(frame, aspect="auto"))
-        plt.show(block=False)
-    figure, image = _WINDOWS[title]
-    image.set_data(frame)
-    figure.canvas.draw_idle()
-    figure.canvas.flush_events()
-
-
-def hide(title: str) -> None:
-    """Close the window of `show`."""
-    if title in _WINDOWS:
-        import matplotlib.pyplot as plt
-
-        plt.close(_WINDOWS.pop(title)[0])

@@ -8,25 +8,24 @@ import matplotlib
 import numpy as np
 import pytest
 from pettingzoo.test import render_test
-from playing import sampled
 
 import ecn_marl
 from ecn_marl.envs.parallel import RENDER_MODES, EcnParallelEnv
 
 
 @pytest.fixture
-def headless():
+def screen():
     backend = matplotlib.get_backend()
-    matplotlib.use("Agg")
+    matplotlib.use("module://offscreen")
     yield
     matplotlib.use(backend)
 
 
-def test_pettingzoo_render(headless: None):
+def test_pettingzoo_render(screen: None):
     render_test(partial(ecn_marl.env, "incast-v0", features="pet", reward="pet"))
 
 
-def test_render_shows_queues_and_thresholds(headless: None):
+def test_render_shows_queues_and_thresholds(screen: None):
     drawn = {}
     for mode in RENDER_MODES:
         env = ecn_marl.parallel_env("incast-v0", mode, 6, features="pet", reward="pet")
@@ -44,15 +43,6 @@ def test_render_shows_queues_and_thresholds(headless: None):
     want = [infos["port_0"][name] for name in ("queue", "kmin", "kmax")]
     np.testing.assert_allclose([float(x) * 1e3 for x in row[2:5]], want, atol=51)
     assert drawn["human"] == (None, None)
-
-
-def test_human_mode_shows_every_step(headless: None, monkeypatch: pytest.MonkeyPatch):
-    frames = []
-    monkeypatch.setattr("ecn_marl.envs.rendering.show", lambda frame, title: frames.append(frame))
-    env = ecn_marl.parallel_env("incast-v0", "human", 3, features="pet", reward="pet")
-    env.reset(seed=0)
-    env.step(sampled(env))
-    assert len(frames) == 2
 
 
 def test_render_without_a_mode_warns(small: EcnParallelEnv):

@@ -247,7 +247,7 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     $("time").value = BUSY; $("time").dispatchEvent(new Event("input"));
     out.slid = [$("clock").textContent, $("facts").textContent, table(), strokes()];
     document.querySelector('[data-port="1"]').dispatchEvent(new MouseEvent("click"));
-    out.clicked = [$("port-name").textContent, table()];
+    out.clicked = [$("port-name").textContent, table(), $("flows-title").textContent];
     $("ports").value = "2"; $("ports").dispatchEvent(new Event("change"));
     out.picked = $("port-name").textContent;
     $("all-flows").click(); out.all = table(); $("all-flows").click();
@@ -277,7 +277,8 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     src, dst, size, *_ = data["flows"][data["active"][busy][0][0]]
     assert [f"host{src}", f"host{dst}", f"{size / 1e3:,.1f}"] in [row[:3] for row in rows]
     assert strokes[1] == strokes[2] == "rgb(221,226,232)" != strokes[0]
-    assert out["clicked"] == ["switch0->host1", []]
+    hint = "0 flows through switch0->host1 in this interval: press Play or move the slider"
+    assert out["clicked"] == ["switch0->host1", [], hint]
     assert out["picked"] == "switch0->host2"
     assert len(out["all"]) == len(data["active"][busy])
     assert out["played"] == [INTERVALS - 1, "Play"]

@@ -1,0 +1,66 @@
+"""What a new process sees of `parallel_env()`; `cold` runs it as a script that prints JSON.
+
+Nothing heavy is imported before the clock runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+STEPS, FRAMES = 200, 20
+"""Steps and frames of a timed run after the first."""
+
+
+def main(scenario: str, runs: int) -> dict[str, Any]:
+    """Import, reset, step; then time steps and frames.
+
+    Args:
+        scenario: its name.
+        runs: timed runs of `STEPS` steps, and of `FRAMES` steps with a frame each.
+
+    Returns:
+        Times of day after the import, reset and step, s; CPU time until then, s; steps and
+        frames per second of wall and of CPU time, of each run.
+    """
+    import ecn_marl
+
+    imported = time.time()
+    env = ecn_marl.parallel_env(scenario, render_mode="rgb_array")
+    env.reset(seed=0)
+    reset = time.time()
+    env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    stepped, cpu = time.time(), time.process_time()
+    # Sampling is the policy's time, so it happens beforehand.
+    spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
+    actions = [{agent: s.sample() for agent, s in spaces.items()} for _ in range(STEPS)]
+
+    def play(i: int) -> None:
+        if not env.agents:
+            env.reset()
+        env.step(actions[i])
+
+    found = {"imported": imported, "reset": reset, "stepped": stepped, "cpu_s": cpu}
+    env.render()
+    steps = [_rate(play, STEPS) for _ in range(runs)]
+    frames = [_rate(lambda _: env.render(), FRAMES, play) for _ in range(runs)]
+    return found | {"steps": steps, "frames": frames}
+
+
+def _rate(do: Any, count: int, before: Any = None) -> tuple[float, float]:
+    """How often per second of wall and of CPU time something is done; `before` is not timed."""
+    wall = cpu = 0.0
+    for i in range(count):
+        if before is not None:
+            before(i)
+        began, used = time.perf_counter(), time.process_time()
+        do(i)
+        wall += time.perf_counter() - began
+        cpu += time.process_time() - used
+    return count / wall, count / max(cpu, 1e-9)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
