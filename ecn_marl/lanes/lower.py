@@ -72,14 +72,17 @@ class Lowering(Positions):
                 env[var] = view
         return [read(v) for v in jaxpr.outvars]
 
+    def inline(self, inner: Any, args: Sequence[View]) -> list[View]:
+        """Lower a jaxpr, closed or (as jax >= 0.11 has them) without constants."""
+        if isinstance(inner, core.ClosedJaxpr):
+            return self.run(inner.jaxpr, inner.consts, args)
+        return self.run(inner, (), args)
+
     def equation(self, eqn: Any, args: list[View]) -> list[View]:
         """Lower one equation."""
         name = eqn.primitive.name
         if name in CALLS:
-            inner = eqn.params[CALLS[name]]
-            if isinstance(inner, core.Jaxpr):
-                return self.run(inner, (), args)
-            return self.run(inner.jaxpr, inner.consts, args)
+            return self.inline(eqn.params[CALLS[name]], args)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, name, args)]
         if name in REDUCTIONS:
@@ -106,6 +109,15 @@ class Lowering(Positions):
         if isinstance(flag.node, Map):
             self.flags.append(flag.node)
         return [flag]
+
+    def _call_hi_primitive(self, eqn: Any, *args: View) -> list[View]:
+        """What jax >= 0.12 keeps whole (searchsorted), spelt out."""
+        whole = eqn.params["_prim"]
+
+        def fun(*flat: Any) -> Any:
+            return jax.tree.leaves(whole.expand(*jax.tree.unflatten(whole.in_tree, flat)))
+
+        return self._traced(fun, eqn, *args)
 
     def _threefry2x32(self, eqn: Any, *args: View) -> list[View]:
         shape = eqn.outvars[0].aval.shape
@@ -143,7 +155,7 @@ class Lowering(Positions):
 
     def _cond(self, eqn: Any, which: View, *args: View) -> list[View]:
         """Both branches, and a selection: lanes may differ in which they take."""
-        runs = [self.run(b.jaxpr, b.consts, args) for b in eqn.params["branches"]]
+        runs = [self.inline(b, args) for b in eqn.params["branches"]]
         if len(runs) > 2:
             raise Unsupported("a switch of more than two branches")
         if len(runs) == 1:
@@ -156,7 +168,7 @@ class Lowering(Positions):
 
     def _scan(self, eqn: Any, *args: View) -> list[View]:
         p = eqn.params
-        nc, nk, length = p["num_consts"], p["num_carry"], p["length"]
+        (nc, nk), length = _counts(p), p["length"]
         consts, start, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
         if p["reverse"] and (xs or len(eqn.outvars) > nk):
             raise Unsupported("a reverse scan over rows")
@@ -173,7 +185,7 @@ class Lowering(Positions):
         turn = carried[nk] if len(handed) > nk else None
         self.block = loop.body
         rows = [self._row(x, turn) for x in xs]
-        found = self.run(p["jaxpr"].jaxpr, p["jaxpr"].consts, [*consts, *carried[:nk], *rows])
+        found = self.inline(p["jaxpr"], [*consts, *carried[:nk], *rows])
         following = found[:nk]
         if turn is not None:
             following.append(self.map("add", I32, (), turn, self.constant(np.int32(1))))
@@ -239,6 +251,14 @@ class Lowering(Positions):
         whole = ("set", result, np.arange(result.where.size))
         node = self.store(result.where.size, result.node.dtype, [whole, ("set", y, place)])
         return View(node, np.arange(node.size).reshape(result.where.shape))
+
+
+def _counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and carried values of a scan; jax >= 0.11 has them as a tree."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()
+    return len(consts), len(carried)
 
 
 def _split_like(carried: View, value: View) -> list[View]:

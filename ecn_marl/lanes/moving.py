@@ -51,6 +51,9 @@ class Moving(Builder):
         ends = np.cumsum(eqn.params["sizes"])[:-1]
         return [View(x.node, w) for w in np.split(x.where, ends, eqn.params["axis"])]
 
+    def _unstack(self, eqn: Any, x: View) -> list[View]:
+        return [View(x.node, w) for w in np.moveaxis(x.where, eqn.params["axis"], 0)]
+
     def _copy(self, eqn: Any, x: View) -> list[View]:
         return [x]
 

@@ -12,7 +12,17 @@ from ecn_marl.lanes.arithmetic import Arithmetic
 from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, Constant, View
 
-SCATTERS = {"scatter": "set", "scatter-add": "add", "scatter_add": "add"}
+SCATTERS = {
+    "scatter": "set",
+    "scatter-add": "add",
+    "scatter_add": "add",
+    "scatter-mul": "mul",
+    "scatter_mul": "mul",
+    "scatter-min": "min",
+    "scatter_min": "min",
+    "scatter-max": "max",
+    "scatter_max": "max",
+}
 
 
 class Positions(Arithmetic):
@@ -112,7 +122,7 @@ class Positions(Arithmetic):
             node = self.store(x.where.size, dtype, [whole, (op, new, place)])
         return [View(node, np.arange(node.size).reshape(x.where.shape))]
 
-    _scatter_add = _scatter
+    _scatter_add = _scatter_mul = _scatter_min = _scatter_max = _scatter
 
     def _sort(self, eqn: Any, *args: View) -> list[View]:
         """Stable sort of short rows: the rank of an element is how many come before it."""

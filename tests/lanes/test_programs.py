@@ -76,6 +76,7 @@ def test_data_dependent_positions(size: int) -> None:
             lax.dynamic_slice(x, (at[0],), (3,)), lax.dynamic_update_slice(x, v[:3], (at[1],)),
             rows[2], x[jnp.array([1, 3, 2])], x[at[0]],
             jnp.zeros(size, jnp.int32).at[jnp.where(v > 0, inside, size)].add(1, mode="drop"),
+            x.at[at].multiply(2.0), x.at[at].min(v), x.at[at].max(v), x.at[0].multiply(3.0),
             jnp.full(size, -1.0).at[jnp.arange(4) + inside[0] % 3].set(v[:4]),
             x.at[0].set(5.0), (x + 1).at[2:5].set(1.0), (x * 2).at[3].set(v[0]), v[0] + v[1],
             jnp.zeros(size).at[jnp.arange(size)].set(x).at[jnp.array([1, 1])].set(9.0),
