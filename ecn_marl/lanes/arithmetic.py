@@ -8,61 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import Unsupported, dtype_of, is_key, neutral, raw_shape
-from ecn_marl.lanes.graph import BOOL, F32, I32, U32, Constant, Map, Store, View, Write
+from ecn_marl.lanes.builder import Unsupported, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write
 from ecn_marl.lanes.moving import Moving
-
-ELEMENTWISE = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "max",
-        "min",
-        "neg",
-        "sign",
-        "abs",
-        "floor",
-        "ceil",
-        "round",
-        "exp",
-        "exp2",
-        "log",
-        "log1p",
-        "expm1",
-        "tanh",
-        "logistic",
-        "sqrt",
-        "rsqrt",
-        "pow",
-        "integer_pow",
-        "square",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "shift_left",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "lt_to",
-        "le_to",
-        "select_n",
-        "clamp",
-        "is_finite",
-        "convert_element_type",
-        "bitcast_convert_type",
-        "nextafter",
-    }
-)
-"""Primitives that are operations on elements; see `operations`."""
 
 REDUCTIONS = {
     "reduce_sum": "add",
@@ -138,12 +86,12 @@ class Arithmetic(Moving):
         return View(node, np.flip(out, axis) if reverse else out)
 
     def _argmin(self, eqn: Any, x: View) -> list[View]:
-        return [self._best(x, eqn.params["axes"], eqn.outvars[0].aval, "min", "lt")]
+        return [self._best(x, eqn.params["axes"], eqn.outvars[0].aval, "min")]
 
     def _argmax(self, eqn: Any, x: View) -> list[View]:
-        return [self._best(x, eqn.params["axes"], eqn.outvars[0].aval, "max", "gt")]
+        return [self._best(x, eqn.params["axes"], eqn.outvars[0].aval, "max")]
 
-    def _best(self, x: View, axes: Sequence[int], aval: Any, op: str, _: str) -> View:
+    def _best(self, x: View, axes: Sequence[int], aval: Any, op: str) -> View:
         """Index of the first extreme element: the least index of those equal to the extreme."""
         (axis,) = axes
         shape = x.where.shape
@@ -210,23 +158,23 @@ def _fold(lowering: Arithmetic, name: str, dtype: str, shape: Any, args: list[Vi
         "convert_element_type": lambda x: x,
         "select_n": lambda w, *cases: np.choose(w, cases),
     }
-    known = all(isinstance(a.node, Constant) for a in args) and name in simple
-    if not known or sum(a.node.size for a in args) > 100_000:
+    numbers = [n for a in args if (n := known(a)) is not None]
+    if name not in simple or len(numbers) < len(args) or sum(n.size for n in numbers) > 100_000:
         return None
     if name in ("mul", "sub", "add", "rem") and any(a.node.dtype == F32 for a in args):
         return None  # rounding is the machine's
-    values = [np.broadcast_to(a.node.data[a.where], shape) for a in args]  # type: ignore[attr-defined]
+    values = [np.broadcast_to(n, shape) for n in numbers]
     if name == "rem" and any((v == 0).any() for v in values[1:]):
         return None
     if name == "convert_element_type" and values[0].dtype == np.float32 and dtype != F32:
         return None
-    kinds = {F32: np.float32, I32: np.int32, U32: np.uint32, BOOL: np.bool_}
     with np.errstate(over="ignore"):
-        return lowering.constant(np.asarray(simple[name](*values)).astype(kinds[dtype]))
+        return lowering.constant(np.asarray(simple[name](*values)).astype(NUMPY[dtype]))
 
 
 def _is_identity(x: View) -> bool:
     """Whether a view is a constant identity matrix."""
-    if not isinstance(x.node, Constant) or x.where.ndim != 2:
+    numbers = known(x)
+    if numbers is None or numbers.ndim != 2:
         return False
-    return bool(np.array_equal(x.node.data[x.where], np.eye(*x.where.shape)))
+    return bool(np.array_equal(numbers, np.eye(*numbers.shape)))

@@ -8,14 +8,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from ecn_marl.lanes.graph import (
     BOOL,
     DTYPES,
     F32,
     I32,
-    U32,
+    NUMPY,
     Block,
     Bundle,
     Constant,
@@ -32,8 +31,18 @@ PIECES = 16
 """An array is computed in at most so many pieces, where it is made of several."""
 
 
-class Unsupported(NotImplementedError):
-    """The program uses something that cannot be compiled for lanes."""
+class Unsupported(Exception):
+    """The program uses something that cannot be compiled for lanes; the message says what.
+
+    No ValueError: a user's program is not at fault, and XLA runs it instead.
+    """
+
+
+def known(view: View) -> np.ndarray | None:
+    """The numbers of a view, if they are known when the program is compiled."""
+    if not isinstance(view.node, Constant):
+        return None
+    return np.asarray(view.node.data[view.where])
 
 
 class Builder:
@@ -220,10 +229,6 @@ class Builder:
         view = self.constant(value, dtype)
         return "set", View(view.node, np.zeros(size, np.int64)), np.arange(size)
 
-    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[View]) -> list[View]:
-        """Lower a jaxpr applied to views."""
-        raise NotImplementedError
-
 
 def _windows(place: Place) -> list[np.ndarray] | None:
     """Flat positions of each element of the rows that are looked up; None if a row is one element.
@@ -270,11 +275,11 @@ def dtype_of(dtype: Any) -> str:
 def neutral(op: str, dtype: str) -> Any:
     """What changes nothing when combined."""
     if op in ("add", "or"):
-        return np.zeros((), {F32: np.float32, I32: np.int32, U32: np.uint32}.get(dtype, np.bool_))
+        return np.zeros((), NUMPY[dtype])
     if op == "and":
         return np.bool_(True) if dtype == BOOL else np.array(-1).astype(np.int32)
     if op == "mul":
-        return np.ones((), {F32: np.float32, I32: np.int32, U32: np.uint32}[dtype])
+        return np.ones((), NUMPY[dtype])
     if dtype == F32:
         return np.float32(-np.inf if op == "max" else np.inf)
     info = np.iinfo(np.int32 if dtype == I32 else np.uint32)

@@ -226,13 +226,6 @@ def reads(item: Map | Write) -> Sequence[Operand]:
     return (*own, *indices)
 
 
-def home(item: Map | Write) -> Block:
-    """Block of an item."""
-    block = item.block if isinstance(item, Map) else item.store.block
-    assert block is not None
-    return block
-
-
 def is_identity(operand: Operand, size: int) -> bool:
     """Whether element `i` is needed at `i`, and nothing else of the node."""
     return operand.node.size == size and bool(np.array_equal(operand.where, np.arange(size)))

@@ -15,12 +15,12 @@ import numpy as np
 from jax.extend import core
 from jax.extend.random import threefry_prng_impl
 
-from ecn_marl.lanes.arithmetic import ELEMENTWISE, REDUCTIONS, RUNNING
+from ecn_marl.lanes.arithmetic import REDUCTIONS, RUNNING
 from ecn_marl.lanes.builder import PIECES, Unsupported, dtype_of, is_key, neutral, raw, raw_shape
 from ecn_marl.lanes.graph import (
     BOOL,
-    F32,
     I32,
+    NUMPY,
     U32,
     Argument,
     Block,
@@ -33,6 +33,7 @@ from ecn_marl.lanes.graph import (
     View,
 )
 from ecn_marl.lanes.hints import BUSY
+from ecn_marl.lanes.operations import ELEMENTWISE
 from ecn_marl.lanes.positions import Positions
 
 CALLS = {
@@ -94,10 +95,9 @@ class Lowering(Positions):
             raise Unsupported(f"primitive {name!r} cannot be compiled for lanes")
         return rule(eqn, *args)
 
-    def _traced(self, fun: Callable[..., Any], eqn: Any, *args: View) -> list[View]:
+    def _traced(self, fun: Callable[..., Any], *args: View) -> list[View]:
         """Lower a function of raw key data, traced for these shapes."""
-        kinds = {F32: np.float32, I32: np.int32, U32: np.uint32, BOOL: np.bool_}
-        avals = [jax.ShapeDtypeStruct(a.where.shape, kinds[a.node.dtype]) for a in args]
+        avals = [jax.ShapeDtypeStruct(a.where.shape, NUMPY[a.node.dtype]) for a in args]
         closed = jax.make_jaxpr(fun)(*avals)
         return self.run(closed.jaxpr, closed.consts, args)
 
@@ -117,7 +117,7 @@ class Lowering(Positions):
         def fun(*flat: Any) -> Any:
             return jax.tree.leaves(whole.expand(*jax.tree.unflatten(whole.in_tree, flat)))
 
-        return self._traced(fun, eqn, *args)
+        return self._traced(fun, *args)
 
     def _threefry2x32(self, eqn: Any, *args: View) -> list[View]:
         shape = eqn.outvars[0].aval.shape
@@ -125,12 +125,12 @@ class Lowering(Positions):
 
     def _random_split(self, eqn: Any, key: View) -> list[View]:
         shape = eqn.params["shape"]
-        return self._per_key(lambda k: threefry_prng_impl.split(k, shape), eqn, key)
+        return self._per_key(lambda k: threefry_prng_impl.split(k, shape), key)
 
     def _random_bits(self, eqn: Any, key: View) -> list[View]:
         p = eqn.params
         return self._per_key(
-            lambda k: threefry_prng_impl.random_bits(k, p["bit_width"], p["shape"]), eqn, key
+            lambda k: threefry_prng_impl.random_bits(k, p["bit_width"], p["shape"]), key
         )
 
     def _random_fold_in(self, eqn: Any, key: View, data: View) -> list[View]:
@@ -138,20 +138,20 @@ class Lowering(Positions):
             raise Unsupported("fold_in of several keys at once")
         if data.node.dtype != U32:
             data = self.map("convert_element_type", U32, data.where.shape, data)
-        return self._traced(threefry_prng_impl.fold_in, eqn, key, data)
+        return self._traced(threefry_prng_impl.fold_in, key, data)
 
     def _random_seed(self, eqn: Any, seed: View) -> list[View]:
-        return self._traced(threefry_prng_impl.seed, eqn, seed)
+        return self._traced(threefry_prng_impl.seed, seed)
 
     def _random_wrap(self, eqn: Any, x: View) -> list[View]:
         return [x]
 
     _random_unwrap = _random_wrap
 
-    def _per_key(self, fun: Callable[..., Any], eqn: Any, key: View) -> list[View]:
+    def _per_key(self, fun: Callable[..., Any], key: View) -> list[View]:
         for _ in range(key.where.ndim - 1):
             fun = jax.vmap(fun)
-        return self._traced(fun, eqn, key)
+        return self._traced(fun, key)
 
     def _cond(self, eqn: Any, which: View, *args: View) -> list[View]:
         """Both branches, and a selection: lanes may differ in which they take."""

@@ -81,7 +81,7 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
         args = tuple(
             _spread(a, b, size) if o else a for a, b, o in zip(args, batched, own, strict=True)
         )
-        if not available():
+        if not size or not available():
             found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
         else:
             found = _compiled_or_not(fun, own, updates, args)

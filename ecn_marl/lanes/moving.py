@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import Builder, Unsupported, is_key, raw_shape
-from ecn_marl.lanes.graph import Constant, View
+from ecn_marl.lanes.builder import Builder, Unsupported, is_key, known, raw_shape
+from ecn_marl.lanes.graph import View
 
 
 class Moving(Builder):
@@ -88,13 +88,13 @@ class Moving(Builder):
         shapes = [list(p.where.shape) for p in parts]
         shape = list(shapes[0])
         shape[axis] = sum(s[axis] for s in shapes)
-        if all(isinstance(p.node, Constant) for p in parts):
-            whole = [p.node.data[p.where] for p in parts]  # type: ignore[attr-defined]
-            return self.constant(np.concatenate(whole, axis), parts[0].node.dtype)
+        numbers = [n for p in parts if (n := known(p)) is not None]
+        if len(numbers) == len(parts):
+            return self.constant(np.concatenate(numbers, axis), parts[0].node.dtype)
         if all(p.node is parts[0].node for p in parts):
             return View(parts[0].node, np.concatenate([p.where for p in parts], axis))
-        numbers = np.arange(math.prod(shape)).reshape(shape)
-        places = np.split(numbers, np.cumsum([s[axis] for s in shapes])[:-1], axis)
+        flat = np.arange(math.prod(shape)).reshape(shape)
+        places = np.split(flat, np.cumsum([s[axis] for s in shapes])[:-1], axis)
         return self.bundle(parts, places, shape)
 
     def _pad(self, eqn: Any, x: View, value: View) -> list[View]:

@@ -471,15 +471,24 @@ def _tanh(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -
 
 @_rule("pow")
 def _pow(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
-    """`exp(y log x)` for x >= 0."""
-    y = args[1]
+    """`exp(y log |x|)`; for x < 0 negative if y is odd, and NaN if it is no whole number."""
+    x, y = args
     if kinds[1] != F32:
         y = _convert(w, F32, [kinds[1]], [y], params)
-    product = _f(w, "mul", y, _log(w, args[0]))
+    zero, one = w.number(0, F32), w.number(1, F32)
+    product = _f(w, "mul", y, _log(w, w.call("llvm.fabs", F32, x)))
     found = _exp(w, F32, kinds, [product], params)
-    none = _compare(w, "eq", F32, y, w.number(0, F32))
-    return select(w, F32, none, w.number(1, F32), found)
+    half = _f(w, "mul", y, 0.5)
+    whole = _compare(w, "eq", F32, y, w.call("llvm.floor", F32, y))
+    even = _compare(w, "eq", F32, half, w.call("llvm.floor", F32, half))
+    signed = select(w, F32, even, found, w.emit(f"fneg {w.type(F32)} {found}"))
+    below = select(w, F32, whole, signed, w.number(np.nan, F32))
+    found = select(w, F32, _compare(w, "lt", F32, x, zero), below, found)
+    return select(w, F32, _compare(w, "eq", F32, y, zero), one, found)
 
+
+ELEMENTWISE = frozenset({*COMPARISONS, *_SIMPLE, *_RULES}) - {"copy"}
+"""Primitives that are operations on elements."""
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 """Of the Threefry-2x32 block cipher (Salmon et al., SC'11, table 2)."""

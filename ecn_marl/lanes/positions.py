@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.lanes.arithmetic import Arithmetic
-from ecn_marl.lanes.builder import Unsupported
-from ecn_marl.lanes.graph import BOOL, F32, I32, Constant, View
+from ecn_marl.lanes.builder import Unsupported, known
+from ecn_marl.lanes.graph import BOOL, F32, I32, View
 
 SCATTERS = {
     "scatter": "set",
@@ -51,11 +51,9 @@ class Positions(Arithmetic):
             (rows[j], strides[k], x.where.shape[k] - sizes[k])
             for j, k in enumerate(d.start_index_map)
         ]
-        if all(isinstance(p[0].node, Constant) for p in parts) and mode == "clip":
-            for view, stride, limit in parts:
-                numbers = view.node.data[view.where].astype(np.int64)  # type: ignore[attr-defined]
-                fixed = fixed + np.clip(numbers, 0, limit) * stride
-            return [View(x.node, x.where.reshape(-1)[np.broadcast_to(fixed, shape)])]
+        there = _fixed_place(fixed, parts) if mode == "clip" else None
+        if there is not None:
+            return [View(x.node, x.where.reshape(-1)[np.broadcast_to(there, shape)])]
         return [self.look_up(x, self._place(fixed, parts, mode), shape, fill)]
 
     def _dynamic_slice(self, eqn: Any, x: View, *starts: View) -> list[View]:
@@ -111,15 +109,9 @@ class Positions(Arithmetic):
             (done,) = self._scatter(eqn, one, index, new)
             return [self.map("ne", BOOL, x.where.shape, done, self.constant(np.int32(0)))]
         whole, place = ("set", x, np.arange(x.where.size)), self._place(fixed, parts, mode)
-        static = all(isinstance(p[0].node, Constant) for p in parts) and mode != "drop"
-        if static or (parts and _constant_in_bounds(parts)):
-            for view, stride, limit in parts:
-                numbers = view.node.data[view.where].astype(np.int64)  # type: ignore[attr-defined]
-                fixed = fixed + np.clip(numbers, 0, limit) * stride
-            to: Any = np.broadcast_to(fixed, shape)
-            node = self.store(x.where.size, dtype, [whole, (op, new, to)])
-        else:
-            node = self.store(x.where.size, dtype, [whole, (op, new, place)])
+        there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
+        to: Any = place if there is None else np.broadcast_to(there, shape)
+        node = self.store(x.where.size, dtype, [whole, (op, new, to)])
         return [View(node, np.arange(node.size).reshape(x.where.shape))]
 
     _scatter_add = _scatter_mul = _scatter_min = _scatter_max = _scatter
@@ -153,15 +145,22 @@ class Positions(Arithmetic):
         return found
 
 
-def _constant_in_bounds(parts: list[tuple[View, int, int]]) -> bool:
+def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.ndarray | None:
+    """Positions clipped to their bounds, if they are known when the program is compiled."""
+    for view, stride, limit in parts:
+        numbers = known(view)
+        if numbers is None:
+            return None
+        fixed = fixed + np.clip(numbers.astype(np.int64), 0, limit) * stride
+    return np.asarray(fixed)
+
+
+def _in_bounds(parts: list[tuple[View, int, int]]) -> bool:
     """Whether all positions are known and within bounds."""
-    for view, _, limit in parts:
-        if not isinstance(view.node, Constant):
-            return False
-        numbers = view.node.data[view.where]
-        if (numbers < 0).any() or (numbers > limit).any():
-            return False
-    return True
+    numbers = [(known(view), limit) for view, _, limit in parts]
+    return bool(parts) and all(
+        n is not None and bool((n >= 0).all() and (n <= limit).all()) for n, limit in numbers
+    )
 
 
 def _strides(shape: Sequence[int]) -> list[int]:

@@ -113,3 +113,16 @@ def test_total_order_sorts_like_integers() -> None:
         return jnp.searchsorted(jnp.sort(a), b, method="compare_all")
 
     check(fun, (0, 0), floats(8, special=False), floats(9, special=False))
+
+
+def test_powers_and_remainders() -> None:
+    """Negative bases under whole and broken exponents; remainders have the sign of the dividend."""
+
+    def fun(a: jax.Array, b: jax.Array) -> tuple[jax.Array, ...]:
+        return lax.pow(a, b), lax.pow(a, jnp.round(b)), lax.pow(jnp.abs(a), b)
+
+    rng = np.random.default_rng(8)
+    a = jnp.asarray(rng.normal(size=(BATCH, 40)).astype(np.float32) * 5).at[:, :3].set(0.0)
+    b = jnp.asarray(rng.uniform(-4, 4, (BATCH, 40)).astype(np.float32)).at[:, 2:4].set(0.0)
+    check(fun, (0, 0), a, b, rtol=5e-6)
+    check(lax.rem, (0, 0), a, jnp.where(b == 0, 1.0, b))

@@ -62,6 +62,6 @@ def test_no_module_hides_a_public_name():
 
     # Importing a module makes it an attribute of the package, in the name's place.
     assert not set(wrappers._HOME) & set(wrappers._HOME.values())
-    import ecn_marl.wrappers.rllib  # noqa: F401
+    import ecn_marl.wrappers.rllib  # noqa: F401 - what is tested is that this import does it
 
     assert wrappers.compare is compare and callable(compare)

@@ -12,14 +12,14 @@ from ecn_marl.envs.parallel import EcnParallelEnv
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
-from torchrl.envs import (  # noqa: E402
+from torchrl.envs import (  # noqa: E402 - after importorskip
     PettingZooWrapper,
     RewardSum,
     TransformedEnv,
     check_env_specs,
 )
 
-from ecn_marl.wrappers.torchrl import EcnTorchRL, torchrl_env  # noqa: E402
+from ecn_marl.wrappers.torchrl import EcnTorchRL, torchrl_env  # noqa: E402 - after importorskip
 
 ACTIONS = ("discrete", "multidiscrete", "box")
 
