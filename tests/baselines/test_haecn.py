@@ -142,6 +142,17 @@ def test_memories_hold_what_happened(changing, stable):
     np.testing.assert_allclose(raw * 4, np.round(raw * 4), atol=1e-5)
 
 
+def test_both_modules_learn_from_rewards_less_the_offset():
+    def rows(offset):
+        algorithm = HAECN(ToyEnv(), replace(SMALL, reward_offset=offset))
+        state = initial_state(algorithm, PARAMS, 0)
+        state = jax.device_get(compiled_update(algorithm)(state, PARAMS)[0])
+        return state.intervals.rows.reward[:, :256], state.settings.rows.reward[:, :256]
+
+    for plain, less in zip(rows(0.0), rows(8.0), strict=True):
+        np.testing.assert_allclose(less, plain - 8.0, atol=2e-6)
+
+
 def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
     algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
     state = initial_state(algorithm, PARAMS, 0)
