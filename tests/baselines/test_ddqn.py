@@ -112,24 +112,16 @@ def test_rows_of_a_rollout_are_what_happened(trained):
 
 
 def test_an_offset_undoes_what_every_action_earns():
-    """Bit for bit the same learner; without it, values are still climbing."""
+    """Bit for bit the same learner."""
 
     def learnt(env, offset):
         algorithm = DDQN(env, replace(SMALL, rollout=8, n_step=2, reward_offset=offset))
         state = initial_state(algorithm, PARAMS, 0)
         return jax.device_get(compiled_update(algorithm, 3)(state, PARAMS)[0])
 
-    plain, undone, not_undone = (
-        learnt(*x) for x in ((ToyEnv(), 0.0), (GenerousToy(), 8.0), (GenerousToy(), 0.0))
-    )
+    plain, undone = learnt(ToyEnv(), 0.0), learnt(GenerousToy(), 8.0)
     jax.tree.map(np.testing.assert_array_equal, plain.q, undone.q)
-    np.testing.assert_array_equal(plain.local.rows.reward, undone.local.rows.reward)
-    steps = np.round(np.log(plain.local.rows.discount[:, :384]) / np.log(0.5))
-    more = (not_undone.local.rows.reward - plain.local.rows.reward)[:, :384]
-    same = not_undone.local.rows.action[:, :128] == plain.local.rows.action[:, :128]
-    want = 8.0 * (1.0 + 0.5 * (steps == 2))
-    assert same.mean() == 1.0  # the first update explores alike
-    assert np.all(np.abs(more - want)[:, :128] < 1e-6)
+    jax.tree.map(np.testing.assert_array_equal, plain.local, undone.local)
 
 
 @pytest.mark.slow
