@@ -104,6 +104,8 @@ _QUIET = _HAECN | {
     "reward_offset": 0.75,
     "lr": 5e-4,
 }
+"""HAECN's one-step targets take long to carry a value of 0.75 / (1 - gamma), so they start at 0. It
+sees what PET's agents see: of its own state, queue level and utilisation, both phases have much."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {
     "demand-phases-v0": {
