@@ -57,6 +57,9 @@ class DDQNConfig:
         gamma: discount per tuning interval, as for IPPO.
         n_step: steps of a return before it is bootstrapped (ACC, Eq. 3: 1).
         target_every: gradient steps between copies to the target network (ACC's n; HAECN: 20).
+        reward_offset: subtracted from the rewards that are learnt from. Values then start near
+            where they end, instead of first climbing to offset / (1 - gamma); which action is best
+            does not change, as no episode terminates (Naik et al. 2024, "Reward Centering").
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
         shared: one network for all agents, as when ACC installs one model offline, or one each, as
@@ -87,6 +90,7 @@ class DDQNConfig:
     gamma: float = 0.95
     n_step: int = 1
     target_every: int = 50
+    reward_offset: float = 0.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = True
@@ -319,7 +323,8 @@ class DDQN:
                 "inferences_saved": gate.idle.mean(),
             }
             gate = self._watch(gate, action, reward, info)
-            step = (obs, action, reward, terminated, truncated, info["final_obs"], gate.idle)
+            paid = reward - c.reward_offset
+            step = (obs, action, paid, terminated, truncated, info["final_obs"], gate.idle)
             done = info["episode_done"]
             first = replay.copies(self._first_gate(reward.shape[-1]), c.envs)
             gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)

@@ -63,6 +63,7 @@ class HAECNConfig:
         lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
         gamma: discount per tuning interval (Table 1: 0.98).
         target_every: gradient steps between copies to the target networks (Table 1: 20).
+        reward_offset: subtracted from the rewards that both modules learn from, see `DDQNConfig`.
         trigger_penalty: alpha, what a trigger costs (Table 1: 0.05).
         max_grad_norm: gradients are scaled down to this norm.
         hidden: hidden layers of the policy generator; with its output these are six layers, their
@@ -85,6 +86,7 @@ class HAECNConfig:
     lr: float = 5e-3
     gamma: float = 0.98
     target_every: int = 20
+    reward_offset: float = 0.0
     trigger_penalty: float = 0.05
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
@@ -365,11 +367,12 @@ class HAECN:
             next_seen = jnp.concatenate([last, saved.obs], -1)
             paid = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
+            base = c.reward_offset
             quiet = TRIGGER.mode(self.decision.values(state.decision.params, next_seen)) == 0
             free = jnp.zeros_like(quiet)
             rows = (
-                (seen, trigger.astype(jnp.int32), paid, *ends, next_seen, free),
-                (obs, saved.action, reward, *ends, last, quiet & c.every_interval),
+                (seen, trigger.astype(jnp.int32), paid - base, *ends, next_seen, free),
+                (obs, saved.action, reward - base, *ends, last, quiet & c.every_interval),
                 trigger,
             )
             metrics = {

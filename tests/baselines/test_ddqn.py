@@ -48,6 +48,15 @@ class QueueToy(ToyEnv):
         return obs, new, *rest, info | {"kmin": kmin, "queue": kmin + 1 - 2 * (new.steps % 2)}
 
 
+@dataclass(frozen=True)
+class GenerousToy(ToyEnv):
+    """The toy with 8 more for every action (a float32 sum without rounding)."""
+
+    def step(self, key, state, action, params):
+        obs, new, reward, *rest = super().step(key, state, action, params)
+        return obs, new, reward + 8.0, *rest
+
+
 @pytest.fixture(scope="module")
 def trained():
     """Agents with a network each, trained on the toy."""
@@ -100,6 +109,19 @@ def test_rows_of_a_rollout_are_what_happened(trained):
     np.testing.assert_allclose(rows.next_obs[..., 1], progress + steps / 10, atol=1e-6)
     assert np.all(steps[progress > 0.85] == 1) and np.any(progress > 0.85)
     assert np.mean(steps == 2) > 0.7
+
+
+def test_an_offset_undoes_what_every_action_earns():
+    """Bit for bit the same learner."""
+
+    def learnt(env, offset):
+        algorithm = DDQN(env, replace(SMALL, rollout=8, n_step=2, reward_offset=offset))
+        state = initial_state(algorithm, PARAMS, 0)
+        return jax.device_get(compiled_update(algorithm, 3)(state, PARAMS)[0])
+
+    plain, undone = learnt(ToyEnv(), 0.0), learnt(GenerousToy(), 8.0)
+    jax.tree.map(np.testing.assert_array_equal, plain.q, undone.q)
+    jax.tree.map(np.testing.assert_array_equal, plain.local, undone.local)
 
 
 @pytest.mark.slow

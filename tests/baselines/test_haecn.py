@@ -142,6 +142,21 @@ def test_memories_hold_what_happened(changing, stable):
     np.testing.assert_allclose(raw * 4, np.round(raw * 4), atol=1e-5)
 
 
+@pytest.mark.slow
+def test_both_modules_learn_from_rewards_less_the_offset():
+    """What is remembered follows from the toy's target and the action."""
+    algorithm = HAECN(ToyEnv(), replace(SMALL, reward_offset=8.0))
+    state = initial_state(algorithm, PARAMS, 0)
+    state = jax.device_get(compiled_update(algorithm)(state, PARAMS)[0])
+    rows, decisions = (
+        jax.tree.map(lambda x: x[:, :256], ring.rows) for ring in (state.settings, state.intervals)
+    )
+    earned = 1.0 - np.abs(rows.action - (1 + 2 * rows.obs[..., 0])) / 4
+    np.testing.assert_allclose(rows.reward, earned - 8.0, atol=2e-6)
+    paid = earned - algorithm.config.trigger_penalty * decisions.action
+    np.testing.assert_allclose(decisions.reward, paid - 8.0, atol=2e-6)
+
+
 def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
     algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
     state = initial_state(algorithm, PARAMS, 0)

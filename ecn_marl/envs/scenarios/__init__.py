@@ -5,6 +5,7 @@ from ecn_marl.envs.scenarios import (
     demand_phases,
     incast,
     pet_websearch,
+    rpc_shuffle,
     websearch,
 )
 
@@ -12,3 +13,4 @@ register("websearch-v0", websearch.scenario)
 register("incast-v0", incast.scenario)
 register("pet-websearch-v0", pet_websearch.scenario)
 register("demand-phases-v0", demand_phases.scenario)
+register("rpc-shuffle-v0", rpc_shuffle.scenario)

@@ -1,0 +1,53 @@
+"""`rpc-shuffle-v0`: a rack that serves requests and shuffles data by turns.
+
+A job of an analytics cluster fetches its blocks from several hosts at once; until the next one the
+rack answers requests. The senders are those of DCQCN's paper (Zhu et al., SIGCOMM'15), which climb
+back to line rate in steps of 55 µs: marking early costs the shuffle a quarter of its throughput,
+and thresholds deep enough for it make requests wait behind megabytes. What is asked for switches
+with the traffic, as PET weighs WebSearch and DataMining differently (§5.2). The switch is visible
+at a port: many short flows from everywhere, or a few long ones that start together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.phases import Phase
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic import Incast, Poisson
+
+NOTHING = 1e-6
+"""Load of a source that is off."""
+
+
+def _requests() -> tuple[Any, ...]:
+    """Requests and answers between all hosts, sizes of Facebook's Hadoop clusters."""
+    off = Incast(load=NOTHING, n_min=1, n_max=1, flow_kb=1.0, receiver=-1, width=8)
+    return (Poisson(load=0.8, table="FbHdp", width=4), off)
+
+
+def _blocks() -> tuple[Any, ...]:
+    """Blocks of 1.2 MB that three hosts at once send to a fourth, a few requests beside them."""
+    blocks = Incast(load=0.9, n_min=3, n_max=3, flow_kb=1_200.0, receiver=-1, width=8)
+    return (Poisson(load=0.01, table="FbHdp", width=4), blocks)
+
+
+def scenario() -> Scenario:
+    """Eight hosts at 25 Gb/s around one switch, 4 µs links; phases of 10 ms.
+
+    `rpc` asks for short queues (w = 0.1), `shuffle` for throughput (w = 0.9). More blocks are asked
+    for than the ports carry, so that what a setting wastes is lost.
+    """
+    return Scenario(
+        topology=star(8, delay_us=4.0),
+        traffic=_requests(),
+        transport="dcqcn:paper",
+        slots=64,
+        phases=(
+            Phase("rpc", _requests(), utilisation_weight=0.1),
+            Phase("shuffle", _blocks(), utilisation_weight=0.9),
+        ),
+        phase_steps=100,
+        max_steps=400,
+    )
