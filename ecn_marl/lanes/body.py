@@ -1,7 +1,8 @@
 """One turn of a loop over elements.
 
 In the workspace, element `e` of a node that differs between environments is a vector: a number per
-environment, or a bit per environment for flags.
+environment, or a bit per environment for flags. Where every environment has a thread of its own,
+values are scalars, `%own` points to the thread's column of such vectors, and a flag is a number.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Body(Code):
         """
         super().__init__(module, first)
         self.group, self.index = group, index
-        self._private = set() if index.isdigit() else private(group)
+        self._private = set() if index.isdigit() else private(group, not module.threads)
+        self._ahead = {index: 0}
         self._sums: dict[tuple[Store, str], str] = {}
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
@@ -70,6 +72,8 @@ class Body(Code):
             else:
                 scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
                 found = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
+                if step == 1:
+                    self._ahead[found] = first
         elif self.index.isdigit():
             found = str(int(where[int(self.index)]))
         else:
@@ -86,7 +90,11 @@ class Body(Code):
         if key not in self.values:
             if isinstance(node, Argument) and not node.lanes:
                 place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
-                self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
+                if self.module.threads:
+                    far = self.emit(f"load ptr addrspace(1), ptr {place}, align 8")
+                    self.values[key] = self.emit(f"addrspacecast ptr addrspace(1) {far} to ptr")
+                else:
+                    self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
             elif isinstance(node, Constant):
                 self.values[key] = self.module.table(node.data, node.dtype)
             else:
@@ -97,17 +105,35 @@ class Body(Code):
 
     def pointer(self, node: Node, element: str) -> str:
         """Where an element lies."""
-        size = element_bytes(node, self.module.lanes)
+        size = element_bytes(node, self.module.lanes, self.module.threads)
         if element.isdigit():
             offset = str(int(element) * size)
+        elif self.module.threads and self._in_plan(node) and element in self._ahead:
+            fixed = self.module.plan.offsets[node] + self._ahead[element] * size
+            return self.emit(f"getelementptr inbounds i8, ptr {self._turn()}, i64 {fixed}")
         else:
             offset = self.emit(f"mul nsw i64 {element}, {size}")
         return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
+
+    def _in_plan(self, node: Node) -> bool:
+        return node.lanes and not isinstance(node, Constant)
+
+    def _turn(self) -> str:
+        """What this turn's elements are at fixed distances from: one address for all arrays."""
+        key = ("turn",)
+        if key not in self.values:
+            offset = self.emit(f"mul nsw i64 {self.index}, {4 * self.module.lanes}")
+            self.values[key] = self.emit(f"getelementptr inbounds i8, ptr %own, i64 {offset}")
+        return self.values[key]
 
     def load(self, node: Node, element: str) -> str:
         """An element as it lies: a vector or a scalar."""
         place = self.pointer(node, element)
         n = self.module.lanes
+        if self.module.threads and node.lanes:
+            kind = "i32" if node.dtype == BOOL else SCALAR[node.dtype]
+            found = self.emit(f"load {kind}, ptr {place}, align 4")
+            return self.emit(f"icmp ne i32 {found}, 0") if node.dtype == BOOL else found
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
@@ -122,6 +148,12 @@ class Body(Code):
     def save(self, node: Node, element: str, value: str) -> None:
         """Store an element; `value` is a vector or a scalar as the node is."""
         place, n = self.pointer(node, element), self.module.lanes
+        if self.module.threads and node.lanes:
+            kind = SCALAR[node.dtype]
+            if node.dtype == BOOL:
+                value, kind = self.emit(f"zext i1 {value} to i32"), "i32"
+            self.do(f"store {kind} {value}, ptr {place}, align 4")
+            return
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
@@ -280,7 +312,7 @@ class Body(Code):
 
     def compute(self, item: Map) -> None:
         """Compute an item's element; store it if it is kept."""
-        self.wide = item.lanes
+        self.wide = item.lanes and not self.module.threads
         if item.op == "look_up":
             value = self.look_up(item)
         elif item.op == "threefry":
@@ -309,7 +341,7 @@ class Body(Code):
 
     def write(self, item: Write) -> None:
         """Write an element into a store."""
-        self.wide = item.store.lanes
+        self.wide = item.store.lanes and not self.module.threads
         store, dtype = item.store, item.store.dtype
         if item.place is None:
             assert item.fixed is not None
