@@ -28,7 +28,6 @@ ELEMENTWISE = frozenset(
         "ceil",
         "round",
         "exp",
-        "exp2",
         "log",
         "log1p",
         "expm1",
@@ -59,7 +58,6 @@ ELEMENTWISE = frozenset(
         "is_finite",
         "convert_element_type",
         "bitcast_convert_type",
-        "nextafter",
     }
 )
 """Primitives that are operations on elements; see `operations`."""

@@ -55,19 +55,19 @@ ask:
   %api = load ptr, ptr %api.at, align 8
   %context.at = getelementptr i8, ptr %frame, i64 24
   %context = load ptr, ptr %context.at, align 8
-  %asked = alloca [4 x i64], align 8
-  store [4 x i64] [i64 32, i64 0, i64 0, i64 0], ptr %asked, align 8
-  %asked.context = getelementptr i8, ptr %asked, i64 16
-  store ptr %context, ptr %asked.context, align 8
+  %query = alloca [4 x i64], align 8
+  store [4 x i64] [i64 32, i64 0, i64 0, i64 0], ptr %query, align 8
+  %query.context = getelementptr i8, ptr %query, i64 16
+  store ptr %context, ptr %query.context, align 8
   %get.at = getelementptr i8, ptr %api, i64 80
   %get = load ptr, ptr %get.at, align 8
-  %refused = call ptr %get(ptr %asked)
+  %refused = call ptr %get(ptr %query)
   %known = icmp eq ptr %refused, null
   br i1 %known, label %start, label %no.stream
 no.stream:
   ret ptr %refused
 start:
-  %stream.at = getelementptr i8, ptr %asked, i64 24
+  %stream.at = getelementptr i8, ptr %query, i64 24
   %stream = load ptr, ptr %stream.at, align 8
   %padded = add i64 %size.of.batch, {vector_less}
   %vectors = udiv i64 %padded, {vector}

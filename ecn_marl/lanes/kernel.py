@@ -225,5 +225,5 @@ declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
 attributes #0 = {{ noinline nounwind convergent }}
-attributes #1 = {{ nounwind convergent "nvvm.maxntid"="64" }}
+attributes #1 = {{ nounwind convergent "nvvm.maxntid"="64" "nvvm.minctasm"="8" }}
 """

@@ -205,29 +205,48 @@ def vmap(
         aliases = _aliases(args, places, updates or {})
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
 
-        def calling(build: Callable[..., tuple[str, int]]) -> Callable[..., Any]:
+        def compiled(build: _Build) -> Callable[..., list[Any]]:
             name, memory = build(jaxpr, own, size)
-            outs = [_raw_aval(a, size) for a in jaxpr.out_avals]
-            outs.append(jax.ShapeDtypeStruct((memory,), jnp.uint8))
-            call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
-            return lambda *raw: list(call(*raw))[:-1]
+            return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
 
-        def plain(*raw: jax.Array) -> Any:
-            wrap = jax.random.wrap_key_data
-            given = [wrap(x) if _is_key(y) else x for x, y in zip(raw, leaves, strict=True)]
-            found = jax.vmap(fun, in_axes)(*jax.tree.unflatten(tree, given))
-            return [jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(found)]
-
-        if _for_gpus():
-            other = calling(_for_cpu) if _on_cpu() else plain
-            found = jax.lax.platform_dependent(*raw, cuda=calling(_for_cuda), default=other)
+        if not _for_gpus():
+            found = compiled(_for_cpu)(*raw)
         else:
-            found = calling(_for_cpu)(*raw)
+            plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
+            other = compiled(_for_cpu) if _on_cpu() else plain
+            found = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
         wrap = jax.random.wrap_key_data
         found = [wrap(x) if _is_key(a) else x for x, a in zip(found, jaxpr.out_avals, strict=True)]
         return jax.tree.unflatten(out_tree, found)
 
     return batch
+
+
+_Build = Callable[[Any, Sequence[bool], int], tuple[str, int]]
+
+
+def _call(
+    name: str, outs: list[jax.ShapeDtypeStruct], memory: int, aliases: dict[int, int]
+) -> Callable[..., list[Any]]:
+    """A function of raw arrays that calls compiled code with so much memory to work in, bytes."""
+    outs = [*outs, jax.ShapeDtypeStruct((memory,), jnp.uint8)]
+    call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
+    return lambda *raw: list(call(*raw))[:-1]
+
+
+def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
+    """A function of trees as one of raw arrays."""
+    leaves, tree = jax.tree.flatten(like)
+
+    def call(*raw: jax.Array) -> list[Any]:
+        wrap = jax.random.wrap_key_data
+        given = [
+            wrap(x) if _is_key(jnp.asarray(y)) else x for x, y in zip(raw, leaves, strict=True)
+        ]
+        found = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
+        return [jax.random.key_data(x) if _is_key(x) else x for x in found]
+
+    return call
 
 
 def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:

@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 from xla_and_lanes import both, check
 
+from ecn_marl import lanes
+
 BATCH = 19
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1.2e-38, 0.5, 1.5, 2.5, -2.5],
@@ -113,3 +115,11 @@ def test_total_order_sorts_like_integers() -> None:
         return jnp.searchsorted(jnp.sort(a), b, method="compare_all")
 
     check(fun, (0, 0), floats(8, special=False), floats(9, special=False))
+
+
+@pytest.mark.parametrize("name", ["exp2", "nextafter"])
+def test_operations_without_a_rule_are_named(name: str) -> None:
+    """So that a batch can be left to XLA."""
+    fun = {"exp2": jnp.exp2, "nextafter": lambda x: jnp.nextafter(x, 1.0)}[name]
+    with pytest.raises(lanes.Unsupported, match=name):
+        lanes.vmap(fun, (0,))(floats(10))
