@@ -76,7 +76,10 @@ class Code:
     Attributes:
         wide: whether values are vectors, at the moment.
         named: how many local names are in use.
+        stem: what they begin with.
     """
+
+    stem = "%v"
 
     def __init__(self, module: Module, named: int = 0) -> None:
         """An empty body."""
@@ -86,7 +89,7 @@ class Code:
     def fresh(self) -> str:
         """A new local name."""
         self.named += 1
-        return f"%v{self.named}"
+        return f"{self.stem}{self.named}"
 
     def emit(self, text: str) -> str:
         """Append an instruction; the name of its result."""

@@ -32,6 +32,11 @@ from ecn_marl.lanes.steps import Group
 from ecn_marl.lanes.sums import is_dense, private
 
 
+def _kind(node: Node) -> str:
+    """What an element is in a thread's column of the workspace."""
+    return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
+
+
 class Body(Code):
     """One turn of the loop over the elements of a group."""
 
@@ -48,6 +53,7 @@ class Body(Code):
         self.group, self.index = group, index
         self._private = set() if index.isdigit() else private(group, not module.threads)
         self._ahead = {index: 0}
+        self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
@@ -131,8 +137,7 @@ class Body(Code):
         place = self.pointer(node, element)
         n = self.module.lanes
         if self.module.threads and node.lanes:
-            kind = "i32" if node.dtype == BOOL else SCALAR[node.dtype]
-            found = self.emit(f"load {kind}, ptr {place}, align 4")
+            found = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
             return self.emit(f"icmp ne i32 {found}, 0") if node.dtype == BOOL else found
         if node.dtype == BOOL:
             if node.lanes:
@@ -193,8 +198,45 @@ class Body(Code):
         element = self.element(where)
         key = ("element", node, element)
         if key not in self.values:
-            self.values[key] = self.load(node, element)
+            if self._listed and element in self._ahead and self._in_plan(node):
+                self.values[key] = self._load_before(node, self._ahead[element])
+            else:
+                self.values[key] = self.load(node, element)
         return self.widened(self.values[key], node)
+
+    @property
+    def _listed(self) -> bool:
+        """Whether a thread goes through a list: it loads what an element needs a turn before."""
+        return self.module.threads and self.group.flag is not None
+
+    def _load_before(self, node: Node, first: int) -> str:
+        """An element at a fixed distance from the turn's own, loaded in the turn before."""
+        name = self._loaded.setdefault((node, first), f"%loaded{len(self._loaded)}")
+        return self.emit(f"icmp ne i32 {name}, 0") if node.dtype == BOOL else name
+
+    def loads(self) -> tuple[list[str], list[str], list[str]]:
+        """Loads of the first turn, values of this turn, loads of the next.
+
+        They come before all that a turn stores. That changes nothing: what a loop over elements
+        reads at its own elements was written before the loop, and what is stored first overwrites
+        none that is read later (`schedule`). So waiting for memory overlaps with computing.
+        """
+        codes = []
+        for stem, index in (("%first", "%i.first"), ("%ahead", "%i.next")):
+            code = Body(self.module, Group(0), index)
+            code.stem = stem
+            names = []
+            for node, first in self._loaded:
+                code._ahead[f"{index}+{first}"] = first
+                place = code.pointer(node, f"{index}+{first}")
+                names.append(code.emit(f"load {_kind(node)}, ptr {place}, align 4"))
+            codes.append((code.lines, names))
+        (before, early), (ahead, late) = codes
+        phis = [
+            f"  {name} = phi {_kind(node)} [{a}, %start], [{b}, %loop]"
+            for ((node, _), name), a, b in zip(self._loaded.items(), early, late, strict=True)
+        ]
+        return before, phis, ahead
 
     def widened(self, value: str, node: Node) -> str:
         """The value as a vector, if vectors are being computed."""

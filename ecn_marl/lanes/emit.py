@@ -97,6 +97,23 @@ def _listed(module: Module, group: Group, body: Body) -> list[str]:
     assert group.flag is not None
     before, phis, after = body.sums()
     n, rows = group.flag.size, group.size // group.flag.size
+    following = [
+        "  %next = add nuw i64 %j, 1",
+        "  %last = icmp eq i64 %next, %count",
+        "  %turn = select i1 %last, i64 0, i64 %next",
+        f"  %below = add nuw i64 %row, {n}",
+        "  %next.row = select i1 %last, i64 %below, i64 %row",
+        f"  %over = icmp eq i64 %next.row, {n * rows}",
+    ]
+    start: list[str] = []
+    lines = [*_slot("%i", "%j", "%row"), *body.lines, *following]
+    if module.threads:
+        start, values, ahead = body.loads()
+        start = [*_slot("%i.first", "0", "0"), *start]
+        phis = [*phis, *values]
+        within = "  %row.next = select i1 %over, i64 0, i64 %next.row"
+        ahead = [*following, within, *_slot("%i.next", "%turn", "%row.next"), *ahead]
+        lines = [*_slot("%i", "%j", "%row"), *ahead, *body.lines]
     return [
         *before,
         _list_at(module, group.flag),
@@ -106,27 +123,29 @@ def _listed(module: Module, group: Group, body: Body) -> list[str]:
         "  %some = icmp ne i64 %count, 0",
         "  br i1 %some, label %start, label %none",
         "start:",
+        *start,
         "  br label %loop",
         "loop:",
         "  %j = phi i64 [0, %start], [%turn, %loop]",
         "  %row = phi i64 [0, %start], [%next.row, %loop]",
         *phis,
-        "  %element = getelementptr i32, ptr %list, i64 %j",
-        "  %slot = load i32, ptr %element, align 4",
-        "  %wide = zext i32 %slot to i64",
-        "  %i = add nuw i64 %wide, %row",
-        *body.lines,
-        "  %next = add nuw i64 %j, 1",
-        "  %last = icmp eq i64 %next, %count",
-        "  %turn = select i1 %last, i64 0, i64 %next",
-        f"  %below = add nuw i64 %row, {n}",
-        "  %next.row = select i1 %last, i64 %below, i64 %row",
-        f"  %over = icmp eq i64 %next.row, {n * rows}",
+        *lines,
         "  br i1 %over, label %done, label %loop",
         "done:",
         *after,
         "  br label %none",
         "none:",
+    ]
+
+
+def _slot(name: str, place: str, row: str) -> list[str]:
+    """Number of the element at a place of the list, in a row."""
+    stem = "" if name == "%i" else name[2:]
+    return [
+        f"  %element{stem} = getelementptr i32, ptr %list, i64 {place}",
+        f"  %slot{stem} = load i32, ptr %element{stem}, align 4",
+        f"  %wide{stem} = zext i32 %slot{stem} to i64",
+        f"  {name} = add nuw i64 %wide{stem}, {row}",
     ]
 
 

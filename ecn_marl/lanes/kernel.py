@@ -119,7 +119,7 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
     """Write a function that moves one environment's array: `(base, near, size, first)`."""
     lines = [
         f"define internal void {name}({GLOBAL} noalias %base, {GLOBAL} noalias %near, i64 %size,"
-        " i64 %first) #0 {",
+        " i64 %first) #2 {",
         "entry:",
         f"  %far = getelementptr {'i8' if flags else 'i32'}, {GLOBAL} %base, i64 %first",
         f"  %whole = and i64 %size, {-AT_ONCE}",
@@ -224,6 +224,7 @@ declare void @llvm.nvvm.bar.warp.sync(i32) convergent
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
-attributes #0 = {{ noinline nounwind convergent }}
+attributes #0 = {{ alwaysinline nounwind convergent }} ; no calls: a third fewer instructions
+attributes #2 = {{ noinline nounwind convergent }}
 attributes #1 = {{ nounwind convergent "nvvm.maxntid"="64" "nvvm.minctasm"="8" }}
 """
