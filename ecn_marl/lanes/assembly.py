@@ -21,11 +21,13 @@ class Module:
 
     Attributes:
         lanes: environments in a vector.
+        threads: whether a vector is `lanes` threads that run in step, each of which computes the
+            scalars of its environment (`kernel`).
     """
 
-    def __init__(self, plan: Plan, lanes: int) -> None:
+    def __init__(self, plan: Plan, lanes: int, threads: bool = False) -> None:
         """An empty module for a plan."""
-        self.plan, self.lanes = plan, lanes
+        self.plan, self.lanes, self.threads = plan, lanes, threads
         self.functions: list[str] = []
         self.declared: dict[str, str] = {}
         self._tables: dict[tuple[str, bytes], str] = {}
@@ -74,17 +76,20 @@ class Code:
     Attributes:
         wide: whether values are vectors, at the moment.
         named: how many local names are in use.
+        stem: what they begin with.
     """
+
+    stem = "%v"
 
     def __init__(self, module: Module, named: int = 0) -> None:
         """An empty body."""
-        self.module, self.wide, self.named = module, True, named
+        self.module, self.wide, self.named = module, not module.threads, named
         self.lines: list[str] = []
 
     def fresh(self) -> str:
         """A new local name."""
         self.named += 1
-        return f"%v{self.named}"
+        return f"{self.stem}{self.named}"
 
     def emit(self, text: str) -> str:
         """Append an instruction; the name of its result."""
@@ -97,8 +102,8 @@ class Code:
         self.lines.append(f"  {text}")
 
     def vector(self, scalar: str) -> str:
-        """A vector type."""
-        return f"<{self.module.lanes} x {scalar}>"
+        """The type of what differs between environments: a vector, unless each has a thread."""
+        return scalar if self.module.threads else f"<{self.module.lanes} x {scalar}>"
 
     def type(self, dtype: str) -> str:
         """LLVM's name of a type."""

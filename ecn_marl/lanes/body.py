@@ -1,7 +1,8 @@
 """One turn of a loop over elements.
 
 In the workspace, element `e` of a node that differs between environments is a vector: a number per
-environment, or a bit per environment for flags.
+environment, or a bit per environment for flags. Where every environment has a thread of its own,
+values are scalars, `%own` points to the thread's column of such vectors, and a flag is a number.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ from ecn_marl.lanes.steps import Group
 from ecn_marl.lanes.sums import is_dense, private
 
 
+def _kind(node: Node) -> str:
+    """What an element is in a thread's column of the workspace."""
+    return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
+
+
 class Body(Code):
     """One turn of the loop over the elements of a group."""
 
@@ -45,7 +51,9 @@ class Body(Code):
         """
         super().__init__(module, first)
         self.group, self.index = group, index
-        self._private = set() if index.isdigit() else private(group)
+        self._private = set() if index.isdigit() else private(group, not module.threads)
+        self._ahead = {index: 0}
+        self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
@@ -70,6 +78,8 @@ class Body(Code):
             else:
                 scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
                 found = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
+                if step == 1:
+                    self._ahead[found] = first
         elif self.index.isdigit():
             found = str(int(where[int(self.index)]))
         else:
@@ -86,7 +96,11 @@ class Body(Code):
         if key not in self.values:
             if isinstance(node, Argument) and not node.lanes:
                 place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
-                self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
+                if self.module.threads:
+                    far = self.emit(f"load ptr addrspace(1), ptr {place}, align 8")
+                    self.values[key] = self.emit(f"addrspacecast ptr addrspace(1) {far} to ptr")
+                else:
+                    self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
             elif isinstance(node, Constant):
                 self.values[key] = self.module.table(node.data, node.dtype)
             else:
@@ -97,17 +111,34 @@ class Body(Code):
 
     def pointer(self, node: Node, element: str) -> str:
         """Where an element lies."""
-        size = element_bytes(node, self.module.lanes)
+        size = element_bytes(node, self.module.lanes, self.module.threads)
         if element.isdigit():
             offset = str(int(element) * size)
+        elif self.module.threads and self._in_plan(node) and element in self._ahead:
+            fixed = self.module.plan.offsets[node] + self._ahead[element] * size
+            return self.emit(f"getelementptr inbounds i8, ptr {self._turn()}, i64 {fixed}")
         else:
             offset = self.emit(f"mul nsw i64 {element}, {size}")
         return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
+
+    def _in_plan(self, node: Node) -> bool:
+        return node.lanes and not isinstance(node, Constant)
+
+    def _turn(self) -> str:
+        """What this turn's elements are at fixed distances from: one address for all arrays."""
+        key = ("turn",)
+        if key not in self.values:
+            offset = self.emit(f"mul nsw i64 {self.index}, {4 * self.module.lanes}")
+            self.values[key] = self.emit(f"getelementptr inbounds i8, ptr %own, i64 {offset}")
+        return self.values[key]
 
     def load(self, node: Node, element: str) -> str:
         """An element as it lies: a vector or a scalar."""
         place = self.pointer(node, element)
         n = self.module.lanes
+        if self.module.threads and node.lanes:
+            found = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
+            return self.emit(f"icmp ne i32 {found}, 0") if node.dtype == BOOL else found
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
@@ -122,6 +153,12 @@ class Body(Code):
     def save(self, node: Node, element: str, value: str) -> None:
         """Store an element; `value` is a vector or a scalar as the node is."""
         place, n = self.pointer(node, element), self.module.lanes
+        if self.module.threads and node.lanes:
+            kind = SCALAR[node.dtype]
+            if node.dtype == BOOL:
+                value, kind = self.emit(f"zext i1 {value} to i32"), "i32"
+            self.do(f"store {kind} {value}, ptr {place}, align 4")
+            return
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
@@ -161,8 +198,45 @@ class Body(Code):
         element = self.element(where)
         key = ("element", node, element)
         if key not in self.values:
-            self.values[key] = self.load(node, element)
+            if self._listed and element in self._ahead and self._in_plan(node):
+                self.values[key] = self._load_before(node, self._ahead[element])
+            else:
+                self.values[key] = self.load(node, element)
         return self.widened(self.values[key], node)
+
+    @property
+    def _listed(self) -> bool:
+        """Whether a thread goes through a list: it loads what an element needs a turn before."""
+        return self.module.threads and self.group.flag is not None
+
+    def _load_before(self, node: Node, first: int) -> str:
+        """An element at a fixed distance from the turn's own, loaded in the turn before."""
+        name = self._loaded.setdefault((node, first), f"%loaded{len(self._loaded)}")
+        return self.emit(f"icmp ne i32 {name}, 0") if node.dtype == BOOL else name
+
+    def loads(self) -> tuple[list[str], list[str], list[str]]:
+        """Loads of the first turn, values of this turn, loads of the next.
+
+        They come before all that a turn stores. That changes nothing: what a loop over elements
+        reads at its own elements was written before the loop, and what is stored first overwrites
+        none that is read later (`schedule`). So waiting for memory overlaps with computing.
+        """
+        codes = []
+        for stem, index in (("%first", "%i.first"), ("%ahead", "%i.next")):
+            code = Body(self.module, Group(0), index)
+            code.stem = stem
+            names = []
+            for node, first in self._loaded:
+                code._ahead[f"{index}+{first}"] = first
+                place = code.pointer(node, f"{index}+{first}")
+                names.append(code.emit(f"load {_kind(node)}, ptr {place}, align 4"))
+            codes.append((code.lines, names))
+        (before, early), (ahead, late) = codes
+        phis = [
+            f"  {name} = phi {_kind(node)} [{a}, %start], [{b}, %loop]"
+            for ((node, _), name), a, b in zip(self._loaded.items(), early, late, strict=True)
+        ]
+        return before, phis, ahead
 
     def widened(self, value: str, node: Node) -> str:
         """The value as a vector, if vectors are being computed."""
@@ -280,7 +354,7 @@ class Body(Code):
 
     def compute(self, item: Map) -> None:
         """Compute an item's element; store it if it is kept."""
-        self.wide = item.lanes
+        self.wide = item.lanes and not self.module.threads
         if item.op == "look_up":
             value = self.look_up(item)
         elif item.op == "threefry":
@@ -309,7 +383,7 @@ class Body(Code):
 
     def write(self, item: Write) -> None:
         """Write an element into a store."""
-        self.wide = item.store.lanes
+        self.wide = item.store.lanes and not self.module.threads
         store, dtype = item.store, item.store.dtype
         if item.place is None:
             assert item.fixed is not None

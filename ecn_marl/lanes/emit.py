@@ -14,8 +14,14 @@ from ecn_marl.lanes.transfer import transfer
 UNROLLED = 2
 """Loops over at most so many elements are written out."""
 
+SPACES = ("args", "own", "shared")
+"""What all functions are given: pointers to arguments, and the two workspaces."""
 
-def _steps(module: Module, steps: list[Step]) -> list[str]:
+GLOBAL = "ptr addrspace(1)"
+"""A pointer to a GPU's memory: loads and stores need not look where it points to."""
+
+
+def write_steps(module: Module, steps: list[Step]) -> list[str]:
     """Write functions for steps; their names, in order."""
     names = []
     for step in steps:
@@ -33,6 +39,9 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
     """Write a function; its name."""
     name = module.name(prefix)
     head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
+    if module.threads:
+        head = f"define internal void {name}({', '.join(f'{GLOBAL} %{p}.g' for p in SPACES)}) #0 {{"
+        lines = [f"  %{p} = addrspacecast {GLOBAL} %{p}.g to ptr" for p in SPACES] + lines
     module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
     return name
 
@@ -88,31 +97,39 @@ def _listed(module: Module, group: Group, body: Body) -> list[str]:
     assert group.flag is not None
     before, phis, after = body.sums()
     n, rows = group.flag.size, group.size // group.flag.size
-    return [
-        *before,
-        f"  %list = getelementptr i8, ptr %own, i64 {module.plan.lists[group.flag]}",
-        f"  %count.at = getelementptr i32, ptr %list, i64 {n}",
-        "  %short = load i32, ptr %count.at, align 4",
-        "  %count = zext i32 %short to i64",
-        "  %some = icmp ne i64 %count, 0",
-        "  br i1 %some, label %start, label %none",
-        "start:",
-        "  br label %loop",
-        "loop:",
-        "  %j = phi i64 [0, %start], [%turn, %loop]",
-        "  %row = phi i64 [0, %start], [%next.row, %loop]",
-        *phis,
-        "  %element = getelementptr i32, ptr %list, i64 %j",
-        "  %slot = load i32, ptr %element, align 4",
-        "  %wide = zext i32 %slot to i64",
-        "  %i = add nuw i64 %wide, %row",
-        *body.lines,
+    following = [
         "  %next = add nuw i64 %j, 1",
         "  %last = icmp eq i64 %next, %count",
         "  %turn = select i1 %last, i64 0, i64 %next",
         f"  %below = add nuw i64 %row, {n}",
         "  %next.row = select i1 %last, i64 %below, i64 %row",
         f"  %over = icmp eq i64 %next.row, {n * rows}",
+    ]
+    start: list[str] = []
+    lines = [*_slot("%i", "%j", "%row"), *body.lines, *following]
+    if module.threads:
+        start, values, ahead = body.loads()
+        start = [*_slot("%i.first", "0", "0"), *start]
+        phis = [*phis, *values]
+        within = "  %row.next = select i1 %over, i64 0, i64 %next.row"
+        ahead = [*following, within, *_slot("%i.next", "%turn", "%row.next"), *ahead]
+        lines = [*_slot("%i", "%j", "%row"), *ahead, *body.lines]
+    return [
+        *before,
+        _list_at(module, group.flag),
+        f"  %count.at = getelementptr i32, ptr %list, i64 {n}",
+        "  %short = load i32, ptr %count.at, align 4",
+        "  %count = zext i32 %short to i64",
+        "  %some = icmp ne i64 %count, 0",
+        "  br i1 %some, label %start, label %none",
+        "start:",
+        *start,
+        "  br label %loop",
+        "loop:",
+        "  %j = phi i64 [0, %start], [%turn, %loop]",
+        "  %row = phi i64 [0, %start], [%next.row, %loop]",
+        *phis,
+        *lines,
         "  br i1 %over, label %done, label %loop",
         "done:",
         *after,
@@ -121,25 +138,74 @@ def _listed(module: Module, group: Group, body: Body) -> list[str]:
     ]
 
 
+def _slot(name: str, place: str, row: str) -> list[str]:
+    """Number of the element at a place of the list, in a row."""
+    stem = "" if name == "%i" else name[2:]
+    return [
+        f"  %element{stem} = getelementptr i32, ptr %list, i64 {place}",
+        f"  %slot{stem} = load i32, ptr %element{stem}, align 4",
+        f"  %wide{stem} = zext i32 %slot{stem} to i64",
+        f"  {name} = add nuw i64 %wide{stem}, {row}",
+    ]
+
+
+def _list_at(module: Module, flag: Map) -> str:
+    """Where the list of a flag lies: threads that run in step have one together."""
+    space = "%shared" if module.threads else "%own"
+    return f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}"
+
+
+def _any(module: Module) -> tuple[list[str], list[str], list[str]]:
+    """Whether a flag is set in any lane; what to do before and after all flags are looked at.
+
+    Threads vote. None of them may list anything while another still reads the list of before, nor
+    read while another writes: that is what they wait for.
+    """
+    if not module.threads:
+        bits = f"i{module.lanes}"
+        return (
+            [],
+            [
+                f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
+                f"  %flag = load {bits}, ptr %flag.at, align {max(module.lanes // 8, 1)}",
+                f"  %some = icmp ne {bits} %flag, 0",
+            ],
+            [],
+        )
+    module.declared["vote"] = "declare i1 @llvm.nvvm.vote.any.sync(i32, i1) convergent"
+    wait = ["  call void @llvm.nvvm.bar.warp.sync(i32 -1)"]
+    return (
+        wait,
+        [
+            f"  %flag.at = getelementptr [{module.lanes} x i32], ptr %flags, i64 %i",
+            "  %flag = load i32, ptr %flag.at, align 4",
+            "  %mine = icmp ne i32 %flag, 0",
+            "  %some = call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 %mine)",
+        ],
+        wait,
+    )
+
+
 def _list(module: Module, flag: Map) -> str:
     """Write the function that lists the elements where a flag is set in any lane."""
-    n, bits = flag.size, f"i{module.lanes}"
+    n = flag.size
+    before, some, after = _any(module)
     return _function(
         module,
         "@list",
         [
             f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
-            f"  %list = getelementptr i8, ptr %own, i64 {module.plan.lists[flag]}",
+            _list_at(module, flag),
+            *before,
             "  br label %loop",
             "loop:",
             "  %i = phi i64 [0, %0], [%next, %loop]",
             "  %count = phi i64 [0, %0], [%more, %loop]",
-            f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
-            f"  %flag = load {bits}, ptr %flag.at, align {max(module.lanes // 8, 1)}",
+            *some[:-1],
             "  %place = getelementptr i32, ptr %list, i64 %count",
             "  %short = trunc i64 %i to i32",
             "  store i32 %short, ptr %place, align 4",
-            f"  %some = icmp ne {bits} %flag, 0",
+            some[-1],
             "  %one = zext i1 %some to i64",
             "  %more = add nuw i64 %count, %one",
             "  %next = add nuw i64 %i, 1",
@@ -149,6 +215,7 @@ def _list(module: Module, flag: Map) -> str:
             f"  %end = getelementptr i32, ptr %list, i64 {n}",
             "  %all = trunc i64 %more to i32",
             "  store i32 %all, ptr %end, align 4",
+            *after,
         ],
     )
 
@@ -169,25 +236,29 @@ def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
     return names
 
 
-def _calls(names: list[str]) -> list[str]:
-    return [f"  call void {n}(ptr %args, ptr %own, ptr %shared)" for n in names]
+def calls(module: Module, names: list[str]) -> list[str]:
+    """Call functions for steps."""
+    given = "ptr %args, ptr %own, ptr %shared"
+    if module.threads:
+        given = ", ".join(f"{GLOBAL} %{p}.g" for p in SPACES)
+    return [f"  call void {n}({given})" for n in names]
 
 
 def _turns(module: Module, turns: Turns) -> str:
     """Write the function of a loop."""
     before = _copies(module, turns.carried(turns.loop.initial))
-    inner = _steps(module, turns.steps)
+    inner = write_steps(module, turns.steps)
     after = _copies(module, turns.carried(turns.loop.following))
     return _function(
         module,
         "@turns",
         [
-            *_calls(before),
+            *calls(module, before),
             "  br label %loop",
             "loop:",
             "  %k = phi i32 [0, %0], [%next, %loop]",
-            *_calls(inner),
-            *_calls(after),
+            *calls(module, inner),
+            *calls(module, after),
             "  %next = add i32 %k, 1",
             f"  %over = icmp eq i32 %next, {turns.loop.length}",
             "  br i1 %over, label %done, label %loop",
@@ -213,7 +284,7 @@ def write_module(
         threads: threads that share a batch, at most.
     """
     module = Module(plan, lanes)
-    shared, steps = _steps(module, plan.shared), _steps(module, plan.steps)
+    shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
     own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
     transfer(module, "@take", own, True)
     transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False)
@@ -226,8 +297,8 @@ def write_module(
         bytes=size,
         work=len(results),
         shared_at=plan.own_bytes,
-        once="\n".join(_calls(shared)),
-        each="\n".join(_calls(steps)),
+        once="\n".join(calls(module, shared)),
+        each="\n".join(calls(module, steps)),
     )
     return module.text() + text, size * threads
 

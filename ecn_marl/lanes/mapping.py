@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from jax.custom_batching import custom_vmap
 
 from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.emit import write_module
+from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
 from ecn_marl.parallelism import cores
@@ -27,6 +29,8 @@ __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 LANES = (4, 8, 16)
 """Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits."""
 
+SWITCH = "ECN_MARL_GPU_LANES"
+"""Environment variable; `1` compiles batches for NVIDIA GPUs, too, which was never tried on one."""
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
 
@@ -46,18 +50,26 @@ def off() -> Iterator[None]:
 
 
 def available() -> bool:
-    """Whether programs are compiled here: on a CPU, with llvmlite, not under Windows, not `off`."""
-    return not _OFF.get() and _installed()
+    """Whether programs are compiled here: with llvmlite, not under Windows, not `off`.
+
+    On a CPU; on an NVIDIA GPU only if the environment variable `ECN_MARL_GPU_LANES` is `1`.
+    """
+    return not _OFF.get() and _installed() and (_on_cpu() or _for_gpus())
 
 
 @functools.cache
 def _installed() -> bool:
     threads = sys.platform != "win32"  # POSIX threads
-    return (
-        threads
-        and jax.default_backend() == "cpu"
-        and importlib.util.find_spec("llvmlite") is not None
-    )
+    return threads and importlib.util.find_spec("llvmlite") is not None
+
+
+@functools.cache
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def _for_gpus() -> bool:
+    return os.environ.get(SWITCH) == "1"
 
 
 def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:
@@ -178,8 +190,6 @@ def vmap(
     """
 
     def batch(*args: Any) -> Any:
-        from ecn_marl.lanes.native import register  # needs llvmlite
-
         leaves, single, own = [], [], []
         for arg, axis in zip(args, in_axes, strict=True):
             for x in map(jnp.asarray, jax.tree.leaves(arg)):
@@ -191,24 +201,75 @@ def vmap(
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)
         jaxpr, out_tree = _traced(fun, tree, shapes)
-        program = lower(jaxpr, own)
-        threads = max(cores() // jax.local_device_count(), 1)
-        lanes = next((n for n in LANES if n >= size), LANES[-1])
-        plan = make_plan(program.top, program.results, program.flags, lanes)
-        text, memory = write_module(plan, program.arguments, program.results, lanes, threads)
-        name = register(text)
-        avals = jaxpr.out_avals
-        outs = [_raw_aval(a, size) for a in avals]
-        places = jax.tree.unflatten(out_tree, range(len(outs)))
-        raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+        places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
         aliases = _aliases(args, places, updates or {})
-        outs.append(jax.ShapeDtypeStruct((memory,), jnp.uint8))
-        *found, _ = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)(*raw)
+        raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+
+        def compiled(build: _Build) -> Callable[..., list[Any]]:
+            name, memory = build(jaxpr, own, size)
+            return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
+
+        if not _for_gpus():
+            found = compiled(_for_cpu)(*raw)
+        else:
+            plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
+            other = compiled(_for_cpu) if _on_cpu() else plain
+            found = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
         wrap = jax.random.wrap_key_data
-        found = [wrap(x) if _is_key(a) else x for x, a in zip(found, avals, strict=True)]
+        found = [wrap(x) if _is_key(a) else x for x, a in zip(found, jaxpr.out_avals, strict=True)]
         return jax.tree.unflatten(out_tree, found)
 
     return batch
+
+
+_Build = Callable[[Any, Sequence[bool], int], tuple[str, int]]
+
+
+def _call(
+    name: str, outs: list[jax.ShapeDtypeStruct], memory: int, aliases: dict[int, int]
+) -> Callable[..., list[Any]]:
+    """A function of raw arrays that calls compiled code with so much memory to work in, bytes."""
+    outs = [*outs, jax.ShapeDtypeStruct((memory,), jnp.uint8)]
+    call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
+    return lambda *raw: list(call(*raw))[:-1]
+
+
+def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
+    """A function of trees as one of raw arrays."""
+    leaves, tree = jax.tree.flatten(like)
+
+    def call(*raw: jax.Array) -> list[Any]:
+        wrap = jax.random.wrap_key_data
+        given = [
+            wrap(x) if _is_key(jnp.asarray(y)) else x for x, y in zip(raw, leaves, strict=True)
+        ]
+        found = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
+        return [jax.random.key_data(x) if _is_key(x) else x for x in found]
+
+    return call
+
+
+def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:
+    """Vector code for this processor: its name, and the bytes of memory it needs."""
+    from ecn_marl.lanes.native import register  # needs llvmlite
+
+    program = lower(jaxpr, own)
+    threads = max(cores() // jax.local_device_count(), 1)
+    lanes = next((n for n in LANES if n >= size), LANES[-1])
+    plan = make_plan(program.top, program.results, program.flags, lanes)
+    text, memory = write_module(plan, program.arguments, program.results, lanes, threads)
+    return register(text), memory
+
+
+def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:
+    """A kernel for NVIDIA's GPUs; without one, only its name: for programs that are exported."""
+    from ecn_marl.lanes import cuda  # needs llvmlite
+
+    program = lower(jaxpr, own)
+    plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)
+    text, memory = write_kernel(plan, program.arguments, program.results)
+    name = cuda.name_of(text) if _on_cpu() else cuda.register(text)
+    return name, memory * min(-(-size // WARP), WARPS)
 
 
 def _traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[Any, Any]:

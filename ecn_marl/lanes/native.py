@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import llvmlite.binding as llvm
 
-HANDLER = """
+HEAD = """
 ; A call frame of XLA's foreign function interface: struct_size 0, extension 8, api 16, context 24,
 ; stage 32, args 40 {size 56, types 64, args 72}, rets 80 {size 96, types 104, rets 112}.
 define ptr @handler(ptr %frame) {
@@ -37,7 +37,12 @@ tell: ; XLA asks which version of the interface this is: version 0.1
   store i32 0, ptr %traits, align 4
   ret ptr null
 work:
-  %na.at = getelementptr i8, ptr %frame, i64 56
+"""
+"""The start of a handler: what is left to it is at `work`."""
+
+HANDLER = (
+    HEAD
+    + """  %na.at = getelementptr i8, ptr %frame, i64 56
   %na = load i64, ptr %na.at, align 8
   %a.at = getelementptr i8, ptr %frame, i64 72
   %a = load ptr, ptr %a.at, align 8
@@ -78,6 +83,7 @@ done:
   ret void
 }
 """
+)
 
 _loaded: dict[str, Any] = {}
 """Compiled modules by name; they stay for the life of the process, as programs call into them."""
@@ -106,17 +112,26 @@ def register(text: str) -> str:
     name = "ecn_marl_lanes_" + hashlib.sha256(text.encode()).hexdigest()[:24]
     if name in _loaded:
         return name
-    module = llvm.parse_assembly(text + HANDLER)
+    engine, handler = load(text + HANDLER)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    _loaded[name] = engine, handler
+    return name
+
+
+def load(text: str) -> tuple[Any, Any]:
+    """Compile a module for this processor: what keeps it loaded, and its function `handler`."""
+    module, machine = llvm.parse_assembly(text), _machine()
+    optimize(module, machine)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    address = engine.get_function_address("handler")
+    return engine, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+
+
+def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """Optimize a module for a machine; its loops stay as they are."""
     module.verify()
-    machine = _machine()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    address = engine.get_function_address("handler")
-    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
-    _loaded[name] = engine, handler
-    return name

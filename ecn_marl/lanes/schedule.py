@@ -55,7 +55,8 @@ class Plan:
         shared_bytes: workspace of what is shared.
         stored: nodes kept in memory.
         lists: place of the list of busy elements of every flag that loops pass by: their numbers
-            (i32), and how many there are behind the last.
+            (i32), and how many there are behind the last; in the workspace of what is shared if a
+            vector is one of threads.
     """
 
     shared: list[Step]
@@ -67,7 +68,9 @@ class Plan:
     lists: dict[Map, int]
 
 
-def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> Plan:
+def make_plan(
+    top: Block, results: list[View], flags: list[Map], lanes: int, threads: bool = False
+) -> Plan:
     """Order, loops and places of a lowered program.
 
     Args:
@@ -75,6 +78,7 @@ def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> 
         results: its results.
         flags: which elements are busy, see `idle`.
         lanes: environments in a vector.
+        threads: whether each environment of a vector has a thread of its own (`kernel`).
     """
     needed = _needed(results)
     kept: set[Node] = {r.node for r in results}
@@ -95,10 +99,14 @@ def make_plan(top: Block, results: list[View], flags: list[Map], lanes: int) -> 
     classes = _merge(uses)
     starts = {n: s.start for n, s in uses.spans.items()}
     used = find_passing(idles, steps, kept, uses.stored, classes, starts)
-    offsets, own, common = _places(uses, classes, lanes)
+    offsets, own, common = _places(uses, classes, lanes, threads)
     lists = {}
     for flag in used:
-        lists[flag], own = own, own + -(-4 * (flag.size + 1) // 64) * 64
+        size = -(-4 * (flag.size + 1) // 64) * 64
+        if threads:
+            lists[flag], common = common, common + size
+        else:
+            lists[flag], own = own, own + size
     return Plan(shared, steps, offsets, own, common, uses.stored, lists)
 
 
@@ -402,15 +410,15 @@ def _merge(uses: _Uses) -> dict[Node, list[Node]]:
     return classes
 
 
-def element_bytes(node: Node, lanes: int) -> int:
-    """Bytes of an element in the workspace: numbers are 4 B a lane, flags a bit."""
+def element_bytes(node: Node, lanes: int, threads: bool = False) -> int:
+    """Bytes of an element in the workspace: numbers are 4 B a lane, flags a bit (threads: 4 B)."""
     if node.lanes:
-        return max(lanes // 8, 1) if node.dtype == BOOL else 4 * lanes
+        return max(lanes // 8, 1) if node.dtype == BOOL and not threads else 4 * lanes
     return 1 if node.dtype == BOOL else 4
 
 
 def _places(
-    uses: _Uses, classes: dict[Node, list[Node]], lanes: int
+    uses: _Uses, classes: dict[Node, list[Node]], lanes: int, threads: bool
 ) -> tuple[dict[Node, int], int, int]:
     """Offsets of all stored nodes, and the sizes of the two workspaces, bytes."""
     offsets: dict[Node, int] = {}
@@ -426,7 +434,8 @@ def _places(
     }
     for group in sorted(groups, key=lambda c: (-(hull[id(c)][1] - hull[id(c)][0]), hull[id(c)])):
         node = group[0]
-        size = -(-node.size * element_bytes(node, lanes) // 64) * 64 + PADDING
+        size = -(-node.size * element_bytes(node, lanes, threads) // 64) * 64
+        size += 0 if threads else PADDING
         if not node.lanes:
             for n in group:
                 offsets[n] = shared

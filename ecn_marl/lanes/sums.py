@@ -21,8 +21,13 @@ def is_dense(place: Place) -> bool:
     return len(place.indices) == 1 and place.indices[0].node.lanes and place.limits[0] < DENSE
 
 
-def private(group: Group) -> set[Store]:
-    """Stores of which a loop only adds to a few elements, the same in every turn."""
+def private(group: Group, dense: bool) -> set[Store]:
+    """Stores of which a loop only adds to a few elements, the same in every turn.
+
+    Args:
+        group: the loop.
+        dense: whether short tables are added to by going through their rows (`is_dense`).
+    """
     terms: dict[Store, list[Write]] = defaultdict(list)
     used: set[Node] = set()
     for item in group.items:
@@ -33,7 +38,7 @@ def private(group: Group) -> set[Store]:
             terms[item.store].append(item)
     found, many = set(), 0
     for store, writes in terms.items():
-        rows = [_rows(w) for w in writes]
+        rows = [_rows(w, dense) for w in writes]
         if store in used or not store.lanes or store.dtype == BOOL or None in rows:
             continue
         many += len(set().union(*(r for r in rows if r is not None)))
@@ -43,14 +48,14 @@ def private(group: Group) -> set[Store]:
     return found
 
 
-def _rows(write: Write) -> set[int] | None:
+def _rows(write: Write, dense: bool) -> set[int] | None:
     """Elements that a term of a sum may be added to; None if they are many or change."""
     fixed = write.fixed if write.place is None else write.place.fixed
     if write.op == "set" or fixed is None or (fixed != fixed[0]).any():
         return None
     if write.place is None:
         return {int(fixed[0])}
-    if not is_dense(write.place):
+    if not dense or not is_dense(write.place):
         return None
     rows = np.arange(write.place.limits[0] + 1) * write.place.strides[0]
     return set((fixed[0] + rows).tolist())

@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 from xla_and_lanes import both, check
 
+from ecn_marl import lanes
+
 BATCH = 19
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1.2e-38, 0.5, 1.5, 2.5, -2.5],
@@ -126,3 +128,11 @@ def test_powers_and_remainders() -> None:
     b = jnp.asarray(rng.uniform(-4, 4, (BATCH, 40)).astype(np.float32)).at[:, 2:4].set(0.0)
     check(fun, (0, 0), a, b, rtol=5e-6)
     check(lax.rem, (0, 0), a, jnp.where(b == 0, 1.0, b))
+
+
+@pytest.mark.parametrize("name", ["exp2", "nextafter"])
+def test_operations_without_a_rule_are_named(name: str) -> None:
+    """So that a batch can be left to XLA."""
+    fun = {"exp2": jnp.exp2, "nextafter": lambda x: jnp.nextafter(x, 1.0)}[name]
+    with pytest.raises(lanes.Unsupported, match=name):
+        lanes.vmap(fun, (0,))(floats(10))

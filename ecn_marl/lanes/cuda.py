@@ -1,0 +1,220 @@
+"""GPU code, and how JAX calls it.
+
+LLVM writes a kernel (`kernel`) as PTX; the driver compiles that for the GPU there is. XLA calls a
+handler through its foreign function interface, as on a CPU (`native`); it launches the kernel on
+XLA's stream. Nothing here has ever run on a GPU: `mapping` uses it only if told to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+import jax
+import llvmlite.binding as llvm
+
+from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
+from ecn_marl.lanes.native import HEAD, load, optimize
+
+PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
+"""The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that will do: drivers compile PTX for
+newer GPUs."""
+
+HANDLER = """
+  ; A call frame, see `native`: api 16, context 24. Of the api: Error_Create 48, Stream_Get 80
+  ; (behind struct_size 0, extension 8, version 16 to 39, internal_api 40). Stream_Get
+  ; takes {{struct_size
+  ; 0, extension 8, context 16, stream 24 (filled in)}}, Error_Create {{struct_size 0, extension 8,
+  ; message 16, code 24}}; both return an error, or null.
+  %na.at = getelementptr i8, ptr %frame, i64 56
+  %na = load i64, ptr %na.at, align 8
+  %a.at = getelementptr i8, ptr %frame, i64 72
+  %a = load ptr, ptr %a.at, align 8
+  %nr.at = getelementptr i8, ptr %frame, i64 96
+  %nr = load i64, ptr %nr.at, align 8
+  %r.at = getelementptr i8, ptr %frame, i64 112
+  %r = load ptr, ptr %r.at, align 8
+  %n = add i64 %na, %nr
+  %size = add i64 %n, 1
+  %parameters = alloca ptr, i64 %size, align 8
+  %after = getelementptr ptr, ptr %parameters, i64 %na
+  %end = getelementptr ptr, ptr %parameters, i64 %n
+  call void @fields(ptr %a, ptr %parameters, i64 %na)
+  call void @fields(ptr %r, ptr %after, i64 %nr)
+  ; The batch is the leading axis of the first result: rank 32, dims 40.
+  %one = load ptr, ptr %r, align 8
+  %d.at = getelementptr i8, ptr %one, i64 40
+  %batch = load ptr, ptr %d.at, align 8
+  store ptr %batch, ptr %end, align 8
+  %size.of.batch = load i64, ptr %batch, align 8
+  %none = icmp eq i64 %size.of.batch, 0
+  br i1 %none, label %done, label %ask
+ask:
+  %api.at = getelementptr i8, ptr %frame, i64 16
+  %api = load ptr, ptr %api.at, align 8
+  %context.at = getelementptr i8, ptr %frame, i64 24
+  %context = load ptr, ptr %context.at, align 8
+  %query = alloca [4 x i64], align 8
+  store [4 x i64] [i64 32, i64 0, i64 0, i64 0], ptr %query, align 8
+  %query.context = getelementptr i8, ptr %query, i64 16
+  store ptr %context, ptr %query.context, align 8
+  %get.at = getelementptr i8, ptr %api, i64 80
+  %get = load ptr, ptr %get.at, align 8
+  %refused = call ptr %get(ptr %query)
+  %known = icmp eq ptr %refused, null
+  br i1 %known, label %start, label %no.stream
+no.stream:
+  ret ptr %refused
+start:
+  %stream.at = getelementptr i8, ptr %query, i64 24
+  %stream = load ptr, ptr %stream.at, align 8
+  %padded = add i64 %size.of.batch, {vector_less}
+  %vectors = udiv i64 %padded, {vector}
+  %warps = call i64 @llvm.umin.i64(i64 %vectors, i64 {warps})
+  %rounded = add i64 %warps, {each_less}
+  %blocks.long = udiv i64 %rounded, {each}
+  %blocks = trunc i64 %blocks.long to i32
+  %code = call i32 inttoptr (i64 {driver} to ptr)(ptr inttoptr (i64 {kernel} to ptr), i32 %blocks,
+    i32 1, i32 1, i32 {block}, i32 1, i32 1, i32 0, ptr %stream, ptr %parameters, ptr null)
+  %ok = icmp eq i32 %code, 0
+  br i1 %ok, label %done, label %failed
+failed:
+  %message = alloca [128 x i8], align 8
+  call i32 (ptr, i64, ptr, ...) @snprintf(ptr %message, i64 128, ptr @failure, i32 %code)
+  %told = alloca [4 x i64], align 8
+  store [4 x i64] [i64 28, i64 0, i64 0, i64 13], ptr %told, align 8 ; 13: internal
+  %told.message = getelementptr i8, ptr %told, i64 16
+  store ptr %message, ptr %told.message, align 8
+  %create.at = getelementptr i8, ptr %api, i64 48
+  %create = load ptr, ptr %create.at, align 8
+  %error = call ptr %create(ptr %told)
+  ret ptr %error
+done:
+  ret ptr null
+}}
+
+; Where data pointers of XLA_FFI_Buffers are: what the driver takes for parameters.
+define internal void @fields(ptr %from, ptr %to, i64 %n) {{
+entry:
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %done, label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %f = getelementptr ptr, ptr %from, i64 %i
+  %buffer = load ptr, ptr %f, align 8
+  %data.at = getelementptr i8, ptr %buffer, i64 24
+  %t = getelementptr ptr, ptr %to, i64 %i
+  store ptr %data.at, ptr %t, align 8
+  %next = add i64 %i, 1
+  %over = icmp eq i64 %next, %n
+  br i1 %over, label %done, label %loop
+done:
+  ret void
+}}
+
+@failure = private constant [{length} x i8] c"{failure}\\00"
+declare i32 @snprintf(ptr, i64, ptr, ...)
+declare i64 @llvm.umin.i64(i64, i64)
+"""
+
+FAILURE = "ecn_marl.lanes: CUDA did not launch a step: cuLaunchKernel returned error %d"
+
+_loaded: dict[str, Any] = {}
+"""Handlers by name, and what they need; they stay for the life of the process."""
+
+
+def ptx(text: str) -> str:
+    """PTX of a kernel's module, see `kernel`."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
+    machine = target.create_target_machine(cpu=PROCESSOR, features=f"+{PTX_VERSION}", opt=3)
+    module = llvm.parse_assembly(text)
+    module.triple = "nvptx64-nvidia-cuda"
+    module.data_layout = str(machine.target_data)
+    optimize(module, machine)
+    return str(machine.emit_assembly(module))
+
+
+def launcher(kernel: int, driver: int) -> tuple[Any, Any]:
+    """A handler for XLA that launches a kernel.
+
+    Args:
+        kernel: the driver's handle of the kernel.
+        driver: address of the driver's `cuLaunchKernel`.
+
+    Returns:
+        The compiled module, to be kept, and the handler.
+    """
+    text = HANDLER.format(
+        kernel=kernel,
+        driver=driver,
+        vector=WARP,
+        vector_less=WARP - 1,
+        warps=WARPS,
+        block=BLOCK,
+        each=BLOCK // WARP,
+        each_less=BLOCK // WARP - 1,
+        failure=FAILURE,
+        length=len(FAILURE) + 1,
+    )
+    return load(HEAD + text)
+
+
+def name_of(text: str) -> str:
+    """The name under which XLA knows a kernel."""
+    return "ecn_marl_lanes_cuda_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def register(text: str) -> str:
+    """Compile a kernel and make it known to XLA.
+
+    Args:
+        text: a module with a kernel `step`, see `kernel`.
+
+    Returns:
+        The name of the target, for `jax.ffi.ffi_call`.
+
+    Raises:
+        RuntimeError: there is no CUDA driver, it is older than 12.0, or it refuses the kernel.
+    """
+    name = name_of(text)
+    if name in _loaded:
+        return name
+    driver, kernel = _load(ptx(text))
+    launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
+    assert launch is not None
+    compiled, handler = launcher(kernel, launch)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="CUDA")
+    _loaded[name] = compiled, handler
+    return name
+
+
+def _load(code: str) -> tuple[Any, int]:
+    """The driver, and its handle of the kernel in a PTX module; not bound to a device."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as problem:
+        raise RuntimeError(f"lanes on a GPU need the CUDA driver: {problem}") from None
+    if not hasattr(driver, "cuLibraryLoadData"):
+        raise RuntimeError("lanes on a GPU need a CUDA driver of version 12.0 or newer (525)")
+    library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    text = ctypes.c_char_p(code.encode())
+    none = (None, None, ctypes.c_uint(0))
+    _check(driver, driver.cuInit(ctypes.c_uint(0)), "cuInit")
+    loaded = driver.cuLibraryLoadData(ctypes.byref(library), text, *none, *none)
+    _check(driver, loaded, "cuLibraryLoadData")
+    found = driver.cuLibraryGetKernel(ctypes.byref(kernel), library, ctypes.c_char_p(b"step"))
+    _check(driver, found, "cuLibraryGetKernel")
+    assert kernel.value is not None
+    return driver, kernel.value
+
+
+def _check(driver: Any, code: int, function: str) -> None:
+    """Raise what the driver complains about."""
+    if code:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
+        said = (text.value or b"unknown").decode()
+        raise RuntimeError(f"the CUDA driver: {function} returned error {code} ({said})")

@@ -1,0 +1,230 @@
+"""The same loops as one GPU kernel: an environment per thread, a warp of 32 threads per vector.
+
+All threads of a warp go through the same loops over the same elements, as nothing branches on an
+environment's data: where a loop passes over idle elements, the warp votes which. Element `e` of a
+node lies at `e * 128 + lane * 4` of the warp's workspace, so that a warp reads and writes whole
+lines. What environments share is computed by the first thread of every warp.
+"""
+
+from __future__ import annotations
+
+from ecn_marl.lanes.assembly import Code, Module
+from ecn_marl.lanes.builder import Unsupported
+from ecn_marl.lanes.emit import GLOBAL, calls, write_steps
+from ecn_marl.lanes.graph import BOOL, Argument, Node, View
+from ecn_marl.lanes.schedule import Plan
+
+WARP = 32
+"""Threads that run in step."""
+
+BLOCK = 64
+"""Threads of a block: few, so that small batches are spread over all of a GPU's processors."""
+
+WARPS = 2048
+"""Warps at work at once, at most: as many as an H100 holds at 128 registers per thread (16 on each
+of 132 processors), so that memory to work in does not grow with the batch beyond that."""
+
+POINTERS = 500
+"""Arguments and results, at most: a kernel takes 4096 bytes."""
+
+AT_ONCE = 8
+"""Elements that are loaded before the first of them is stored, to wait for memory only once."""
+
+
+def write_kernel(plan: Plan, arguments: list[Argument], results: list[View]) -> tuple[str, int]:
+    """A module with a kernel `step(arguments ..., results ..., work, batch)`.
+
+    It takes pointers to the buffers of arguments and results; those that differ between
+    environments have a leading axis of `batch`. It is launched with blocks of `BLOCK` threads, no
+    more than `WARPS` warps, which go through the batch 32 environments at a time.
+
+    Args:
+        plan: what to do, made for threads.
+        arguments: the program's arguments.
+        results: its results, whole nodes.
+
+    Returns:
+        The text, and the bytes of `work` that each warp needs.
+
+    Raises:
+        Unsupported: a kernel cannot take so many arguments.
+    """
+    if len(arguments) + len(results) > POINTERS:
+        raise Unsupported(f"programs of more than {POINTERS} arguments and results on a GPU")
+    module = Module(plan, WARP, threads=True)
+    shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
+    for flags in (False, True):
+        for name, inward in (("take", True), ("give", False)):
+            _mover(module, f"@{name}_{'flags' if flags else 'words'}", flags, inward)
+    taken: list[tuple[Node, str]] = [
+        (a, f"%a{a.slot}") for a in arguments if a.lanes and a in plan.offsets
+    ]
+    given = [(r.node, f"%r{k}") for k, r in enumerate(results)]
+    pointers = [f"%a{k}" for k in range(len(arguments))] + [f"%r{k}" for k in range(len(results))]
+    own_bytes, shared_bytes = _lines(plan.own_bytes), _lines(plan.shared_bytes)
+    size = own_bytes + shared_bytes + _lines(8 * len(arguments))
+    text = KERNEL.format(
+        parameters=", ".join(f"{GLOBAL} {p}" for p in [*pointers, "%work"]),
+        bytes=size,
+        shared_at=own_bytes,
+        args_at=own_bytes + shared_bytes,
+        pointers="\n".join(_pointers([a for a in arguments if not a.lanes])),
+        once="\n".join(calls(module, shared)),
+        take="\n".join(_moves(module, "@take", taken, "")),
+        each="\n".join(calls(module, steps)),
+        give="\n".join(_moves(module, "@give", given, ".inside")),
+    )
+    return module.text() + text, size
+
+
+def _lines(size: int) -> int:
+    """Bytes, in whole lines of a GPU's memory."""
+    return -(-size // 128) * 128
+
+
+def _pointers(arguments: list[Argument]) -> list[str]:
+    """Keep the pointers to what environments share, in the order of the arguments."""
+    lines = []
+    for a in arguments:
+        lines += [
+            f"  %keep{a.slot} = getelementptr {GLOBAL}, {GLOBAL} %args.g, i64 {a.slot}",
+            f"  store {GLOBAL} %a{a.slot}, {GLOBAL} %keep{a.slot}, align 8",
+        ]
+    return lines
+
+
+def _moves(module: Module, name: str, pairs: list[tuple[Node, str]], suffix: str) -> list[str]:
+    """Calls that move arrays between the caller's layout and the workspace."""
+    lines = []
+    for k, (node, pointer) in enumerate(pairs):
+        if not node.size:
+            continue
+        near, count = f"%{name[1:]}{k}", str(node.size)
+        lines.append(
+            f"  {near} = getelementptr i8, {GLOBAL} %own.g, i64 {module.plan.offsets[node]}"
+        )
+        if suffix:  # threads past the end of the batch give nothing
+            count = f"{near}.count"
+            lines.append(f"  {count} = select i1 %inside, i64 {node.size}, i64 0")
+        kind = "flags" if node.dtype == BOOL else "words"
+        lines += [
+            f"  {near}.row = mul i64 %row, {node.size}",
+            f"  call void {name}_{kind}({GLOBAL} {pointer}, {GLOBAL} {near}, i64 {count},"
+            f" i64 {near}.row)",
+        ]
+    return lines
+
+
+def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
+    """Write a function that moves one environment's array: `(base, near, size, first)`."""
+    lines = [
+        f"define internal void {name}({GLOBAL} noalias %base, {GLOBAL} noalias %near, i64 %size,"
+        " i64 %first) #2 {",
+        "entry:",
+        f"  %far = getelementptr {'i8' if flags else 'i32'}, {GLOBAL} %base, i64 %first",
+        f"  %whole = and i64 %size, {-AT_ONCE}",
+    ]
+    before, named = "entry", 0
+    for stem, start, end, step in (
+        ("block", "0", "%whole", AT_ONCE),
+        ("rest", "%whole", "%size", 1),
+    ):
+        code = Code(module, named)
+        _move(code, flags, f"%i{stem}", step, inward)
+        named = code.named
+        lines += [
+            f"  br label %{stem}",
+            f"{stem}:",
+            f"  %i{stem} = phi i64 [{start}, %{before}], [%i{stem}n, %{stem}body]",
+            f"  %i{stem}more = icmp ult i64 %i{stem}, {end}",
+            f"  br i1 %i{stem}more, label %{stem}body, label %{stem}done",
+            f"{stem}body:",
+            *code.lines,
+            f"  %i{stem}n = add nuw i64 %i{stem}, {step}",
+            f"  br label %{stem}",
+            f"{stem}done:",
+        ]
+        before = f"{stem}done"
+    module.functions.append("\n".join([*lines, "  ret void", "}"]))
+
+
+def _move(code: Code, flags: bool, i: str, count: int, inward: bool) -> None:
+    """Move `count` elements; flags are bytes outside and numbers inside."""
+    kind, size = ("i8", 1) if flags else ("i32", 4)
+    far = code.emit(f"getelementptr {kind}, {GLOBAL} %far, i64 {i}")
+    near = code.emit(f"getelementptr [{WARP} x i32], {GLOBAL} %near, i64 {i}")
+    outer = [code.emit(f"getelementptr {kind}, {GLOBAL} {far}, i64 {k}") for k in range(count)]
+    inner = [code.emit(f"getelementptr i8, {GLOBAL} {near}, i64 {128 * k}") for k in range(count)]
+    if inward:
+        values = [code.emit(f"load {kind}, {GLOBAL} {p}, align {size}") for p in outer]
+        if flags:
+            values = [code.emit(f"icmp ne i8 {v}, 0") for v in values]
+            values = [code.emit(f"zext i1 {v} to i32") for v in values]
+        for v, p in zip(values, inner, strict=True):
+            code.do(f"store i32 {v}, {GLOBAL} {p}, align 4")
+        return
+    values = [code.emit(f"load i32, {GLOBAL} {p}, align 4") for p in inner]
+    if flags:
+        values = [code.emit(f"trunc i32 {v} to i8") for v in values]
+    for v, p in zip(values, outer, strict=True):
+        code.do(f"store {kind} {v}, {GLOBAL} {p}, align {size}")
+
+
+KERNEL = """
+define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
+  %tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %blocks = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+  %lane.short = and i32 %tid, 31
+  %lane = zext i32 %lane.short to i64
+  %in.block.short = lshr i32 %tid, 5
+  %in.block = zext i32 %in.block.short to i64
+  %block.long = zext i32 %block to i64
+  %before = shl i64 %block.long, 1
+  %warp = add i64 %before, %in.block
+  %blocks.long = zext i32 %blocks to i64
+  %stride = shl i64 %blocks.long, 6 ; environments of all warps
+  %last = sub i64 %batch, 1
+  %start = shl i64 %warp, 5
+  %some = icmp ult i64 %start, %batch
+  br i1 %some, label %begin, label %done
+begin:
+  %at = mul i64 %warp, {bytes}
+  %space = getelementptr i8, ptr addrspace(1) %work, i64 %at
+  %column = shl i64 %lane, 2
+  %own.g = getelementptr i8, ptr addrspace(1) %space, i64 %column
+  %shared.g = getelementptr i8, ptr addrspace(1) %space, i64 {shared_at}
+  %args.g = getelementptr i8, ptr addrspace(1) %space, i64 {args_at}
+  %leads = icmp eq i64 %lane, 0
+  br i1 %leads, label %once, label %ready
+once:
+{pointers}
+{once}
+  br label %ready
+ready:
+  call void @llvm.nvvm.bar.warp.sync(i32 -1)
+  br label %loop
+loop:
+  %first = phi i64 [%start, %ready], [%next, %loop]
+  %mine = add i64 %first, %lane
+  %inside = icmp ult i64 %mine, %batch
+  %row = select i1 %inside, i64 %mine, i64 %last ; threads past the end work on the last again
+{take}
+{each}
+  call void @llvm.nvvm.bar.warp.sync(i32 -1) ; results may lie where arguments are still read
+{give}
+  %next = add i64 %first, %stride
+  %more = icmp ult i64 %next, %batch
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+
+declare void @llvm.nvvm.bar.warp.sync(i32) convergent
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+attributes #0 = {{ alwaysinline nounwind convergent }} ; no calls: a third fewer instructions
+attributes #2 = {{ noinline nounwind convergent }}
+attributes #1 = {{ nounwind convergent "nvvm.maxntid"="64" "nvvm.minctasm"="8" }}
+"""

@@ -1,0 +1,417 @@
+"""The GPU form of programs: emulated on this processor, as PTX, and how it is launched."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gpu_form
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_operations
+import test_programs
+from hypothesis import given, settings
+from jax import lax
+from xla_and_lanes import raw
+
+import ecn_marl
+from ecn_marl import lanes
+from ecn_marl.lanes import cuda
+from ecn_marl.lanes.operations import ELEMENTWISE
+from ecn_marl.wrappers import AutoReset
+from tests.lanes import test_idle
+
+VOTES = {"own": "%mine", "all": "true"}
+"""How emulated warps vote: a thread is alone in its warp, or others always have work."""
+
+
+@pytest.fixture(scope="module", params=sorted(VOTES))
+def kernels(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Batches run through emulated kernels; their texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield gpu_form.emulate(patch, vote=VOTES[request.param])
+
+
+@pytest.fixture
+def own_votes() -> Iterator[list[str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield gpu_form.emulate(patch)
+
+
+PROGRAMS = {
+    "moving": test_programs.test_moving_elements,
+    "sums": test_programs.test_reductions_and_running_sums,
+    "positions": lambda: test_programs.test_data_dependent_positions(8),
+    "shared": test_programs.test_shared_arguments,
+    "loops": test_programs.test_loops,
+    "branches": test_programs.test_branches,
+    "random": test_programs.test_random_numbers_are_bit_exact,
+    "floats": test_operations.test_arithmetic_and_comparisons_of_floats_are_exact,
+    "signed": lambda: test_operations.test_integers_are_exact(np.int32),
+    "unsigned": lambda: test_operations.test_integers_are_exact(np.uint32),
+    "conversions": test_operations.test_conversions_saturate,
+    "exp": lambda: test_operations.test_transcendentals_against_float64("exp", 10.0),
+    "log1p": lambda: test_operations.test_transcendentals_against_float64("log1p", 1.0),
+    "total order": test_operations.test_total_order_sorts_like_integers,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_give_the_results_of_xla(own_votes: list[str], name: str) -> None:
+    """The tests of vector code, through emulated threads."""
+    PROGRAMS[name]()
+    assert own_votes
+    assert not any("x float>" in text for text in own_votes)
+
+
+@settings(max_examples=8)
+@given(
+    st.lists(st.sampled_from(sorted(test_idle.STEPS)), min_size=1, max_size=5),
+    st.sampled_from(["one loop", "two loops", "no loop"]),
+)
+def test_loops_pass_over_idle_elements(kernels: list[str], names: list[str], shape: str) -> None:
+    """To the bit, whether the others of a warp have work or not."""
+    test_idle.test_results_are_those_of_all_elements.hypothesis.inner_test(names, shape)
+    assert kernels
+
+
+def test_warps_go_through_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More environments than threads: two warps, two and a half rounds; shared tables stay."""
+    gpu_form.emulate(monkeypatch, most=2)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(150, 5)).astype(np.float32))
+    table = jnp.arange(7.0)
+
+    def fun(x: jax.Array, table: jax.Array) -> Any:
+        return x * (table**2).sum() + table[(x > 0).sum()], x > 0
+
+    expected = jax.vmap(fun, (0, None))(x, table)
+    for a, b in zip(expected, lanes.vmap(fun, (0, None))(x, table), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+
+
+ENVS, STEPS = 40, 3
+
+
+@pytest.fixture(scope="module")
+def episodes() -> dict[str, Any]:
+    """Steps of websearch-v0 through XLA and through a kernel, from the same states."""
+    env = AutoReset(ecn_marl.make("websearch-v0"))
+    params = replace(env.default_params, max_steps=jnp.int32(2))
+    quick = {"xla_backend_optimization_level": 0}
+    keys = jax.random.split(jax.random.key(0), ENVS)
+    _, state = (
+        jax.jit(jax.vmap(env.reset, (0, None))).lower(keys, params).compile(quick)(keys, params)
+    )
+    action = jax.vmap(lambda k: env.action.sample(k, env.num_agents))(keys)
+    axes = (0, 0, 0, None)
+    with pytest.MonkeyPatch.context() as patch:
+        texts = gpu_form.emulate(patch)
+        fast = jax.jit(lanes.vmap(env.step, axes, {1: 1})).lower(keys, state, action, params)
+        fast = fast.compile(quick)
+    slow = jax.jit(jax.vmap(env.step, axes)).lower(keys, state, action, params).compile(quick)
+    rows = []
+    for _ in range(STEPS):
+        expected, found = (f(keys, state, action, params) for f in (slow, fast))
+        rows.append((expected, found))
+        state = expected[1]
+        keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
+    return {"rows": rows, "text": texts[0]}
+
+
+def test_steps_of_environments_are_those_of_xla(episodes: dict[str, Any]) -> None:
+    """Observations, states, rewards, ends and restarts; a coin may fall otherwise by rounding."""
+    for expected, found in episodes["rows"]:
+        agree = total = 0
+        for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+            x, y = raw(a), raw(b)
+            assert (x.dtype, x.shape) == (y.dtype, y.shape)
+            agree += np.isclose(y, x, rtol=1e-3, atol=1e-3, equal_nan=True).sum()
+            total += x.size
+        assert agree >= 0.995 * total
+        np.testing.assert_allclose(found[2], expected[2], rtol=1e-3, atol=1e-4)  # rewards
+        np.testing.assert_array_equal(found[4], expected[4])  # ends by time
+    ends = [bool(np.all(expected[4])) for expected, _ in episodes["rows"]]
+    assert ends == [False, True, False]
+
+
+def assembled(text: str, tmp_path: Path) -> str:
+    """What `ptxas` says of PTX."""
+    program = shutil.which("ptxas")
+    if program is None:
+        pytest.skip("no ptxas on PATH: PTX was written, but not assembled")
+    source = tmp_path / "step.ptx"
+    source.write_text(text)
+    command = [program, "-v", "-O1", "-arch=sm_90", str(source), "-o", str(tmp_path / "step.cubin")]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return found.stderr
+
+
+def test_a_whole_step_is_one_kernel_without_generic_pointers(episodes: dict[str, Any]) -> None:
+    """Every load and store is known to be to the GPU's memory, or a parameter."""
+    text = cuda.ptx(episodes["text"])
+    assert text.count(".entry step(") == 1
+    assert ".target sm_80" in text
+    assert ".version 8.0" in text
+    spaces = Counter(re.findall(r"^\s*(?:@%p\d+ )?(?:ld|st)\.(\w+)", text, re.MULTILINE))
+    assert spaces["global"] > 1000
+    assert set(spaces) <= {"global", "param"}
+    assert "vote.sync.any" in text
+
+
+def test_a_whole_step_assembles(episodes: dict[str, Any], tmp_path: Path) -> None:
+    """For an H100; registers that let 16 warps share a processor."""
+    said = assembled(cuda.ptx(episodes["text"]), tmp_path)
+    (registers,) = re.findall(r"Used (\d+) registers", said)
+    assert int(registers) <= 128
+
+
+def every_operation(x: jax.Array, n: jax.Array, u: jax.Array, b: jax.Array) -> list[Any]:
+    """All that lanes compute element by element."""
+    whole = lax.convert_element_type(x, jnp.int32)
+    found = [f(x) for f in (
+        lax.neg, lax.sign, lax.abs, lax.floor, lax.ceil, lax.round, lax.exp, lax.log, lax.log1p,
+        lax.expm1, lax.tanh, lax.logistic, lax.sqrt, lax.rsqrt, lax.square,
+        lax.is_finite,
+    )]  # fmt: skip
+    for v in (x, n, u):
+        w = v[::-1]
+        found += [f(v, w) for f in (
+            lax.add, lax.sub, lax.mul, lax.div, lax.rem, lax.max, lax.min, lax.eq, lax.ne, lax.lt,
+            lax.le, lax.gt, lax.ge,
+        )]  # fmt: skip
+        found += [lax.select_n(b, v, w), lax.clamp(w, v, w + v), lax.sign(v)]
+        found += [v.astype(t) for t in (jnp.float32, jnp.int32, jnp.uint32, jnp.bool_)]
+    for v in (n, u):
+        w = v[::-1]
+        found += [f(v, w) for f in (
+            lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic, lax.bitwise_and,
+            lax.bitwise_or, lax.bitwise_xor,
+        )]  # fmt: skip
+        found += [~v, lax.bitcast_convert_type(v, jnp.float32)]
+    found += [b & b[::-1], b | b[::-1], b ^ b[::-1], ~b, b.astype(jnp.float32)]
+    found += [lax.pow(x, x[::-1]), lax.integer_pow(x, 5), lax.integer_pow(x, -2), whole]
+    found += [lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)]
+    table = jnp.sort(x)
+    found += [jnp.searchsorted(table, x, side, method="compare_all") for side in ("left", "right")]
+    return [*found, jax.random.bits(jax.random.wrap_key_data(u[:2]), (3,))]
+
+
+def test_every_operation_compiles_for_gpus(tmp_path: Path) -> None:
+    """Also those that the environments do not use."""
+    kinds = (jnp.float32, jnp.int32, jnp.uint32, jnp.bool_)
+    jaxpr = jax.make_jaxpr(every_operation)(*(jax.ShapeDtypeStruct((6,), k) for k in kinds))
+
+    def names(jaxpr: Any) -> Iterator[str]:
+        for eqn in jaxpr.eqns:
+            yield eqn.primitive.name
+            for inner in jax.core.jaxprs_in_params(eqn.params):
+                yield from names(inner)
+
+    assert set(names(jaxpr.jaxpr)) >= ELEMENTWISE
+    text, *_ = gpu_form.kernel_of(jaxpr, [True] * 4)
+    assembled(cuda.ptx(text), tmp_path)
+
+
+POINTERS = [0x1000, 0x2000, 0x3000, 0x4000]
+"""Data of two arguments, a result and memory to work in."""
+
+
+class Frame:
+    """A call frame as XLA makes one, with a stand-in for its interface and for the driver."""
+
+    def __init__(self, batch: int, api: int | None = None, code: int = 0) -> None:
+        self.calls: list[Any] = []
+        self.stream, self.context, self.kernel = 0x5000, 0x6000, 0x7000
+        self.kept: list[Any] = []
+        dims = self.keep((ctypes.c_int64 * 2)(batch, 5))
+        buffers = [
+            self.keep((ctypes.c_int64 * 6)(48, 0, 11, pointer, 2, dims)) for pointer in POINTERS
+        ]
+        args, rets = (self.keep((ctypes.c_void_p * 2)(*b)) for b in (buffers[:2], buffers[2:]))
+        table = (ctypes.c_int64 * 24)()
+        if api is not None:
+            ctypes.memmove(table, api, ctypes.sizeof(table))
+        else:
+            table[6] = self.function([ctypes.c_void_p], self.error)
+        table[10] = self.function([ctypes.c_void_p], self.get_stream)
+        words = [0, 0, self.keep(table), self.context, 3, 40, 0, 2, 0, args, 40, 0, 2, 0, rets]
+        self.at = self.keep((ctypes.c_int64 * 20)(*words))
+        unsigned = [ctypes.c_uint] * 7
+        launch = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, *unsigned, ctypes.c_void_p,
+            ctypes.POINTER(ctypes.POINTER(ctypes.c_int64)), ctypes.c_void_p,
+        )(lambda *a: self.launch(*a) or code)  # fmt: skip
+        self.kept.append(launch)
+        self.driver = ctypes.cast(launch, ctypes.c_void_p).value
+
+    def keep(self, array: Any) -> int:
+        self.kept.append(array)
+        return ctypes.addressof(array)
+
+    def function(self, kinds: list[Any], fun: Any) -> Any:
+        made = ctypes.CFUNCTYPE(ctypes.c_void_p, *kinds)(fun)
+        self.kept.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
+
+    def get_stream(self, asked: int) -> None:
+        words = ctypes.cast(asked, ctypes.POINTER(ctypes.c_int64))
+        self.calls.append(("stream", words[0], words[2]))
+        words[3] = self.stream
+
+    def error(self, asked: int) -> int:
+        words = ctypes.cast(asked, ctypes.POINTER(ctypes.c_int64))
+        message = ctypes.cast(words[2], ctypes.c_char_p).value
+        self.calls.append(("error", words[0], words[3] & 0xFFFFFFFF, message))
+        return 0x8000
+
+    def launch(self, kernel: int, *rest: Any) -> None:
+        *sizes, stream, parameters, extra = rest
+        values = [parameters[k][0] for k in range(5)]
+        self.calls.append(("launch", kernel, sizes, stream, values, extra))
+
+    def run(self) -> int | None:
+        kept, handler = cuda.launcher(self.kernel, self.driver)
+        assert kept
+        return handler(self.at)
+
+
+@pytest.mark.parametrize(
+    ("batch", "blocks"), [(1, 1), (64, 1), (65, 2), (16_000, 250), (10**6, 1024)]
+)
+def test_the_handler_launches_the_kernel(batch: int, blocks: int) -> None:
+    """With the stream of the call, all pointers and the batch; a bounded number of warps."""
+    frame = Frame(batch)
+    assert not frame.run()
+    asked, launched = frame.calls
+    assert asked == ("stream", 32, frame.context)
+    sizes = [blocks, 1, 1, 64, 1, 1, 0]
+    assert launched == ("launch", frame.kernel, sizes, frame.stream, [*POINTERS, batch], None)
+
+
+def test_an_empty_batch_launches_nothing() -> None:
+    frame = Frame(0)
+    assert not frame.run()
+    assert not frame.calls
+
+
+def test_errors_of_the_driver_are_errors_of_the_call() -> None:
+    """With the driver's number, as an internal error."""
+    frame = Frame(32, code=719)
+    assert frame.run() == 0x8000
+    assert frame.calls[-1] == ("error", 28, 13, (cuda.FAILURE % 719).encode())
+
+
+def test_errors_are_those_of_this_version_of_xla() -> None:
+    """The offsets in XLA's own interface: a CPU has no stream, and errors can be made."""
+    frame = Frame(32)
+    kept, handler = cuda.launcher(frame.kernel, frame.driver)
+    jax.ffi.register_ffi_target("ecn_marl_no_stream", jax.ffi.pycapsule(handler), platform="cpu")
+    x = jnp.zeros((32, 5))
+    call = jax.ffi.ffi_call("ecn_marl_no_stream", (x, x))
+    with pytest.raises(Exception, match=r"(?i)stream|gpu|device"):
+        jax.block_until_ready(call(x, x))
+    assert kept
+    assert not frame.calls
+
+    apis: list[int] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    def spy(at: int) -> None:
+        words = ctypes.cast(at, ctypes.POINTER(ctypes.c_int64))
+        extension = ctypes.cast(words[1], ctypes.POINTER(ctypes.c_int32)) if words[1] else None
+        if extension is not None and extension[2] == 1:
+            version = ctypes.cast(words[1], ctypes.POINTER(ctypes.c_int64))[3]
+            numbers = ctypes.cast(version, ctypes.POINTER(ctypes.c_int32))
+            numbers[6], numbers[7], numbers[8] = 0, 1, 0
+            return
+        apis.append(words[2])
+
+    jax.ffi.register_ffi_target("ecn_marl_spy", jax.ffi.pycapsule(spy), platform="cpu")
+    jax.block_until_ready(jax.ffi.ffi_call("ecn_marl_spy", (x,))(x))
+    failing = Frame(32, api=apis[0], code=700)
+    error = failing.run()
+    assert error
+    asked = (ctypes.c_int64 * 4)(32, 0, error, 0)
+    table = ctypes.cast(apis[0], ctypes.POINTER(ctypes.c_void_p))
+    message = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(table[7])
+    message(ctypes.addressof(asked))
+    said = ctypes.cast(asked[3], ctypes.c_char_p).value
+    assert said is not None
+    assert said.endswith(b"returned error 700")
+    destroy = (ctypes.c_int64 * 3)(24, 0, error)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(table[8])(ctypes.addressof(destroy))
+
+
+def turn(state: jax.Array, key: jax.Array, by: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return state.sum(), state * by + jax.random.uniform(key, state.shape)
+
+
+def lowered(platform: str) -> str:
+    """StableHLO of a batch of turns for a platform."""
+    state, keys = jnp.ones((40, 6)), jax.random.split(jax.random.key(0), 40)
+    fast = jax.jit(jax.vmap(lanes.mapped(turn, {0: 1}), (0, 0, None)))
+    return fast.trace(state, keys, jnp.float32(2)).lower(lowering_platforms=(platform,)).as_text()
+
+
+def test_gpus_get_kernels_only_if_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for the whole step, in place; a CPU gets what it always gets."""
+    monkeypatch.delenv("ECN_MARL_GPU_LANES", raising=False)
+    before = lowered("cpu")
+    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
+    text = lowered("cuda")
+    assert text.count("custom_call @ecn_marl_lanes_cuda_") == 1
+    assert text.count("custom_call @ecn_marl_lanes") == 1
+    assert "output_operand_alias" in text
+    assert "stablehlo.multiply" not in text
+    targets = [re.findall(r"custom_call @(ecn_marl_lanes\w+)", t) for t in (before, lowered("cpu"))]
+    assert targets[0] == targets[1]
+    assert len(targets[0]) == 1
+    with lanes.off():
+        assert "ecn_marl_lanes" not in lowered("cuda")
+
+
+def test_a_switched_on_process_still_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
+    state, keys = jnp.ones((40, 6)), jax.random.split(jax.random.key(0), 40)
+    expected = jax.vmap(turn, (0, 0, None))(state, keys, 2.0)
+    found = jax.jit(jax.vmap(lanes.mapped(turn, {0: 1}), (0, 0, None)))(state, keys, 2.0)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+
+
+def test_in_a_process_with_gpus_cpus_run_what_xla_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, code for GPUs is loaded at once."""
+    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
+    monkeypatch.setattr(lanes.mapping, "_on_cpu", lambda: False)
+    loaded: list[str] = []
+    monkeypatch.setattr(cuda, "register", lambda text: loaded.append(text) or cuda.name_of(text))
+    assert "ecn_marl_lanes_cuda_" in lowered("cuda")
+    assert len(loaded) == 1
+    state, keys = jnp.ones((40, 6)), jax.random.split(jax.random.key(0), 40)
+    found = jax.jit(lanes.vmap(turn, (0, 0, None)))(state, keys, jnp.float32(2))
+    expected = jax.vmap(turn, (0, 0, None))(state, keys, 2.0)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+    assert "ecn_marl_lanes" not in lowered("cpu")
+
+
+def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(cuda.ctypes, "CDLL", missing)
+    jaxpr = jax.make_jaxpr(lambda x: x + 1)(jax.ShapeDtypeStruct((6,), jnp.float32))
+    text, *_ = gpu_form.kernel_of(jaxpr, [True])
+    with pytest.raises(RuntimeError, match=r"CUDA driver: libcuda"):
+        cuda.register(text)
