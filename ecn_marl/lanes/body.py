@@ -26,10 +26,11 @@ from ecn_marl.lanes.graph import (
     Write,
     is_identity,
 )
-from ecn_marl.lanes.operations import apply, combine, select, threefry
+from ecn_marl.lanes.operations import apply, combine, select
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 from ecn_marl.lanes.sums import is_dense, private
+from ecn_marl.lanes.threefry import threefry
 
 
 def _kind(node: Node) -> str:

@@ -32,7 +32,8 @@ from ecn_marl.lanes.graph import (
     is_identity,
     reads,
 )
-from ecn_marl.lanes.idle import Idle, after, find_passing
+from ecn_marl.lanes.idle import Idle
+from ecn_marl.lanes.passing import after, find_passing
 from ecn_marl.lanes.sink import sink
 from ecn_marl.lanes.steps import Group, Step, Turns
 
