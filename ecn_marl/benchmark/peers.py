@@ -218,7 +218,7 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
 
 
 def replays(
-    plan: Plan, devices: int, batch: int = 16, window_ms: float = WINDOW_MS
+    plan: Plan, devices: int, batch: int = 64, window_ms: float = WINDOW_MS
 ) -> list[dict[str, Any]]:
     """Our replay, one lane and a batch, at the recorded time window."""
     one = Lanes(1, 1, window_ms=window_ms)
