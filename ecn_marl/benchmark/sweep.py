@@ -84,7 +84,8 @@ def scaling(
 
     Returns:
         Rows with `sweep`, `size`, the sizes of everything, `step_us` (spread of the wall time of a
-        step of all environments), `step_cpu_us`, `compile_s`, and `per_doubling`: by what the time
+        step of all environments), `step_cpu_us`, `compile_s` (tracing and both compilers), and
+        `per_doubling`: by what the time
         grew since the row before, as a factor for every doubling of the size (None in the first).
         Wall time decides, unless others use the cores: `per_doubling_cpu` has CPU time instead.
     """
@@ -112,7 +113,7 @@ def scaling(
                     name: 1e6 * x / timing.steps for name, x in spread(list(timing.wall_s)).items()
                 },
                 "step_cpu_us": 1e6 * timing.step_cpu_s,
-                "compile_s": found.program.compile_s,
+                "compile_s": found.program.trace_s + found.program.compile_s,
                 "state_bytes_per_env": found.state_bytes,
             }
         )
