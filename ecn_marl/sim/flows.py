@@ -253,14 +253,23 @@ def admit(
 def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
     """Slots in use as they are now, free ones as they were.
 
+    Of what senders keep only arrays `[F]` are: a transport may keep anything else, too.
+
     Args:
         flows: slots now.
         before: slots at an earlier moment.
         busy: which are in use, `[F]`.
     """
-    return jax.tree.map(
-        lambda now, then: now if now is then else jnp.where(busy, now, then), flows, before
-    )
+
+    def one(now: Array, then: Array) -> Array:
+        return now if now is then else jnp.where(busy, now, then)
+
+    def sender(now: Array, then: Array) -> Array:
+        return one(now, then) if jnp.shape(now) == busy.shape else now
+
+    senders = jax.tree.map(sender, flows.transport, before.transport)
+    rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))
+    return replace(rest, transport=senders)
 
 
 def finish(
