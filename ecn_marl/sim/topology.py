@@ -163,15 +163,17 @@ class Topology:
         Directed links are numbered NICs first, then ports; links into hosts get `S` (no switch).
         """
         index = {name: i for i, name in enumerate(self.switches)}
-        nic = [index[self._edge_names()[e]] for e in self.edge]
+        names = self._edge_names()
+        nic = [index[names[e]] for e in self.edge]
         port = [index.get(p.peer, self.n_switches) for p in self.ports]
         return np.array(nic + port, dtype=np.int32)
 
     def _edge_names(self) -> list[str]:
         names: dict[int, str] = {}
+        number = {host: i for i, host in enumerate(self.hosts)}
         for p in self.ports:
-            if p.peer in self.hosts:
-                names[self.edge[self.hosts.index(p.peer)]] = p.switch
+            if p.peer in number:
+                names[self.edge[number[p.peer]]] = p.switch
         return [names[i] for i in range(len(names))]
 
 
