@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import Unsupported, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.builder import NUMBERS, Unsupported, dtype_of, is_key, known, neutral, raw_shape
 from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write
 from ecn_marl.lanes.moving import Moving
 
@@ -139,21 +139,7 @@ class Arithmetic(Moving):
 def _fold(lowering: Arithmetic, name: str, dtype: str, shape: Any, args: list[View]) -> View | None:
     """The result where it is known now: integer arithmetic and conversions of constants."""
     simple: dict[str, Callable[..., Any]] = {
-        "add": np.add,
-        "sub": np.subtract,
-        "mul": np.multiply,
-        "eq": np.equal,
-        "ne": np.not_equal,
-        "lt": np.less,
-        "le": np.less_equal,
-        "gt": np.greater,
-        "ge": np.greater_equal,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "not": np.invert,
-        "max": np.maximum,
-        "min": np.minimum,
+        **NUMBERS,
         "rem": np.fmod,
         "convert_element_type": lambda x: x,
         "select_n": lambda w, *cases: np.choose(w, cases),

@@ -59,6 +59,7 @@ class Body(Code):
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
+        self._drawn: dict[tuple[str, str, str, str], tuple[str, str]] = {}
         self._late: list[tuple[Node, str, str]] = []
 
     # --- addresses --------------------------------------------------------------------------------
@@ -359,11 +360,10 @@ class Body(Code):
         if item.op == "look_up":
             value = self.look_up(item)
         elif item.op == "threefry":
-            args = [self.operand(o) for o in item.operands]
-            key = ("threefry", *args)
-            if key not in self.values:
-                self.values[key] = threefry(self, *args)  # type: ignore[assignment]
-            value = self.values[key][item.params["word"]]
+            k0, k1, x0, x1 = (self.operand(o) for o in item.operands)
+            if (k0, k1, x0, x1) not in self._drawn:
+                self._drawn[k0, k1, x0, x1] = threefry(self, k0, k1, x0, x1)
+            value = self._drawn[k0, k1, x0, x1][item.params["word"]]
         elif item.op == "running":
             held, at = item.params["held"], self.element(item.params["slots"])
             before = self.load(held, at)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ecn_marl.lanes.builder import neutral
+from ecn_marl.lanes.builder import NUMBERS, neutral
 from ecn_marl.lanes.graph import (
     BOOL,
     NUMPY,
@@ -279,7 +279,7 @@ class Idle:
             return None
         if item.op == "convert_element_type" and args:
             return numbers[0].astype(NUMPY[item.dtype])
-        return FOLDED[item.op](*numbers) if item.op in FOLDED else None
+        return NUMBERS[item.op](*numbers) if item.op in NUMBERS else None
 
     def _copy(self, x: Known) -> Known:
         return x
@@ -322,22 +322,6 @@ def _all(a: Known, b: Known, value: bool) -> Known | None:
 def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
     zero = np.zeros_like(like)
     return ~zero if ones else zero
-
-
-FOLDED = {
-    "add": np.add,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "not": np.invert,
-}
-"""Operations that are carried out on known numbers."""
 
 
 def tables(item: Map) -> list[Node]:
