@@ -15,7 +15,7 @@ import jax
 import llvmlite.binding as llvm
 
 from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
-from ecn_marl.lanes.native import HEAD, load, optimize
+from ecn_marl.lanes.native import HEAD, load, optimize, pointers
 
 PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
 """The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that will do: drivers compile PTX for
@@ -27,14 +27,6 @@ HANDLER = """
   ; takes {{struct_size
   ; 0, extension 8, context 16, stream 24 (filled in)}}, Error_Create {{struct_size 0, extension 8,
   ; message 16, code 24}}; both return an error, or null.
-  %na.at = getelementptr i8, ptr %frame, i64 56
-  %na = load i64, ptr %na.at, align 8
-  %a.at = getelementptr i8, ptr %frame, i64 72
-  %a = load ptr, ptr %a.at, align 8
-  %nr.at = getelementptr i8, ptr %frame, i64 96
-  %nr = load i64, ptr %nr.at, align 8
-  %r.at = getelementptr i8, ptr %frame, i64 112
-  %r = load ptr, ptr %r.at, align 8
   %n = add i64 %na, %nr
   %size = add i64 %n, 1
   %parameters = alloca ptr, i64 %size, align 8
@@ -42,13 +34,8 @@ HANDLER = """
   %end = getelementptr ptr, ptr %parameters, i64 %n
   call void @fields(ptr %a, ptr %parameters, i64 %na)
   call void @fields(ptr %r, ptr %after, i64 %nr)
-  ; The batch is the leading axis of the first result: rank 32, dims 40.
-  %one = load ptr, ptr %r, align 8
-  %d.at = getelementptr i8, ptr %one, i64 40
-  %batch = load ptr, ptr %d.at, align 8
-  store ptr %batch, ptr %end, align 8
-  %size.of.batch = load i64, ptr %batch, align 8
-  %none = icmp eq i64 %size.of.batch, 0
+  store ptr %d, ptr %end, align 8
+  %none = icmp eq i64 %batch, 0
   br i1 %none, label %done, label %ask
 ask:
   %api.at = getelementptr i8, ptr %frame, i64 16
@@ -69,7 +56,7 @@ no.stream:
 start:
   %stream.at = getelementptr i8, ptr %query, i64 24
   %stream = load ptr, ptr %stream.at, align 8
-  %padded = add i64 %size.of.batch, {vector_less}
+  %padded = add i64 %batch, {vector_less}
   %vectors = udiv i64 %padded, {vector}
   %warps = call i64 @llvm.umin.i64(i64 %vectors, i64 {warps})
   %rounded = add i64 %warps, {each_less}
@@ -92,25 +79,6 @@ failed:
   ret ptr %error
 done:
   ret ptr null
-}}
-
-; Where data pointers of XLA_FFI_Buffers are: what the driver takes for parameters.
-define internal void @fields(ptr %from, ptr %to, i64 %n) {{
-entry:
-  %none = icmp eq i64 %n, 0
-  br i1 %none, label %done, label %loop
-loop:
-  %i = phi i64 [0, %entry], [%next, %loop]
-  %f = getelementptr ptr, ptr %from, i64 %i
-  %buffer = load ptr, ptr %f, align 8
-  %data.at = getelementptr i8, ptr %buffer, i64 24
-  %t = getelementptr ptr, ptr %to, i64 %i
-  store ptr %data.at, ptr %t, align 8
-  %next = add i64 %i, 1
-  %over = icmp eq i64 %next, %n
-  br i1 %over, label %done, label %loop
-done:
-  ret void
 }}
 
 @failure = private constant [{length} x i8] c"{failure}\\00"
@@ -159,7 +127,7 @@ def launcher(kernel: int, driver: int) -> tuple[Any, Any]:
         failure=FAILURE,
         length=len(FAILURE) + 1,
     )
-    return load(HEAD + text)
+    return load(HEAD + text + pointers("fields", "%data.at"))
 
 
 def name_of(text: str) -> str:

@@ -13,6 +13,7 @@ from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.emit import GLOBAL, calls, write_steps
 from ecn_marl.lanes.graph import BOOL, Argument, Node, View
 from ecn_marl.lanes.schedule import Plan
+from ecn_marl.lanes.transfer import counted
 
 WARP = 32
 """Threads that run in step."""
@@ -132,18 +133,7 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
         code = Code(module, named)
         _move(code, flags, f"%i{stem}", step, inward)
         named = code.named
-        lines += [
-            f"  br label %{stem}",
-            f"{stem}:",
-            f"  %i{stem} = phi i64 [{start}, %{before}], [%i{stem}n, %{stem}body]",
-            f"  %i{stem}more = icmp ult i64 %i{stem}, {end}",
-            f"  br i1 %i{stem}more, label %{stem}body, label %{stem}done",
-            f"{stem}body:",
-            *code.lines,
-            f"  %i{stem}n = add nuw i64 %i{stem}, {step}",
-            f"  br label %{stem}",
-            f"{stem}done:",
-        ]
+        lines += counted(stem, before, start, end, step, code.lines)
         before = f"{stem}done"
     module.functions.append("\n".join([*lines, "  ret void", "}"]))
 

@@ -37,12 +37,7 @@ tell: ; XLA asks which version of the interface this is: version 0.1
   store i32 0, ptr %traits, align 4
   ret ptr null
 work:
-"""
-"""The start of a handler: what is left to it is at `work`."""
-
-HANDLER = (
-    HEAD
-    + """  %na.at = getelementptr i8, ptr %frame, i64 56
+  %na.at = getelementptr i8, ptr %frame, i64 56
   %na = load i64, ptr %na.at, align 8
   %a.at = getelementptr i8, ptr %frame, i64 72
   %a = load ptr, ptr %a.at, align 8
@@ -50,21 +45,38 @@ HANDLER = (
   %nr = load i64, ptr %nr.at, align 8
   %r.at = getelementptr i8, ptr %frame, i64 112
   %r = load ptr, ptr %r.at, align 8
-  %args = alloca ptr, i64 %na, align 8
-  %rets = alloca ptr, i64 %nr, align 8
-  call void @buffers(ptr %a, ptr %args, i64 %na)
-  call void @buffers(ptr %r, ptr %rets, i64 %nr)
   ; The batch is the leading axis of the first result: rank 32, dims 40.
   %one = load ptr, ptr %r, align 8
   %d.at = getelementptr i8, ptr %one, i64 40
   %d = load ptr, ptr %d.at, align 8
   %batch = load i64, ptr %d, align 8
+"""
+"""The start of a handler: what is left to it comes after `work`, with %na arguments at %a, %nr
+results at %r, and %batch, the number at %d."""
+
+HANDLER = (
+    HEAD
+    + """  %args = alloca ptr, i64 %na, align 8
+  %rets = alloca ptr, i64 %nr, align 8
+  call void @buffers(ptr %a, ptr %args, i64 %na)
+  call void @buffers(ptr %r, ptr %rets, i64 %nr)
   call void @run(ptr %args, ptr %rets, i64 %batch)
   ret ptr null
 }
+"""
+)
 
-; Data pointers of XLA_FFI_Buffers: struct_size 0, extension 8, dtype 16, data 24.
-define internal void @buffers(ptr %from, ptr %to, i64 %n) {
+
+def pointers(name: str, value: str) -> str:
+    """A function of a handler: `value` of every buffer of a list.
+
+    Args:
+        name: its name.
+        value: `%data`, where a buffer's numbers are, or `%data.at`, where that is written.
+    """
+    return f"""
+; Of XLA_FFI_Buffers: struct_size 0, extension 8, dtype 16, data 24.
+define internal void @{name}(ptr %from, ptr %to, i64 %n) {{
 entry:
   %none = icmp eq i64 %n, 0
   br i1 %none, label %done, label %loop
@@ -75,15 +87,15 @@ loop:
   %data.at = getelementptr i8, ptr %buffer, i64 24
   %data = load ptr, ptr %data.at, align 8
   %t = getelementptr ptr, ptr %to, i64 %i
-  store ptr %data, ptr %t, align 8
+  store ptr {value}, ptr %t, align 8
   %next = add i64 %i, 1
   %over = icmp eq i64 %next, %n
   br i1 %over, label %done, label %loop
 done:
   ret void
-}
+}}
 """
-)
+
 
 _loaded: dict[str, Any] = {}
 """Compiled modules by name; they stay for the life of the process, as programs call into them."""
@@ -112,7 +124,7 @@ def register(text: str) -> str:
     name = "ecn_marl_lanes_" + hashlib.sha256(text.encode()).hexdigest()[:24]
     if name in _loaded:
         return name
-    engine, handler = load(text + HANDLER)
+    engine, handler = load(text + HANDLER + pointers("buffers", "%data"))
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     _loaded[name] = engine, handler
     return name

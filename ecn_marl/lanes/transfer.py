@@ -60,20 +60,35 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
             _move_block(code, far, i, inward)
         else:
             _move_element(code, flags, far, i, inward)
-        lines += [
-            f"  br label %{stem}",
-            f"{stem}:",
-            f"  {i} = phi i64 [{start}, %{before}], [{i}n, %{stem}body]",
-            f"  {i}more = icmp ult i64 {i}, {end}",
-            f"  br i1 {i}more, label %{stem}body, label %{stem}done",
-            f"{stem}body:",
-            *code.lines,
-            f"  {i}n = add nuw i64 {i}, {step}",
-            f"  br label %{stem}",
-            f"{stem}done:",
-        ]
+        lines += counted(stem, before, start, end, step, code.lines)
         before = f"{stem}done"
     module.functions.append("\n".join([*lines, "  ret void", "}"]))
+
+
+def counted(stem: str, before: str, start: str, end: str, step: int, body: list[str]) -> list[str]:
+    """A loop from `start` while below `end`; it comes from block `before`, and ends in `STEMdone`.
+
+    Args:
+        stem: start of its names; the count is `%iSTEM`.
+        before: block that leads to it.
+        start: first count, an i64.
+        end: end, an i64.
+        step: what is added to the count in every turn.
+        body: lines of a turn.
+    """
+    i = f"%i{stem}"
+    return [
+        f"  br label %{stem}",
+        f"{stem}:",
+        f"  {i} = phi i64 [{start}, %{before}], [{i}n, %{stem}body]",
+        f"  {i}more = icmp ult i64 {i}, {end}",
+        f"  br i1 {i}more, label %{stem}body, label %{stem}done",
+        f"{stem}body:",
+        *body,
+        f"  {i}n = add nuw i64 {i}, {step}",
+        f"  br label %{stem}",
+        f"{stem}done:",
+    ]
 
 
 def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
