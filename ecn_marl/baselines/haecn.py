@@ -62,6 +62,7 @@ class HAECNConfig:
         batch: rows that each agent draws per gradient step (Table 1: 64).
         lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
         gamma: discount per tuning interval (Table 1: 0.98).
+        n_step: steps of a return before it is bootstrapped (Algorithm 1, line 14: 1).
         target_every: gradient steps between copies to the target networks (Table 1: 20).
         reward_offset: subtracted from the rewards that both modules learn from, see `DDQNConfig`.
         trigger_penalty: alpha, what a trigger costs (Table 1: 0.05).
@@ -85,6 +86,7 @@ class HAECNConfig:
     batch: int = 64
     lr: float = 5e-3
     gamma: float = 0.98
+    n_step: int = 1
     target_every: int = 20
     reward_offset: float = 0.0
     trigger_penalty: float = 0.05
@@ -101,8 +103,8 @@ class HAECNConfig:
     def __post_init__(self) -> None:
         """Check all settings."""
         object.__setattr__(self, "decision_hidden", tuple(self.decision_hidden))
-        counts = ("envs", "rollout", "gradient_steps", "batch", "target_every", "capacity")
-        check.at_least_one(self, *counts)
+        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
+        check.at_least_one(self, *counts, "capacity")
         check.shares(self, "gamma", "epsilon", "epsilon_min")
         check.positive(self, "lr", "max_grad_norm")
         if not 0.0 < self.epsilon_decay <= 1.0:
@@ -388,8 +390,8 @@ class HAECN:
         carry = (state.env, state.obs, state.saved)
         keys = jax.random.split(key, c.rollout)
         (env_state, obs, saved), (rows, metrics) = jax.lax.scan(step, carry, keys)
-        intervals = ql.transitions(rows[0], c.gamma, 1)
-        settings = ql.transitions(rows[1], c.gamma, 1)
+        intervals = ql.transitions(rows[0], c.gamma, c.n_step)
+        settings = ql.transitions(rows[1], c.gamma, c.n_step)
         trigger = jnp.moveaxis(rows[2], 2, 0).reshape(self.env.num_agents, -1)
         found = {name: x.mean() for name, x in metrics.items()} | {"epsilon": chance}
         found |= self._costs(found.pop("triggered"))

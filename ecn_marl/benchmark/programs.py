@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,9 @@ from ecn_marl.benchmark.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.wrappers import AutoReset
+
+AT_ONCE = 32
+"""Steps under random actions compiled as one: lanes keep the state in vectors meanwhile."""
 
 Carry = tuple[Any, Any, Any, Any]
 """Keys, states, observations and summed rewards of a batch."""
@@ -49,23 +53,30 @@ def start(env: Any, params: Any, key: jax.Array, envs: int) -> Carry:
     return keys, state, obs, jnp.zeros((envs, env.num_agents), jnp.float32)
 
 
-def random_steps(env: Any) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
+def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
     """Steps of a batch of environments under uniformly random actions.
 
     Args:
         env: functional environment that resets itself.
+        at_once: steps that are compiled as one.
 
     Returns:
-        `run(keys, state, obs, reward, params, n)`: the batch after `n` steps. Observations of the
-        last step and sums of the rewards are results, so that nothing an agent sees is left out.
+        `run(keys, state, obs, reward, params, n)`: the batch after `n * at_once` steps.
+        Observations of the last step and sums of the rewards are results, so that nothing an agent
+        sees is left out.
     """
 
-    @partial(lanes.mapped, updates={0: 0, 1: 1})
-    def one(key: jax.Array, state: Any, params: Any) -> tuple[Any, Any, Array, Array]:
-        key, act_key, env_key = jax.random.split(key, 3)
-        action = env.action.sample(act_key, env.num_agents)
-        obs, state, reward, _, _, _ = env.step(env_key, state, action, params)
-        return key, state, obs, reward
+    @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3})
+    def one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:
+        def step(carry: Carry, _: None) -> tuple[Carry, None]:
+            key, state, _, total = carry
+            key, act_key, env_key = jax.random.split(key, 3)
+            action = env.action.sample(act_key, env.num_agents)
+            obs, state, reward, _, _, _ = env.step(env_key, state, action, params)
+            return (key, state, obs, total + reward), None
+
+        carry: Carry = jax.lax.scan(step, (key, state, obs, total), None, length=at_once)[0]
+        return carry
 
     def run(
         keys: jax.Array,
@@ -76,22 +87,23 @@ def random_steps(env: Any) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
         n: Int[Array, ""],
     ) -> Carry:
         def body(_: Any, carry: Carry) -> Carry:
-            keys, state, _, reward = carry
-            keys, state, obs, more = jax.vmap(one, (0, 0, None))(keys, state, params)
-            return keys, state, obs, reward + more
+            after: Carry = jax.vmap(one, (0, 0, 0, 0, None))(*carry, params)
+            return after
 
-        return jax.lax.fori_loop(0, n, body, (keys, state, obs, reward))
+        carry: Carry = jax.lax.fori_loop(0, n, body, (keys, state, obs, reward))
+        return carry
 
     return run
 
 
 def compiled_steps(
-    env: EcnEnv, envs: int, devices: int, seed: int = 0
+    env: EcnEnv, envs: int, devices: int, seed: int = 0, at_once: int = 1
 ) -> tuple[Compiled, Carry, Any]:
     """The program of `random_steps` over devices, a batch to start from, and the parameters."""
     wrapped, params = AutoReset(env), env.default_params
     mesh = env_mesh(devices)
-    run = per_device(random_steps(wrapped), mesh, shared=(4, 5), donate=(0, 1, 2, 3))
+    steps = random_steps(wrapped, at_once)
+    run = per_device(steps, mesh, shared=(4, 5), donate=(0, 1, 2, 3))
     carry = jax.jit(start, static_argnums=(0, 3))(wrapped, params, jax.random.key(seed), envs)
     carry = shard_envs(carry, mesh)
     return compiled(run, *carry, params, jnp.int32(1)), carry, params
@@ -107,7 +119,8 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         plan: how it is timed.
     """
     used = fitting_devices(envs, devices)
-    program, carry, params = compiled_steps(env, envs, used)
+    at_once = math.gcd(plan.steps or AT_ONCE, AT_ONCE)
+    program, carry, params = compiled_steps(env, envs, used, at_once=at_once)
     size = tree_bytes(jax.eval_shape(env.reset, jax.random.key(0), params)[1])
 
     def advance(n: int) -> None:
@@ -115,7 +128,9 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         carry = program.call(*carry, params, jnp.int32(n))
         jax.block_until_ready(carry)
 
-    return Measured(program, measure(advance, plan), used, size)
+    calls = None if plan.steps is None else plan.steps // at_once
+    timing = measure(advance, replace(plan, steps=calls))
+    return Measured(program, replace(timing, steps=timing.steps * at_once), used, size)
 
 
 def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[Measured, int]:

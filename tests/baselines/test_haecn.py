@@ -157,6 +157,29 @@ def test_both_modules_learn_from_rewards_less_the_offset():
     np.testing.assert_allclose(decisions.reward, paid - 8.0, atol=2e-6)
 
 
+@pytest.mark.slow
+def test_returns_of_several_steps_in_both_memories():
+    """Windows of three intervals that end with the episode and with the rollout."""
+    algorithm = HAECN(ToyEnv(), replace(SMALL, n_step=3))
+    state = initial_state(algorithm, PARAMS, 0)
+    state = jax.device_get(compiled_update(algorithm)(state, PARAMS)[0])
+    for ring in (state.settings, state.intervals):
+        rows = jax.tree.map(lambda x: x[:, :256].reshape(3, 16, 16, *x.shape[2:]), ring.rows)
+        steps = np.round(np.log(rows.discount) / np.log(0.5)).astype(int)
+        # environments start within episodes, which the first observation does not show
+        progress, later = (x[:, 1:, :, 1] for x in (rows.obs, rows.next_obs))
+        left = np.round((1 - progress) * 10).astype(int)
+        left = np.minimum(left, 15 - np.arange(15)[:, None])
+        np.testing.assert_array_equal(steps[:, 1:], np.minimum(left, 3))
+        np.testing.assert_allclose(later, progress + steps[:, 1:] / 10, atol=1e-6)
+        assert {1, 2, 3} == set(steps.ravel())
+        total = np.zeros_like(rows.reward)
+        for agent, time, env in np.ndindex(total.shape):
+            window = rows.score[agent, time : time + steps[agent, time, env], env]
+            total[agent, time, env] = (window * 0.5 ** np.arange(len(window))).sum()
+        np.testing.assert_allclose(rows.reward, total, atol=1e-6)
+
+
 def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
     algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
     state = initial_state(algorithm, PARAMS, 0)
@@ -213,7 +236,8 @@ def test_six_layers_and_the_settings_of_table_1():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("envs", 0), ("gamma", 1.5), ("lr", 0.0), ("trigger_penalty", -1.0)]
+    ("field", "value"),
+    [("envs", 0), ("gamma", 1.5), ("n_step", 0), ("lr", 0.0), ("trigger_penalty", -1.0)],
 )
 def test_bad_settings_are_named(field, value):
     with pytest.raises(ValueError, match=field):

@@ -83,7 +83,9 @@ class Head:
 def _draw(key: jax.Array, log_p: Float[Array, "*b n"]) -> Array:
     """A choice by inversion: one random number, where Gumbel's way takes one for every choice."""
     n = log_p.shape[-1]
-    below = jnp.exp(log_p) @ jnp.triu(jnp.ones((n, n), log_p.dtype))  # sums up to each choice
+    # Sums up to each choice; accelerators would round what they multiply to half its bits.
+    upto = jnp.triu(jnp.ones((n, n), log_p.dtype))
+    below = jnp.matmul(jnp.exp(log_p), upto, precision="highest")
     u = jax.random.uniform(key, (*log_p.shape[:-1], 1), log_p.dtype)
     return jnp.sum(u * below[..., -1:] >= below[..., :-1], -1)
 
