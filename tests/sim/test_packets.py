@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ecn_marl import lanes
 from ecn_marl.sim import (
     Dcqcn,
     Schedule,
@@ -61,7 +62,8 @@ def test_profiles_may_share_a_program():
 
 def _seeds_and_settings(run: Callable[..., Any]) -> Callable[..., Any]:
     """`run(key, ecn, params)` for `SEEDS` keys and stacked settings at once, compiled."""
-    program = jax.jit(jax.vmap(jax.vmap(run, (0, None, None)), (None, 0, None)))
+    both = jax.vmap(jax.vmap(lanes.mapped(run), (0, None, None)), (None, 0, None))
+    program = jax.jit(both)
     keys = jax.vmap(jax.random.key)(jnp.arange(SEEDS))
     return partial(program, keys)
 

@@ -7,6 +7,7 @@ from ecn_marl.envs.scenarios import (
     pet_websearch,
     rpc_shuffle,
     websearch,
+    websearch_star,
 )
 
 register("websearch-v0", websearch.scenario)
@@ -14,3 +15,4 @@ register("incast-v0", incast.scenario)
 register("pet-websearch-v0", pet_websearch.scenario)
 register("demand-phases-v0", demand_phases.scenario)
 register("rpc-shuffle-v0", rpc_shuffle.scenario)
+register("websearch-star-v0", websearch_star.scenario)
