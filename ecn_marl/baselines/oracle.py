@@ -10,7 +10,7 @@ phase, not every conceivable policy. Without phases, both are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -80,10 +80,7 @@ def phase_table(
     steps, n_phases = int(params.max_steps), len(phase_names(env))
     scale = env.port_scale(params.sim)
 
-    @partial(lanes.mapped, updates={1: 1})
-    def advanced(key: jax.Array, state: Any, ecn: Ecn) -> Any:
-        return env.step_ecn(key, state, ecn, params)
-
+    @lanes.mapped
     def episode(key: jax.Array, setting: Float[Array, " 3"]) -> tuple[Array, Array]:
         reset_key, run_key = jax.random.split(key)
         _, state = env.reset(reset_key, params)
@@ -91,7 +88,7 @@ def phase_table(
 
         def step(state: Any, key: jax.Array) -> tuple[Any, tuple[Array, Array]]:
             now = env.phase(state, params) if n_phases > 1 else jnp.zeros((), jnp.int32)
-            _, state, reward, *_ = advanced(key, state, Ecn(low, high, top))
+            _, state, reward, *_ = env.step_ecn(key, state, Ecn(low, high, top), params)
             return state, (now, reward.mean())
 
         _, (phase, reward) = jax.lax.scan(step, state, jax.random.split(run_key, steps))

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
+from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -178,17 +179,20 @@ def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Calla
         a leading axis of episodes.
     """
 
+    @lanes.mapped
+    def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
+        controller = with_memory(build(actor))
+        state, _, memory = roll_out(env, params, controller, key)
+        count = getattr(controller, "costs", None)
+        counted: dict[str, Any] = {} if count is None else count(memory)
+        costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
+        metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
+        return metrics | costs
+
     @jax.jit
     def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        def episode(key: jax.Array) -> dict[str, jax.Array]:
-            controller = with_memory(build(actor))
-            state, _, memory = roll_out(env, params, controller, key)
-            count = getattr(controller, "costs", None)
-            counted: dict[str, Any] = {} if count is None else count(memory)
-            costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
-            return env.episode_metrics(state, params) | costs
-
-        return jax.vmap(episode)(keys)
+        found: dict[str, jax.Array] = jax.vmap(episode, (0, None))(keys, actor)
+        return found
 
     return run
 
