@@ -260,11 +260,27 @@ class Idle:
         return data if owner is None else Operand(owner, where)
 
     def adds_nothing(self, write: Write) -> bool:
-        """Whether a term of a sum is neutral where its element is idle."""
+        """Whether a write changes nothing where its element is idle.
+
+        It is a neutral term of a sum, or its place is out of bounds and so left out.
+        """
+        if self._beyond(write):
+            return True
         value = self.value(write.value)
         if write.op == "set" or isinstance(value, Operand) or len(value) % self.n:
             return False
         return bool((value == neutral(write.op, write.store.dtype)).all())
+
+    def _beyond(self, write: Write) -> bool:
+        """Whether a write is dropped where its element is idle."""
+        place = write.place
+        if place is None or place.mode != "drop" or write.size % self.n:
+            return False
+        for index, limit in zip(place.indices, place.limits, strict=True):
+            at = self.value(index)
+            if not isinstance(at, Operand) and ((at < 0) | (at > limit)).all():
+                return True
+        return False
 
     def _map(self, item: Map) -> Known | None:
         if not item.size or item.size % self.n or item.op in ("look_up", "running", "threefry"):

@@ -20,6 +20,7 @@ from ecn_marl.lanes.steps import Group, Step, Turns
 from tests.lanes.xla_and_lanes import check
 
 N, ENVS = 8, 18
+EACH = np.arange(N)
 
 
 def batch(kind: Any, low: int, high: int, seed: int) -> jax.Array:
@@ -67,6 +68,12 @@ STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "all are read": lambda on, a, b, s, i: (a, b, s + (a * 2.0).sum()),
     "neighbours": lambda on, a, b, s, i: (jnp.roll(a, 1), where(on, jnp.roll(b, 1), b), s),
     "scatter": lambda on, a, b, s, i: (where(on, a, a).at[i].set(b), b, s),
+    "log": lambda on, a, b, s, i: (a, b, s.at[where(on & (EACH == 2), 1, 3)].set(b, mode="drop")),
+    "log elsewhere": lambda on, a, b, s, i: (
+        a.at[where(on, (EACH + 1) % N, N)].set(b, mode="drop"),
+        b,
+        s,
+    ),
     "swap": lambda on, a, b, s, i: (where(on, b, a), where(on, a, b), s),
     "free": lambda on, a, b, s, i: (where(on, 0.0, a), b, s),
     "start over": lambda on, a, b, s, i: (
@@ -135,7 +142,7 @@ def simple(name: str) -> Callable[..., Any]:
     return fun
 
 
-@pytest.mark.parametrize("name", ["keep", "sum", "sum by row", "count", "look up", "free"])
+@pytest.mark.parametrize("name", ["keep", "sum", "sum by row", "count", "log", "look up", "free"])
 def test_idle_elements_are_passed_over(name: str) -> None:
     """What only changes busy elements is done for them only."""
     numbers = batch(np.float32, 0, 9, 1)
