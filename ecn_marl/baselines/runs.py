@@ -3,7 +3,7 @@
 config.json       scenario, its options, algorithm, its settings, seeds, versions
 metrics.jsonl     one line per update
 tensorboard/      the same for TensorBoard
-checkpoints/      the whole training state: the latest ones, the best one (`best.json` says which)
+checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
 diverged/         a state that is not finite, if training stopped for that
 evaluation.json   results on episodes that training never saw
 """
@@ -11,7 +11,7 @@ evaluation.json   results on episodes that training never saw
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -299,18 +299,33 @@ def run_state(run: str | Path, learner: int = 0, which: str = "best") -> Any:
     config = read_config(run)
     if not 0 <= learner < config["seeds"]:
         raise bad_value("learner", learner, f"0 to {config['seeds'] - 1}")
-    state = _whole_state(run, config, which)
-    return state if config["seeds"] == 1 else jax.tree.map(lambda x: x[learner], state)
+    return _learners(run, config, which, (learner,))[0]
 
 
-def _whole_state(run: str | Path, config: dict[str, Any], which: str) -> Any:
-    """Training state of all of a run's learners."""
+def _learners(
+    run: str | Path,
+    config: dict[str, Any],
+    which: str,
+    learners: Sequence[int],
+    part: Callable[[Any], Any] = lambda state: state,
+) -> list[Any]:
+    """Of the training states of some of a run's learners, each from its own checkpoint, a part."""
     params = make(config["scenario"], **config["options"]).default_params
-    checkpoints = Checkpoints(run)
     like = state_shapes(trainer_of(config), params, config["seeds"])
-    state = checkpoints.restore(like, checkpoints.find(which))
+    checkpoints = Checkpoints(run)
+    steps = {learner: checkpoints.find(which, learner) for learner in learners}
+    found = {}
+    for step in sorted(set(steps.values())):
+        state = part(checkpoints.restore(like, step))
+        for learner in learners:
+            if steps[learner] == step:
+                found[learner] = _one_of(state, learner, config["seeds"])
     checkpoints.close()
-    return state
+    return [found[learner] for learner in learners]
+
+
+def _one_of(states: Any, learner: int, seeds: int) -> Any:
+    return states if seeds == 1 else jax.tree.map(lambda x: x[learner], states)
 
 
 def run_controller(
@@ -351,14 +366,8 @@ def run_actors(run: str | Path, which: str = "best") -> tuple[Any, list[Any]]:
         ValueError: not a run, or no checkpoint.
     """
     config = read_config(run)
-    seeds = config["seeds"]
-    actors = _whole_state(run, config, which).actor
-    each = (
-        [actors]
-        if seeds == 1
-        else [jax.tree.map(lambda x, i=i: x[i], actors) for i in range(seeds)]
-    )
-    return trainer_of(config), each
+    actors = _learners(run, config, which, range(config["seeds"]), lambda state: state.actor)
+    return trainer_of(config), actors
 
 
 def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy:
@@ -379,7 +388,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
     if trainer.env.num_agents != env.num_agents:
         raise bad_value("algorithm", config["algorithm"], "a trainer whose agents are ports")
     checkpoints = Checkpoints(run)
-    step, best = checkpoints.find(which), checkpoints.best
+    step, best = checkpoints.find(which, learner), checkpoints.best(learner)
     checkpoints.close()
     return export_policy(
         env,

@@ -2,7 +2,7 @@
 
 A checkpoint is written to a folder of another name that is renamed when it is whole, so a process
 may be killed at any moment: what has a number as its name can be restored. The latest checkpoints
-are kept, and the one with the best score.
+are kept, and the one with the best score; of learners that are trained together, that of each.
 
 Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
 background; if that fails (the run's folder was moved, say), its writing threads wait for twenty
@@ -13,8 +13,10 @@ error is raised where it can be told, and later saves and the exit are as usual.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +36,14 @@ WHICH = ("latest", "best")
 
 
 class Best(NamedTuple):
-    """The checkpoint with the best score."""
+    """The checkpoint with a learner's best score."""
 
     step: int
     score: float
 
 
 class Checkpoints:
-    """Checkpoints of one run, in `<run>/checkpoints/<step>`: the latest ones and the best one."""
+    """Checkpoints of one run, in `<run>/checkpoints/<step>`: the latest and the best ones."""
 
     def __init__(self, run: str | Path, keep: int = 2) -> None:
         """Open the folder of a run.
@@ -55,31 +57,35 @@ class Checkpoints:
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
-    def save(self, step: int, state: Any, score: float | None = None) -> None:
+    def save(self, step: int, state: Any, scores: Sequence[float] | None = None) -> None:
         """Save a pytree; typed PRNG keys included. Returns when it is on disk.
 
         Args:
             step: number of the checkpoint; one that exists is replaced.
             state: the pytree.
-            score: how good it is; the checkpoint with the highest score is kept.
+            scores: how good each learner in it is; of each, the checkpoint with its highest score
+                is kept.
 
         Raises:
             OSError: it cannot be written; former checkpoints remain.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write(self.folder / str(step), state)
-        if score is not None:
-            self.note_score(step, score)
+        if scores is not None:
+            self.note_scores(step, scores)
         self._prune()
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices(f"checkpoint {step}")
 
-    def note_score(self, step: int, score: float) -> None:
-        """Remember the score of a saved checkpoint; the one with the highest is kept."""
-        if self._best is None or score > self._best.score:
-            self._best = Best(step, float(score))
-            if jax.process_index() == 0:
-                write_json(self.folder / BEST, self._best._asdict())
+    def note_scores(self, step: int, scores: Sequence[float]) -> None:
+        """Remember the scores of a saved checkpoint; of each learner the highest is kept."""
+        best = self._best or [Best(step, -math.inf) for _ in scores]
+        self._best = [
+            Best(step, float(score)) if score > old.score else old
+            for old, score in zip(best, scores, strict=True)
+        ]
+        if self._best != best and jax.process_index() == 0:
+            write_json(self.folder / BEST, [found._asdict() for found in self._best])
 
     def save_diverged(self, step: int, state: Any) -> Path:
         """Save a state that must not be gone on with, to look at; it is no checkpoint."""
@@ -99,9 +105,9 @@ class Checkpoints:
         """Delete what is not to be kept; renamed first, or half of it could look like a whole."""
         if jax.process_index() != 0:
             return
-        best = None if self._best is None else self._best.step
+        best = {found.step for found in self._best}
         for step in self.steps[: -self.keep]:
-            if step != best:
+            if step not in best:
                 os.replace(self.folder / str(step), self.folder / f"{step}{DEAD}")
         for path in self.folder.glob(f"*{DEAD}"):
             shutil.rmtree(path, ignore_errors=True)
@@ -118,16 +124,17 @@ class Checkpoints:
         """Step of the latest checkpoint, None if there is none."""
         return max(self.steps, default=None)
 
-    @property
-    def best(self) -> Best | None:
-        """The best checkpoint, None if none was scored or it is gone."""
-        return self._best if self._best and self._best.step in self.steps else None
+    def best(self, learner: int = 0) -> Best | None:
+        """A learner's best checkpoint, None if none was scored or it is gone."""
+        found = self._best[learner] if self._best else None
+        return found if found is not None and found.step in self.steps else None
 
-    def find(self, which: str = "latest") -> int:
+    def find(self, which: str = "latest", learner: int = 0) -> int:
         """Step of the checkpoint that is meant.
 
         Args:
             which: `latest`, or `best` (the latest if none was scored).
+            learner: whose best, of learners that are trained together.
 
         Raises:
             ValueError: there is no checkpoint, or no such name.
@@ -137,7 +144,8 @@ class Checkpoints:
         latest = self.latest
         if latest is None:
             raise bad_value("checkpoint", str(self.folder), "a folder with a saved checkpoint")
-        return self.best.step if which == "best" and self.best else latest
+        best = self.best(learner) if which == "best" else None
+        return latest if best is None else best.step
 
     def clean(self) -> None:
         """Delete what interrupted saves have left."""
@@ -176,10 +184,9 @@ class Checkpoints:
         self._writer.close()
 
 
-def _read_best(path: Path) -> Best | None:
-    if not path.is_file():
-        return None
-    return Best(**json.loads(path.read_text()))
+def _read_best(path: Path) -> list[Best]:
+    """The best checkpoint of each learner; empty if none was scored."""
+    return [Best(**found) for found in json.loads(path.read_text())] if path.is_file() else []
 
 
 def _named(state: Any) -> list[tuple[str, Any]]:

@@ -68,7 +68,7 @@ class Saving:
         updates: updates between checkpoints, None to go by `seconds`.
         seconds: a checkpoint is made when the last one is older than this.
         score_every: updates between scores; a state that is scored is saved. 0 for never.
-        keep: latest checkpoints kept, beside the best one.
+        keep: latest checkpoints kept, beside the best of each seed.
     """
 
     updates: int | None = None
@@ -284,7 +284,7 @@ class _Loop:
         self.state = checkpoints.restore(like, update)
         self.rows = cut_rows(out, update)
         if "score" in self.rows[-1]:  # perhaps it was killed before this was noted
-            checkpoints.note_score(update, float(np.mean(self.rows[-1]["score"])))
+            checkpoints.note_scores(update, np.atleast_1d(self.rows[-1]["score"]).tolist())
 
     def run(
         self, total: int, interrupts: Interrupts, progress: Callable[[Row], None] | None
@@ -328,7 +328,7 @@ class _Loop:
         """Check and log new rows; score and save the state if it is time to."""
         update = new[-1]["update"]
         finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
-        score = self._scored(new[-1]) if finite else None
+        scores = self._scored(new[-1]) if finite else None
         for row in new:
             for log in self.logs:
                 log.write(row)
@@ -339,20 +339,20 @@ class _Loop:
         save = self.saving.updates
         if save is not None:
             must_save |= update // save > before // save
-        if (must_save or score is not None) and self.checkpoints is not None:
+        if (must_save or scores is not None) and self.checkpoints is not None:
             if _bad_leaf(self.state, allow_infinite=True):
                 self._diverged()
-            self.checkpoints.save(update, self.state, score)
+            self.checkpoints.save(update, self.state, scores)
             self.saved_at = time.perf_counter()
 
-    def _scored(self, row: Row) -> float | None:
-        """Score the state if it is time to; the score becomes part of the row."""
+    def _scored(self, row: Row) -> list[float] | None:
+        """Score the state if it is time to; the scores become part of the row."""
         every, judge = self.saving.score_every, self.score
         if judge is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        scores = judge(self.state)
-        row["score"] = scores.tolist() if self.seeds > 1 else float(scores[0])
-        return float(scores.mean())
+        scores: list[float] = judge(self.state).tolist()
+        row["score"] = scores if self.seeds > 1 else scores[0]
+        return scores
 
     def _diverged(self) -> None:
         """Save the state to look at, and stop."""

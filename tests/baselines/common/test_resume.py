@@ -171,13 +171,38 @@ def test_the_best_is_the_state_that_was_scored(tmp_path):
     train(Counting(), None, steps=60, out=tmp_path, saving=saving, score=score)
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.steps == [2, 5, 6]
-    assert checkpoints.best == (2, 0.0)
+    assert checkpoints.best() == (2, 0.0)
     like = {"n": jax.numpy.zeros((), jax.numpy.int32)}
     for step in checkpoints.steps:
         found = checkpoints.restore(like, step)
         assert int(found["n"]) == step
-    assert score(checkpoints.restore(like, checkpoints.find("best"))) == checkpoints.best.score
+    assert score(checkpoints.restore(like, checkpoints.find("best"))) == checkpoints.best().score
     assert [row["score"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
+
+
+class CountingTwice(Counting):
+    """Two learners; the second counts from 10."""
+
+    def init(self, key, params):
+        learner = jax.random.key_data(key)[..., -1].astype(jax.numpy.int32)
+        return {"n": 10 * learner}
+
+
+def test_each_learner_has_a_best_of_its_own(tmp_path):
+    def scores(state):
+        return -np.abs(np.asarray(state["n"]) - np.array([2.0, 14.0]))
+
+    saving = Saving(updates=1, score_every=1)
+    run = {"seeds": 2, "out": tmp_path, "saving": saving, "score": scores}
+    train(CountingTwice(), None, steps=30, **run)
+    assert [Checkpoints(tmp_path).best(k) for k in (0, 1)] == [(2, 0.0), (3, -1.0)]
+    train(CountingTwice(), None, steps=80, resume=True, **run)
+    checkpoints = Checkpoints(tmp_path)
+    assert [checkpoints.best(k) for k in (0, 1)] == [(2, 0.0), (4, 0.0)]
+    assert [checkpoints.find("best", k) for k in (0, 1)] == [2, 4]
+    assert checkpoints.steps == [2, 4, 7, 8]
+    like = {"n": jax.numpy.zeros((2,), jax.numpy.int32)}
+    assert checkpoints.restore(like, 4)["n"].tolist() == [4, 14]
 
 
 def test_a_kill_between_checkpoint_and_its_score_loses_nothing(tmp_path):
@@ -185,7 +210,7 @@ def test_a_kill_between_checkpoint_and_its_score_loses_nothing(tmp_path):
     train(Counting(), None, steps=20, out=tmp_path, saving=saving, score=score)
     (tmp_path / "checkpoints" / "best.json").unlink()
     train(Counting(), None, steps=60, out=tmp_path, saving=saving, score=score, resume=True)
-    assert Checkpoints(tmp_path).best == (2, 0.0)
+    assert Checkpoints(tmp_path).best() == (2, 0.0)
     assert Checkpoints(tmp_path).steps == [2, 5, 6]
 
 
