@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from commands import TINY, failure, run
@@ -12,10 +14,19 @@ from scipy import stats
 
 from ecn_marl import bench as bn
 from ecn_marl.baselines import oracle
+from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.common.statistics import crossed_interval
+from ecn_marl.baselines.common.training import state_shapes
 from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
 from ecn_marl.baselines.recipes import RECIPES, VIEWS, recipe
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
+from ecn_marl.baselines.runs import (
+    ALGORITHMS,
+    algorithm_config,
+    resume_run,
+    run_actors,
+    run_state,
+    trainer_of,
+)
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make
 from ecn_marl.report.bench_table import COLUMNS, bench_table
@@ -152,6 +163,27 @@ def test_runs_are_kept_when_only_scores_are_lost(done):
     assert new["reward"] == old["reward"] and new["name"] == "ippo"
     with pytest.raises(ValueError, match=r"another run of ippo"):
         bn.bench(replace(plan, seeds=3), quiet)
+
+
+@pytest.mark.slow
+def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
+    plan, _ = done
+    here = tmp_path / "ippo"
+    shutil.copytree(plan.out / TINY / "ippo", here)
+    resume_run(here, steps=16)
+    checkpoints = Checkpoints(here)
+    first, last = checkpoints.steps[0], checkpoints.steps[-1]
+    assert first < last
+    best = [{"step": last, "score": 1.0}, {"step": first, "score": 1.0}]
+    (here / "checkpoints" / "best.json").write_text(json.dumps(best))
+    _, actors = run_actors(here)
+    _, latest = run_actors(here, "latest")
+    shapes = state_shapes(trainer_of(read_config(here)), make(TINY).default_params, 2)
+    before = checkpoints.restore(shapes, first).actor
+    jax.tree.map(np.testing.assert_array_equal, actors[0], latest[0])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), actors[1], before)
+    assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, actors[1], latest[1])))
+    jax.tree.map(np.testing.assert_array_equal, run_state(here, 1).actor, actors[1])
 
 
 def test_recipes_fit_their_trainers_and_scenarios():
