@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from ecn_marl.benchmark import cold, floor, machine, peers, programs, stages, sweep
@@ -264,7 +265,7 @@ def _peer_table(rows: list[dict[str, Any]]) -> Table:
             str(row.get("devices", DASH)),
             *[compact(x["median"]) if x else DASH for x in speeds],
             _cells(known[0])[1] if known else DASH,
-            row["note"],
+            escape(row["note"]),
         )
     table.caption = "sim ms/s: simulated ms per wall second, all lanes together"
     table.caption_justify = "left"

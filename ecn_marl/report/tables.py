@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 DASH = "–"
@@ -121,7 +122,7 @@ def evaluation_table(
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         name = label(row["name"]) + (f", {row['seeds']} seeds" if "seeds" in row else "")
         table.add_row(
-            name.replace(" (", "\n("),
+            escape(name.replace(" (", "\n(")),
             f"[bold]{reward}[/]" if i == 0 else reward,
             *slow,
             queue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import subprocess
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY, failure, run
+from rich.console import Console
 
 import ecn_marl
 from ecn_marl import parallelism
@@ -310,6 +312,9 @@ def test_without_jaxmarl_the_table_says_so(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     rows = peers.jaxmarl_rows((1,), 1, QUICK)
     assert [row["name"] for row in rows] == [f"JaxMARL {name}" for name in peers.JAXMARL]
+    file = io.StringIO()
+    Console(file=file, width=150).print(report._peer_table(rows))
+    assert file.getvalue().count("pip install 'ecn-marl[jaxmarl]'") == 2
     assert all("ecn-marl[jaxmarl]" in row["note"] for row in rows)
     assert report._peer_table(rows).row_count == len(rows)
 
