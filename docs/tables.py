@@ -1,6 +1,6 @@
 """Writes the tables of the documentation that follow from the code.
 
-    python docs/tables.py            # rewrite the tables in docs/**/*.md
+    python docs/tables.py            # rewrite the tables in README.md and docs/**/*.md
     python docs/tables.py --check    # fail if one is out of date
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function below.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -250,6 +252,22 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def results() -> str:
+    """What `ecn-marl bench` found, from `docs/results/*.json`."""
+    from ecn_marl.bench import title
+    from ecn_marl.report.bench_table import COLUMNS, row_cells
+
+    shown = ["policy", "training", "reward", "over static:best (paired)", "of the headroom, IQM"]
+    shown += ["mice mean / p99", "medium", "elephants", "inferences/s"]
+    rows = []
+    for file in sorted(RESULTS.glob("*.json"), reverse=True):
+        for scenario, found in json.loads(file.read_text())["scenarios"].items():
+            for policy in found["policies"]:
+                cells = dict(zip(COLUMNS[1:], row_cells(policy, title), strict=True))
+                rows.append((f"`{scenario}`", *(cells[name] for name in shown)))
+    return markdown(("scenario", *shown), rows)
+
+
 def _default(parameter: Any) -> str:
     """The default of an option, as the help shows it."""
     shown = parameter.show_default
@@ -278,6 +296,7 @@ TABLES: dict[str, Callable[[], str]] = {
         dcqcn_presets,
         size_tables,
         commands,
+        results,
     )
 }
 """Tables by name."""
@@ -289,8 +308,8 @@ def renewed(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    """All pages of the documentation."""
-    return sorted(HERE.rglob("*.md"))
+    """All pages of the documentation, and the README."""
+    return [HERE.parent / "README.md", *sorted(HERE.rglob("*.md"))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -307,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = page.read_text()
         new = renewed(text)
         if new != text:
-            stale.append(str(page.relative_to(HERE)))
+            stale.append(str(page.relative_to(HERE.parent)))
             if not args.check:
                 page.write_text(new)
     if stale:

@@ -92,7 +92,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
                 row = programs.training_row(name, request.train, env, count, trained, per_update)
                 result["training"].append(row)
     if request.scaling:
-        result["scaling"] = sweep.scaling(plan, 1, say, request.sizes)
+        result["scaling"] = sweep.scaling(plan, devices, say, request.sizes)
     if request.peers:
         say("recorded packets, replay")
         result["peers"] = [

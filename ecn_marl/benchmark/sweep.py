@@ -1,4 +1,4 @@
-"""How time grows: environments, ports, flow slots, substeps, one at a time."""
+"""How time grows: environments, ports, flow slots, substeps, devices, one at a time."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ ENVS = (1, 4, 16, 64, 256, 1024, 4096)
 SLOTS = (16, 32, 64, 128, 256, 512)
 SUBSTEPS = (20, 40, 80)
 BASE_ENVS, BASE_HOSTS, BASE_SLOTS = 64, 16, 64
+DEVICE_ENVS = 1024
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,17 @@ class Point:
 
     Attributes:
         sweep: what varies.
-        size: its value: environments, ports, flow slots or substeps.
+        size: its value: environments, ports, flow slots, substeps or devices.
         env: the environment.
         envs: how many are stepped at once.
+        devices: devices that share them.
     """
 
     sweep: str
     size: int
     env: EcnEnv
     envs: int
+    devices: int = 1
 
 
 def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEnv:
@@ -50,8 +53,13 @@ def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEn
     return make(Scenario(topology, traffic, slots=slots, interval_us=interval_us))
 
 
-def points(sizes: int | None = None) -> Iterator[Point]:
-    """Every measurement; of every sweep the first `sizes` sizes only, if given."""
+def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:
+    """Every measurement.
+
+    Args:
+        sizes: sizes per sweep; None for all.
+        devices: devices there are; all sweeps but that of devices use one.
+    """
     base = network(star(BASE_HOSTS), BASE_SLOTS)
     for envs in ENVS[:sizes]:
         yield Point("environments", envs, base, envs)
@@ -66,6 +74,8 @@ def points(sizes: int | None = None) -> Iterator[Point]:
     for substeps in SUBSTEPS[:sizes]:
         env = network(star(BASE_HOSTS), BASE_SLOTS, interval_us=5.0 * substeps)
         yield Point("substeps", substeps, env, BASE_ENVS)
+    for power in range(devices.bit_length() if devices > 1 else 0):
+        yield Point("devices", 2**power, base, DEVICE_ENVS, 2**power)
 
 
 def scaling(
@@ -78,7 +88,7 @@ def scaling(
 
     Args:
         plan: how each is timed; without steps given, runs of `SWEEP_S`.
-        devices: devices at most.
+        devices: devices there are.
         show: called with what is measured next.
         sizes: sizes per sweep; None for all.
 
@@ -91,13 +101,13 @@ def scaling(
     """
     timed = plan if plan.steps is not None else Plan(plan.runs, None, min(plan.target_s, SWEEP_S))
     rows: list[dict[str, Any]] = []
-    known: dict[tuple[EcnEnv, int], Measured] = {}
-    for point in points(sizes):
+    known: dict[tuple[EcnEnv, int, int], Measured] = {}
+    for point in points(sizes, devices):
         if show:
             show(f"scaling: {point.sweep} {point.size}")
-        same = (point.env, point.envs)  # one point lies in several sweeps
+        same = (point.env, point.envs, point.devices)  # one point lies in several sweeps
         if same not in known:
-            known[same] = time_env(point.env, point.envs, devices, timed)
+            known[same] = time_env(point.env, point.envs, point.devices, timed)
         found = known[same]
         timing, sim = found.timing, point.env.sim
         rows.append(

@@ -41,7 +41,7 @@ def bench_table(result: Mapping[str, Any], title: Callable[[str], str]) -> str:
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
     for scenario, found in result["scenarios"].items():
         for row in found["policies"]:
-            lines.append("| " + " | ".join((f"`{scenario}`", *_cells(row, title))) + " |")
+            lines.append("| " + " | ".join((f"`{scenario}`", *row_cells(row, title))) + " |")
     for name, found in result.get("overall", {}).items():
         cells = ["all", title(name), *[DASH] * 2, _share(found), *[DASH] * 7]
         lines.append("| " + " | ".join(cells) + " |")
@@ -50,7 +50,8 @@ def bench_table(result: Mapping[str, Any], title: Callable[[str], str]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def _cells(row: Mapping[str, Any], title: Callable[[str], str]) -> list[str]:
+def row_cells(row: Mapping[str, Any], title: Callable[[str], str]) -> list[str]:
+    """A policy's cells, in the order of `COLUMNS` without the scenario."""
     reward, gain = row["reward"], row["over_best"]
     name = title(row["name"])
     if len(row.get("settings", ())) == 1 and isinstance(row["settings"], list):

@@ -290,12 +290,17 @@ def test_points_vary_one_thing():
     fabric = [p for p in found if p.sweep.startswith("leaf-spine")]
     assert [p.env.num_agents for p in fabric] == [p.size for p in fabric]
     assert [p.size for p in fabric[-2:]] == [432, 1728]  # 288 and 1152 hosts
+    assert {p.devices for p in found} == {1}
+    for there, used in ((2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])):
+        many = [p for p in sweep.points(1, there) if p.sweep == "devices"]
+        assert [p.size for p in many] == [p.devices for p in many] == used
+        assert len({(p.env, p.envs) for p in many}) == 1
 
 
 def test_scaling_rows(monkeypatch):
     env = ecn_marl.make(TINY)
     both = [sweep.Point("environments", n, env, n) for n in (1, 4)]
-    monkeypatch.setattr(sweep, "points", lambda sizes: iter(both))
+    monkeypatch.setattr(sweep, "points", lambda sizes, devices: iter(both))
     names: list[str] = []
     first, second = sweep.scaling(QUICK, show=names.append)
     assert names == ["scaling: environments 1", "scaling: environments 4"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from netcases import ROWS, flow_list, start
 
+from ecn_marl import lanes
 from ecn_marl.sim import Ecn, Schedule, Simulator, schedule, star, theory
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.transports import parse_transport
@@ -80,7 +81,7 @@ def program(sim, length, act=None):
 
         return jax.lax.scan(one, state, None, length=length)
 
-    return jax.jit(jax.vmap(run, (0, 0, None)))
+    return jax.jit(jax.vmap(lanes.mapped(run), (0, 0, None)))
 
 
 def simulate(sim, cases, length, k=None, act=None):
