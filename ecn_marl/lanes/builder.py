@@ -79,7 +79,6 @@ class Builder:
         self.block = self.top
         self.flags: list[Map] = []
         self._constants: dict[tuple[str, bytes], Constant] = {}
-        self._inverses: dict[Node, Node] = {}
 
     def constant(self, value: Any, dtype: str | None = None) -> View:
         """A view of numbers known now; `dtype` only where numpy's is not the right one."""
@@ -109,36 +108,15 @@ class Builder:
             parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]
             return self.bundle(parts, pieces, shape)
         args = tuple(self.settled(a) for a in args)
-        if op == "div" and dtype == F32:
-            inverse = self._inverse(*args)
-            if inverse is not None:
-                op, args = "mul", (args[0], inverse)
+        numbers = known(args[1]) if op == "div" and dtype == F32 else None
+        if numbers is not None:  # as XLA does, and rounded like it
+            with np.errstate(divide="ignore"):
+                op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
         lanes, block = self._common(operands)
         node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
         block.items.append(node)
         return View(node, np.arange(node.size).reshape(shape))
-
-    def _inverse(self, x: View, y: View) -> View | None:
-        """1 / y, if it can be computed less often than x / y: a product takes a fifth of the time.
-
-        As XLA does with constants; it rounds once more.
-        """
-        node = y.node
-        if node.block is not None:
-            _, block = self._common([x.flat, y.flat])
-            if node.block.depth >= block.depth:
-                return None
-        if node not in self._inverses:
-            one = self.constant(np.float32(1.0))
-            numbers = known(View(node, np.arange(node.size)))
-            if numbers is not None:
-                with np.errstate(divide="ignore"):
-                    self._inverses[node] = self.constant(np.float32(1.0) / numbers).node
-            else:
-                whole = View(node, np.arange(node.size))
-                self._inverses[node] = self.map("div", F32, (node.size,), one, whole).node
-        return View(self._inverses[node], y.where)
 
     def bundle(self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Any) -> View:
         """Views side by side; `pieces` are the flat positions of each in an array of `shape`."""
