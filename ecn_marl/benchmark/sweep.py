@@ -25,6 +25,7 @@ SLOTS = (16, 32, 64, 128, 256, 512)
 SUBSTEPS = (20, 40, 80)
 BASE_ENVS, BASE_HOSTS, BASE_SLOTS = 64, 16, 64
 DEVICE_ENVS = 1024
+EPISODE_US = 20_000.0
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,14 @@ class Point:
 
 
 def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEnv:
-    """Web-search traffic at 60 % load, as in `websearch-v0`, on a network."""
+    """Web-search traffic at 60 % load, as in `websearch-v0`, on a network; episodes of 20 ms.
+
+    They are as long for all intervals: a network fills slowly, and more flows are more work.
+    """
     width = min(32, max(4, topology.n_hosts // 8))
     traffic = (Poisson(load=0.6, table="WebSearch", width=width),)
-    return make(Scenario(topology, traffic, slots=slots, interval_us=interval_us))
+    steps = round(EPISODE_US / interval_us)
+    return make(Scenario(topology, traffic, slots=slots, interval_us=interval_us, max_steps=steps))
 
 
 def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
+from ecn_marl import lanes
 from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
 from ecn_marl.envs.registry import Scenario, make
@@ -166,13 +167,14 @@ def test_solves_a_port_whose_best_setting_is_known():
     def uniform(key, obs):
         return jax.random.randint(key, (env.num_agents,), 0, n)
 
-    tried = jax.jit(jax.vmap(jax.vmap(fixed, (0, None)), (None, 0)))(keys, jnp.arange(n)).mean(1)
+    each = jax.vmap(jax.vmap(lanes.mapped(fixed), (0, None)), (None, 0))
+    tried = jax.jit(each)(keys, jnp.arange(n)).mean(1)
     best = float(tried.max())
-    chance = float(jax.jit(jax.vmap(earned(uniform)))(keys).mean())
+    chance = float(jax.jit(jax.vmap(lanes.mapped(earned(uniform))))(keys).mean())
     assert chance < 0.9 * best, "the case must tell a good policy from a random one"
 
     config = IPPOConfig(envs=16, rollout=25, actor_lr=2e-3, critic_lr=2e-3)
     algorithm = IPPO(env, config)
     state = train(algorithm, params, steps=40 * config.steps_per_update, seed=0).state
     learned = earned(lambda key, obs: algorithm.act(state.actor, key, obs, greedy=True))
-    assert float(jax.jit(jax.vmap(learned))(keys).mean()) >= 0.95 * best
+    assert float(jax.jit(jax.vmap(lanes.mapped(learned)))(keys).mean()) >= 0.95 * best

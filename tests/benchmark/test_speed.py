@@ -287,6 +287,7 @@ def test_points_vary_one_thing():
         }
         assert seen[name] == sizes
         assert all(len(set(x)) == 1 for other, x in seen.items() if other != name)
+        assert {p.env.horizon * p.env.interval_us for p in group} == {20_000.0}
     fabric = [p for p in found if p.sweep.startswith("leaf-spine")]
     assert [p.env.num_agents for p in fabric] == [p.size for p in fabric]
     assert [p.size for p in fabric[-2:]] == [432, 1728]  # 288 and 1152 hosts

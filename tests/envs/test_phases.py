@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ecn_marl import lanes
 from ecn_marl.envs.phases import Phase, PhaseEcn
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, Poisson, star
@@ -53,7 +54,7 @@ def played(env):
         _, state = env.reset(key, params)
         return jax.lax.scan(step, state, length=12)[1]
 
-    return jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), 16))
+    return jax.jit(jax.vmap(lanes.mapped(episode)))(jax.random.split(jax.random.key(0), 16))
 
 
 def test_every_cycle_holds_every_phase_once_in_varying_order(played):

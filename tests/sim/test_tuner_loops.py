@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from portcases import LINE, statistics
 
+from ecn_marl import lanes
 from ecn_marl.sim import Dcqcn, Schedule, Simulator, scaled_ecn, schedule, star
 from ecn_marl.sim.tuners import EcnSharp, PiMarker, QueueDriven, UtilisationDriven
 
@@ -92,7 +93,7 @@ def settled():
         return jax.lax.scan(one, (start, first), None, length=SETTLED.stop)[1]
 
     params = jax.tree.map(lambda *x: np.stack(x), *map(params_of, SENDERS))
-    program = jax.jit(jax.vmap(jax.vmap(run, (None, 0)), (0, None)))
+    program = jax.jit(jax.vmap(jax.vmap(lanes.mapped(run), (None, 0)), (0, None)))
     seen = np.asarray(program(jnp.arange(len(LANES)), params), np.float64)[:, :, SETTLED].mean(2)
     seen /= np.array([1e3, 1.0, 1e3])
     return {lane: Settled(*seen[i].T) for i, lane in enumerate(LANES)}
