@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 from toy import ToyEnv, ToyParams
 
+from ecn_marl import lanes
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.common.evaluation import Evaluation, evaluate, evaluation_keys
 from ecn_marl.baselines.common.training import Saving, TrainingDiverged, initial_state, train
@@ -144,6 +145,33 @@ def test_evaluation_covers_each_episode_once_whatever_the_batch():
     b = evaluate(ToyEnv(), PARAMS, act, name="one", episodes=5, seed=2, batch=32)
     np.testing.assert_array_equal(a.episodes["reward"], b.episodes["reward"])
     assert a.episodes["reward"].shape == (5,)
+
+
+def test_episodes_of_rules_are_compiled_as_one_and_those_of_networks_are_not(monkeypatch):
+    names, mapped = [], lanes.mapped
+
+    def noted(fun, *args):
+        names.append(fun.__name__)
+        return mapped(fun, *args)
+
+    class Network:
+        def __call__(self, key, obs):
+            return jnp.ones((3,), jnp.int32)
+
+        def costs(self):
+            return {"inferences_per_decision": 1.0}
+
+    monkeypatch.setattr(lanes, "mapped", noted)
+    rewards = []
+    for controller, whole in (
+        (lambda key, obs: jnp.ones((3,), jnp.int32), True),
+        (Network(), False),
+    ):
+        names.clear()
+        found = evaluate(ToyEnv(), PARAMS, controller, name="", episodes=3, seed=2)
+        rewards.append(found.episodes["reward"])
+        assert ("episode" in names, "step" in names) == (whole, True)
+    np.testing.assert_allclose(*rewards, rtol=1e-6)
 
 
 def test_evaluation_keys_are_not_those_of_training():

@@ -179,7 +179,6 @@ def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Calla
         a leading axis of episodes.
     """
 
-    @lanes.mapped
     def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
         state, _, memory = roll_out(env, params, controller, key)
@@ -191,7 +190,10 @@ def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Calla
 
     @jax.jit
     def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        found: dict[str, jax.Array] = jax.vmap(episode, (0, None))(keys, actor)
+        # Whole episodes of rules are compiled as one; networks are faster through XLA.
+        rule = not hasattr(build(actor), "costs")
+        one = lanes.mapped(episode) if rule else episode
+        found: dict[str, jax.Array] = jax.vmap(one, (0, None))(keys, actor)
         return found
 
     return run
