@@ -36,9 +36,10 @@ from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
+from ecn_marl.baselines.common.rollout import roll
 from ecn_marl.baselines.common.scoring import Greedy
 from ecn_marl.baselines.common.tiers import Tiers, port_tiers
-from ecn_marl.wrappers import AutoReset, Lanes
+from ecn_marl.wrappers import AutoReset
 
 
 @dataclass(frozen=True)
@@ -302,19 +303,19 @@ class DDQN:
     ) -> tuple[TrainState, Transition, dict[str, Array]]:
         """Act for `rollout` intervals in all environments; rows are `[A, rollout * envs, ...]`."""
         c = self.config
-        step_env = jax.vmap(Lanes(self.env).step, (0, 0, 0, None))
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
-        def step(carry: tuple[Any, Array, Gate], key: jax.Array) -> tuple[Any, Any]:
+        def step(
+            key: jax.Array, carry: tuple[Any, Array, Gate], actor: Any, chance: Array, params: Any
+        ) -> tuple[Any, Any]:
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)
-            q = self.learner.values(state.q.params, obs)
+            q = self.learner.values(actor, obs)
             random, other = ql.explore(act_key, self.head, q, chance)
             action = ql.choose(gate.idle, gate.action, self.head.mode(q))
             action = ql.choose(random, other, action)  # a random setting needs no inference either
-            keys = jax.random.split(env_key, c.envs)
-            after, env_state, reward, terminated, truncated, info = step_env(
-                keys, env_state, action, params
+            after, env_state, reward, terminated, truncated, info = self.env.step(
+                env_key, env_state, action, params
             )
             seen = {
                 "reward": reward.mean(),
@@ -326,13 +327,13 @@ class DDQN:
             paid = reward - c.reward_offset
             step = (obs, action, paid, terminated, truncated, info["final_obs"], gate.idle)
             done = info["episode_done"]
-            first = replay.copies(self._first_gate(reward.shape[-1]), c.envs)
+            first = self._first_gate(reward.shape[-1])
             gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)
             return (env_state, after, gate), (step, seen)
 
         carry = (state.env, state.obs, state.gate)
-        (env_state, obs, gate), rows = jax.lax.scan(step, carry, jax.random.split(key, c.rollout))
-        steps, seen = rows
+        shared = (state.q.params, chance, params)
+        (env_state, obs, gate), (steps, seen) = roll(step, carry, key, c.rollout, *shared)
         metrics = {name: x.mean() for name, x in seen.items()} | {"epsilon": chance}
         metrics["flops_per_decision"] = self.flops * (1.0 - metrics["inferences_saved"])
         after = replace(state, env=env_state, obs=obs, gate=gate)

@@ -45,7 +45,8 @@ from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
-from ecn_marl.wrappers import AutoReset, Lanes
+from ecn_marl.baselines.common.rollout import roll
+from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)
 """The decision module's actions: 0 keeps the setting, 1 triggers the policy generator."""
@@ -354,23 +355,23 @@ class HAECN:
             ...]`, and which of the latter were triggered; metrics.
         """
         c = self.config
-        step_env = jax.vmap(Lanes(self.env).step, (0, 0, 0, None))
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
-        def step(carry: tuple[Any, Array, Saved], key: jax.Array) -> tuple[Any, Any]:
+        def step(
+            key: jax.Array, carry: tuple[Any, Array, Saved], actor: Any, chance: Array, params: Any
+        ) -> tuple[Any, Any]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)
-            saved, trigger, seen = self._act(state.actor, saved, obs, act_key, chance)
-            keys = jax.random.split(env_key, c.envs)
-            after, env_state, reward, terminated, truncated, info = step_env(
-                keys, env_state, saved.action, params
+            saved, trigger, seen = self._act(actor, saved, obs, act_key, chance)
+            after, env_state, reward, terminated, truncated, info = self.env.step(
+                env_key, env_state, saved.action, params
             )
             last = info["final_obs"]
             next_seen = jnp.concatenate([last, saved.obs], -1)
             paid = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
             base = c.reward_offset
-            quiet = TRIGGER.mode(self.decision.values(state.decision.params, next_seen)) == 0
+            quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_seen)) == 0
             free = jnp.zeros_like(quiet)
             rows = (
                 (seen, trigger.astype(jnp.int32), paid - base, *ends, next_seen, free),
@@ -384,12 +385,12 @@ class HAECN:
                 "utilisation": info["utilisation"].mean(),
                 "triggered": trigger.mean(),
             }
-            saved = replace(saved, first=saved.first | info["episode_done"][:, None])
+            saved = replace(saved, first=saved.first | info["episode_done"])
             return (env_state, after, saved), (rows, metrics)
 
         carry = (state.env, state.obs, state.saved)
-        keys = jax.random.split(key, c.rollout)
-        (env_state, obs, saved), (rows, metrics) = jax.lax.scan(step, carry, keys)
+        shared = (state.actor, chance, params)
+        (env_state, obs, saved), (rows, metrics) = roll(step, carry, key, c.rollout, *shared)
         intervals = ql.transitions(rows[0], c.gamma, c.n_step)
         settings = ql.transitions(rows[1], c.gamma, c.n_step)
         trigger = jnp.moveaxis(rows[2], 2, 0).reshape(self.env.num_agents, -1)

@@ -206,8 +206,8 @@ class MAPPO:
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
 
-        def policy(obs: Array) -> Array:
-            return apply_network(self.actor, state.actor, obs, c.shared)
+        def policy(actor: Any, obs: Array) -> Array:
+            return apply_network(self.actor, actor, obs, c.shared)
 
         state, seen, metrics = collect(
             self.env, self.head, policy, replace(state, key=key), roll_key, params, c.rollout

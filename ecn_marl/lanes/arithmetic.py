@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.lanes.builder import NUMBERS, Unsupported, dtype_of, is_key, known, neutral, raw_shape
-from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write
+from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write, axes_of
 from ecn_marl.lanes.moving import Moving
 
 REDUCTIONS = {
@@ -20,6 +20,9 @@ REDUCTIONS = {
     "reduce_or": "or",
     "reduce_and": "and",
 }
+
+LARGE = 256
+"""Products of matrices with so many terms are computed in blocks (`product`)."""
 
 RUNNING = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
@@ -126,6 +129,10 @@ class Arithmetic(Moving):
         left = np.transpose(a.where, [*ba, *fa, *ca])
         right = np.transpose(b.where, [*bb, *fb, *cb])
         nb = len(ba)
+        sizes = [math.prod(left.shape[:nb]), *(math.prod(a.where.shape[d] for d in fa),)]
+        sizes += [math.prod(b.where.shape[d] for d in fb), math.prod(a.where.shape[d] for d in ca)]
+        if math.prod(sizes) >= LARGE and out.dtype == np.float32:
+            return [self._product(View(a.node, left), View(b.node, right), sizes, out.shape)]
         left = np.expand_dims(left, tuple(range(nb + len(fa), nb + len(fa) + len(fb))))
         right = np.expand_dims(right, tuple(range(nb, nb + len(fa))))
         shape = np.broadcast_shapes(left.shape, right.shape)
@@ -134,6 +141,25 @@ class Arithmetic(Moving):
         )
         axes = tuple(range(len(shape) - len(ca), len(shape)))
         return [self._reduce(product, axes, "add")]
+
+    def _product(self, a: View, b: View, sizes: Sequence[int], shape: Sequence[int]) -> View:
+        """A large product: `a` is `[batch, rows, depth]`, `b` is `[batch, columns, depth]`."""
+        batch, rows, columns, depth = sizes
+        views, axes = [], []
+        for view, count in ((a, rows), (b, columns)):
+            view = self.settled(View(view.node, view.where.reshape(batch, count, depth)))
+            found = axes_of(view.where)
+            if found is None:
+                view = self.whole(view)
+                found = axes_of(view.where)
+            views.append(view)
+            axes.append(found)
+        lanes, block = self._common([v.flat for v in views])
+        params = {"shape": tuple(sizes), "left": axes[0], "right": axes[1]}
+        size, factors = batch * rows * columns, (views[0].node, views[1].node)
+        node = Map(size, F32, lanes, block, "product", (), params, factors=factors)
+        block.items.append(node)
+        return View(node, np.arange(size).reshape(shape))
 
 
 def _fold(lowering: Arithmetic, name: str, dtype: str, shape: Any, args: list[View]) -> View | None:

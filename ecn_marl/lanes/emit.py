@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ecn_marl.lanes.assembly import Module
 from ecn_marl.lanes.body import Body
 from ecn_marl.lanes.graph import Argument, Map, Node, Operand, View, is_identity
+from ecn_marl.lanes.product import write_product
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.steps import Group, Step, Turns
 from ecn_marl.lanes.transfer import transfer
@@ -48,6 +49,10 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
 
 def _group(module: Module, group: Group) -> str:
     """Write the function of a group."""
+    if group.product:
+        (item,) = group.items
+        assert isinstance(item, Map)
+        return _function(module, "@product", write_product(module, item))
     if group.size <= UNROLLED and group.flag is None:
         lines, first = [], 0
         for i in range(group.size):

@@ -116,6 +116,7 @@ class Map(Node):
         params: parameters of the operation.
         place: for `look_up`: which element of `table` to read.
         table: for `look_up`.
+        factors: for `product`: both matrices.
     """
 
     op: str
@@ -123,6 +124,7 @@ class Map(Node):
     params: dict[str, Any] = field(default_factory=dict)
     place: Place | None = None
     table: Node | None = None
+    factors: tuple[Node, ...] = ()
 
 
 @dataclass(eq=False, repr=False)
@@ -206,6 +208,27 @@ class Block:
         return 0 if self.parent is None else self.parent.depth + 1
 
 
+class Axes(NamedTuple):
+    """Where a factor's elements lie: `first + batch * b + outer * i + inner * k`."""
+
+    first: int
+    batch: int
+    outer: int
+    inner: int
+
+
+def axes_of(where: np.ndarray) -> Axes | None:
+    """The steps between a factor's elements `[batch, outer, inner]`; None if they are no steps."""
+    first = int(where.flat[0])
+    steps = [
+        int(np.take(where, 1, axis).flat[0]) - first if where.shape[axis] > 1 else 0
+        for axis in range(3)
+    ]
+    counts = np.ix_(*(np.arange(n) for n in where.shape))
+    line = first + sum(step * count for step, count in zip(steps, counts, strict=True))
+    return Axes(first, *steps) if np.array_equal(where, line) else None
+
+
 class View(NamedTuple):
     """An array of the traced program: element `where[...]` of `node` at every index."""
 
@@ -219,7 +242,7 @@ class View(NamedTuple):
 
 
 def reads(item: Map | Write) -> Sequence[Operand]:
-    """All that an item reads element by element; tables apart."""
+    """All that an item reads element by element; `tables` apart."""
     place = item.place
     indices = place.indices if place is not None else ()
     own = item.operands if isinstance(item, Map) else (item.value,)
@@ -229,3 +252,9 @@ def reads(item: Map | Write) -> Sequence[Operand]:
 def is_identity(operand: Operand, size: int) -> bool:
     """Whether element `i` is needed at `i`, and nothing else of the node."""
     return operand.node.size == size and bool(np.array_equal(operand.where, np.arange(size)))
+
+
+def tables(item: Map) -> list[Node]:
+    """What an item reads elsewhere than at its own elements: all of it may be needed."""
+    more = (item.table, item.params.get("held"))
+    return [*(n for n in more if n is not None), *item.factors]

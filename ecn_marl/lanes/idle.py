@@ -32,7 +32,11 @@ from ecn_marl.lanes.graph import (
     Write,
     is_identity,
     reads,
+    tables,
 )
+
+FAR = frozenset({"look_up", "running", "threefry", "product"})
+"""Operations whose results are not followed: they read other elements than their own."""
 
 Known = np.ndarray | Operand
 """What every element of an array is if idle: a number, or an element of another array."""
@@ -102,7 +106,7 @@ class Idle:
             if item not in needed or not item.size or item.size % self.n:
                 continue
             node = item if isinstance(item, Map) else item.store
-            if node in before or item.op == "running":
+            if node in before or item.op in ("running", "product"):
                 continue
             nothing = isinstance(item, Write) and self.adds_nothing(item)
             if nothing or node not in live or self._is_known(node):
@@ -138,8 +142,9 @@ class Idle:
             if item not in needed:
                 continue
             waiting += [o.node for o in reads(item) if not self.aligned(o.where)]
-            if self.n > 1 and isinstance(item, Map) and item.table is not None:
-                waiting.append(item.table)
+            if isinstance(item, Map):
+                waiting += item.factors
+                waiting += [item.table] if self.n > 1 and item.table is not None else []
         for carry in needed:
             if isinstance(carry, Carry) and carry.block is self.block:
                 waiting.append(carry.loop.following[carry.loop.carries.index(carry)].node)
@@ -283,7 +288,7 @@ class Idle:
         return False
 
     def _map(self, item: Map) -> Known | None:
-        if not item.size or item.size % self.n or item.op in ("look_up", "running", "threefry"):
+        if not item.size or item.size % self.n or item.op in FAR:
             return None
         args = [self.value(o) for o in item.operands]
         rule = getattr(self, f"_{item.op}", None)
@@ -338,11 +343,6 @@ def _all(a: Known, b: Known, value: bool) -> Known | None:
 def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
     zero = np.zeros_like(like)
     return ~zero if ones else zero
-
-
-def tables(item: Map) -> list[Node]:
-    """What an item reads at positions that depend on data."""
-    return [n for n in (item.table, item.params.get("held")) if n is not None]
 
 
 def sources(node: Node) -> list[Node]:

@@ -47,6 +47,9 @@ CALLS = {
 }
 """Primitives that call a jaxpr, and the parameter that holds it."""
 
+SYNONYMS = {"add_any": "add"}
+"""What derivatives call a primitive."""
+
 LONG = 16
 """Rows of so many elements are carried through loops one by one."""
 
@@ -81,7 +84,7 @@ class Lowering(Positions):
 
     def equation(self, eqn: Any, args: list[View]) -> list[View]:
         """Lower one equation."""
-        name = eqn.primitive.name
+        name = SYNONYMS.get(eqn.primitive.name, eqn.primitive.name)
         if name in CALLS:
             return self.inline(eqn.params[CALLS[name]], args)
         if name in ELEMENTWISE:
@@ -100,6 +103,10 @@ class Lowering(Positions):
         avals = [jax.ShapeDtypeStruct(a.where.shape, NUMPY[a.node.dtype]) for a in args]
         closed = jax.make_jaxpr(fun)(*avals)
         return self.run(closed.jaxpr, closed.consts, args)
+
+    def _optimization_barrier(self, eqn: Any, *args: View) -> list[View]:
+        """Nothing is moved across loops over elements in any case."""
+        return list(args)
 
     def _name(self, eqn: Any, x: View) -> list[View]:
         """A name; flags of what is busy are remembered."""

@@ -144,6 +144,11 @@ def _nested(
         first = own.index(True)
         (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
         inner = x.shape[1 if b else 0]
+        differ = [any(jax.tree.leaves(flags)) for flags in batched]
+        alone = any(d and not axis for d, axis in zip(differ, own, strict=True))
+        if alone and inner >= LANES[-1]:
+            found = _one_by_one(many, size, differ, batched, args)
+            return found, jax.tree.map(lambda _: True, found)
         flat, outer = [], []
         for arg, axis, flags in zip(args, own, batched, strict=True):
             mine = any(jax.tree.leaves(flags))
@@ -160,6 +165,23 @@ def _nested(
         return found, jax.tree.map(lambda _: True, found)
 
     return many
+
+
+def _one_by_one(
+    many: Callable[..., Any], size: int, differ: list[bool], batched: Any, args: Any
+) -> Any:
+    """Batches in turn, of which each shares something of its own among its environments: networks.
+
+    All at once, every environment would need a copy of it.
+    """
+    trees = [
+        _spread(a, b, size) if d else () for a, b, d in zip(args, batched, differ, strict=True)
+    ]
+
+    def one(some: list[Any]) -> Any:
+        return many(*(s if d else a for s, a, d in zip(some, args, differ, strict=True)))
+
+    return jax.lax.map(one, trees)
 
 
 def _spread(tree: Any, batched: Any, size: int) -> Any:

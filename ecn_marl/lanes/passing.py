@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ecn_marl.lanes.graph import Map, Node, Operand, Write
-from ecn_marl.lanes.idle import Idle, same, tables, within
+from ecn_marl.lanes.graph import Map, Node, Operand, Write, tables
+from ecn_marl.lanes.idle import Idle, same, within
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 

@@ -31,6 +31,7 @@ from ecn_marl.lanes.graph import (
     Write,
     is_identity,
     reads,
+    tables,
 )
 from ecn_marl.lanes.idle import Idle
 from ecn_marl.lanes.passing import after, find_passing
@@ -130,7 +131,7 @@ def _needed(results: list[View]) -> set[object]:
         items: list[Map | Write] = []
         if isinstance(node, Map):
             items = [node]
-            waiting += [n for n in (node.table, node.params.get("held")) if n is not None]
+            waiting += tables(node)
         elif isinstance(node, Store):
             items = list(node.writes)
             found.update(node.writes)
@@ -188,7 +189,7 @@ def _steps(
         )
         target: Node
         if isinstance(item, Map):
-            first = max(first, after(item.table, False), after(item.params.get("held"), False))
+            first = max([first, *(after(n, False) for n in tables(item))])
             target = item
         else:
             target = item.store
@@ -201,6 +202,9 @@ def _steps(
         if key not in when and key not in known:
             key = None
         at, group = _room(steps, max(first, after(key, False)), item.size, key)
+        if isinstance(item, Map) and item.factors:  # a loop of its own
+            at, group = len(steps), Group(item.size)
+            steps.append(group)
         group.items.append(item)
         when[item] = at
         when[target] = max(at, when.get(target, 0))
@@ -210,7 +214,7 @@ def _steps(
 def _room(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:
     """The first loop of a size and key from step `first` on; a new one if there is none."""
     for k, step in enumerate(steps[first:], first):
-        if isinstance(step, Group) and step.size == size and step.key is key:
+        if isinstance(step, Group) and (step.size, step.key) == (size, key) and not step.product:
             return k, step
     group = Group(size, key=key)
     steps.append(group)
@@ -308,11 +312,10 @@ class _Uses:
                         self._read(operand.node, step.at, operand.where, around)
                 if isinstance(item, Map):
                     self._writes[item].append((step.at, np.arange(item.size)))
-                    if item.table is not None:
-                        self._read(item.table, step.at, None, around)
-                    held = item.params.get("held")
-                    if held is not None:
-                        self._read(held, step.at, None, around)
+                    for node in tables(item):
+                        self._read(node, step.at, None, around)
+                    if item.factors:
+                        self.stored.add(item)
                 else:
                     self.stored.add(item.store)
                     self._writes[item.store].append((step.at, item.fixed))

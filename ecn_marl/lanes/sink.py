@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads
+from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads, tables
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PASSES = 4
@@ -17,7 +17,7 @@ PASSES = 4
 LOST_PLACE = 4
 """Cost of reading a carried value after its next one is computed: both then need a place."""
 
-FIXED = frozenset({"look_up", "running", "threefry"})
+FIXED = frozenset({"look_up", "running", "threefry", "product"})
 """Operations that stay where they are."""
 
 
@@ -46,7 +46,7 @@ class _Readers:
 
     def _fixed(self, item: Map | Write) -> None:
         if isinstance(item, Map):
-            self.pinned |= {n for n in (item.table, item.params.get("held")) if n is not None}
+            self.pinned |= set(tables(item))
 
     def _inside(self, turns: Turns) -> None:
         for _, operand in (

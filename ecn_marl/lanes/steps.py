@@ -26,6 +26,11 @@ class Group:
     key: Map | None = None
     flag: Map | None = None
 
+    @property
+    def product(self) -> bool:
+        """Whether it is a product of matrices, which has a loop of its own."""
+        return any(isinstance(i, Map) and i.factors for i in self.items)
+
 
 @dataclass(eq=False, repr=False)
 class Turns:

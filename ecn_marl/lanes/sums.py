@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ecn_marl.lanes.graph import BOOL, Map, Node, Place, Store, Write, reads
+from ecn_marl.lanes.graph import BOOL, Map, Node, Place, Store, Write, reads, tables
 from ecn_marl.lanes.steps import Group
 
 DENSE = 16
@@ -33,7 +33,7 @@ def private(group: Group, dense: bool) -> set[Store]:
     for item in group.items:
         used |= {o.node for o in reads(item)}
         if isinstance(item, Map):
-            used |= {n for n in (item.table, item.params.get("held")) if n is not None}
+            used |= set(tables(item))
         else:
             terms[item.store].append(item)
     found, many = set(), 0

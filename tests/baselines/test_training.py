@@ -14,7 +14,12 @@ from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
-from ecn_marl.baselines.common.evaluation import Evaluation, evaluate, evaluation_keys
+from ecn_marl.baselines.common.evaluation import (
+    Evaluation,
+    episodes_runner,
+    evaluate,
+    evaluation_keys,
+)
 from ecn_marl.baselines.common.training import Saving, TrainingDiverged, initial_state, train
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 
@@ -147,31 +152,35 @@ def test_evaluation_covers_each_episode_once_whatever_the_batch():
     assert a.episodes["reward"].shape == (5,)
 
 
-def test_episodes_of_rules_are_compiled_as_one_and_those_of_networks_are_not(monkeypatch):
+def test_episodes_are_compiled_whole(monkeypatch):
+    """Of rules and of networks, whose parameters all environments share."""
     names, mapped = [], lanes.mapped
 
     def noted(fun, *args):
         names.append(fun.__name__)
         return mapped(fun, *args)
 
-    class Network:
-        def __call__(self, key, obs):
-            return jnp.ones((3,), jnp.int32)
-
-        def costs(self):
-            return {"inferences_per_decision": 1.0}
-
     monkeypatch.setattr(lanes, "mapped", noted)
     rewards = []
-    for controller, whole in (
-        (lambda key, obs: jnp.ones((3,), jnp.int32), True),
-        (Network(), False),
-    ):
+    for build in (lambda p: lambda key, obs: jnp.ones((3,), jnp.int32) * p, Doubling):
         names.clear()
-        found = evaluate(ToyEnv(), PARAMS, controller, name="", episodes=3, seed=2)
-        rewards.append(found.episodes["reward"])
-        assert ("episode" in names, "step" in names) == (whole, True)
+        run = episodes_runner(ToyEnv(), PARAMS, build)
+        rewards.append(run(jnp.int32(1), evaluation_keys(2, 3))["reward"])
+        assert "episode" in names
     np.testing.assert_allclose(*rewards, rtol=1e-6)
+
+
+class Doubling:
+    """A policy with a parameter, 1 for choice 1, and costs."""
+
+    def __init__(self, one):
+        self.one = one
+
+    def __call__(self, key, obs):
+        return (2 * self.one - 1) * jnp.ones((3,), jnp.int32)
+
+    def costs(self):
+        return {"inferences_per_decision": 1.0}
 
 
 def test_evaluation_keys_are_not_those_of_training():

@@ -190,10 +190,7 @@ def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Calla
 
     @jax.jit
     def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        # Whole episodes of rules are compiled as one; networks are faster through XLA.
-        rule = not hasattr(build(actor), "costs")
-        one = lanes.mapped(episode) if rule else episode
-        found: dict[str, jax.Array] = jax.vmap(one, (0, None))(keys, actor)
+        found: dict[str, jax.Array] = jax.vmap(lanes.mapped(episode), (0, None))(keys, actor)
         return found
 
     return run

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import settings as check
-from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.wrappers import Lanes
+from ecn_marl.baselines.common.distributions import Head, judge
+from ecn_marl.baselines.common.rollout import roll
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class PPOConfig:
 
     envs: int = 64
     rollout: int = 32
-    epochs: int = 4
-    minibatches: int = 4
+    epochs: int = 2
+    minibatches: int = 8
     actor_lr: float = 4e-4
     critic_lr: float = 1e-3
     gamma: float = 0.95
@@ -132,18 +132,18 @@ class Batch(NamedTuple):
 def collect(
     env: Any,
     head: Head,
-    policy: Callable[[Array], Array],
+    policy: Callable[[Any, Array], Array],
     state: Any,
     key: jax.Array,
     params: Any,
     steps: int,
 ) -> tuple[Any, Rollout, dict[str, Array]]:
-    """Run a policy in all environments of a training state.
+    """Run the policy of a training state in all its environments.
 
     Args:
         env: auto-resetting environment.
         head: what turns outputs of the policy into actions.
-        policy: observations `[envs, A, obs_dim]` to outputs `[envs, A, n]`.
+        policy: actor's parameters and observations `[A, obs_dim]` to outputs `[A, n]`.
         state: training state; its `env` and `obs` move on.
         key: PRNG key.
         params: parameters of the environment.
@@ -152,17 +152,14 @@ def collect(
     Returns:
         State after, the rollout, and means of reward, queue (bytes) and utilisation.
     """
-    n = state.obs.shape[0]
-    step_env = jax.vmap(Lanes(env).step, (0, 0, 0, None))
 
-    def step(carry: tuple[Any, Array], key: jax.Array) -> tuple[Any, Any]:
+    def step(key: jax.Array, carry: tuple[Any, Array], actor: Any, params: Any) -> tuple[Any, Any]:
         env_state, obs = carry
         act_key, env_key = jax.random.split(key)
-        out = policy(obs)
+        out = policy(actor, obs)
         action = head.sample(act_key, out)
-        keys = jax.random.split(env_key, n)
-        after, env_state, reward, terminated, truncated, info = step_env(
-            keys, env_state, action, params
+        after, env_state, reward, terminated, truncated, info = env.step(
+            env_key, env_state, action, params
         )
         log_prob = head.log_prob(out, action)
         row = Rollout(obs, action, log_prob, reward, terminated, truncated, info["final_obs"])
@@ -170,7 +167,7 @@ def collect(
         return (env_state, after), (row, seen | {"reward": reward.mean()})
 
     carry = (state.env, state.obs)
-    (env_state, obs), (rows, seen) = jax.lax.scan(step, carry, jax.random.split(key, steps))
+    (env_state, obs), (rows, seen) = roll(step, carry, key, steps, state.actor, params)
     metrics = {name: x.mean() for name, x in seen.items()}
     return replace(state, env=env_state, obs=obs), rows, metrics
 
@@ -201,13 +198,13 @@ def policy_loss(
         shared: whether agents share a policy. Else advantages are normalised for each agent, and
             losses are summed over agents, so that no agent's gradient depends on another.
     """
-    change = head.log_prob(out, batch.action) - batch.log_prob
+    log_prob, spread = judge(head, out, batch.action)
+    change = log_prob - batch.log_prob
     ratio = jnp.exp(change)
     axis = None if shared else 0
     centred = batch.advantage - batch.advantage.mean(axis)
     advantage = centred / (batch.advantage.std(axis) + 1e-8)
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
-    spread = head.entropy(out)
     loss = -over_agents(gain + entropy * spread, shared)
     return loss, {
         "policy_loss": -gain.mean(),

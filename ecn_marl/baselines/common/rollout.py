@@ -1,0 +1,40 @@
+"""Rollouts: many environments under a policy that learns, whole intervals compiled as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ecn_marl import lanes
+
+
+def roll(
+    step: Callable[..., tuple[Any, Any]], carry: Any, key: jax.Array, steps: int, *shared: Any
+) -> tuple[Any, Any]:
+    """Repeat a step of one environment in a batch of them.
+
+    Policy and environment are one program of `ecn_marl.lanes`: states stay in vectors from one
+    interval to the next.
+
+    Args:
+        step: `(key, carry, *shared) -> (carry, row)` of one environment.
+        carry: what changes from step to step, leading axis of environments.
+        key: PRNG key.
+        steps: intervals per environment.
+        shared: what all environments share, such as networks.
+
+    Returns:
+        The carry after, and rows with the axes `[time, envs, ...]`.
+    """
+
+    def one(key: jax.Array, carry: Any, *shared: Any) -> tuple[Any, Any]:
+        keys = jax.random.split(key, steps)
+        return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
+
+    n = jax.tree.leaves(carry)[0].shape[0]
+    run = jax.vmap(lanes.mapped(one, {1: 0}), (0, 0, *(None for _ in shared)))
+    carry, rows = run(jax.random.split(key, n), carry, *shared)
+    return carry, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)

@@ -1,0 +1,143 @@
+"""Products of matrices: sums that stay in registers while the inner index runs."""
+
+from __future__ import annotations
+
+from ecn_marl.lanes.assembly import Module
+from ecn_marl.lanes.body import Body
+from ecn_marl.lanes.graph import F32, Axes, Map
+from ecn_marl.lanes.steps import Group
+
+SUMS = 24
+"""Elements of a block: as many sums stay in registers, of 32 vectors of 512 bits."""
+
+ROWS = 6
+"""Rows of a block, where the matrix has more than one row."""
+
+THREADS_SUMS, THREADS_ROWS = 16, 4
+"""The same where every environment has a thread of its own."""
+
+
+def write_product(module: Module, item: Map) -> list[str]:
+    """Lines of the function that computes a product, block by block.
+
+    Args:
+        module: what it belongs to.
+        item: a `product` with the parameters `shape` (batch, rows, columns, depth), `left` and
+            `right` (`Axes`), and the factors.
+    """
+    _, rows, columns, _ = item.params["shape"]
+    tall, most = (THREADS_ROWS, THREADS_SUMS) if module.threads else (ROWS, SUMS)
+    height = min(rows, tall)
+    width = min(columns, most // height)
+    lines: list[str] = []
+    before = "0"
+    for m, mine in _parts(rows, height):
+        for n, wide in _parts(columns, width):
+            block = _Block(module, item, f"b{m[0]}x{n[0]}", before, mine, wide)
+            lines += block.lines(m, n)
+            before = block.end
+    return lines
+
+
+def _parts(size: int, most: int) -> list[tuple[tuple[int, int], int]]:
+    """Stretches (start, end) that are cut evenly, and into what: whole ones, and the rest."""
+    whole = size - size % most
+    found = [((0, whole), most)] if whole else []
+    return [*found, ((whole, size), size - whole)] if size > whole else found
+
+
+class _Block:
+    """A loop over the blocks of one size."""
+
+    def __init__(
+        self, module: Module, item: Map, stem: str, before: str, height: int, width: int
+    ) -> None:
+        """It comes from the basic block `before` and leads to `end`."""
+        self.item, self.stem, self.before = item, stem, before
+        self.height, self.width = height, width
+        self.end = f"{stem}done"
+        self.code = Body(module, Group(item.size), f"%{stem}t")
+        self.code.stem = f"%{stem}v"
+        self.code.wide = item.lanes and not module.threads
+
+    def lines(self, m: tuple[int, int], n: tuple[int, int]) -> list[str]:
+        """The loop over blocks of rows `m` and columns `n`."""
+        s, item, code = self.stem, self.item, self.code
+        batch, rows, columns, depth = item.params["shape"]
+        across, down = (n[1] - n[0]) // self.width, (m[1] - m[0]) // self.height
+        bases = [code.base(node) for node in item.factors]  # before the loops
+        assert all(bases)
+        code.base(item)
+        head, code.lines = code.lines, []
+
+        def number(op: str, a: str, b: int) -> str:
+            return code.emit(f"{op} i64 {a}, {b}")
+
+        t = f"%{s}t"
+        column = number("add", number("mul", number("urem", t, across), self.width), n[0])
+        rest = number("udiv", t, across)
+        row = number("add", number("mul", number("urem", rest, down), self.height), m[0])
+        part = number("udiv", rest, down)
+
+        def start(axes: Axes, outer: str) -> str:
+            moved = code.emit(
+                f"add i64 {number('mul', part, axes.batch)}, {number('mul', outer, axes.outer)}"
+            )
+            return number("add", moved, axes.first)
+
+        lefts, rights = start(item.params["left"], row), start(item.params["right"], column)
+        out = number("add", number("mul", part, rows), 0)
+        out = number("mul", code.emit(f"add i64 {out}, {row}"), columns)
+        out = code.emit(f"add i64 {out}, {column}")
+        setup, code.lines = code.lines, []
+        inner, sums = self._turn(lefts, rights)
+        code.lines = []
+        for i in range(self.height):
+            for j in range(self.width):
+                at = number("add", out, i * columns + j)
+                code.save(item, at, sums[i * self.width + j])
+        return [
+            *head,
+            f"  br label %{s}",
+            f"{s}:",
+            f"  {t} = phi i64 [0, %{self.before}], [%{s}tn, %{s}kdone]",
+            *setup,
+            f"  br label %{s}k",
+            f"{s}k:",
+            *inner,
+            f"  %{s}kover = icmp eq i64 %{s}kn, {depth}",
+            f"  br i1 %{s}kover, label %{s}kdone, label %{s}k",
+            f"{s}kdone:",
+            *code.lines,
+            f"  %{s}tn = add nuw i64 {t}, 1",
+            f"  %{s}tover = icmp eq i64 %{s}tn, {batch * across * down}",
+            f"  br i1 %{s}tover, label %{self.end}, label %{s}",
+            f"{self.end}:",
+        ]
+
+    def _turn(self, lefts: str, rights: str) -> tuple[list[str], list[str]]:
+        """One turn of the inner index, and the names of the sums after it."""
+        s, item, code = self.stem, self.item, self.code
+        k, kind = f"%{s}ki", code.type(F32)
+        zero = "zeroinitializer" if code.wide else code.number(0.0, F32)
+
+        def line(node_at: int, first: str, axes: Axes, count: int) -> list[str]:
+            node = item.factors[node_at]
+            moved = code.emit(f"mul i64 {k}, {axes.inner}")
+            at = code.emit(f"add i64 {first}, {moved}")
+            found = []
+            for i in range(count):
+                place = code.emit(f"add i64 {at}, {i * axes.outer}")
+                found.append(code.widened(code.load(node, place), node))
+            return found
+
+        a = line(0, lefts, item.params["left"], self.height)
+        b = line(1, rights, item.params["right"], self.width)
+        phis, sums = [], []
+        for x in range(self.height * self.width):
+            before = f"%{s}s{x}"
+            after = code.call("llvm.fma", F32, a[x // self.width], b[x % self.width], before)
+            phis.append(f"  {before} = phi {kind} [{zero}, %{s}], [{after}, %{s}k]")
+            sums.append(after)
+        head = f"  {k} = phi i64 [0, %{s}], [%{s}kn, %{s}k]"
+        return [head, *phis, *code.lines, f"  %{s}kn = add nuw i64 {k}, 1"], sums
