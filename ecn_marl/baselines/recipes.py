@@ -112,14 +112,14 @@ them are random."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {
     "demand-phases-v0": {
-        "ippo": Recipe(400_000, _SCALE),
+        "ippo": Recipe(700_000, _SCALE),
         "mappo": Recipe(300_000, _SCALE, {"entropy": 3e-3}),
         "ddqn": Recipe(300_000, {"features": "pet", **_SCALE}, _Q),
         "haecn": Recipe(200_000, {"action_options": {"template": _FOUR}}, _HAECN),
         "c-acc": Recipe(100_000, {"features": "pet", **_SCALE}, _Q),
     },
     "rpc-shuffle-v0": {
-        "ippo": Recipe(300_000, _DEEP),
+        "ippo": Recipe(700_000, _DEEP),
         "mappo": Recipe(300_000, _DEEP),
         "ddqn": Recipe(300_000, _DEEP, _Q | _BUSY),
         "haecn": Recipe(250_000, _DEEP, _QUIET),

@@ -2,7 +2,7 @@
 
 LLVM writes a kernel (`kernel`) as PTX; the driver compiles that for the GPU there is. XLA calls a
 handler through its foreign function interface, as on a CPU (`native`); it launches the kernel on
-XLA's stream. Nothing here has ever run on a GPU: `mapping` uses it only if told to.
+XLA's stream. Nothing here has run on a GPU yet: there, `trial` decides whether it is used.
 """
 
 from __future__ import annotations

@@ -17,20 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
+from ecn_marl._errors import bad_value
 from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.emit import write_module
 from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
+from ecn_marl.lanes.trial import SWITCH, kernel_is_better
 from ecn_marl.parallelism import cores
 
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = (4, 8, 16)
 """Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits."""
-
-SWITCH = "ECN_MARL_GPU_LANES"
-"""Environment variable; `1` compiles batches for NVIDIA GPUs, too, which was never tried on one."""
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
 
@@ -52,7 +51,8 @@ def off() -> Iterator[None]:
 def available() -> bool:
     """Whether programs are compiled here: with llvmlite, not under Windows, not `off`.
 
-    On a CPU; on an NVIDIA GPU only if the environment variable `ECN_MARL_GPU_LANES` is `1`.
+    On a CPU; on an NVIDIA GPU where a trial shows that its kernel is right and no slower than XLA
+    (`trial`), or as the environment variable `ECN_MARL_GPU_LANES` says: `1`, `0` or `auto`.
     """
     return not _OFF.get() and _installed() and (_on_cpu() or _for_gpus())
 
@@ -68,8 +68,18 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
+@functools.cache
+def _on_cuda() -> bool:
+    if jax.default_backend() != "gpu":
+        return False
+    return "cuda" in jax.devices()[0].client.platform_version.lower()
+
+
 def _for_gpus() -> bool:
-    return os.environ.get(SWITCH) == "1"
+    said = os.environ.get(SWITCH, "auto")
+    if said not in ("0", "1", "auto"):
+        raise bad_value(SWITCH, said, "0, 1 or auto")
+    return said == "1" or (said == "auto" and _on_cuda() and kernel_is_better())
 
 
 def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:

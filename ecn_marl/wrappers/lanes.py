@@ -15,9 +15,9 @@ class Lanes:
 
     A batch of steps is compiled with one environment in each lane of the processor's vectors.
     Results are those of the wrapped environment within rounding. A rounding difference can turn a
-    marking coin, so single episodes differ; their statistics do not. Steps that are not mapped, and
-    accelerators (unless `ECN_MARL_GPU_LANES=1`), run as before. Batches cannot be differentiated:
-    leave this wrapper out for that.
+    marking coin, so single episodes differ; their statistics do not. Steps that are not mapped run
+    as before, and so do accelerators without `ecn_marl.lanes.available`. Batches cannot be
+    differentiated: leave this wrapper out for that.
 
     Every attribute of the wrapped environment is there, too.
 

@@ -364,7 +364,7 @@ def lowered(platform: str) -> str:
     return fast.trace(state, keys, jnp.float32(2)).lower(lowering_platforms=(platform,)).as_text()
 
 
-def test_gpus_get_kernels_only_if_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_get_kernels_if_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call for the whole step, in place; a CPU gets what it always gets."""
     monkeypatch.delenv("ECN_MARL_GPU_LANES", raising=False)
     before = lowered("cpu")
@@ -379,6 +379,33 @@ def test_gpus_get_kernels_only_if_switched_on(monkeypatch: pytest.MonkeyPatch) -
     assert len(targets[0]) == 1
     with lanes.off():
         assert "ecn_marl_lanes" not in lowered("cuda")
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_trial_decides_for_gpus(monkeypatch: pytest.MonkeyPatch, better: bool) -> None:
+    """Unless it is told: a process with a GPU asks once for every batch, one without never."""
+    asked: list[str] = []
+    monkeypatch.delenv("ECN_MARL_GPU_LANES", raising=False)
+    monkeypatch.setattr(lanes.mapping, "kernel_is_better", lambda: asked.append("") or better)
+    lowered("cpu")
+    assert not asked
+    monkeypatch.setattr(lanes.mapping, "_on_cpu", lambda: False)
+    monkeypatch.setattr(lanes.mapping, "_on_cuda", lambda: True)
+    monkeypatch.setattr(cuda, "register", cuda.name_of)
+    assert ("ecn_marl_lanes_cuda_" in lowered("cuda")) == better
+    assert asked
+    del asked[:]
+    monkeypatch.setenv("ECN_MARL_GPU_LANES", "0")
+    assert "ecn_marl_lanes" not in lowered("cuda")
+    assert not asked
+
+
+def test_the_switch_has_three_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECN_MARL_GPU_LANES", "yes")
+    with pytest.raises(
+        ValueError, match="ECN_MARL_GPU_LANES = 'yes' is not allowed: expected 0, 1"
+    ):
+        lowered("cpu")
 
 
 def test_a_switched_on_process_still_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

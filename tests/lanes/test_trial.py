@@ -1,0 +1,137 @@
+"""The trial that decides between the kernel and XLA, with a processor in place of a GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecn_marl.lanes import trial
+from ecn_marl.lanes.trial import Verdict
+
+
+def child(text: str, status: int = 0) -> tuple[str, ...]:
+    """A process that says something and ends."""
+    code = (
+        f"import sys; print({text!r}); print('the last words', file=sys.stderr); sys.exit({status})"
+    )
+    return (sys.executable, "-c", code)
+
+
+def result(**changed: float) -> str:
+    return json.dumps({"agree": 1.0, "xla_s": 2e-3, "kernel_s": 1e-3} | changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "kernel", "reason"),
+    [
+        (result(), 0, True, "1000 us per step, XLA 2000 us"),
+        (result(kernel_s=3e-3), 0, False, "3000 us per step, XLA 2000 us"),
+        (result(agree=0.9), 0, False, "only 90.00 % of its numbers are XLA's"),
+        (result(agree=float("nan")), 0, False, "only nan % of its numbers are XLA's"),
+        (result(), 139, False, "the trial ended with status 139: the last words"),
+        ("no numbers", 0, False, "the trial ended with status 0: the last words"),
+        ("{}", 0, False, "the trial ended with status 0: the last words"),
+    ],
+)
+def test_verdicts(text: str, status: int, kernel: bool, reason: str) -> None:
+    """Only a kernel that is right and no slower is used; a crash stays in its process."""
+    assert trial.ask(child(f"a line before\n{text}", status)) == Verdict(kernel, reason)
+
+
+def test_a_trial_that_hangs_has_failed() -> None:
+    command = (sys.executable, "-c", "import time; time.sleep(60)")
+    assert trial.ask(command, 0.2) == Verdict(False, "the trial took more than 0.2 s")
+
+
+def test_the_trial_uses_the_kernel_and_leaves_memory_to_others() -> None:
+    names = (trial.SWITCH, "XLA_PYTHON_CLIENT_PREALLOCATE")
+    code = f"import os, sys; sys.exit(' '.join(os.environ[n] for n in {names}))"
+    assert trial.ask((sys.executable, "-c", code)).reason.endswith("status 1: 1 false")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Verdict]:
+    """Trials that are made from now on; their verdict is the last element when they begin."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    verdicts: list[Verdict] = []
+    monkeypatch.setattr(
+        trial, "ask", lambda: verdicts.append(Verdict(True, "it is")) or verdicts[-1]
+    )
+    return verdicts
+
+
+def decide() -> bool:
+    """What a new process would decide."""
+    trial.kernel_is_better.cache_clear()
+    return trial.kernel_is_better()
+
+
+def test_a_verdict_is_kept(
+    asked: list[Verdict], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For this GPU and these versions; what cannot be read is tried again."""
+    caplog.set_level(logging.INFO)
+    assert decide()
+    assert "once" in caplog.text
+    assert decide()
+    assert len(asked) == 1
+    (path,) = (tmp_path / "ecn_marl").iterdir()
+    kept = json.loads(path.read_text())
+    assert kept["reason"] == "it is"
+    assert set(kept["tried_on"]) >= {"device", "platform", "jax", "ecn-marl"}
+    path.write_text(json.dumps({"kernel": False, "reason": "slower"}))
+    assert not decide()
+    assert f"uses XLA on this GPU: slower ({path})" in caplog.text
+    path.write_text("{")
+    assert decide()
+    assert len(asked) == 2
+    other = trial.kept_at(kept["tried_on"] | {"device": "another"})
+    assert other != path
+
+
+def test_without_a_folder_to_write_to_it_still_decides(
+    asked: list[Verdict],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert decide()
+    assert "is not kept" in caplog.text
+    assert len(asked) == 1
+
+
+def test_what_is_measured() -> None:
+    """Both ways of the same steps; here, the processor's vectors take the kernel's part."""
+    found = trial.measure("websearch-star-v0", envs=20)
+    assert found["agree"] >= trial.SHARE
+    assert 0.0 < found["kernel_s"] < found["xla_s"]
+
+
+def step(**changed: Any) -> tuple[Any, ...]:
+    """A result of a step."""
+    obs = np.linspace(-1.0, 1.0, 100, dtype=np.float32)
+    parts = {"obs": obs, "state": jnp.arange(97), "reward": np.full(3, np.nan)}
+    ends = {"terminated": jnp.zeros(4, bool), "truncated": jnp.zeros(4, bool)}
+    return tuple((parts | ends | changed).values())
+
+
+def test_agreement() -> None:
+    """Rounding and numbers that neither has are equal, one number in two hundred may differ."""
+    obs = np.asarray(step()[0])
+    assert trial._agreement(step(), step(obs=obs * (1.0 + 1e-6))) == 1.0
+    off = obs.copy()
+    off[7] += 0.1
+    assert trial._agreement(step(), step(obs=off)) == pytest.approx(1.0 - 1 / 208)
+    assert trial._agreement(step(), step(obs=off)) >= trial.SHARE
+    off[8] = np.nan
+    assert trial._agreement(step(), step(obs=off)) < trial.SHARE
+    assert trial._agreement(step(), step(truncated=jnp.ones(4, bool))) == 0.0
