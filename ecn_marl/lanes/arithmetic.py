@@ -129,8 +129,8 @@ class Arithmetic(Moving):
         left = np.transpose(a.where, [*ba, *fa, *ca])
         right = np.transpose(b.where, [*bb, *fb, *cb])
         nb = len(ba)
-        sizes = [math.prod(left.shape[:nb]), *(math.prod(a.where.shape[d] for d in fa),)]
-        sizes += [math.prod(b.where.shape[d] for d in fb), math.prod(a.where.shape[d] for d in ca)]
+        sizes = [math.prod(a.where.shape[d] for d in axes) for axes in (ba, fa, ca)]
+        sizes.insert(2, math.prod(b.where.shape[d] for d in fb))
         if math.prod(sizes) >= LARGE and out.dtype == np.float32:
             return [self._product(View(a.node, left), View(b.node, right), sizes, out.shape)]
         left = np.expand_dims(left, tuple(range(nb + len(fa), nb + len(fa) + len(fb))))

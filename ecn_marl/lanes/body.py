@@ -306,6 +306,7 @@ class Body(Code):
             at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
             lane = ", ".join(f"i32 {k}" for k in range(n))
             at = self.emit(f"add {self.vector('i32')} {at}, <{lane}>")
+        assert node.dtype != BOOL, "flags, a bit per lane, cannot be addressed by lanes"
         kind = SCALAR[node.dtype]
         return self.emit(f"getelementptr {kind}, ptr {self.base(node)}, {self.vector('i32')} {at}")
 

@@ -179,9 +179,7 @@ class Builder:
     def look_up(self, table: View, place: Place, shape: Sequence[int], fill: Any = None) -> View:
         """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
         if table.node.dtype == BOOL:  # one bit per lane: not addressed by lanes
-            whole = self.map("convert_element_type", I32, table.where.shape, table)
-            found = self.look_up(whole, place, shape, 1)
-            return self.map("ne", BOOL, shape, found, self.constant(np.int32(0)))
+            return self.flag(self.look_up(self.number(table), place, shape, 1))
         source = self.whole(table).node
         windows = _windows(place)
         if windows is not None:
@@ -205,6 +203,14 @@ class Builder:
             return view
         return self.map("copy", view.node.dtype, view.where.shape, view)
 
+    def number(self, view: View) -> View:
+        """Flags as integers, 0 or 1."""
+        return self.map("convert_element_type", I32, view.where.shape, view)
+
+    def flag(self, view: View) -> View:
+        """Integers as flags: whether they are not 0."""
+        return self.map("ne", BOOL, view.where.shape, view, self.constant(np.int32(0)))
+
     def own(self, view: View) -> View:
         """The view's elements as a node that differs between environments."""
         view = self.whole(view)
@@ -214,8 +220,12 @@ class Builder:
         found.node.lanes = True
         return found
 
-    def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Store:
+    def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Node:
         """A store and its writes, (operation, value, `Place` or positions), in order."""
+        if dtype == BOOL and any(isinstance(place, Place) for _, _, place in writes):
+            numbers = [(op, self.number(value), place) for op, value, place in writes]
+            done = self.store(size, I32, numbers)  # a bit per lane cannot be addressed by lanes
+            return self.flag(View(done, np.arange(size))).node
         writes = [part for w in writes for part in self._split_write(*w)]
         operands = [w[1].flat for w in writes]
         for _, _, place in writes:

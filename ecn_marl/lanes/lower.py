@@ -186,7 +186,7 @@ class Lowering(Positions):
             handed.append(self.constant(np.int32(0)))
         for var, shape in zip(eqn.outvars[nk:], shapes[nk:], strict=True):
             kind = U32 if is_key(var.aval) else dtype_of(var.aval.dtype)
-            zero = self.constant(neutral("add", kind))
+            zero = self.constant(neutral("add", I32 if kind == BOOL else kind))  # see `store`
             handed.append(View(zero.node, np.broadcast_to(zero.where, shape)))
         carried = [self._carry(loop, v) for v in handed]
         turn = carried[nk] if len(handed) > nk else None
@@ -197,6 +197,7 @@ class Lowering(Positions):
         if turn is not None:
             following.append(self.map("add", I32, (), turn, self.constant(np.int32(1))))
         for result, y in zip(carried[nk + 1 :], found[nk:], strict=True):
+            y = self.number(y) if y.node.dtype == BOOL else y
             following.append(self._put_row(result, y, turn))
         parts = [
             v for value, c in zip(following, carried, strict=True) for v in _split_like(c, value)
@@ -208,6 +209,9 @@ class Lowering(Positions):
         done = [self._joined_like(c, finals) for c in carried]
         if turn is not None:
             del done[nk]
+        for k, var in enumerate(eqn.outvars[nk:], nk):
+            if var.aval.dtype == np.bool_:
+                done[k] = self.flag(done[k])
         return [View(v.node, v.where.reshape(s)) for v, s in zip(done, shapes, strict=True)]
 
     def _carry(self, loop: Loop, start: View) -> View:

@@ -104,10 +104,6 @@ class Positions(Arithmetic):
             for j, k in enumerate(d.scatter_dims_to_operand_dims)
         ]
         dtype = x.node.dtype
-        if dtype == BOOL:  # one bit per lane: not addressed by lanes
-            one, new = (self.map("convert_element_type", I32, v.where.shape, v) for v in (x, new))
-            (done,) = self._scatter(eqn, one, index, new)
-            return [self.map("ne", BOOL, x.where.shape, done, self.constant(np.int32(0)))]
         whole, place = ("set", x, np.arange(x.where.size)), self._place(fixed, parts, mode)
         there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
         to: Any = place if there is None else np.broadcast_to(there, shape)

@@ -117,6 +117,26 @@ def test_loops() -> None:
     check(fun, (0, 0, 0), numbers(20), numbers(20, seed=1), numbers(4, 20, seed=2))
 
 
+@pytest.mark.parametrize("turns", [3, 17, 40])
+def test_flags_that_loops_collect(turns: int) -> None:
+    """Rows of flags, however many, flags written where data says, and what lies beside them.
+
+    A flag is a bit per environment, which cannot be addressed environment by environment.
+    """
+
+    def fun(n: jax.Array, at: jax.Array) -> Any:
+        def body(carry: Any, _: None) -> Any:
+            n, seen = carry
+            n = n * 1103515245 + 12345
+            seen = lax.dynamic_update_slice(seen, n[:2] > 0, (at + (n[0] > 0),))
+            return (n, seen), (n > 0, n, n[:3] < -1000)
+
+        return lax.scan(body, (n, n > 2), None, length=turns)
+
+    at = jnp.arange(BATCH, dtype=jnp.int32)
+    check(fun, (0, 0), at[:, None] * 20 + jnp.arange(20), at % 17)
+
+
 def test_quotients_are_those_of_xla() -> None:
     """To the bit: by constants they are products with inverses, as XLA has it."""
     rng = np.random.default_rng(5)
