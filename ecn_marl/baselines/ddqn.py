@@ -333,7 +333,7 @@ class DDQN:
 
         carry = (state.env, state.obs, state.gate)
         shared = (state.q.params, chance, params)
-        (env_state, obs, gate), (steps, seen) = roll(step, carry, key, c.rollout, *shared)
+        (env_state, obs, gate), (steps, seen) = roll(self.env, step, carry, key, c.rollout, *shared)
         metrics = {name: x.mean() for name, x in seen.items()} | {"epsilon": chance}
         metrics["flops_per_decision"] = self.flops * (1.0 - metrics["inferences_saved"])
         after = replace(state, env=env_state, obs=obs, gate=gate)

@@ -390,7 +390,9 @@ class HAECN:
 
         carry = (state.env, state.obs, state.saved)
         shared = (state.actor, chance, params)
-        (env_state, obs, saved), (rows, metrics) = roll(step, carry, key, c.rollout, *shared)
+        (env_state, obs, saved), (rows, metrics) = roll(
+            self.env, step, carry, key, c.rollout, *shared
+        )
         intervals = ql.transitions(rows[0], c.gamma, c.n_step)
         settings = ql.transitions(rows[1], c.gamma, c.n_step)
         trigger = jnp.moveaxis(rows[2], 2, 0).reshape(self.env.num_agents, -1)

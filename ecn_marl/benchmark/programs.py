@@ -22,7 +22,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.wrappers import AutoReset
 
-AT_ONCE = 32
+AT_ONCE = 8
 """Steps under random actions compiled as one: lanes keep the state in vectors meanwhile."""
 
 Carry = tuple[Any, Any, Any, Any]
@@ -65,8 +65,9 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
         Observations of the last step and sums of the rewards are results, so that nothing an agent
         sees is left out.
     """
+    busy = None if env.load is None else lambda key, state, *rest: env.load(state)
 
-    @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3})
+    @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=busy)
     def one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:
         def step(carry: Carry, _: None) -> tuple[Carry, None]:
             key, state, _, total = carry

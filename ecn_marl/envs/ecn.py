@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
@@ -207,6 +207,10 @@ class EcnEnv:
             sums=EpisodeSums(zero, zero, zero, zero, zero),
         )
         return flatten(state.history), state
+
+    def load(self, state: EnvState) -> Int[Array, ""]:
+        """How busy an environment is; those that are alike are computed together fastest."""
+        return self.sim.load(state.sim)
 
     def step(self, key: jax.Array, state: EnvState, action: Array, params: EnvParams) -> Step:
         """Apply actions for one tuning interval.

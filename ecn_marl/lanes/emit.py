@@ -273,7 +273,12 @@ def _turns(module: Module, turns: Turns) -> str:
 
 
 def write_module(
-    plan: Plan, arguments: list[Argument], results: list[View], lanes: int, threads: int
+    plan: Plan,
+    arguments: list[Argument],
+    results: list[View],
+    lanes: int,
+    threads: int,
+    ordered: bool = False,
 ) -> tuple[str, int]:
     """A module with a function `run(args, rets, batch)`.
 
@@ -287,20 +292,22 @@ def write_module(
         results: its results, whole nodes.
         lanes: environments in a vector.
         threads: threads that share a batch, at most.
+        ordered: whether one more argument tells in which order environments fill vectors.
     """
     module = Module(plan, lanes)
     shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
     own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
-    transfer(module, "@take", own, True)
-    transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False)
+    transfer(module, "@take", own, True, ordered)
+    transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False, ordered)
     size = -(-(plan.own_bytes + plan.shared_bytes + 64) // 64) * 64
     text = RUN.format(
         lanes=lanes,
         bits=32 * lanes,
-        last=lanes - 1,
         threads=threads,
+        stride=lanes * threads,
         bytes=size,
         work=len(results),
+        order=len(arguments) if ordered else 0,  # not looked at otherwise
         shared_at=plan.own_bytes,
         once="\n".join(calls(module, shared)),
         each="\n".join(calls(module, steps)),
@@ -309,8 +316,10 @@ def write_module(
 
 
 RUN = """
-; Environments %from to %to of the batch, a vector of them at a time.
-define internal void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %to, i64 %batch) #1 {{
+; Vectors of environments from %from on, one of as many as there are threads.
+define internal void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %batch) #1 {{
+  %order.at = getelementptr ptr, ptr %args, i64 {order}
+  %order = load ptr, ptr %order.at, align 8
   %work.at = getelementptr ptr, ptr %rets, i64 {work}
   %work = load ptr, ptr %work.at, align 8
   %begin = mul i64 %thread, {bytes}
@@ -320,61 +329,51 @@ define internal void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %to
   br label %loop
 loop:
   %first = phi i64 [%from, %0], [%next, %loop]
-  call void @take(ptr %args, ptr %own, i64 %first, i64 %batch)
+  call void @take(ptr %args, ptr %own, ptr %order, i64 %first, i64 %batch)
 {each}
-  call void @give(ptr %rets, ptr %own, i64 %first, i64 %batch)
-  %next = add i64 %first, {lanes}
-  %more = icmp ult i64 %next, %to
+  call void @give(ptr %rets, ptr %own, ptr %order, i64 %first, i64 %batch)
+  %next = add i64 %first, {stride}
+  %more = icmp ult i64 %next, %batch
   br i1 %more, label %loop, label %done
 done:
   ret void
 }}
 
-%job = type {{ ptr, ptr, i64, i64, i64, i64, i64 }}
+%job = type {{ ptr, ptr, i64, i64, i64, i64 }}
 
 define internal ptr @work(ptr %j) #1 {{
   %job = load %job, ptr %j, align 8
   %args = extractvalue %job %job, 0
   %rets = extractvalue %job %job, 1
   %from = extractvalue %job %job, 2
-  %to = extractvalue %job %job, 3
-  %batch = extractvalue %job %job, 4
-  %thread = extractvalue %job %job, 6
-  call void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %to, i64 %batch)
+  %batch = extractvalue %job %job, 3
+  %thread = extractvalue %job %job, 5
+  call void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %batch)
   ret ptr null
 }}
 
-; The batch in spans of whole vectors, each but the first in a thread of its own.
+; Vectors are dealt to threads in turn, as those that follow one another cost much the same.
 define void @run(ptr %args, ptr %rets, i64 %batch) #1 {{
 entry:
   %jobs = alloca [{threads} x %job], align 8
-  %padded = add i64 %batch, {last}
-  %vectors = udiv i64 %padded, {lanes}
-  %rounded = add i64 %vectors, {threads}
-  %less = sub i64 %rounded, 1
-  %each = udiv i64 %less, {threads}
-  %share = mul i64 %each, {lanes}
   br label %start
 start:
   %k = phi i64 [1, %entry], [%k1, %next]
-  %from = mul i64 %k, %share
+  %from = mul i64 %k, {lanes}
   %job = getelementptr %job, ptr %jobs, i64 %k
   %some = icmp ult i64 %from, %batch
   %in = icmp ult i64 %k, {threads}
   %go = and i1 %some, %in
   br i1 %go, label %spawn, label %mine
 spawn:
-  %end = add i64 %from, %share
-  %to = call i64 @llvm.umin.i64(i64 %end, i64 %batch)
   %a = insertvalue %job poison, ptr %args, 0
   %b = insertvalue %job %a, ptr %rets, 1
   %c = insertvalue %job %b, i64 %from, 2
-  %d = insertvalue %job %c, i64 %to, 3
-  %e = insertvalue %job %d, i64 %batch, 4
-  %f = insertvalue %job %e, i64 0, 5
-  %g = insertvalue %job %f, i64 %k, 6
-  store %job %g, ptr %job, align 8
-  %thread = getelementptr %job, ptr %job, i64 0, i32 5
+  %d = insertvalue %job %c, i64 %batch, 3
+  %e = insertvalue %job %d, i64 0, 4
+  %f = insertvalue %job %e, i64 %k, 5
+  store %job %f, ptr %job, align 8
+  %thread = getelementptr %job, ptr %job, i64 0, i32 4
   %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @work, ptr %job)
   %ok = icmp eq i32 %failed, 0
   br i1 %ok, label %next, label %alone
@@ -386,15 +385,14 @@ next:
   %k1 = add i64 %k, 1
   br label %start
 mine:
-  %to0 = call i64 @llvm.umin.i64(i64 %share, i64 %batch)
-  call void @span(ptr %args, ptr %rets, i64 0, i64 0, i64 %to0, i64 %batch)
+  call void @span(ptr %args, ptr %rets, i64 0, i64 0, i64 %batch)
   br label %join
 join:
   %n = phi i64 [1, %mine], [%n1, %joined]
   %waiting = icmp ult i64 %n, %k
   br i1 %waiting, label %one, label %done
 one:
-  %id.at = getelementptr %job, ptr %jobs, i64 %n, i32 5
+  %id.at = getelementptr %job, ptr %jobs, i64 %n, i32 4
   %id = load i64, ptr %id.at, align 8
   %ran = icmp eq i64 %id, 0
   br i1 %ran, label %joined, label %wait
@@ -410,7 +408,6 @@ done:
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
-declare i64 @llvm.umin.i64(i64, i64)
 attributes #0 = {{ noinline nounwind "prefer-vector-width"="{bits}" }}
 attributes #1 = {{ nounwind "prefer-vector-width"="{bits}" }}
 """

@@ -32,7 +32,9 @@ AT_ONCE = 8
 """Elements that are loaded before the first of them is stored, to wait for memory only once."""
 
 
-def write_kernel(plan: Plan, arguments: list[Argument], results: list[View]) -> tuple[str, int]:
+def write_kernel(
+    plan: Plan, arguments: list[Argument], results: list[View], ordered: bool = False
+) -> tuple[str, int]:
     """A module with a kernel `step(arguments ..., results ..., work, batch)`.
 
     It takes pointers to the buffers of arguments and results; those that differ between
@@ -43,6 +45,7 @@ def write_kernel(plan: Plan, arguments: list[Argument], results: list[View]) -> 
         plan: what to do, made for threads.
         arguments: the program's arguments.
         results: its results, whole nodes.
+        ordered: whether one more argument tells in which order environments fill warps.
 
     Returns:
         The text, and the bytes of `work` that each warp needs.
@@ -61,7 +64,8 @@ def write_kernel(plan: Plan, arguments: list[Argument], results: list[View]) -> 
         (a, f"%a{a.slot}") for a in arguments if a.lanes and a in plan.offsets
     ]
     given = [(r.node, f"%r{k}") for k, r in enumerate(results)]
-    pointers = [f"%a{k}" for k in range(len(arguments))] + [f"%r{k}" for k in range(len(results))]
+    pointers = [f"%a{k}" for k in range(len(arguments))] + ["%order"] * ordered
+    pointers += [f"%r{k}" for k in range(len(results))]
     own_bytes, shared_bytes = _lines(plan.own_bytes), _lines(plan.shared_bytes)
     size = own_bytes + shared_bytes + _lines(8 * len(arguments))
     text = KERNEL.format(
@@ -70,6 +74,7 @@ def write_kernel(plan: Plan, arguments: list[Argument], results: list[View]) -> 
         shared_at=own_bytes,
         args_at=own_bytes + shared_bytes,
         pointers="\n".join(_pointers([a for a in arguments if not a.lanes])),
+        row="\n".join(ORDERED if ordered else UNORDERED),
         once="\n".join(calls(module, shared)),
         take="\n".join(_moves(module, "@take", taken, "")),
         each="\n".join(calls(module, steps)),
@@ -160,6 +165,16 @@ def _move(code: Code, flags: bool, i: str, count: int, inward: bool) -> None:
         code.do(f"store {kind} {v}, {GLOBAL} {p}, align {size}")
 
 
+UNORDERED = ("  %row = add i64 %place, 0",)
+"""An environment's number is its place in the batch ..."""
+
+ORDERED = (
+    f"  %row.at = getelementptr i32, {GLOBAL} %order, i64 %place",
+    f"  %row.short = load i32, {GLOBAL} %row.at, align 4",
+    "  %row = zext i32 %row.short to i64",
+)
+"""... or stands there in a table."""
+
 KERNEL = """
 define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
   %tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
@@ -198,7 +213,8 @@ loop:
   %first = phi i64 [%start, %ready], [%next, %loop]
   %mine = add i64 %first, %lane
   %inside = icmp ult i64 %mine, %batch
-  %row = select i1 %inside, i64 %mine, i64 %last ; threads past the end work on the last again
+  %place = select i1 %inside, i64 %mine, i64 %last ; threads past the end work on the last again
+{row}
 {take}
 {each}
   call void @llvm.nvvm.bar.warp.sync(i32 -1) ; results may lie where arguments are still read

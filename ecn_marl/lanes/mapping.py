@@ -82,7 +82,11 @@ def _for_gpus() -> bool:
     return said == "1" or (said == "auto" and _on_cuda() and kernel_is_better())
 
 
-def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Callable[..., Any]:
+def mapped(
+    fun: Callable[..., Any],
+    updates: dict[int, int] | None = None,
+    load: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
     """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
 
     By itself and on other backends it is `fun`. Results of lanes are those of XLA within rounding.
@@ -91,6 +95,7 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
         updates: see `vmap`.
+        load: see `vmap`.
     """
 
     @custom_vmap
@@ -106,7 +111,7 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
         if not size or not available():
             found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
         else:
-            found = _compiled_or_not(fun, own, updates, args)
+            found = _compiled_or_not(fun, own, updates, load, args)
         return found, jax.tree.map(lambda _: True, found)
 
     def call(*args: Any) -> Any:
@@ -114,12 +119,16 @@ def mapped(fun: Callable[..., Any], updates: dict[int, int] | None = None) -> Ca
         if len(kept) == len(args):
             return one(*args)
 
-        def rest(*some: Any) -> Any:  # what is no array is fixed: parameters of another kind
-            whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
-            return fun(*whole.values())
+        def rest(fun: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*some: Any) -> Any:  # what is no array is fixed: parameters of another kind
+                whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
+                return fun(*whole.values())
+
+            return call
 
         moved = {kept.index(k): v for k, v in (updates or {}).items() if k in kept}
-        return mapped(rest, moved)(*(args[k] for k in kept))
+        some = mapped(rest(fun), moved, None if load is None else rest(load))
+        return some(*(args[k] for k in kept))
 
     return call
 
@@ -129,25 +138,32 @@ def _is_array(x: Any) -> bool:
 
 
 def _compiled_or_not(
-    fun: Callable[..., Any], own: tuple[bool, ...], updates: dict[int, int] | None, args: Any
+    fun: Callable[..., Any],
+    own: tuple[bool, ...],
+    updates: dict[int, int] | None,
+    load: Callable[..., Any] | None,
+    args: Any,
 ) -> Any:
     """Lanes, or XLA and a warning where a program cannot be compiled."""
     try:
-        return _nested(fun, own, updates)(*args)
+        return _nested(fun, own, updates, load)(*args)
     except Unsupported as problem:
         warnings.warn(f"{problem}: this batch is left to XLA, and slower", stacklevel=2)
         return jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
 
 
 def _nested(
-    fun: Callable[..., Any], own: tuple[bool, ...], updates: dict[int, int] | None
+    fun: Callable[..., Any],
+    own: tuple[bool, ...],
+    updates: dict[int, int] | None,
+    load: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
     """Lanes for a batch that may be mapped over in turn, by seeds say: then all at once."""
     axes = tuple(0 if o else None for o in own)
 
     @custom_vmap
     def many(*args: Any) -> Any:
-        return vmap(fun, axes, updates)(*args)
+        return vmap(fun, axes, updates, load)(*args)
 
     @many.def_vmap
     def more(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
@@ -170,7 +186,7 @@ def _nested(
             if not axis:  # what a whole inner batch shares
                 arg = jax.tree.map(lambda v: jnp.repeat(v[:, None], inner, 1), arg)
             flat.append(jax.tree.map(lambda v: v.reshape(size * inner, *v.shape[2:]), arg))
-        found = _nested(fun, tuple(outer), updates)(*flat)
+        found = _nested(fun, tuple(outer), updates, load)(*flat)
         found = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), found)
         return found, jax.tree.map(lambda _: True, found)
 
@@ -205,6 +221,7 @@ def vmap(
     fun: Callable[..., Any],
     in_axes: Sequence[int | None],
     updates: dict[int, int] | None = None,
+    load: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """`jax.vmap(fun, in_axes)`, compiled for lanes.
 
@@ -213,6 +230,9 @@ def vmap(
         in_axes: 0 or None for each argument: with a leading axis of environments, or shared by all.
         updates: arguments that are not needed any more, and the number of the result that has the
             same arrays: it is written in their place where the caller lets it.
+        load: a number for the arguments of one environment: how much there is to do. Those with
+            similar ones share a vector, whose loops go on for the busiest of them. Results do not
+            depend on it.
 
     Returns:
         The function of a batch; usable inside `jax.jit`.
@@ -236,9 +256,12 @@ def vmap(
         places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
         aliases = _aliases(args, places, updates or {})
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+        ordered = load is not None and size > LANES[-1]
+        if load is not None and ordered:
+            raw.append(jnp.argsort(jax.vmap(load, tuple(in_axes))(*args)).astype(jnp.int32))
 
         def compiled(build: _Build) -> Callable[..., list[Any]]:
-            name, memory = build(jaxpr, own, size)
+            name, memory = build(jaxpr, own, size, ordered)
             return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
 
         if not _for_gpus():
@@ -254,7 +277,7 @@ def vmap(
     return batch
 
 
-_Build = Callable[[Any, Sequence[bool], int], tuple[str, int]]
+_Build = Callable[[Any, Sequence[bool], int, bool], tuple[str, int]]
 
 
 def _call(
@@ -267,13 +290,14 @@ def _call(
 
 
 def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
-    """A function of trees as one of raw arrays."""
+    """A function of trees as one of raw arrays; more of them than it needs may follow."""
     leaves, tree = jax.tree.flatten(like)
 
     def call(*raw: jax.Array) -> list[Any]:
         wrap = jax.random.wrap_key_data
         given = [
-            wrap(x) if _is_key(jnp.asarray(y)) else x for x, y in zip(raw, leaves, strict=True)
+            wrap(x) if _is_key(jnp.asarray(y)) else x
+            for x, y in zip(raw[: len(leaves)], leaves, strict=True)
         ]
         found = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
         return [jax.random.key_data(x) if _is_key(x) else x for x in found]
@@ -281,7 +305,7 @@ def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
     return call
 
 
-def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:
+def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
     """Vector code for this processor: its name, and the bytes of memory it needs."""
     from ecn_marl.lanes.native import register  # needs llvmlite
 
@@ -289,17 +313,17 @@ def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:
     threads = max(cores() // jax.local_device_count(), 1)
     lanes = next((n for n in LANES if n >= size), LANES[-1])
     plan = make_plan(program.top, program.results, program.flags, lanes)
-    text, memory = write_module(plan, program.arguments, program.results, lanes, threads)
+    text, memory = write_module(plan, program.arguments, program.results, lanes, threads, ordered)
     return register(text), memory
 
 
-def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int) -> tuple[str, int]:
+def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
     """A kernel for NVIDIA's GPUs; without one, only its name: for programs that are exported."""
     from ecn_marl.lanes import cuda  # needs llvmlite
 
     program = lower(jaxpr, own)
     plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)
-    text, memory = write_kernel(plan, program.arguments, program.results)
+    text, memory = write_kernel(plan, program.arguments, program.results, ordered)
     name = cuda.name_of(text) if _on_cpu() else cuda.register(text)
     return name, memory * min(-(-size // WARP), WARPS)
 

@@ -6,16 +6,18 @@ from ecn_marl.lanes.assembly import Code, Module
 from ecn_marl.lanes.graph import BOOL, Node
 
 
-def transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: bool) -> None:
+def transfer(
+    module: Module, name: str, pairs: list[tuple[Node, int]], inward: bool, ordered: bool
+) -> None:
     """Write a function that moves arrays between the caller's layout and vectors.
 
     The caller's arrays hold one environment after the other. Numbers move as square blocks, as many
     elements as there are lanes, that are transposed in registers. Lanes past the end of the batch
-    work
-    on its last environment again, and write the same results.
+    work on its last environment again, and write the same results. Where they are `ordered`, the
+    number of each lane's environment is read from `%order`.
     """
     for flags in (False, True):
-        _mover(module, f"{name}_{'flags' if flags else 'words'}", flags, inward)
+        _mover(module, f"{name}_{'flags' if flags else 'words'}", flags, inward, ordered)
     code = Code(module)
     for node, slot in pairs:
         if not node.size:
@@ -25,15 +27,18 @@ def transfer(module: Module, name: str, pairs: list[tuple[Node, int]], inward: b
         near = code.emit(f"getelementptr i8, ptr %own, i64 {module.plan.offsets[node]}")
         kind = "flags" if node.dtype == BOOL else "words"
         code.do(
-            f"call void {name}_{kind}(ptr {base}, ptr {near}, i64 {node.size}, i64 %first,"
-            " i64 %batch)"
+            f"call void {name}_{kind}(ptr {base}, ptr {near}, i64 {node.size}, ptr %order,"
+            " i64 %first, i64 %batch)"
         )
-    head = f"define internal void {name}(ptr %buffers, ptr %own, i64 %first, i64 %batch) #0 {{"
+    head = (
+        f"define internal void {name}(ptr %buffers, ptr %own, ptr %order, i64 %first, i64 %batch)"
+        " #0 {"
+    )
     module.functions.append("\n".join([head, *code.lines, "  ret void", "}"]))
 
 
-def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
-    """Write a function that moves one array: `(base, near, size, first, batch)`."""
+def _mover(module: Module, name: str, flags: bool, inward: bool, ordered: bool) -> None:
+    """Write a function that moves one array: `(base, near, size, order, first, batch)`."""
     n, code, size = module.lanes, Code(module), 1 if flags else 4
     last = code.emit("sub i64 %batch, 1")
     far = []
@@ -41,13 +46,17 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
         row = code.emit(f"add i64 %first, {k}")
         beyond = code.emit(f"icmp ugt i64 {row}, {last}")
         row = code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}")
+        if ordered:
+            at = code.emit(f"getelementptr i32, ptr %order, i64 {row}")
+            short = code.emit(f"load i32, ptr {at}, align 4")
+            row = code.emit(f"zext i32 {short} to i64")
         place = code.emit(f"mul i64 {row}, %size")
         bytes_ = code.emit(f"mul i64 {place}, {size}")
         far.append(code.emit(f"getelementptr i8, ptr %base, i64 {bytes_}"))
     whole = "0" if flags else code.emit(f"and i64 %size, {-n}")
     lines = [
-        f"define internal void {name}(ptr %base, ptr %near, i64 %size, i64 %first, i64 %batch)"
-        " #0 {",
+        f"define internal void {name}(ptr %base, ptr %near, i64 %size, ptr %order, i64 %first,"
+        " i64 %batch) #0 {",
         "entry:",
         *code.lines,
     ]

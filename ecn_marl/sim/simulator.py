@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import feedback as fb
@@ -125,6 +125,11 @@ class Simulator(SimConfig):
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
+
+    def load(self, state: SimState) -> Int[Array, ""]:
+        """Up to which slot flows are in progress: what an interval costs in `ecn_marl.lanes`."""
+        slots = jnp.arange(1, self.slots + 1)
+        return jnp.max(jnp.where(state.flows.stage == fl.FREE, 0, slots))
 
     def _full_pace(self, params: SimParams) -> Array:
         """Pace of empty queues, `[Q]`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,12 @@ class AutoReset:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
         return obs, self._fresh(state)
+
+    @property
+    def load(self) -> Callable[[AutoResetState], Array] | None:
+        """How busy an environment is, if the wrapped one tells; see `EcnEnv.load`."""
+        load = getattr(self.env, "load", None)
+        return None if load is None else lambda state: load(state.env)
 
     def _fresh(self, state: Any) -> AutoResetState:
         zero = jnp.zeros((self.env.num_agents,), jnp.float32)

@@ -43,7 +43,8 @@ def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
         def one(state: EnvState, action: jax.Array, steps: jax.Array, params: EnvParams) -> Any:
             return core.step(unused, state, action, replace(params, max_steps=steps))
 
-        return jax.vmap(lanes.mapped(one), (0, 0, 0, None))(state, action, max_steps, params)
+        fast = lanes.mapped(one, load=lambda state, *rest: core.load(state))
+        return jax.vmap(fast, (0, 0, 0, None))(state, action, max_steps, params)
 
     def choose(mask: jax.Array, new: Any, old: Any) -> Any:
         select = jax.vmap(jax.lax.select)

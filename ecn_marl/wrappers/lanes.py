@@ -36,9 +36,14 @@ class Lanes:
     @property
     def step(self) -> Callable[..., Any]:
         """`step(key, state, action, params)` of the wrapped environment."""
-        return lanes.mapped(self.env.step, {1: 1})
+        return lanes.mapped(self.env.step, {1: 1}, self._load())
 
     @property
     def step_ecn(self) -> Callable[..., Any]:
         """`step_ecn(key, state, ecn, params)` of the wrapped environment."""
-        return lanes.mapped(self.env.step_ecn, {1: 1})
+        return lanes.mapped(self.env.step_ecn, {1: 1}, self._load())
+
+    def _load(self) -> Callable[..., Any] | None:
+        """How busy the environment of a step's arguments is, if it tells."""
+        load = getattr(self.env, "load", None)
+        return None if load is None else lambda key, state, action, params: load(state)

@@ -54,7 +54,7 @@ def assert_same(found, expected):
 def test_rollouts_are_steps_in_turn(start):
     weights, carry = start
     key = jax.random.key(3)
-    found = jax.jit(lambda c: roll(step, c, key, STEPS, weights[0], PARAMS))(carry)
+    found = jax.jit(lambda c: roll(ENV, step, c, key, STEPS, weights[0], PARAMS))(carry)
     assert found[1][0].shape[:2] == (STEPS, ENVS)
     assert_same(found, by_hand(weights[0], carry, key))
 
@@ -68,11 +68,13 @@ def test_every_seed_has_its_own_policy(start, monkeypatch):
     monkeypatch.setattr(
         lanes.mapping,
         "_for_cpu",
-        lambda jaxpr, own, size: batches.append((own[-1], size)) or compiled(jaxpr, own, size),
+        lambda jaxpr, own, size, *rest: (
+            batches.append((own[-1], size)) or compiled(jaxpr, own, size, *rest)
+        ),
     )
 
     def each(weight, carry, key):
-        return roll(lambda k, c, w: step(k, c, w, PARAMS), carry, key, STEPS, weight)
+        return roll(ENV, lambda k, c, w: step(k, c, w, PARAMS), carry, key, STEPS, weight)
 
     found = jax.jit(jax.vmap(each))(weights, carries, keys)
     assert set(batches) == {(False, ENVS)}

@@ -43,12 +43,14 @@ done:
 NUMBERS = "i64 %batch, i32 %gpu0, i32 %gpu1, i32 %gpu2) #1"
 
 
-def kernel_of(jaxpr: core.ClosedJaxpr, own: list[bool]) -> tuple[str, int, int, int]:
+def kernel_of(
+    jaxpr: core.ClosedJaxpr, own: list[bool], ordered: bool = False
+) -> tuple[str, int, int, int]:
     """Text of a kernel, bytes per warp, and how many arguments and results it has."""
     program = lower(jaxpr, own)
     plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)
-    text, size = write_kernel(plan, program.arguments, program.results)
-    return text, size, len(program.arguments), len(program.results)
+    text, size = write_kernel(plan, program.arguments, program.results, ordered)
+    return text, size, len(program.arguments) + ordered, len(program.results)
 
 
 def emulated(text: str, arguments: int, results: int, warps: int, vote: str) -> str:
@@ -84,8 +86,8 @@ def emulate(patch: pytest.MonkeyPatch, most: int = 1000, vote: str = "%mine") ->
     """Run batches through emulated kernels of at most so many warps from now on; their texts."""
     texts = []
 
-    def build(jaxpr: Any, own: list[bool], size: int) -> tuple[str, int]:
-        text, memory, arguments, results = kernel_of(jaxpr, own)
+    def build(jaxpr: Any, own: list[bool], size: int, ordered: bool) -> tuple[str, int]:
+        text, memory, arguments, results = kernel_of(jaxpr, own, ordered)
         texts.append(text)
         warps = min(-(-size // WARP), most)
         name = native.register(emulated(text, arguments, results, warps, vote))

@@ -8,9 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gpu_form import emulate
 from jax.sharding import Mesh, PartitionSpec
+from xla_and_lanes import raw
 
+import ecn_marl
 from ecn_marl import lanes
+from ecn_marl.sim.flows import FREE
+from ecn_marl.wrappers import AutoReset
 
 
 def turn(x: jax.Array, table: jax.Array, at: jax.Array) -> Any:
@@ -116,6 +121,71 @@ def test_within_a_scan_results_take_the_place_of_arguments() -> None:
     for a, b in zip(expected, found, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(start, before)
+
+
+LOADS = {
+    "mixed": lambda state, key: (state[0] * 100).astype(jnp.int32),
+    "falling": lambda state, key: -jnp.abs(state).sum(),
+    "one for all": lambda state, key: 0,
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("envs", [8, 37])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_results_do_not_depend_on_who_shares_a_vector(
+    monkeypatch: pytest.MonkeyPatch, name: str, envs: int, gpu: bool
+) -> None:
+    """To the bit, flags and states that are updated in place included."""
+
+    def step(state: jax.Array, key: jax.Array) -> Any:
+        state = state * 0.5 + jax.random.uniform(key, state.shape)
+        return state.sum(), state, state > 0.5
+
+    def batches(load: Any) -> Any:
+        fast = lanes.mapped(step, {0: 1}, load)
+
+        def body(s: jax.Array, k: jax.Array) -> Any:
+            total, s, high = jax.vmap(fast)(s, jax.random.split(k, envs))
+            return s, (total, high)
+
+        return jax.jit(lambda s, k: jax.lax.scan(body, s, k))
+
+    if gpu:
+        emulate(monkeypatch)
+    start, keys = inputs(envs)[0], jax.random.split(jax.random.key(0), 5)
+    ordered = batches(LOADS[name])
+    assert ("sort" in ordered.lower(start, keys).as_text()) == (envs > max(lanes.LANES))
+    for a, b in zip(
+        *(jax.tree.leaves(f(start, keys)) for f in (batches(None), ordered)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_busiest_environments_share_a_vector() -> None:
+    """Episodes are the same to the bit; the load is the last slot in use."""
+    env = AutoReset(ecn_marl.make("websearch-star-v0"))
+    params = env.default_params
+
+    def episode(key: jax.Array, state: Any) -> Any:
+        def step(state: Any, key: jax.Array) -> Any:
+            action = env.action.sample(key, env.num_agents)
+            _, state, reward, *_ = env.step(key, state, action, params)
+            return state, (reward, env.load(state), state.env.sim.flows.stage)
+
+        return jax.lax.scan(step, state, jax.random.split(key, 20))
+
+    keys = jax.random.split(jax.random.key(0), 40)
+    state = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)[1]
+    plain = jax.jit(jax.vmap(lanes.mapped(episode)))
+    after, (_, loads, stages) = plain(keys, state)
+    used = np.asarray(stages != FREE)
+    last = used.shape[-1] - np.argmax(used[..., ::-1], -1)
+    np.testing.assert_array_equal(loads, np.where(used.any(-1), last, 0))
+    assert len(np.unique(loads[:, -1])) > 3
+    ordered = jax.jit(jax.vmap(lanes.mapped(episode, {1: 0}, lambda key, state: env.load(state))))
+    for a, b in zip(*(jax.tree.leaves(f(keys, after)) for f in (plain, ordered)), strict=True):
+        np.testing.assert_array_equal(raw(a), raw(b))
 
 
 def test_on_several_devices() -> None:

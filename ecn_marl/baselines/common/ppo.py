@@ -167,7 +167,7 @@ def collect(
         return (env_state, after), (row, seen | {"reward": reward.mean()})
 
     carry = (state.env, state.obs)
-    (env_state, obs), (rows, seen) = roll(step, carry, key, steps, state.actor, params)
+    (env_state, obs), (rows, seen) = roll(env, step, carry, key, steps, state.actor, params)
     metrics = {name: x.mean() for name, x in seen.items()}
     return replace(state, env=env_state, obs=obs), rows, metrics
 

@@ -12,7 +12,12 @@ from ecn_marl import lanes
 
 
 def roll(
-    step: Callable[..., tuple[Any, Any]], carry: Any, key: jax.Array, steps: int, *shared: Any
+    env: Any,
+    step: Callable[..., tuple[Any, Any]],
+    carry: Any,
+    key: jax.Array,
+    steps: int,
+    *shared: Any,
 ) -> tuple[Any, Any]:
     """Repeat a step of one environment in a batch of them.
 
@@ -20,8 +25,9 @@ def roll(
     interval to the next.
 
     Args:
+        env: the environment.
         step: `(key, carry, *shared) -> (carry, row)` of one environment.
-        carry: what changes from step to step, leading axis of environments.
+        carry: what changes from step to step, leading axis of environments; states come first.
         key: PRNG key.
         steps: intervals per environment.
         shared: what all environments share, such as networks.
@@ -35,6 +41,8 @@ def roll(
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 
     n = jax.tree.leaves(carry)[0].shape[0]
-    run = jax.vmap(lanes.mapped(one, {1: 0}), (0, 0, *(None for _ in shared)))
+    load = getattr(env, "load", None)
+    busy = None if load is None else lambda key, carry, *shared: load(carry[0])
+    run = jax.vmap(lanes.mapped(one, {1: 0}, busy), (0, 0, *(None for _ in shared)))
     carry, rows = run(jax.random.split(key, n), carry, *shared)
     return carry, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
