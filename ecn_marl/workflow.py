@@ -48,7 +48,7 @@ EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png
 
 DEFAULT_SCENARIO = "websearch-v0"
 DEFAULT_STEPS = 1_000_000
-"""Environment steps: about five minutes of `websearch-v0` on two CPU cores."""
+"""Environment steps: a minute of `websearch-v0` on two CPU cores."""
 
 DEFAULT_VIEW = {"features": "acc", "actions": "multidiscrete", "reward": "acc"}
 
