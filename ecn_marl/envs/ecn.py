@@ -209,7 +209,7 @@ class EcnEnv:
         return flatten(state.history), state
 
     def load(self, state: EnvState) -> Int[Array, ""]:
-        """How busy an environment is; those that are alike are computed together fastest."""
+        """How busy an environment is, in flow slots; see `Simulator.load`."""
         return self.sim.load(state.sim)
 
     def step(self, key: jax.Array, state: EnvState, action: Array, params: EnvParams) -> Step:

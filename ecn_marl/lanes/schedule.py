@@ -201,10 +201,11 @@ def _steps(
         key = keys.get(item)
         if key not in when and key not in known:
             key = None
-        at, group = _room(steps, max(first, after(key, False)), item.size, key)
         if isinstance(item, Map) and item.factors:  # a loop of its own
             at, group = len(steps), Group(item.size)
             steps.append(group)
+        else:
+            at, group = _room(steps, max(first, after(key, False)), item.size, key)
         group.items.append(item)
         when[item] = at
         when[target] = max(at, when.get(target, 0))

@@ -127,7 +127,10 @@ class Simulator(SimConfig):
         )
 
     def load(self, state: SimState) -> Int[Array, ""]:
-        """Up to which slot flows are in progress: what an interval costs in `ecn_marl.lanes`."""
+        """Number of slots up to the last one in use, a scalar; 0 where no flow is in progress.
+
+        What an interval costs in `ecn_marl.lanes`: networks of similar loads share a vector.
+        """
         slots = jnp.arange(1, self.slots + 1)
         return jnp.max(jnp.where(state.flows.stage == fl.FREE, 0, slots))
 
