@@ -254,7 +254,7 @@ def commands() -> str:
 
 def results() -> str:
     """What `ecn-marl bench` found, from `docs/results/*.json`."""
-    from ecn_marl.bench import title
+    from ecn_marl.experiments.bench import title
     from ecn_marl.report.bench_table import COLUMNS, row_cells
 
     shown = ["policy", "training", "reward", "over static:best (paired)", "of the headroom, IQM"]

@@ -54,12 +54,12 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Train and score everything on scenarios, side by side; prints the table as Markdown."""
-    from ecn_marl import bench as bn
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
     from ecn_marl.benchmark.machine import describe
+    from ecn_marl.experiments import bench as bn
+    from ecn_marl.experiments.workflow import given
     from ecn_marl.report.bench_table import bench_table
-    from ecn_marl.workflow import given
 
     if results is not None:
         check_output("--results", results)

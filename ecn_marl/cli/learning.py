@@ -132,8 +132,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder."""
-    from ecn_marl import workflow as wf
     from ecn_marl.baselines.runs import Session
+    from ecn_marl.experiments import workflow as wf
 
     first = wf.join(distributed, devices)
     asked = wf.given(
@@ -184,8 +184,8 @@ def _train(
     job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
 ) -> list[Any]:
     """Train behind a progress bar; what stops it early is told in one line."""
-    from ecn_marl import workflow as wf
     from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+    from ecn_marl.experiments import workflow as wf
 
     rows: list[Any] = []
     with progress(f"train {job.algorithm}", "steps", job.total_steps, quiet=quiet) as show:
@@ -209,9 +209,9 @@ def export(
     ] = "best",
 ) -> None:
     """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only."""
-    from ecn_marl import workflow as wf
     from ecn_marl._files import check_output
     from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.experiments import workflow as wf
 
     check_output("--out", out)
     policy = wf.policy_of(run, checkpoint)
@@ -244,7 +244,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate trained, static or rule-based policies on episodes that no training has seen."""
-    from ecn_marl import workflow as wf
+    from ecn_marl.experiments import workflow as wf
 
     names = [name for policy in policies for name in wf.learners(policy)]
     place = wf.arena(names, scenario, **wf.given(load=load, max_steps=max_steps))
@@ -270,8 +270,8 @@ def play(
     fps: Annotated[int, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)] = 10,
 ) -> None:
     """Watch an episode: a page with a time slider, a GIF or a film."""
-    from ecn_marl import workflow as wf
     from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.experiments import workflow as wf
     from ecn_marl.report import player
     from ecn_marl.report.episode import record
 
@@ -300,11 +300,11 @@ def headroom(
     as_json: Json = False,
 ) -> None:
     """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
-    from ecn_marl import headroom as hr
     from ecn_marl._files import json_text
     from ecn_marl.envs.registry import make
+    from ecn_marl.experiments import headroom as hr
+    from ecn_marl.experiments.workflow import given
     from ecn_marl.report.headroom_table import headroom_table
-    from ecn_marl.workflow import given
 
     env = make(scenario, reward=reward, **given(load=load, max_steps=max_steps))
     with progress("headroom", "policies", hr.POLICIES) as show:

@@ -73,8 +73,8 @@ def show_tables(tables: list[Any]) -> None:
 def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print what a training or an evaluation found, as JSON or as a table."""
     from ecn_marl._files import json_text
+    from ecn_marl.experiments.workflow import label
     from ecn_marl.report.tables import evaluation_table
-    from ecn_marl.workflow import label
 
     if as_json:
         typer.echo(json_text(result))

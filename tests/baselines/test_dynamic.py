@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ecn_marl import workflow as wf
 from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys, with_memory
 from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
 from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.experiments import workflow as wf
 from ecn_marl.sim import Incast, leaf_spine, star
 from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.tuners import parse_tuner

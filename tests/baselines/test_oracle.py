@@ -12,14 +12,14 @@ import pytest
 from flax import struct
 from typer.testing import CliRunner
 
-from ecn_marl import workflow as wf
 from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys
 from ecn_marl.baselines.oracle import Oracle, Random, default_grid, phase_table, search, search_keys
 from ecn_marl.cli import app
 from ecn_marl.envs.actions import EcnSetting, MultiDiscreteAction, parse_ecn
 from ecn_marl.envs.phases import Phase, PhaseEcn
 from ecn_marl.envs.registry import make
-from ecn_marl.headroom import headroom, on_scale
+from ecn_marl.experiments import workflow as wf
+from ecn_marl.experiments.headroom import headroom, on_scale
 
 BEST = (5e3, 80e3, 20e3)
 """Kmin in bytes that earns 1 in each phase; every octave away costs 0.1."""

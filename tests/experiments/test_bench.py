@@ -12,13 +12,11 @@ import pytest
 from commands import TINY, failure, run
 from scipy import stats
 
-from ecn_marl import bench as bn
 from ecn_marl.baselines import oracle
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.common.statistics import crossed_interval
 from ecn_marl.baselines.common.training import state_shapes
 from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
-from ecn_marl.baselines.recipes import RECIPES, VIEWS, recipe
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     algorithm_config,
@@ -29,6 +27,8 @@ from ecn_marl.baselines.runs import (
 )
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make
+from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments.recipes import RECIPES, VIEWS, recipe
 from ecn_marl.report.bench_table import COLUMNS, bench_table
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")

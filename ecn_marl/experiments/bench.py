@@ -1,6 +1,6 @@
 """The comparison behind `ecn-marl bench`: everything trained and scored by one protocol.
 
-* Learners are trained by their recipes (`baselines/recipes.py`), several seeds of each; the policy
+* Learners are trained by `experiments/recipes.py`, several seeds of each; the policy
   that is scored is that of the best checkpoint, chosen on episodes kept for that.
 * Everything meets the same evaluation episodes, whose seed no training has. What is compared is
   therefore the paired difference, episode by episode, to the best static setting.
@@ -36,12 +36,12 @@ from ecn_marl.baselines.common.logs import METRICS
 from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.statistics import crossed_interval, over_seeds
 from ecn_marl.baselines.oracle import BEST, ORACLE, RULES, found_settings
-from ecn_marl.baselines.recipes import Recipe, recipe
 from ecn_marl.baselines.runs import ALGORITHMS, Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make
-from ecn_marl.workflow import Arena, Show, is_rule, label, learners
+from ecn_marl.experiments.recipes import Recipe, recipe
+from ecn_marl.experiments.workflow import Arena, Show, is_rule, label, learners
 
 RESULTS, TABLE = "results.json", "table.md"
 

@@ -40,7 +40,7 @@ from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.headroom import on_scale
+from ecn_marl.experiments.headroom import on_scale
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from ecn_marl import workflow as wf
 from ecn_marl.baselines.common.evaluation import Evaluation
+from ecn_marl.experiments import workflow as wf
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Experiments: recipes, comparisons, searches, and what the commands do."""
