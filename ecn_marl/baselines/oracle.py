@@ -87,7 +87,7 @@ def phase_table(
         low, high, top = setting[0] * scale, setting[1] * scale, jnp.full_like(scale, setting[2])
 
         def step(state: Any, key: jax.Array) -> tuple[Any, tuple[Array, Array]]:
-            now = env.phase(state, params) if n_phases > 1 else jnp.zeros((), jnp.int32)
+            now = env.phase(state, params)[0] if n_phases > 1 else jnp.zeros((), jnp.int32)
             _, state, reward, *_ = env.step_ecn(key, state, Ecn(low, high, top), params)
             return state, (now, reward.mean())
 
@@ -178,7 +178,7 @@ class Oracle:
         each = [setting.scaled(scale) for setting in settings]
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *each)
         phased = PhaseEcn(kmin=stacked.kmin, kmax=stacked.kmax, pmax=stacked.pmax)
-        self.ecn: Ecn = phased if hasattr(env, "phases") else each[0]
+        self.ecn: Ecn = phased if len(each) > 1 else each[0]
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
         """The thresholds for all phases; the environment takes those of the one that is on."""
