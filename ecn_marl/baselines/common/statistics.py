@@ -171,7 +171,7 @@ class Draws:
 
 
 def resampled_mean(
-    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples _"]]
 ) -> Float[np.ndarray, " resamples"]:
     """Mean of an array in every resample.
 
@@ -263,7 +263,7 @@ def estimate(
 
 
 def mean_estimate(
-    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples _"]]
 ) -> dict[str, float]:
     """Mean of an array without its NaN, with its interval; all NaN if there is no number."""
     if not np.isfinite(values).any():
