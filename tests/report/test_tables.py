@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic import record
 
 from ecn_marl.baselines.common.completion import summarise
-from ecn_marl.report.tables import evaluation_table, flows_table, kilobytes, number, percent
+from ecn_marl.report.tables import evaluation_tables, kilobytes, number, percent
 
 
 def text(table, width: int) -> str:
@@ -32,18 +32,24 @@ RESULT = {
 LABELS = {"a": "SECN2 (100,400,0.2)", "b": "IPPO b", "c": "IPPO c"}
 
 
+def shown(policies: list, width: int) -> list[str]:
+    result = {**RESULT, "policies": policies}
+    return [text(table, width) for table in evaluation_tables(result, LABELS.__getitem__, width)]
+
+
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("width", [80, 110])
-def test_evaluation_table_is_whole_and_sorted(width, scored):
+def test_completion_times_are_whole_and_sorted(width, scored):
     policies = [dict(one) for one in RESULT["policies"]]
     if scored:
+        policies[0] |= {"score": {"value": float("nan")}, "share": None}
         policies[1] |= {"score": {"value": 0.789}, "share": {"value": 0.456}}
-        policies[2] |= {"score": {"value": float("nan")}, "share": None}
-    table = evaluation_table(RESULT | {"policies": policies}, LABELS.__getitem__, width)
-    printed = text(table, width)
+        policies[2] |= {"score": {"value": 0.654}, "share": {"value": -0.1}}
+    printed = shown(policies, width)[0]
     assert "…" not in printed
     assert "6 episodes never trained on, seed 5" in printed
-    assert all(len(line) <= width for line in printed.splitlines())
+    lines = printed.splitlines()
+    assert sum("≥" in line and "±" in line for line in lines) == 3  # one line each
     for one in policies:
         short, long = one["slowdown"]["short"], one["slowdown"]["long"]
         half = (one["J"]["high"] - one["J"]["low"]) / 2
@@ -51,35 +57,48 @@ def test_evaluation_table_is_whole_and_sorted(width, scored):
             f"{one['J']['value']:.2f}±{half:.2f}",
             f"{short['mean']:.2f}/{short['p99']:.1f}",
             f"≥{long['geomean']:.2f}/{long['p99']:.1f}",
-            f"{one['reward']['mean']:.4f}",
         )
-        for cell in cells:
-            assert cell in printed
-    assert printed.index("IPPO b") < printed.index("IPPO c") < printed.index("SECN2")
-    assert "3 seeds" in printed and "INVALID" not in printed
+        assert all(cell in printed for cell in cells)
+    assert printed.index("IPPO b") < printed.index("IPPO c, 3 seeds") < printed.index("SECN2")
+    assert "INVALID" not in printed
     assert ("0.79" in printed and "46%" in printed and "Score:" in printed) == scored
 
 
-def test_invalid_policies_are_marked_and_last():
-    bad = row("b", 0.5, waiting=np.full(6, 52.0))
-    result = RESULT | {"policies": [bad, RESULT["policies"][0]]}
-    printed = text(evaluation_table(result, LABELS.__getitem__, 110), 110)
-    assert printed.index("SECN2") < printed.index("INVALID IPPO b")
-    assert "INVALID IPPO b: 9.1 % of flows deferred or waiting" in printed
+@pytest.mark.parametrize("width", [80, 110])
+def test_flows_and_ports(width):
+    one = row("b", 0.5, flows_waiting=np.full(6, 3), deferred=np.full(6, 7.0))
+    _, flows, ports = shown([one, row("c", 1.0)], width)
+    for printed in (flows, ports):
+        assert "…" not in printed and printed.index("IPPO c") < printed.index("INVALID")
+    line = next(line for line in flows.splitlines() if "3,138" in line)
+    assert line.split()[-6:] == ["3,138", "3,120", "3,084", "36", "42", "18"]
+    for cell in (
+        f"{one['reward']['mean']:.4f}±{one['reward']['ci95']:.4f}",
+        f"{one['queue_mean'] / 1e3:.1f}±{one['queue_std'] / 1e3:.1f}",
+        f"{one['utilisation']:.1%}",
+    ):
+        assert cell in ports
+
+
+def test_invalid_policies_say_why():
+    bad = row("b", 0.5, flows_waiting=np.full(6, 52.0))
+    printed = shown([bad, RESULT["policies"][0]], 110)[0]
+    assert printed.index("SECN2") < printed.index("INVALID")
+    assert "INVALID IPPO b: 9.1 % of flows deferred or waiting (allowed: 0.1 %)." in printed
 
 
 def test_no_flows_leave_dashes():
-    none = row("a", 1.0, flows_measured=np.zeros((6, 3)))
-    assert "–/–" in text(evaluation_table(RESULT | {"policies": [none]}, str), 110)
+    printed = shown([row("b", 1.0, flows_measured=np.zeros((6, 3)))], 110)[0]
+    assert "–/–" in printed
 
 
-@pytest.mark.parametrize("width", [80, 110])
-def test_flows_table_has_every_count(width):
-    waiting = row("a", 1.0, flows_waiting=np.full(6, 3), deferred=np.full(6, 7.0))
-    printed = text(flows_table(RESULT | {"policies": [waiting]}, str), width)
-    assert "…" not in printed
-    line = next(line for line in printed.splitlines() if line.startswith("INVALID a"))
-    assert line.split()[2:] == ["3,138", "3,120", "3,084", "36", "42", "18", "0.0%", "18"]
+@pytest.mark.parametrize("half", [None, float("nan")])
+def test_one_episode_has_no_interval(half):
+    one = row("b", 1.0) | {"reward": {"mean": 0.5, "ci95": half}}
+    one["J"] = {"value": 3.21, "low": None, "high": None, "missing": 0}
+    times, _, ports = shown([one], 100)
+    assert "0.5000" in ports and "0.5000±" not in ports
+    assert "3.21" in times and "3.21±" not in times
 
 
 def test_cells():
