@@ -79,6 +79,17 @@ def test_the_command(bench, tmp_path):
     assert set(files(bench)) == set(before) | set(written)
 
 
+def test_the_protocol_is_not_lost(bench):
+    facts = {"protocol": {"seeds": 3}, "machine": {"cpu": "x"}}
+    (bench / "results.json").write_text(json.dumps({**facts, "scenarios": {"old-v0": {}}}))
+    assert run("report", bench).exit_code == 0
+    result = json.loads((bench / "results.json").read_text())
+    assert {name: result[name] for name in facts} == facts
+    assert list(result["scenarios"]) == list(SCENARIOS)
+    (bench / "results.json").write_text("{")
+    assert "results.json = " in failure("report", bench)
+
+
 def test_it_needs_no_jax(bench):
     """Someone with the records and numpy gets the same tables, at once."""
     code = (
@@ -121,6 +132,13 @@ def test_marl_eval_gets_runs_of_one_shape():
     curve = tree["ecn_marl_curves"]["a-v0"]["ippo"]["run_2"]
     assert curve["step_4"] == {"step_count": 40_000, "reward": [ippo.curves[2].score[4]]}
     np.testing.assert_array_equal(curve["absolute_metrics"]["reward"], ippo.columns["reward"][2])
+
+
+def test_curves_of_another_column_have_its_name():
+    one = record("static:best", curves=True, meta={"curve": "J"})
+    run_0 = marl_eval({"s": {one.name: one}})["ecn_marl_curves"]["s"]["static:best"]["run_0"]
+    assert set(run_0["step_3"]) == {"step_count", "j"}
+    np.testing.assert_array_equal(run_0["absolute_metrics"]["j"], one.columns["J"][0])
 
 
 def test_marl_eval_leaves_out_episodes_without_a_figure():
