@@ -74,12 +74,12 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print what a training or an evaluation found, as JSON or as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments.workflow import label
-    from ecn_marl.report.tables import evaluation_table
+    from ecn_marl.report.tables import evaluation_tables
 
     if as_json:
         typer.echo(json_text(result))
     elif "evaluation" in result:
-        show_tables([evaluation_table(result["evaluation"], label, console().width)])
+        show_tables(evaluation_tables(result["evaluation"], label, console().width))
 
 
 def write_bytes(data: bytes, file: Any) -> None:

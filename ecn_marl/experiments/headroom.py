@@ -10,7 +10,7 @@ most of what there is to learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,19 +95,3 @@ def headroom(
 
 def _static(env: Any, params: Any, setting: EcnSetting) -> Static:
     return Static(env, params, ",".join(repr(float(x)) for x in setting))
-
-
-def on_scale(reward: float, references: Mapping[str, float]) -> float | None:
-    """A reward on the headroom scale: 0 for the best static setting, 1 for the oracle.
-
-    Args:
-        reward: mean reward of a policy.
-        references: mean rewards by name.
-
-    Returns:
-        The place on the scale, None if `static:best` or `oracle` is missing or there is no room.
-    """
-    if BEST not in references or ORACLE not in references:
-        return None
-    room = references[ORACLE] - references[BEST]
-    return (reward - references[BEST]) / room if room > 0 else None

@@ -91,50 +91,128 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def evaluation_table(
+def evaluation_tables(
     result: Mapping[str, Any], label: Callable[[str], str], width: int = 100
-) -> Table:
-    """Table of evaluated policies, best mean reward first, that reward in bold.
+) -> list[Table]:
+    """Tables of evaluated policies, lowest J first, invalid ones last.
 
     Args:
         result: what `workflow.evaluate` returns.
         label: how to show a policy, given its name.
         width: characters there are; below 100 the columns move together.
+
+    Returns:
+        Completion times; what became of the flows, totals over all episodes; reward and queues.
     """
-    episodes, seed = result["episodes"], result["seed"]
-    table = _table(f"{result['scenario']}: {episodes} episodes never trained on, seed {seed}")
-    if width < 100:
-        table.padding = (0, 0)
-    table.add_column("policy", overflow="fold")
-    columns = ("reward, 95%CI", "mice", "medium", "eleph.", "queue, KB", "util.", "pauses")
-    for column in columns:
+    rows = sorted(result["policies"], key=_by_objective)
+    names = [_name(row, label) for row in rows]
+    tables = [_completion_table(rows, names), _flows_table(rows, names), _queues_table(rows, names)]
+    tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
+    tables[0].title += f"seed {result['seed']}"
+    legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_invalid(rows, label)]
+    tables[0].caption = "\n".join(legend)
+    for table in tables:
+        table.caption_justify = "left"
+        if width < 100:
+            table.padding = (0, 0)
+    return tables
+
+
+_LEGEND = """\
+FCT slowdown mean/p99 (long: geometric mean/p99), lower is better;
+short ≤ 100 KB < medium ≤ 1 MB < long. J = (short mean · p99)^¼ · (long)^½.
+≥: a lower bound, unfinished flows count with their age."""
+
+_SCORE_LEGEND = """\
+Score: J over that of the best static setting in the same episodes.
+Gain: share of the oracle's gain in log J."""
+
+_COUNTS = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
+
+
+def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    table = _columns("", ("J, 95%CI", "short", "medium", "long"))
+    scored = "score" in rows[0]
+    for column in ("score", "gain") if scored else ():
         table.add_column(column, justify="right", no_wrap=True)
-    scaled = any("headroom" in row for row in result["policies"])
-    if scaled:
-        table.add_column("headroom", justify="right")
-    ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
-    for i, row in enumerate(ranked):
-        reward = f"{row['reward']['mean']:.4f}"
+    for i, (row, name) in enumerate(zip(rows, names, strict=True)):
+        objective, slowdown = _between(row["J"]), row["slowdown"]
+        table.add_row(
+            name,
+            f"[bold]{objective}[/]" if i == 0 else objective,
+            _pair(slowdown["short"], "mean"),
+            _pair(slowdown["medium"], "mean"),
+            _pair(slowdown["long"], "geomean"),
+            *([_value(row["score"]), _percent_of(row["share"])] if scored else []),
+        )
+    return table
+
+
+def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    table = _columns("Flows", _COUNTS)
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(name, *[f"{row['flows'][count]:,}" for count in _COUNTS])
+    return table
+
+
+def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped")
+    table = _columns("Ports", columns)
+    for row, name in zip(rows, names, strict=True):
+        reward = number(row["reward"]["mean"], 4)
         if (half := row["reward"]["ci95"]) is not None and half == half:
             reward += f"±{half:.4f}"
-        classes = (row["slowdown"][name] for name in ("mice", "medium", "elephants"))
-        slow = [f"{number(c['mean'])}/{number(c['p99'], 1)}" for c in classes]
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
-        name = label(row["name"]) + (f", {row['seeds']} seeds" if "seeds" in row else "")
-        table.add_row(
-            escape(name.replace(" (", "\n(")),
-            f"[bold]{reward}[/]" if i == 0 else reward,
-            *slow,
-            queue,
-            percent(row["utilisation"]),
-            f"{row['pauses']:,}",
-            *([percent(row.get("headroom"))] if scaled else []),
-        )
-    table.caption_justify = "left"
-    table.caption = (
-        "FCT slowdown mean/p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants.\n"
-        "Queue: mean±std over ports and time."
-    )
-    if scaled:
-        table.caption += "\nHeadroom: 0% is the best static setting, 100% the oracle."
+        shares = [percent(row[share]) for share in ("utilisation", "paused")]
+        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", percent(row["dropped"]))
+    table.caption = "Queue: mean±std over ports and time."
     return table
+
+
+def _columns(title: str, columns: tuple[str, ...]) -> Table:
+    """A table whose first column is the policy, the others numbers."""
+    table = _table(title)
+    table.add_column("policy", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _by_objective(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    value = row["J"]["value"]
+    return bool(row["invalid"]), value is None, value or 0.0
+
+
+def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
+    name = label(row["name"]) + (f", {row['seeds']} seeds" if row["seeds"] > 1 else "")
+    mark = "INVALID\n" if row["invalid"] else ""
+    return mark + escape(name.replace(" (", "\n("))
+
+
+def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:
+    return [
+        escape(f"INVALID {label(row['name'])}: {'; '.join(row['invalid'])}.")
+        for row in rows
+        if row["invalid"]
+    ]
+
+
+def _between(found: Mapping[str, Any]) -> str:
+    """A value with half the width of its interval."""
+    text = number(found["value"])
+    if found["low"] is None:
+        return text
+    return f"{text}±{number((found['high'] - found['low']) / 2)}"
+
+
+def _pair(row: Mapping[str, Any], centre: str) -> str:
+    mark = "≥" if row["lower_bound"] and row[centre] is not None else ""
+    return f"{mark}{number(row[centre])}/{number(row['p99'], 1)}"
+
+
+def _value(found: Mapping[str, Any] | None) -> str:
+    return number(None if found is None else found["value"])
+
+
+def _percent_of(found: Mapping[str, Any] | None) -> str:
+    return percent(None if found is None else found["value"], 0)

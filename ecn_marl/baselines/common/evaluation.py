@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -20,12 +20,17 @@ from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
+from ecn_marl.baselines.common.completion import (
+    COSTS,
+    PARTS,
+    SIZES,
+    invalid_reasons,
+    objective,
+    summarise,
+)
+from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
-
-COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
-"""What a controller with a method `costs` reports of an episode, per port and interval."""
 
 EVALUATION_STREAM = 0xE7A1
 """Folded into a seed's key to get the keys of evaluation episodes."""
@@ -81,11 +86,70 @@ class Evaluation:
 
     Attributes:
         name: what was evaluated.
-        episodes: per-episode metrics of the environment, each `[episodes, ...]`.
+        episodes: per-episode metrics of the environment (see `EcnEnv.episode_metrics`), and the
+            controller's costs, each `[episodes, ...]`.
     """
 
     name: str
     episodes: dict[str, np.ndarray]
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every per-episode number that tables and figures are made of, `[episodes]` float64 each.
+
+        `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
+        class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
+        `_finished` (in the whole episode); `completion.COUNTS`; what `invalid_reasons` reads;
+        reward, queue (bytes), utilisation, pauses; costs if there are any.
+        """
+        raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
+        columns: dict[str, np.ndarray] = {}
+        p99 = histogram_quantile(raw["slowdown_histogram"], 0.99)
+        for i, size in enumerate(SIZES):
+            flows = raw["flows_measured"][:, i]
+            each = np.where(flows > 0, flows, np.nan)
+            columns |= {
+                f"{size}_mean": raw["slowdown_sum"][:, i] / each,
+                f"{size}_p99": np.where(flows > 0, p99[:, i], np.nan),
+                f"{size}_geomean": np.exp(raw["slowdown_log_sum"][:, i] / each),
+                f"{size}_sum": raw["slowdown_sum"][:, i],
+                f"{size}_measured": flows,
+                f"{size}_unfinished": raw["flows_unfinished"][:, i],
+                f"{size}_finished": raw["flows_finished"][:, i],
+            }
+        finished = raw["flows_finished"].sum(1)
+        counts = {
+            "offered": raw["flows_started"] + raw["flows_waiting"],
+            "started": raw["flows_started"],
+            "finished": finished,
+            "unfinished": raw["flows_started"] - finished,
+            "deferred": raw["deferred"],
+            "waiting": raw["flows_waiting"],
+        }
+        names = (*_COPIED, *(name for name in COSTS if name in raw))
+        found = {"J": objective(*(columns[part] for part in PARTS))}
+        return found | columns | counts | {name: raw[name] for name in names}
+
+    def short_mean(self) -> Float[np.ndarray, " episodes"]:
+        """Mean slowdown of short flows; NaN where an episode has none."""
+        return self.columns["short_mean"]
+
+    def short_p99(self) -> Float[np.ndarray, " episodes"]:
+        """99th percentile of short flows' slowdowns; NaN where an episode has none."""
+        return self.columns["short_p99"]
+
+    def long_geomean(self) -> Float[np.ndarray, " episodes"]:
+        """Geometric mean of long flows' slowdowns; NaN where an episode has none."""
+        return self.columns["long_geomean"]
+
+    def J(self) -> Float[np.ndarray, " episodes"]:
+        """The objective (lower is better); NaN where an episode has no short or no long flow."""
+        return self.columns["J"]
+
+    @property
+    def invalid(self) -> list[str]:
+        """Why this does not count as a result; empty if it does."""
+        return invalid_reasons(self.columns)
 
     def interval(self, metric: str) -> tuple[float, float]:
         """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
@@ -97,36 +161,15 @@ class Evaluation:
         return float(values.mean()), quantile * float(values.std(ddof=1)) / n**0.5
 
     def summary(self) -> dict[str, Any]:
-        """JSON-able summary; sizes in bytes, slowdowns pooled over all episodes' flows."""
-        mean, half = self.interval("reward")
-        finished = self.episodes["flows_finished"].sum(0)
-        total = self.episodes["slowdown_sum"].astype(np.float64).sum(0)
-        histogram = self.episodes["slowdown_histogram"].sum(0)
-        p99 = histogram_quantile(histogram, 0.99)
-        slowdown = {
-            name: {
-                "flows": int(finished[i]),
-                "mean": float(total[i] / finished[i]) if finished[i] else None,
-                "p99": float(p99[i]) if finished[i] and np.isfinite(p99[i]) else None,
-            }
-            for i, name in enumerate(CLASS_NAMES)
-        }
-        queue_mean = float(self.episodes["queue_mean"].mean())
-        square = self.episodes["queue_std"] ** 2 + self.episodes["queue_mean"] ** 2
-        costs = {name: float(self.episodes[name].mean()) for name in COSTS if name in self.episodes}
-        return {
-            "name": self.name,
-            "episodes": len(self.episodes["reward"]),
-            "reward": {"mean": mean, "ci95": half},
-            "slowdown": slowdown,
-            "queue_mean": queue_mean,
-            "queue_std": float(max(float(square.mean()) - queue_mean**2, 0.0) ** 0.5),
-            "utilisation": float(self.episodes["utilisation"].mean()),
-            "pauses": int(self.episodes["pauses"].sum()),
-            "paused": float(self.episodes["paused"].mean()),
-            "deferred": int(self.episodes["deferred"].sum()),
-            **({"costs": costs} if costs else {}),
-        }
+        """JSON-able summary, see `completion.summarise`."""
+        return summarise(self.name, {name: x[None] for name, x in self.columns.items()})
+
+
+_COPIED = (
+    *("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut"),
+    *("reward", "queue_mean", "queue_std", "utilisation", "pauses", "paused"),
+)
+"""Metrics that are columns as they are."""
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
