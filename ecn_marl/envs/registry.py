@@ -127,7 +127,7 @@ def make(
         scenario: name of a registered scenario, or a `Scenario`.
         features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
-        reward: `slowdown`, `acc`, `pet`, `haecn`, or a reward.
+        reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
         load: load of the Poisson traffic (else that of the scenario).
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.

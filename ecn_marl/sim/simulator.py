@@ -231,8 +231,8 @@ class Simulator(SimConfig):
             flows, totals, state.step, self.dt_us, state.fct_log, params.window
         )
         if self.accrue:
-            accrued = delays.accrued(self, state, net, before_finish, flows)
-            sums = replace(sums, accrued=sums.accrued + accrued)
+            cost, came_on = delays.accrued(self, state, net, before_finish, flows)
+            sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + came_on)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us

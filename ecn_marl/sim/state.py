@@ -255,6 +255,7 @@ class PortStats:
             ride in a class of their own (`ack_priority`) belong to none.
         accrued: slowdown that flows of each size class accrued in the interval, as far as this port
             is accountable for it, see `delays.accrued`, `[P, 3]`; None if it is not kept.
+        progress: shares of their bytes that these flows delivered in the interval, likewise.
     """
 
     queue: Leaf
@@ -272,13 +273,14 @@ class PortStats:
     class_queue_mean: Leaf = None
     class_tx_bytes: Leaf = None
     accrued: Leaf = None
+    progress: Leaf = None
 
 
 @struct.dataclass
 class PortSums:
     """Running sums behind `PortStats`, every leaf `[P]`; `by_class` `[2, Q]`, or None.
 
-    `accrued` is `[P, 3]`, or None.
+    `accrued` and `progress` are `[P, 3]`, or None.
     """
 
     queue: Leaf
@@ -289,6 +291,7 @@ class PortSums:
     paused: Leaf
     by_class: Leaf = None
     accrued: Leaf = None
+    progress: Leaf = None
 
 
 __all__ = [

@@ -22,7 +22,7 @@ def empty_sums(cfg: SimConfig, zero: Array) -> PortSums:
     if cfg.n_classes > 1:
         by_class = jnp.zeros((2, cfg.n_queues), zero.dtype)
     accrued = jnp.zeros((zero.shape[0], 3), zero.dtype) if cfg.accrue else None
-    return PortSums(zero, zero, zero, zero, zero, zero, by_class, accrued)
+    return PortSums(zero, zero, zero, zero, zero, zero, by_class, accrued, accrued)
 
 
 def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
@@ -44,6 +44,7 @@ def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
         paused=sums.paused,
         by_class=by_class,
         accrued=sums.accrued,
+        progress=sums.progress,
     )
 
 
@@ -80,6 +81,7 @@ def summarise(cfg: SimConfig, state: SimState, params: SimParams, sums: PortSums
         class_queue_mean=None if by_class is None else by_class[0] / n,
         class_tx_bytes=None if by_class is None else by_class[1],
         accrued=sums.accrued,
+        progress=sums.progress,
     )
 
 
