@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -11,10 +11,12 @@ from typing import Any
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.features import FeatureSet, feature_set
+from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
+from ecn_marl.envs.telemetry import Telemetry
+from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
@@ -98,20 +100,24 @@ def scenarios() -> tuple[str, ...]:
 def make(
     scenario: str | Scenario,
     *,
-    features: str | FeatureSet = "acc",
+    features: FeatureSet | Columns = "acc",
     actions: str | ActionCodec = "multidiscrete",
     reward: str | Reward = "acc",
     history: int | None = None,
     load: float | None = None,
     flows: str | None = None,
     priority: str | float | None = None,
+    telemetry: Telemetry | Mapping[str, Any] | None = None,
+    counts: tuple[str, ...] = (),
     **overrides: Any,
 ) -> EcnEnv:
     """Make a functional environment.
 
     Args:
         scenario: name of a registered scenario, or a `Scenario`.
-        features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
+        features: what an agent sees: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`,
+            `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
+            tuple of these; or a feature set. See `features.feature_set`.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
         reward: `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
@@ -119,6 +125,9 @@ def make(
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: what the reward puts first, `latency`, `throughput`, or the weight of utilisation
             in [0, 1]; see `PRIORITIES`.
+        telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
+        counts: counters that `info` has beside those that the features need, e.g.
+            `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
 
     Raises:
@@ -147,18 +156,24 @@ def make(
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
+    between = Telemetry.of(telemetry)
+    between.check(spec.interval_us, spec.max_steps)
+    wanted = (*counters("counts", counts), *seen.needs, *between.needs)
     check_options(**spec.reward_options)
     kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
-    return (kind if spec.phases else EcnEnv)(
+    made: EcnEnv = (kind if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, "incast_degree" in seen.names),
+        sim=_simulator(spec, wanted),
         feature=seen,
         action=action_codec(actions, **_options_for(actions, spec.action_options)),
         reward=reward_function(reward),
         initial=parse_ecn(spec.initial),
         horizon=spec.max_steps,
         reward_options=tuple(sorted(spec.reward_options.items())),
+        telemetry=between,
     )
+    check_features(seen, made.sim)
+    return made
 
 
 def _weighted(spec: Scenario, priority: str | float) -> dict[str, float]:
@@ -192,7 +207,7 @@ def _with_load(source: Any, load: float) -> Any:
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
 
-def _simulator(spec: Scenario, count_senders: bool) -> Simulator:
+def _simulator(spec: Scenario, counts: tuple[str, ...]) -> Simulator:
     steps = spec.interval_us / spec.dt_us
     if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
         raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {spec.dt_us}")
@@ -207,7 +222,7 @@ def _simulator(spec: Scenario, count_senders: bool) -> Simulator:
         bins=spec.bins,
         pfc=spec.pfc,
         ack_priority=spec.ack_priority,
-        count_senders=count_senders,
+        counts=counts,
         buffer_mib=spec.buffer_mib,
     )
 
