@@ -290,7 +290,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "kmax": Feature(
         _kmax,
-        help="Kmax, the same",
+        help="Kmax in force, on the same scale",
         source="the same",
     ),
     "pmax": Feature(
