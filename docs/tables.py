@@ -192,7 +192,6 @@ def reward_options() -> str:
 def info() -> str:
     """What `info` holds after a step."""
     from ecn_marl.sim.simulator import PortStats
-
     from ecn_marl.sim.state import COUNTS
     from ecn_marl.sim.stats import SIZES
 
