@@ -33,7 +33,7 @@ from ecn_marl.baselines.common.evaluation import Controller, StatefulController
 from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
 from ecn_marl.baselines.common.policy import Policy
-from ecn_marl.baselines.common.scoring import greedy_controller, scorer
+from ecn_marl.baselines.common.scoring import SCORES, greedy_controller, scorer
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
 from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
@@ -130,6 +130,7 @@ def train_run(
     overwrite: bool = False,
     eval_every: int | None = None,
     eval_episodes: int = 16,
+    score_by: str = "reward",
     session: Session | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
@@ -147,6 +148,7 @@ def train_run(
         eval_every: updates between scores of the greedy policy, by which the best checkpoint is
             known; 0 for never, None for twenty times in a run but not before ten updates.
         eval_episodes: episodes per score.
+        score_by: what a score is, `reward` or `objective`, see `scorer`.
         session: checkpoints, devices, logs.
 
     Returns:
@@ -160,6 +162,8 @@ def train_run(
     for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
+    if score_by not in SCORES:
+        raise unknown_name("score", score_by, SCORES)
     updates = -(-steps // config.steps_per_update)
     written = {
         "algorithm": algorithm,
@@ -171,6 +175,7 @@ def train_run(
         "seeds": seeds,
         "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
         "eval_episodes": eval_episodes,
+        "score_by": score_by,
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     session = session or Session()
@@ -236,6 +241,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
             episodes=config["eval_episodes"],
             seed=config["seed"],
             seeds=config["seeds"],
+            by=config.get("score_by", "reward"),
         )
     logs: list[Log] = []
     if session.wandb is not None and jax.process_index() == 0:

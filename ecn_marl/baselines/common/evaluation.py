@@ -1,8 +1,7 @@
 """Evaluation: how well thresholds are set, on episodes that training never saw.
 
 Episode `i` of seed `s` is the same traffic for everything that is evaluated, so differences are not
-differences of luck. Its key is drawn from a stream of its own (`EVALUATION_STREAM` folded into the
-seed's key); training never folds that number in.
+differences of luck. Its key is one of the tuning stream unless keys are given, see `streams`.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
 
 COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
 """What a controller with a method `costs` reports of an episode, per port and interval."""
-
-EVALUATION_STREAM = 0xE7A1
-"""Folded into a seed's key to get the keys of evaluation episodes."""
 
 Controller = Callable[[jax.Array, jax.Array], Any]
 """`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
@@ -130,8 +127,12 @@ class Evaluation:
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
-    """Keys of the evaluation episodes of a seed, `[episodes]`."""
-    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), episodes)
+    """Keys of the episodes that `eval` and its like show, `[episodes]`: a part of the tuning stream.
+
+    Raises:
+        ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
+    """
+    return tuning_keys("report", seed, episodes)
 
 
 def roll_out(
@@ -207,6 +208,7 @@ def evaluate(
     batch: int = 32,
     progress: Callable[[int], None] | None = None,
     run: Callable[[jax.Array], Any] | None = None,
+    keys: jax.Array | None = None,
 ) -> Evaluation:
     """Run a controller for whole episodes.
 
@@ -220,6 +222,7 @@ def evaluate(
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
         run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
+        keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
 
     Raises:
         ValueError: `episodes` below 1.
@@ -228,7 +231,7 @@ def evaluate(
         raise bad_value("episodes", episodes, "an integer >= 1")
     if run is None:
         run = partial(episodes_runner(env, params, lambda _: controller), ())
-    keys = evaluation_keys(seed, episodes)
+    keys = evaluation_keys(seed, episodes) if keys is None else keys[:episodes]
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     parts = []
     for start in range(0, len(padded), batch):
