@@ -1,7 +1,7 @@
 """Searches for settings: what the reference policies of `baselines.oracle` play.
 
-Every candidate is run in whole episodes of the tuning stream and judged by the geometric mean of J
-(`objective`) over them. Candidates meet the same episodes, so they differ by their settings alone.
+Every candidate is run in whole episodes of the tuning stream and compared by the geometric mean of J
+(`completion`) over them. Candidates meet the same episodes, so they differ by their settings alone.
 
 * **Successive halving** (`halving`): all candidates run in the first 8 episodes; the best third, at
   least as many as are asked for, goes on to three times as many, and so on. The last ones have run
@@ -33,7 +33,7 @@ import numpy as np
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.common.evaluation import Controller, StatefulController, roll_out
-from ecn_marl.baselines.common.objective import NEEDS, geometric_mean, objective, parts
+from ecn_marl.baselines.common.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
     BEST,
@@ -129,8 +129,8 @@ class Found:
         objective: geometric mean of J over the episodes searched on; chosen there, so optimistic.
         episodes: how many these are.
         runs: episodes simulated for this search, a measure of what it cost.
-        table: every candidate, best first: `settings`, `episodes` it ran in, `objective` and its
-            parts.
+        table: every candidate, best first: `settings`, `episodes` it ran in, `J` and its parts
+            (geometric means over these).
     """
 
     name: str
@@ -198,8 +198,7 @@ class Trials:
         """
         self.keys, self.batch, self.progress = keys, batch, progress
         self.runs = 0
-        self._known: dict[bytes, np.ndarray] = {}
-        self._parts: dict[bytes, list[dict[str, np.ndarray]]] = {}
+        self._known: dict[bytes, list[dict[str, float]]] = {}
 
         @lanes.mapped
         def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
@@ -214,11 +213,11 @@ class Trials:
         ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
         for x, known in dict(zip(ids, candidates, strict=True)).items():
-            have = len(self._known.setdefault(x, np.zeros(0)))
+            have = len(self._known.setdefault(x, []))
             rows += [(known, x, e) for e in range(have, episodes)]
         for start in range(0, len(rows), self.batch):
             self._add(rows[start : start + self.batch], len(rows))
-        return np.stack([self._known[x][:episodes] for x in ids])
+        return np.array([[row["J"] for row in self._known[x][:episodes]] for x in ids])
 
     def _add(self, rows: list[tuple[np.ndarray, bytes, int]], total: int) -> None:
         """Run candidates in episodes; a short last batch is filled up with its first rows."""
@@ -227,25 +226,21 @@ class Trials:
         chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])[index]
         numbers = np.asarray([e for _, _, e in rows])[index]
         found = jax.device_get(self._run(self.keys[numbers], chosen))
-        values, each = objective(found), parts(found)
+        each = episode_objective(found)
         for i, (_, x, _) in enumerate(rows):
-            self._known[x] = np.append(self._known[x], values[i])
-            self._parts.setdefault(x, []).append({name: part[i] for name, part in each.items()})
+            self._known[x].append({name: float(values[i]) for name, values in each.items()})
         self.runs += len(rows)
         if self.progress is not None:
             self.progress(self.runs, "")
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """What is known of a candidate, for JSON."""
-        x = _id(candidate)
-        values = self._known[x]
-        names = self._parts[x][0]
-        means = {n: float(geometric_mean(np.array([p[n] for p in self._parts[x]]))) for n in names}
+        rows = self._known[_id(candidate)]
+        means = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return {
             "settings": np.asarray(candidate, float).tolist(),
-            "episodes": len(values),
-            "objective": float(geometric_mean(values)),
-            **means,
+            "episodes": len(rows),
+            **{name: float(geometric_means(values)) for name, values in means.items()},
         }
 
 
@@ -278,7 +273,7 @@ def halving(
     always = [_id(x) for x in left[:keep]]
     n = min(FIRST, episodes)
     while True:
-        scores = geometric_mean(trials.measure(left, n))
+        scores = geometric_means(trials.measure(left, n))
         left = [left[i] for i in np.argsort(scores, kind="stable")]
         if n == episodes:
             return left
@@ -356,10 +351,10 @@ class Search:
 
     def _result(self, name: str, best: np.ndarray, log: list[np.ndarray], before: int) -> Found:
         trials = self.trials(name)
-        final = float(geometric_mean(trials.measure([best], self.effort.episodes))[0])
+        final = float(geometric_means(trials.measure([best], self.effort.episodes))[0])
         unique = {_id(x): x for x in (best, *log)}
         rows = [trials.row(x) for x in unique.values()]
-        rows.sort(key=lambda row: (-row["episodes"], row["objective"]))
+        rows.sort(key=lambda row: (-row["episodes"], row["J"]))
         runs = trials.runs - before
         return Found(name, best, final, self.effort.episodes, runs, tuple(rows))
 
@@ -379,7 +374,7 @@ class Search:
         table = self.find(BEST).table
         whole = [row for row in table if row["episodes"] == self.effort.episodes]
         named = [row["settings"][0][0] for row in whole[:SHORTLIST]]
-        for part in ("short_mean", "short_p99", "long_mean"):
+        for part in ("short_mean", "short_p99", "long_geomean"):
             named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[part])[:2]]
         by_depth = sorted((row["settings"][0][0] for row in table), key=lambda s: (s[0], s[1]))
         named += [by_depth[0], by_depth[-1]]

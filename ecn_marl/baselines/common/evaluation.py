@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -19,13 +19,18 @@ from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.completion import (
+    COSTS,
+    COUNTS,
+    PARTS,
+    SIZES,
+    invalid_reasons,
+    objective,
+)
 from ecn_marl.baselines.common.streams import tuning_keys
-from ecn_marl.sim.metrics import CLASS_NAMES, histogram_quantile
+from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
-
-COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
-"""What a controller with a method `costs` reports of an episode, per port and interval."""
 
 Controller = Callable[[jax.Array, jax.Array], Any]
 """`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
@@ -78,11 +83,70 @@ class Evaluation:
 
     Attributes:
         name: what was evaluated.
-        episodes: per-episode metrics of the environment, each `[episodes, ...]`.
+        episodes: per-episode metrics of the environment (see `EcnEnv.episode_metrics`), and the
+            controller's costs, each `[episodes, ...]`.
     """
 
     name: str
     episodes: dict[str, np.ndarray]
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every per-episode number that tables and figures are made of, `[episodes]` float64 each.
+
+        `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
+        class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
+        `_finished` (in the whole episode); `completion.COUNTS`; what `invalid_reasons` reads;
+        reward, queue (bytes), utilisation, pauses; costs if there are any.
+        """
+        raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
+        columns: dict[str, np.ndarray] = {}
+        p99 = histogram_quantile(raw["slowdown_histogram"], 0.99)
+        for i, size in enumerate(SIZES):
+            flows = raw["flows_measured"][:, i]
+            each = np.where(flows > 0, flows, np.nan)
+            columns |= {
+                f"{size}_mean": raw["slowdown_sum"][:, i] / each,
+                f"{size}_p99": np.where(flows > 0, p99[:, i], np.nan),
+                f"{size}_geomean": np.exp(raw["slowdown_log_sum"][:, i] / each),
+                f"{size}_sum": raw["slowdown_sum"][:, i],
+                f"{size}_measured": flows,
+                f"{size}_unfinished": raw["flows_unfinished"][:, i],
+                f"{size}_finished": raw["flows_finished"][:, i],
+            }
+        finished = raw["flows_finished"].sum(1)
+        counts = {
+            "offered": raw["flows_started"] + raw["flows_waiting"],
+            "started": raw["flows_started"],
+            "finished": finished,
+            "unfinished": raw["flows_started"] - finished,
+            "deferred": raw["deferred"],
+            "waiting": raw["flows_waiting"],
+        }
+        names = (*_COPIED, *(name for name in COSTS if name in raw))
+        found = {"J": objective(*(columns[part] for part in PARTS))}
+        return found | columns | counts | {name: raw[name] for name in names}
+
+    def short_mean(self) -> Float[np.ndarray, " episodes"]:
+        """Mean slowdown of short flows; NaN where an episode has none."""
+        return self.columns["short_mean"]
+
+    def short_p99(self) -> Float[np.ndarray, " episodes"]:
+        """99th percentile of short flows' slowdowns; NaN where an episode has none."""
+        return self.columns["short_p99"]
+
+    def long_geomean(self) -> Float[np.ndarray, " episodes"]:
+        """Geometric mean of long flows' slowdowns; NaN where an episode has none."""
+        return self.columns["long_geomean"]
+
+    def J(self) -> Float[np.ndarray, " episodes"]:
+        """The objective (lower is better); NaN where an episode has no short or no long flow."""
+        return self.columns["J"]
+
+    @property
+    def invalid(self) -> list[str]:
+        """Why this does not count as a result; empty if it does."""
+        return invalid_reasons(self.columns)
 
     def interval(self, metric: str) -> tuple[float, float]:
         """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
@@ -94,36 +158,80 @@ class Evaluation:
         return float(values.mean()), quantile * float(values.std(ddof=1)) / n**0.5
 
     def summary(self) -> dict[str, Any]:
-        """JSON-able summary; sizes in bytes, slowdowns pooled over all episodes' flows."""
-        mean, half = self.interval("reward")
-        finished = self.episodes["flows_finished"].sum(0)
-        total = self.episodes["slowdown_sum"].astype(np.float64).sum(0)
-        histogram = self.episodes["slowdown_histogram"].sum(0)
-        p99 = histogram_quantile(histogram, 0.99)
-        slowdown = {
-            name: {
-                "flows": int(finished[i]),
-                "mean": float(total[i] / finished[i]) if finished[i] else None,
-                "p99": float(p99[i]) if finished[i] and np.isfinite(p99[i]) else None,
+        """JSON-able summary.
+
+        Returns:
+            `name`, `episodes`; `J` and its `parts` (see `_slowdown`); `slowdown` of each size
+            class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`, `finished` and
+            `lower_bound`, whether unfinished flows entered with their age; `flows` (totals of
+            `completion.COUNTS`), shares `dropped` and `cut`, `invalid`; `reward`, queue (bytes),
+            utilisation, pauses and `costs`.
+        """
+        columns = self.columns
+        total = {name: float(column.sum()) for name, column in columns.items()}
+        classes = {
+            size: {
+                **{x: _geomean(columns[f"{size}_{x}"]) for x in ("mean", "p99", "geomean")},
+                **{x: int(total[f"{size}_{x}"]) for x in ("measured", "unfinished", "finished")},
+                "lower_bound": total[f"{size}_unfinished"] > 0,
             }
-            for i, name in enumerate(CLASS_NAMES)
+            for size in SIZES
         }
-        queue_mean = float(self.episodes["queue_mean"].mean())
-        square = self.episodes["queue_std"] ** 2 + self.episodes["queue_mean"] ** 2
-        costs = {name: float(self.episodes[name].mean()) for name in COSTS if name in self.episodes}
+        mean, half = self.interval("reward")
+        queue_mean = float(columns["queue_mean"].mean())
+        square = columns["queue_std"] ** 2 + columns["queue_mean"] ** 2
+        costs = {name: float(columns[name].mean()) for name in COSTS if name in columns}
         return {
             "name": self.name,
-            "episodes": len(self.episodes["reward"]),
+            "episodes": len(columns["reward"]),
+            "J": _slowdown(columns["J"]),
+            "parts": {part: _slowdown(columns[part]) for part in PARTS},
+            "slowdown": classes,
+            "flows": {name: int(total[name]) for name in COUNTS},
+            "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
+            "cut": _share(total["feedback_cut"], total["flow_ticks"]),
+            "invalid": self.invalid,
             "reward": {"mean": mean, "ci95": half},
-            "slowdown": slowdown,
             "queue_mean": queue_mean,
             "queue_std": float(max(float(square.mean()) - queue_mean**2, 0.0) ** 0.5),
-            "utilisation": float(self.episodes["utilisation"].mean()),
-            "pauses": int(self.episodes["pauses"].sum()),
-            "paused": float(self.episodes["paused"].mean()),
-            "deferred": int(self.episodes["deferred"].sum()),
+            "utilisation": float(columns["utilisation"].mean()),
+            "pauses": int(total["pauses"]),
+            "paused": float(columns["paused"].mean()),
             **({"costs": costs} if costs else {}),
         }
+
+
+_COPIED = (
+    *("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut"),
+    *("reward", "queue_mean", "queue_std", "utilisation", "pauses", "paused"),
+)
+"""Metrics that are columns as they are."""
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _geomean(values: np.ndarray) -> float | None:
+    """Geometric mean of the episodes that have a value."""
+    values = values[np.isfinite(values)]
+    return float(np.exp(np.log(values).mean())) if values.size else None
+
+
+def _slowdown(values: np.ndarray) -> dict[str, Any]:
+    """Geometric mean over episodes with a 95 % interval (Student's t of logarithms), JSON-able.
+
+    Returns:
+        `value`, `low`, `high` (None where there is none) and `missing`, the number of episodes
+        without such a flow, which are left out.
+    """
+    logs = np.log(values[np.isfinite(values)])
+    found = {"value": _geomean(values), "low": None, "high": None}
+    if logs.size > 1:
+        half = float(stats.t.ppf(0.975, logs.size - 1)) * float(logs.std(ddof=1)) / logs.size**0.5
+        ends = np.exp(logs.mean() + np.array([-half, half]))
+        found |= {"low": float(ends[0]), "high": float(ends[1])}
+    return found | {"missing": int(values.size - logs.size)}
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
@@ -225,13 +333,15 @@ def evaluate(
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
 
     Raises:
-        ValueError: `episodes` below 1.
+        ValueError: `episodes` below 1, or another number of keys.
     """
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
     if run is None:
         run = partial(episodes_runner(env, params, lambda _: controller), ())
-    keys = evaluation_keys(seed, episodes) if keys is None else keys[:episodes]
+    keys = evaluation_keys(seed, episodes) if keys is None else keys
+    if len(keys) != episodes:
+        raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     parts = []
     for start in range(0, len(padded), batch):

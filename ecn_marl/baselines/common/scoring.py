@@ -15,11 +15,11 @@ from jaxtyping import Array
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.common.evaluation import roll_out
-from ecn_marl.baselines.common.objective import NEEDS, geometric_mean, objective
+from ecn_marl.baselines.common.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.common.streams import tuning_keys
 
 SCORES = ("reward", "objective")
-"""What a score can be: the mean reward, or minus J in completion times (`objective`)."""
+"""What a score can be: the mean reward, or minus J in completion times (`completion`)."""
 
 Score = Callable[[Any], np.ndarray]
 """`state -> score per seed`, float `[seeds]`; higher is better."""
@@ -99,6 +99,6 @@ def scorer(
         rewards, metrics = jax.device_get(run(state.actor))
         if by == "reward":
             return np.asarray(rewards.mean(1))
-        return -geometric_mean(objective(metrics))
+        return -geometric_means(episode_objective(metrics)["J"])
 
     return score

@@ -1,16 +1,27 @@
-"""Statistics over seeds: interquartile means, stratified-bootstrap intervals, performance profiles.
+"""Statistics over seeds and episodes: interquartile means, bootstrap intervals, profiles.
 
-Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS'21.
-A score is the mean of one learner (one seed of training) in one scenario; scores are arrays
+**Seeds and scenarios** (`iqm`, `interval`, `profile`, `over_seeds`): Agarwal et al., "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS'21. A score is that of one
+learner (one seed of training) in one scenario, lower is better; scores are arrays
 `[seeds, scenarios]`. The bootstrap draws seeds with replacement within each scenario (the strata).
 Their library, `rliable`, brings `arch`, `pandas`, `seaborn` and `absl-py` along; what is needed of
 it is here, on top of `scipy.stats.trim_mean`.
+
+**Seeds and episodes** (`Draws`, `estimate`): all seeds meet the same episodes, so a mean over both
+is uncertain for two reasons: other seeds would have learnt otherwise, other episodes would have
+gone otherwise. The bootstrap draws both with replacement, each as a whole (Owen, "The pigeonhole
+bootstrap", Annals of Applied Statistics 1, 2007); noise that belongs to one seed in one episode is
+drawn with either, so the interval is rather too wide than too narrow. With few seeds a percentile
+interval is too narrow; `stretch` says how much wider it must be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float
@@ -116,17 +127,158 @@ def crossed_interval(
     return float(values.mean(dtype=np.float64)), float(np.hypot.reduce(halves or [np.nan]))
 
 
+@dataclass(frozen=True)
+class Draws:
+    """Resamples of a two-way bootstrap, as how often each seed and each episode was drawn.
+
+    The draws of episodes are common to all policies, so that whatever is computed of several
+    policies is paired; every policy's seeds are drawn on their own. They depend on the policy's
+    name only, so that a policy's interval does not change with those beside it.
+
+    Attributes:
+        n_episodes: number of episodes.
+        resamples: number of resamples.
+        seed: seed of the draws.
+    """
+
+    n_episodes: int
+    resamples: int = RESAMPLES
+    seed: int = 0
+
+    @cached_property
+    def episodes(self) -> Float[np.ndarray, "resamples episodes"]:
+        """How often each episode was drawn."""
+        return self._counts("", self.n_episodes)
+
+    def seeds(self, name: str, n: int) -> Float[np.ndarray, "resamples seeds"]:
+        """How often each of the `n` seeds of a policy was drawn; with one seed there is no choice.
+
+        Args:
+            name: the policy.
+            n: its number of seeds.
+        """
+        return self._counts(f"policy {name}", n)
+
+    def _counts(self, what: str, n: int) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, crc32(what.encode())])
+        return rng.multinomial(n, np.full(n, 1.0 / n), size=self.resamples).astype(np.float64)
+
+
+def resampled_mean(
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+) -> Float[np.ndarray, " resamples"]:
+    """Mean of an array in every resample.
+
+    Args:
+        values: numbers; those that are NaN are left out.
+        counts: for each axis of `values`, how often each index was drawn.
+
+    Returns:
+        Means; NaN where nothing but NaN was drawn.
+    """
+    known = np.isfinite(values)
+    total, number = _contracted(np.where(known, values, 0.0), counts), None
+    if known.all():
+        number = np.full(len(total), float(values.size))
+    else:
+        number = _contracted(known.astype(np.float64), counts)
+    return np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+
+
+def _contracted(values: np.ndarray, counts: Sequence[np.ndarray]) -> np.ndarray:
+    """Sum of `values`, each times how often it was drawn, in every resample."""
+    found = values @ counts[-1].T
+    for each in reversed(counts[:-1]):
+        found = (found * each.T).sum(-2)
+    return np.asarray(found)
+
+
+def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
+    """How much wider than its percentiles a bootstrap interval of a mean must be.
+
+    A resample of n values spreads by a factor sqrt((n - 1) / n) too little, and normal quantiles
+    are too small for few values (Hesterberg, "What Teachers Should Know About the Bootstrap", The
+    American Statistician 69, 2015, widens the percentiles for that). Here with several axes: the
+    variance of the mean is the sum over axes of that of the axis' means; the degrees of freedom of
+    that sum are Welch's and Satterthwaite's, and Student's quantile replaces the normal one.
+
+    Args:
+        values: what is averaged; NaN is left out. Axes of length 1 add no variance.
+        level: coverage.
+
+    Returns:
+        A factor of at least 1; NaN if there is one value only.
+    """
+    found, naive, weight = 0.0, 0.0, 0.0
+    several = False
+    for axis, n in enumerate(values.shape):
+        others = tuple(i for i in range(values.ndim) if i != axis)
+        known = np.isfinite(values)
+        number = known.sum(others)
+        total = np.where(known, values, 0.0).sum(others)
+        means = total[number > 0] / number[number > 0]
+        n = means.size
+        if n > 1:
+            several = True
+            variance = float(means.var(ddof=1)) / n
+            found += variance
+            naive += variance * (n - 1) / n
+            weight += variance**2 / (n - 1)
+    if not several:
+        return float("nan")
+    if weight == 0.0:
+        return 1.0
+    tail = 0.5 + level / 2.0
+    student = float(stats.t.ppf(tail, found**2 / weight)) / float(stats.norm.ppf(tail))
+    return float((found / naive) ** 0.5) * student
+
+
+def estimate(
+    value: float,
+    resamples: Float[np.ndarray, " resamples"],
+    influence: Float[np.ndarray, "..."],
+    level: float = 0.95,
+) -> dict[str, float]:
+    """A statistic with its interval.
+
+    Args:
+        value: the statistic.
+        resamples: the statistic of every resample.
+        influence: what it is the mean of (its linear part, if it is not a mean), by seed and
+            episode, from which `stretch` follows.
+        level: coverage.
+
+    Returns:
+        `value`, `low`, `high`: the percentile interval, stretched about the value; NaN ends where
+        there is one seed and one episode, or a resample without a value.
+    """
+    tail = 50.0 * (1.0 - level)
+    low, high = np.percentile(resamples, [tail, 100.0 - tail])
+    factor = stretch(influence, level)
+    ends = value + factor * (np.array([low, high]) - value)
+    return {"value": float(value), "low": float(ends[0]), "high": float(ends[1])}
+
+
+def mean_estimate(
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+) -> dict[str, float]:
+    """Mean of an array without its NaN, with its interval; all NaN if there is no number."""
+    if not np.isfinite(values).any():
+        return {"value": float("nan"), "low": float("nan"), "high": float("nan")}
+    return estimate(float(np.nanmean(values)), resampled_mean(values, counts), values)
+
+
 def profile(
     scores: Float[np.ndarray, "*b seeds scenarios"], thresholds: Float[np.ndarray, " t"]
 ) -> Float[np.ndarray, "*b t"]:
-    """Performance profile: the share of scores above each threshold (their Eq. 2).
+    """Performance profile: the share of scores at or below each threshold (lower is better).
 
     Args:
         scores: scores; leading axes are kept.
         thresholds: thresholds, `[T]`.
     """
-    above = scores[..., None] > thresholds
-    return np.asarray(above.mean(axis=(-3, -2)))
+    reached = scores[..., None] <= thresholds
+    return np.asarray(reached.mean(axis=(-3, -2)))
 
 
 def over_seeds(
@@ -136,28 +288,28 @@ def over_seeds(
 
     Args:
         scores: scores.
-        thresholds: where the profile is read; 21 points from the lowest to the highest score (on
-            the headroom scale, 0 to 1 is the usual choice).
+        thresholds: where the profile is read; 21 points from the lowest to the highest score if
+            None.
 
     Returns:
         `scores` by seed, `iqm` and `mean` with 95 % intervals (`value`, `low`, `high`), and
-        `profile` with `thresholds`, `above`, `low` and `high`.
+        `profile` with `thresholds`, `below`, `low` and `high`.
     """
     if thresholds is None:
         thresholds = np.linspace(scores.min(), scores.max(), 21)
 
-    def estimate(statistic: Statistic) -> dict[str, float]:
+    def ranged(statistic: Statistic) -> dict[str, float]:
         low, high = interval(scores, statistic)
         return {"value": float(statistic(scores)), "low": float(low), "high": float(high)}
 
     low, high = interval(scores, lambda x: profile(x, thresholds))
     return {
         "scores": scores.tolist(),
-        "iqm": estimate(iqm),
-        "mean": estimate(lambda x: x.mean(axis=(-2, -1))),
+        "iqm": ranged(iqm),
+        "mean": ranged(lambda x: x.mean(axis=(-2, -1))),
         "profile": {
             "thresholds": thresholds.tolist(),
-            "above": profile(scores, thresholds).tolist(),
+            "below": profile(scores, thresholds).tolist(),
             "low": low.tolist(),
             "high": high.tolist(),
         },

@@ -1,0 +1,317 @@
+"""Policies of one scenario side by side: every figure paired with the best static setting.
+
+All policies meet the same episodes. A figure is compared within an episode, so that what is hard
+about an episode cancels; intervals are of a bootstrap over episodes and seeds (see
+`baselines/common/statistics.py`). Slowdowns and J are averaged geometrically over seeds and
+episodes, so that the score is the product of its parts' ratios; reward, queue and utilisation are
+averaged as they are. Everything is computed from records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.completion import (
+    COSTS,
+    COUNTS,
+    SIZES,
+    SLOWDOWNS,
+    invalid_reasons,
+)
+from ecn_marl.baselines.common.statistics import (
+    RESAMPLES,
+    Draws,
+    estimate,
+    mean_estimate,
+    over_seeds,
+    resampled_mean,
+)
+from ecn_marl.experiments.records import Record
+
+BASELINE, ORACLE = "static:best", "oracle"
+
+GEOMETRIC = ("J", *SLOWDOWNS)
+"""Figures that are averaged geometrically; lower is better."""
+
+ARITHMETIC = ("reward", "queue_mean", "utilisation")
+"""Figures that are averaged as they are."""
+
+MUCH_WORSE = 1.05
+"""Ratio to the baseline above which a size class counts as worse."""
+
+THRESHOLDS = np.linspace(0.4, 1.4, 51)
+"""Where performance profiles of scores are read."""
+
+SAME = ("scenario", "eval_seed", "stream")
+"""Facts in `meta` that must agree, where records state them, for episodes to be the same."""
+
+
+def compare(
+    records: Mapping[str, Record],
+    baseline: str = BASELINE,
+    oracle: str = ORACLE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Compare policies that were scored on the same episodes.
+
+    Args:
+        records: records by the policy's name.
+        baseline: the policy that scores are relative to.
+        oracle: the policy whose gain is the whole of what there is to gain; may be missing.
+        resamples: resamples of the bootstrap.
+        seed: seed of the bootstrap.
+
+    Returns:
+        `baseline`, `oracle`, `episodes`, `resamples`, `seed` and `policies`, a list of rows in the
+        order of `records`. An estimate is `{value, low, high}` with a 95 % interval, NaN where
+        there is none. Each row has
+
+        * `name`, `seeds`, `meta`; `invalid`, why it does not count (empty if it does);
+        * `score`, an estimate, and `gain`, 1 - score;
+        * `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
+          `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their
+          age) and `missing` (pairs of a seed and an episode without it, which are left out); of the
+          last three also `difference`;
+        * `improvement`: probability that it has a lower J than the baseline in the same episode
+          (ties count half), an estimate; `over`: the same over every other policy, by name;
+        * `share` of the oracle's gain in log J, an estimate, None without an oracle that gains;
+        * `over_seeds`: statistics of the seeds' scores, see `statistics.over_seeds`;
+        * `worse`: for each slowdown that is over 5 % worse than the baseline's `figure`, `size`,
+          `ratio` and `certain`, whether the interval excludes 5 %;
+        * `flows`: means per episode of `completion.COUNTS`; shares `dropped` and `cut`; `costs`.
+
+    Raises:
+        ValueError: no baseline, or records of different episodes.
+    """
+    _check(records, baseline)
+    draws = Draws(records[baseline].episodes, resamples, seed)
+    sides = {name: _Side(name, record, draws) for name, record in records.items()}
+    best, top = sides[baseline], sides.get(oracle)
+    rows = [_row(side, best, top) for side in sides.values()]
+    for row, side in zip(rows, sides.values(), strict=True):
+        others = (other for other in sides.values() if other is not side)
+        row["over"] = {other.name: improvement(side, other) for other in others}
+        if best.invalid and side is not best:
+            row["invalid"] = [*row["invalid"], f"the baseline {baseline} is invalid"]
+    return {
+        "baseline": baseline,
+        "oracle": oracle if top is not None else None,
+        "episodes": best.record.episodes,
+        "resamples": resamples,
+        "seed": seed,
+        "policies": rows,
+    }
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A policy in a comparison."""
+
+    name: str
+    record: Record
+    draws: Draws
+
+    def column(self, name: str) -> np.ndarray:
+        """A column, `[seeds, episodes]`; logarithms of what is averaged geometrically."""
+        values = self.record.columns[name]
+        return np.log(values) if name in GEOMETRIC else values
+
+    @property
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """How often each seed and each episode was drawn."""
+        return self.draws.seeds(self.name, self.record.seeds), self.draws.episodes
+
+    @property
+    def invalid(self) -> list[str]:
+        """Why it does not count."""
+        return invalid_reasons(self.record.columns)
+
+
+def _check(records: Mapping[str, Record], baseline: str) -> None:
+    """Raise a ValueError unless all records are of the same episodes and the baseline is there."""
+    if baseline not in records:
+        raise bad_value("records", sorted(records), f"policies with {baseline!r} among them")
+    first = records[baseline]
+    if first.seeds != 1:
+        raise bad_value("seeds", first.seeds, f"1 of the baseline {baseline!r}, which is a rule")
+    for name, record in records.items():
+        for what in ("episodes", *SAME):
+            ours, theirs = (
+                getattr(x, what) if what == "episodes" else x.meta.get(what)
+                for x in (record, first)
+            )
+            if ours != theirs and None not in (ours, theirs):
+                allowed = f"{theirs!r} as of {baseline!r}: records of the same episodes"
+                raise bad_value(f"{what} of {name}", ours, allowed)
+
+
+def _row(side: _Side, best: _Side, top: _Side | None) -> dict[str, Any]:
+    """Everything about one policy but its place among the others."""
+    record = side.record
+    columns = record.columns
+    figures = {name: _figure(side, best, name) for name in (*GEOMETRIC, *ARITHMETIC)}
+    score = figures["J"]["ratio"]
+    total = {name: float(columns[name].sum()) for name in (*COUNTS, *_SHARED)}
+    with np.errstate(all="ignore"):
+        logs = side.column("J") - best.column("J")
+    known = np.isfinite(logs)
+    each = np.where(known, logs, 0.0).sum(1) / np.maximum(known.sum(1), 1)
+    return {
+        "name": side.name,
+        "seeds": record.seeds,
+        "meta": record.meta,
+        "invalid": side.invalid,
+        "score": score,
+        "gain": {
+            "value": 1.0 - score["value"],
+            "low": 1.0 - score["high"],
+            "high": 1.0 - score["low"],
+        },
+        "figures": figures,
+        "improvement": improvement(side, best),
+        "share": share_of_gain(side, best, top),
+        "over_seeds": over_seeds(np.exp(each)[:, None], THRESHOLDS) if known.all(0).any() else None,
+        "worse": _worse(figures),
+        "flows": {name: total[name] / columns[name].size for name in COUNTS},
+        "dropped": total["bytes_dropped"] / max(total["bytes_offered"], 1.0),
+        "cut": total["feedback_cut"] / max(total["flow_ticks"], 1.0),
+        "costs": {name: float(columns[name].mean()) for name in COSTS if name in columns},
+    }
+
+
+_SHARED = ("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut")
+
+
+def _figure(side: _Side, best: _Side, name: str) -> dict[str, Any]:
+    """A figure and its ratio to the baseline."""
+    ours, theirs = side.column(name), best.column(name)
+    paired = ours - theirs
+    found: dict[str, Any] = {
+        "lower_bound": _unfinished(side, name),
+        "missing": int(np.sum(~np.isfinite(paired))),
+    }
+    if name in GEOMETRIC:
+        value, ratio = mean_estimate(ours, side.counts), mean_estimate(paired, side.counts)
+        return {"value": _exp(value), "ratio": _exp(ratio), **found}
+    return {
+        "value": mean_estimate(ours, side.counts),
+        "ratio": _ratio(ours, theirs, side, best),
+        "difference": mean_estimate(paired, side.counts),
+        **found,
+    }
+
+
+def _exp(logs: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(np.exp(x)) for name, x in logs.items()}
+
+
+def _ratio(ours: np.ndarray, theirs: np.ndarray, side: _Side, best: _Side) -> dict[str, float]:
+    """Ratio of two means; NaN unless both have one sign in every resample."""
+    below = resampled_mean(theirs, best.counts)
+    mean, base = float(ours.mean()), float(theirs.mean())
+    none = {"value": np.nan, "low": np.nan, "high": np.nan}
+    if base == 0.0 or mean * base < 0.0 or (below * base <= 0.0).any():
+        return none
+    ratio = mean / base
+    found = resampled_mean(ours, side.counts) / below
+    return estimate(ratio, found, (ours - ratio * theirs) / base)
+
+
+def _unfinished(side: _Side, name: str) -> bool:
+    """Whether flows that had not finished are in a figure, which is a lower bound then."""
+    sizes = ("short", "long") if name == "J" else (name.partition("_")[0],)
+    columns = side.record.columns
+    return any(bool(columns[f"{size}_unfinished"].any()) for size in sizes if size in SIZES)
+
+
+def improvement(side: _Side, other: _Side) -> dict[str, float]:
+    """Probability that one policy has a lower J than another in the same episode.
+
+    Over all pairs of their seeds and all episodes; ties count half.
+    """
+    ours, theirs = side.column("J")[:, None], other.column("J")[None]
+    better = (ours < theirs) + 0.5 * (ours == theirs)
+    better = np.where(np.isfinite(ours - theirs), better, np.nan)
+    counts = (side.counts[0], other.counts[0], side.draws.episodes)
+    found = mean_estimate(better, counts)
+    return {name: min(max(x, 0.0), 1.0) if x == x else x for name, x in found.items()}
+
+
+def share_of_gain(side: _Side, best: _Side, top: _Side | None) -> dict[str, float] | None:
+    """Share of the oracle's gain that a policy takes, on the scale of log J.
+
+    (log J(best) - log J(policy)) / (log J(best) - log J(oracle)), each a mean over the same seeds
+    and episodes.
+
+    Returns:
+        An estimate; without an interval if the oracle's gain is not apart from zero; None if there
+        is no oracle or it gains nothing.
+    """
+    if top is None:
+        return None
+    ours, base, most = (x.column("J") for x in (side, best, top))
+    gained, room = base - ours, base - most
+    known = np.isfinite(gained) & np.isfinite(room)
+    gained, room = np.where(known, gained, np.nan), np.where(known, room, np.nan)
+    if not known.any() or np.nanmean(room) <= 0.0:
+        return None
+    share, whole = float(np.nanmean(gained) / np.nanmean(room)), float(np.nanmean(room))
+    rooms = resampled_mean(room, side.counts)
+    if np.percentile(rooms, 2.5) <= 0.0:
+        return {"value": share, "low": float("nan"), "high": float("nan")}
+    found = resampled_mean(gained, side.counts) / rooms
+    return estimate(share, found, (gained - share * room) / whole)
+
+
+def _worse(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The slowdowns that are over 5 % worse than the baseline's."""
+    rows = []
+    for name in SLOWDOWNS:
+        ratio = figures[name]["ratio"]
+        if ratio["value"] > MUCH_WORSE:
+            certain = bool(ratio["low"] > MUCH_WORSE)
+            size = name.partition("_")[0]
+            rows.append({"figure": name, "size": size, "ratio": ratio, "certain": certain})
+    return rows
+
+
+def overall(scenarios: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Statistics over scenarios of the policies that have a score in all of them.
+
+    Args:
+        scenarios: what `compare` returned, by scenario.
+
+    Returns:
+        `policies`: by name, statistics of the scores `[seeds, scenarios]` (see
+        `statistics.over_seeds`; the interquartile mean leads); `left_out`: by name, why a policy is
+        not among them.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for scenario, found in scenarios.items():
+        for row in found["policies"]:
+            rows.setdefault(row["name"], {})[scenario] = row
+    policies: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, places in rows.items():
+        invalid = [scenario for scenario, row in places.items() if row["invalid"]]
+        unknown = [scenario for scenario, row in places.items() if row["over_seeds"] is None]
+        seeds = sorted({row["seeds"] for row in places.values()})
+        if len(places) < len(scenarios):
+            missing = [scenario for scenario in scenarios if scenario not in places]
+            left_out[name] = f"not scored in {', '.join(missing)}"
+        elif invalid:
+            left_out[name] = f"invalid in {', '.join(invalid)}"
+        elif unknown:
+            left_out[name] = f"no score in {', '.join(unknown)}"
+        elif len(seeds) > 1:
+            left_out[name] = f"{' or '.join(map(str, seeds))} seeds, not the same number everywhere"
+        else:
+            scores = [np.array(row["over_seeds"]["scores"])[:, 0] for row in places.values()]
+            policies[name] = over_seeds(np.stack(scores, 1), THRESHOLDS)
+    return {"policies": policies, "left_out": left_out}
