@@ -2,14 +2,15 @@
 
     static:best     one setting on all ports for the whole episode
     static:ports    one setting for each group of ports (`env.port_groups`) for the whole episode
-    oracle          one setting for each traffic phase, switched inside the run
+    oracle          one setting for each traffic phase, on all ports, switched inside the run
+    oracle:ports    one setting for each traffic phase and group of ports
     rule            deep while few flows begin at a port, shallow otherwise; two settings, a limit
     random          uniformly random actions
 
 Which settings these are is found by `baselines.search` on tuning episodes. The oracle knows the
 phase and when it ends, which no agent does; queues and rates carry over from phase to phase, as
 they do for everything else. It bounds settings that are constant in a phase, not every conceivable
-policy. Without phases it is `static:best`.
+policy. Without phases the oracles are the static settings.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ from ecn_marl.envs.phases import PhaseEcn
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
 
-BEST, PORTS, ORACLE, RULE, RANDOM = "static:best", "static:ports", "oracle", "rule", "random"
+BEST, PORTS, ORACLE, ORACLE_PORTS = "static:best", "static:ports", "oracle", "oracle:ports"
+RULE, RANDOM = "rule", "random"
 """How these policies are named where a run could stand."""
 
 RULES = {
     BEST: "best static",
     PORTS: "best static per group",
     ORACLE: "oracle",
+    ORACLE_PORTS: "oracle per group",
     RULE: "rule",
     RANDOM: "random",
 }
 """Policies of this module by name, and how they are shown."""
 
-SEARCHED = (BEST, PORTS, ORACLE, RULE)
+SEARCHED = (BEST, PORTS, ORACLE, ORACLE_PORTS, RULE)
 """Those whose settings a search must find."""
 
 MEMORY = 0.3
@@ -74,13 +77,13 @@ def group_names(env: Any) -> tuple[str, ...]:
 class Settings:
     """A controller that plays a setting for each phase and group of ports."""
 
-    def __init__(self, env: Any, params: Any, settings: Float[Array, "phases groups 3"]) -> None:
+    def __init__(self, env: Any, params: Any, settings: Any) -> None:
         """Scale the settings to the ports.
 
         Args:
             env: functional environment.
             params: its parameters.
-            settings: Kmin and Kmax (KB at 25 Gb/s) and Pmax; may be traced.
+            settings: Kmin and Kmax (KB at 25 Gb/s) and Pmax, `[phases, groups, 3]`; may be traced.
 
         Raises:
             ValueError: not a setting for each phase and group.

@@ -1,7 +1,7 @@
 """Searches for settings: what the reference policies of `baselines.oracle` play.
 
-Every candidate is run in whole episodes of the tuning stream and compared by the geometric mean of J
-(`completion`) over them. Candidates meet the same episodes, so they differ by their settings alone.
+Every candidate is run in whole episodes of the tuning stream; the lowest geometric mean of J
+(`completion`) over them wins. All candidates meet the same episodes.
 
 * **Successive halving** (`halving`): all candidates run in the first 8 episodes; the best third, at
   least as many as are asked for, goes on to three times as many, and so on. The last ones have run
@@ -11,9 +11,10 @@ Every candidate is run in whole episodes of the tuning stream and compared by th
 * `oracle`: a setting for each phase, switched inside the run, so that queues and rates carry over.
   Candidates are all combinations over the phases of a shortlist (the eight best static settings,
   those best for short or long flows alone, the extremes of the grid); from the best of these,
-  coordinate descent over phases (and groups of ports) with a wider list. Where the combinations are
-  too many, coordinate descent starts from the best static setting.
-* `static:ports`: coordinate descent over groups of ports from the best static setting.
+  coordinate descent over phases with a wider list. Where the combinations are too many, coordinate
+  descent starts from the best static setting.
+* `static:ports`: coordinate descent over groups of ports from the best static setting;
+  `oracle:ports` over phases and groups from the better of `oracle` and `static:ports`.
 * `rule`: a small grid of deep and shallow settings and limits (`rule_grid`).
 
 Settings are arrays that the compiled episode takes as arguments: one program serves all candidates.
@@ -38,6 +39,7 @@ from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
     BEST,
     ORACLE,
+    ORACLE_PORTS,
     PORTS,
     RULE,
     SEARCHED,
@@ -59,7 +61,7 @@ SHORTLIST = 8
 Grid = tuple[EcnSetting, ...]
 
 Progress = Callable[[int, str], None]
-"""`progress(episodes run so far, what for)`."""
+"""`progress(episodes run so far, what is done)`."""
 
 
 def static_grid() -> Grid:
@@ -231,7 +233,7 @@ class Trials:
             self._known[x].append({name: float(values[i]) for name, values in each.items()})
         self.runs += len(rows)
         if self.progress is not None:
-            self.progress(self.runs, "")
+            self.progress(self.runs, "episodes searched")
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """What is known of a candidate, for JSON."""
@@ -283,7 +285,11 @@ def halving(
 
 
 class Search:
-    """The searches of one environment; later ones reuse what earlier ones ran."""
+    """The searches of one environment; later ones reuse what earlier ones ran.
+
+    Attributes:
+        found: what was found so far, by name.
+    """
 
     def __init__(
         self,
@@ -307,7 +313,7 @@ class Search:
         self.keys = tuning_keys("search", self.effort.seed, self.effort.episodes)
         self._batch, self._progress = batch, progress
         self._trials: dict[bool, Trials] = {}
-        self._found: dict[str, Found] = {}
+        self.found: dict[str, Found] = {}
         self.phases, self.groups = len(phase_names(env)), len(group_names(env))
 
     def find(self, name: str) -> Found:
@@ -321,14 +327,26 @@ class Search:
         """
         if name not in SEARCHED:
             raise unknown_name("policy to search for", name, SEARCHED)
-        if name not in self._found:
-            how = {BEST: self._static, PORTS: self._ports, ORACLE: self._oracle, RULE: self._rule}
-            self._found[name] = how[name]()
-        return self._found[name]
+        if name not in self.found:
+            how = {
+                BEST: self._static,
+                PORTS: self._ports,
+                ORACLE: self._oracle,
+                ORACLE_PORTS: self._oracle_ports,
+                RULE: self._rule,
+            }
+            self.found[name] = how[name]()
+        return self.found[name]
 
     def know(self, found: Found) -> None:
-        """Take over what an earlier search found."""
-        self._found[found.name] = found
+        """Take over what an earlier search found, unless it was searched for here."""
+        self.found.setdefault(found.name, found)
+
+    def listen(self, progress: Progress | None) -> None:
+        """Report progress to someone else from now on."""
+        self._progress = progress
+        for trials in self._trials.values():
+            trials.progress = progress
 
     def trials(self, name: str) -> Trials:
         """What runs the candidates of a policy."""
@@ -397,23 +415,28 @@ class Search:
         before = self.trials(ORACLE).runs
         if self.phases > 1:
             tried, short = [best], self.shortlist()
-            if self.groups > 1:
-                tried.append(self.find(PORTS).settings)
             if len(short) ** self.phases <= self.effort.combinations:
                 for each in product(short, repeat=self.phases):
                     phased = np.asarray(each, float)[:, None]
                     tried.append(np.repeat(phased, self.groups, axis=1))
             best = self._halving(ORACLE, tried, log)
-            places = list(product(range(self.phases), range(self.groups)))
-            best = self._descend(ORACLE, best, places, log)
-        elif self.groups > 1:
-            best = self.find(PORTS).settings
+            best = self._descend(ORACLE, best, range(self.phases), log)
         return self._result(ORACLE, best, log, before)
+
+    def _oracle_ports(self) -> Found:
+        log: list[np.ndarray] = []
+        starts = [self.find(ORACLE).settings, self.find(PORTS).settings]
+        before = self.trials(ORACLE_PORTS).runs
+        best = self._halving(ORACLE_PORTS, starts, log)
+        if self.phases > 1 and self.groups > 1:
+            places = list(product(range(self.phases), range(self.groups)))
+            best = self._descend(ORACLE_PORTS, best, places, log)
+        return self._result(ORACLE_PORTS, best, log, before)
 
     def _descend(
         self, name: str, best: np.ndarray, places: Sequence[Any], log: list[np.ndarray]
     ) -> np.ndarray:
-        """Coordinate descent: at each place in turn, the option that is best with all else fixed."""
+        """Coordinate descent: at each place in turn the best option, all else fixed."""
         options = self._options()
         for _ in range(self.effort.sweeps):
             before = _id(best)

@@ -1,8 +1,8 @@
 """Sealed test episodes: for the last look, each of which is written down.
 
-Nothing is trained, tuned, searched or chosen on these episodes. Their keys are made here and nowhere
-else; `ecn-marl bench --sealed` is the only command that asks for them, and a test walks the package
-for any other way. They are given only to a clean checkout, after the use has been noted in
+Nothing is trained, tuned, searched or chosen on these episodes. Their keys are made here only,
+`ecn-marl bench --sealed` is the only command that asks for them, and a test walks the package for
+any other way. They are given only to a clean checkout, after the use has been noted in
 `results/USES.md`: what was scored can then be read from the history, and how often anyone looked.
 """
 

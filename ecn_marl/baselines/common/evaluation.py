@@ -235,7 +235,7 @@ def _slowdown(values: np.ndarray) -> dict[str, Any]:
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
-    """Keys of the episodes that `eval` and its like show, `[episodes]`: a part of the tuning stream.
+    """Keys of the episodes that `eval` shows, `[episodes]`: a part of the tuning stream.
 
     Raises:
         ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.

@@ -45,7 +45,7 @@ def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
         "short_p99": histogram_quantile(raw["slowdown_histogram"][..., SHORT, :], 0.99),
         "long_geomean": np.exp(raw["slowdown_log_sum"][..., LONG] / flows[..., LONG]),
     }
-    return {"J": objective(*(found[part] for part in PARTS)), **found}
+    return {"J": objective(*(np.asarray(found[part]) for part in PARTS)), **found}
 
 
 def geometric_means(values: Float[np.ndarray, "*b episodes"]) -> Float[np.ndarray, "*b"]:

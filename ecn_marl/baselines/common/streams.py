@@ -17,6 +17,7 @@ Tuning has parts, so that what is reported by default was not also what settings
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt
 
@@ -63,7 +64,7 @@ def tuning_keys(part: str, seed: int, episodes: int) -> jax.Array:
 
 def root_key(words: tuple[int, int]) -> jax.Array:
     """The key whose two words these are."""
-    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")
 
 
 def stream_keys(root: jax.Array, seed: int, episodes: int) -> jax.Array:
