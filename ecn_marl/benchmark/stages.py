@@ -49,8 +49,10 @@ class NoSubsteps(NoAdmission):
 class NoCompletion(NoSubsteps):
     """Nor completes flows: what is left is what a tick prepares, and PFC."""
 
-    def _complete(self, state: SimState, net: Any, tick: Any, gone: Array) -> SimState:
-        return state
+    def _complete(
+        self, state: SimState, sums: Any, params: SimParams, tick: Any, gone: Array
+    ) -> tuple[SimState, Any]:
+        return state, sums
 
 
 def breakdown(

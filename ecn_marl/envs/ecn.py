@@ -7,7 +7,7 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -20,11 +20,42 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten, push
 from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.traffic import CHUNK
 
 BASE_GBPS = 25.0
 """Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """Hosts that share a role, or a place on the timeline.
+
+    Attributes:
+        name: what their ports are called in `EcnEnv.port_groups`.
+        hosts: names of hosts.
+        shift: phases by which they run behind the timeline.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    shift: int = 0
+
+
+@struct.dataclass
+class PhaseEcn(Ecn):
+    """Thresholds for each phase, bytes, leaves `[phases, A]`: what a clairvoyant sets."""
+
+    def during(self, phase: Int[Array, "*agents"]) -> Ecn:
+        """Those of the phase that is on, one for all ports or one for each."""
+
+        def pick(table: Leaf) -> Array:
+            rows = jnp.broadcast_to(phase, table.shape[1:])
+            return jnp.take_along_axis(jnp.asarray(table), rows[None], 0)[0]
+
+        return Ecn(kmin=pick(self.kmin), kmax=pick(self.kmax), pmax=pick(self.pmax))
 
 
 @struct.dataclass
@@ -98,6 +129,10 @@ class EcnEnv:
         initial: thresholds at the start of an episode.
         horizon: default number of intervals in an episode.
         reward_options: arguments of `RewardParams.create`, as sorted pairs.
+        margins_us: flows that begin so long after the start, or before the end, of an episode are
+            not measured (warm-up, and flows that cannot finish), at most a quarter of it each.
+        host_groups: named groups of hosts that differ in role, each with the number of phases by
+            which it runs behind the timeline; the rest is one more group.
     """
 
     name: str
@@ -108,6 +143,8 @@ class EcnEnv:
     initial: EcnSetting
     horizon: int
     reward_options: tuple[tuple[str, float], ...] = ()
+    margins_us: tuple[float, float] = (0.0, 0.0)
+    host_groups: tuple[HostGroup, ...] = ()
 
     @property
     def num_agents(self) -> int:
@@ -137,7 +174,7 @@ class EcnEnv:
     @property
     def default_params(self) -> EnvParams:
         """Parameters of the scenario as registered."""
-        sim = self.sim.default_params()
+        sim = replace(self.sim.default_params(), window=self._window())
         options = dict(self.reward_options)
         scale: dict[str, Any] = {}
         if "queue_scale_kb" in options:
@@ -150,6 +187,44 @@ class EcnEnv:
             scale=FeatureScale.create(self.port_scale(sim), **scale),
             max_steps=np.int32(self.horizon),
         )
+
+    def _window(self) -> tuple[np.int32, np.int32]:
+        """Substeps in which a flow has to begin to be measured: first, and one past the last."""
+        per_us, length = 1.0 / self.sim.dt_us, self.horizon * self.interval_us
+        first, last = (min(margin, 0.25 * length) for margin in self.margins_us)
+        if last == 0.0:
+            return np.int32(round(first * per_us)), np.int32(2**31 - 1)
+        return np.int32(round(first * per_us)), np.int32(round((length - last) * per_us))
+
+    @property
+    def phase_names(self) -> tuple[str, ...]:
+        """Names of the phases of its traffic; `all` alone if it has none."""
+        return timeline.phase_names if (timeline := self._timeline) else ("all",)
+
+    @property
+    def _timeline(self) -> Timeline | None:
+        found = [getattr(source, "timeline", None) for source in self.sim.traffic]
+        return next((line for line in found if line is not None), None)
+
+    def phase(self, state: EnvState, params: Any) -> Int[Array, " agents"]:
+        """Index of the phase that every port is in at the start of the next interval, `[A]`.
+
+        Ports to the hosts of a group are in the group's phase, all others in the timeline's.
+        """
+        del params
+        line, clock = self._timeline, clock_of(self.sim.traffic, state.sim.traffic)
+        if line is None or clock is None:
+            return jnp.zeros((self.num_agents,), jnp.int32)
+        shift = {host: group.shift for group in self.host_groups for host in group.hosts}
+        behind = np.array([shift.get(p.peer, 0) for p in self.sim.topology.ports], np.int32)
+        return ((clock.index - behind) % line.n_phases).astype(jnp.int32)
+
+    @property
+    def port_groups(self) -> tuple[str, ...]:
+        """Group of every port: that of its host, else its kind (`host`, `fabric`); length A."""
+        names = {host: group.name for group in self.host_groups for host in group.hosts}
+        ports = self.sim.topology.ports
+        return tuple(names.get(p.peer, "host" if p.kind == "host" else "fabric") for p in ports)
 
     @staticmethod
     def port_scale(sim: SimParams) -> Float[Array, " agents"]:
@@ -232,8 +307,17 @@ class EcnEnv:
         )
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
-        """Like `step`, with thresholds (bytes, `[A]` each) instead of actions."""
+        """Like `step`, with thresholds instead of actions.
+
+        Args:
+            key: unused.
+            state: state of the episode.
+            ecn: thresholds, bytes, `[A]` each, or a `PhaseEcn`.
+            params: parameters.
+        """
         del key
+        if isinstance(ecn, PhaseEcn):
+            ecn = ecn.during(self.phase(state, params))
         sim, stats = self.sim.interval(state.sim, params.sim, ecn)
         reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
         history = push(state.history, self.feature.compute(stats, ecn, params.scale))
@@ -269,13 +353,18 @@ class EcnEnv:
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time), counts `pauses`, `deferred`, `flows_started`, and per size class `[3]` (mice,
-            medium, elephants) `flows_finished`, `slowdown_sum` and `slowdown_histogram`
-            `[3, bins]`, from which percentiles over many episodes are pooled.
+            time); counts `pauses`, `flows_started`, `flows_waiting` (arrived, without a slot),
+            `deferred` (those that waited for one), `flow_ticks` and `feedback_cut` (those of them
+            whose feedback came from further back than is kept); `bytes_offered`, `bytes_dropped`;
+            per size class `[3]` (mice, medium, elephants) `flows_finished`.
+
+            Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
+            `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
+            flows count at their age, a lower bound; see `sim.delays.completion`.
         """
-        del params
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
         sums, totals = state.sums, state.sim.totals
+        done = self.sim.completion(state.sim, params.sim)
         mean = sums.queue.mean() / n
         variance = sums.queue_sq.mean() / n - mean**2
         metrics: dict[str, Any] = {
@@ -287,8 +376,22 @@ class EcnEnv:
             "pauses": totals.pauses,
             "deferred": totals.deferred,
             "flows_started": totals.started,
+            "flows_waiting": self.sim.waiting(state.sim, params.sim),
             "flows_finished": totals.finished,
-            "slowdown_sum": totals.slowdown,
-            "slowdown_histogram": totals.histogram.reshape(3, -1),
+            "bytes_offered": _bytes(totals.offered),
+            "bytes_dropped": _bytes(totals.dropped),
+            "feedback_cut": totals.late_feedback,
+            "flow_ticks": totals.flow_ticks,
+            "flows_measured": done.begun,
+            "flows_unfinished": done.unfinished,
+            "slowdown_sum": done.total,
+            "slowdown_log_sum": done.log_total,
+            "slowdown_histogram": done.histogram,
         }
         return metrics
+
+
+def _bytes(counter: tuple[Leaf, Leaf]) -> Array:
+    """Value of a byte counter as a float, good to seven digits."""
+    high, low = counter
+    return jnp.asarray(high).astype(jnp.float32) * CHUNK + low

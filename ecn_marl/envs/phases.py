@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, Step
+from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
 from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import hash_bits
@@ -62,11 +62,6 @@ class PhasedParams(EnvParams):
 
     vary: Any
     phase_steps: Leaf
-
-
-@struct.dataclass
-class PhaseEcn(Ecn):
-    """Thresholds for each phase, bytes, leaves `[phases, A]`: what a clairvoyant sets."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +125,18 @@ class PhasedEnv(EcnEnv):
             reward = RewardParams.create(**options)
         return sim, reward
 
-    def phase(self, state: EnvState, params: Any) -> Int[Array, ""]:
-        """Index of the phase that the next tuning interval belongs to."""
+    @property
+    def phase_names(self) -> tuple[str, ...]:
+        """Names of the phases."""
+        return tuple(phase.name for phase in self.phases)
+
+    def phase(self, state: EnvState, params: Any) -> Int[Array, " agents"]:
+        """Index of the phase that the next tuning interval belongs to, the same for all ports."""
         n = len(self.phases)
         slot = state.steps // params.phase_steps
         draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), ORDER_LANE)
-        return jnp.argsort(draws)[slot % n].astype(jnp.int32)
+        now = jnp.argsort(draws)[slot % n].astype(jnp.int32)
+        return jnp.broadcast_to(now, (self.num_agents,))
 
     def at(self, params: Any, phase: Int[Array, ""]) -> PhasedParams:
         """The parameters that hold during a phase."""
@@ -152,7 +153,7 @@ class PhasedEnv(EcnEnv):
     ) -> tuple[Float[Array, "agents obs"], EnvState]:
         """Start an episode in the first phase of its order; see `EcnEnv.reset`."""
         _, state = super().reset(key, params)
-        return super().reset(key, self.at(params, self.phase(state, params)))
+        return super().reset(key, self.at(params, self.phase(state, params)[0]))
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
         """A tuning interval of the phase that is on; see `EcnEnv.step_ecn`.
@@ -165,8 +166,8 @@ class PhasedEnv(EcnEnv):
         """
         now = self.phase(state, params)
         if isinstance(ecn, PhaseEcn):
-            ecn = Ecn(kmin=ecn.kmin[now], kmax=ecn.kmax[now], pmax=ecn.pmax[now])
-        here = self.at(params, now)
+            ecn = ecn.during(now)
+        here = self.at(params, now[0])
         return super().step_ecn(key, self._restarted(state, here), ecn, here)
 
     def _restarted(self, state: EnvState, here: PhasedParams) -> EnvState:
@@ -177,7 +178,7 @@ class PhasedEnv(EcnEnv):
         nic = jnp.asarray(here.sim.net.nic_rate)
         keys = jax.random.split(root, len(self.sim.traffic))
         fresh = tuple(
-            source.init(k, p, nic)
+            source.init(k, p, nic, state.sim.seed)
             for source, k, p in zip(self.sim.traffic, keys, here.sim.traffic, strict=True)
         )
         traffic = jax.tree.map(lambda a, b: jnp.where(begins, a, b), fresh, state.sim.traffic)

@@ -70,7 +70,9 @@ class Recorded(Schedule):
         period = max(round((span + gap) / self.dt_us), 1)
         return RecordedParams(schedule(columns, self.dt_us), np.int32(period))
 
-    def init(self, key: jax.Array, params: Any, nic_rate: Array) -> ScheduleState:
+    def init(
+        self, key: jax.Array, params: Any, nic_rate: Array, episode: Array | None = None
+    ) -> ScheduleState:
         """Start at a random substep of the list."""
         step = jax.random.randint(key, (), 0, params.period, jnp.int32)
         at = jnp.searchsorted(jnp.asarray(params.flows.start_step), step)

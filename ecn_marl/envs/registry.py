@@ -10,7 +10,7 @@ from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
-from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.ecn import EcnEnv, HostGroup
 from ecn_marl.envs.features import FeatureSet, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
@@ -45,6 +45,14 @@ class Scenario:
         reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
         phases: what switches within an episode, see `ecn_marl.envs.phases`; empty for nothing.
         phase_steps: tuning intervals per phase.
+        memory_us: how far back feedback can reach, µs, see `SimConfig`.
+        slowdown_weights: weights of the slowdowns of mice, medium flows and elephants in the reward
+            `slowdown`. Built-in scenarios have them such that all classes they have count alike
+            under SECN1, and an interval under SECN1 earns -1 on average.
+        margins_us: flows that begin so long after the start, or before the end, of an episode are
+            not measured, µs; at most a quarter of the episode each.
+        host_groups: groups of hosts that differ in role or place on the timeline.
+        superseded: why the scenario is no longer part of the benchmark; empty if it is.
     """
 
     topology: Topology
@@ -64,6 +72,11 @@ class Scenario:
     reward_options: dict[str, float] = field(default_factory=dict)
     phases: tuple[Phase, ...] = ()
     phase_steps: int = 50
+    memory_us: float = 256.0
+    slowdown_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    margins_us: tuple[float, float] = (0.0, 0.0)
+    host_groups: tuple[HostGroup, ...] = ()
+    superseded: str = ""
 
 
 PRIORITIES = {"latency": 0.3, "throughput": 0.7}
@@ -105,6 +118,7 @@ def make(
     load: float | None = None,
     flows: str | None = None,
     priority: str | float | None = None,
+    credit: str | None = None,
     **overrides: Any,
 ) -> EcnEnv:
     """Make a functional environment.
@@ -113,12 +127,14 @@ def make(
         scenario: name of a registered scenario, or a `Scenario`.
         features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
-        reward: `acc`, `pet`, `haecn`, or a reward.
+        reward: `slowdown`, `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
         load: load of the Poisson traffic (else that of the scenario).
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: what the reward puts first, `latency`, `throughput`, or the weight of utilisation
             in [0, 1]; see `PRIORITIES`.
+        credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
+            `path` (each port its share); see `envs.rewards`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
 
     Raises:
@@ -147,18 +163,28 @@ def make(
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
-    check_options(**spec.reward_options)
+    options = _weights(spec) | spec.reward_options
+    check_options(**options)
+    paid = reward_function(reward, credit)
     kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
     return (kind if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, "incast_degree" in seen.names),
+        sim=_simulator(spec, "incast_degree" in seen.names, paid.accrues),
         feature=seen,
         action=action_codec(actions, **_options_for(actions, spec.action_options)),
-        reward=reward_function(reward),
+        reward=paid,
         initial=parse_ecn(spec.initial),
         horizon=spec.max_steps,
-        reward_options=tuple(sorted(spec.reward_options.items())),
+        reward_options=tuple(sorted(options.items())),
+        margins_us=spec.margins_us,
+        host_groups=spec.host_groups,
     )
+
+
+def _weights(spec: Scenario) -> dict[str, float]:
+    """The scenario's weights of slowdowns as options of the reward."""
+    names = ("mice_weight", "medium_weight", "elephant_weight")
+    return dict(zip(names, spec.slowdown_weights, strict=True))
 
 
 def _weighted(spec: Scenario, priority: str | float) -> dict[str, float]:
@@ -192,7 +218,7 @@ def _with_load(source: Any, load: float) -> Any:
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
 
-def _simulator(spec: Scenario, count_senders: bool) -> Simulator:
+def _simulator(spec: Scenario, count_senders: bool, accrue: bool) -> Simulator:
     steps = spec.interval_us / spec.dt_us
     if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
         raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {spec.dt_us}")
@@ -207,8 +233,10 @@ def _simulator(spec: Scenario, count_senders: bool) -> Simulator:
         bins=spec.bins,
         pfc=spec.pfc,
         ack_priority=spec.ack_priority,
+        accrue=accrue,
         count_senders=count_senders,
         buffer_mib=spec.buffer_mib,
+        memory_us=spec.memory_us,
     )
 
 

@@ -1,7 +1,17 @@
 """Rewards: what a port earns in one tuning interval.
 
-Every reward weighs the link's utilisation against a measure of its queue, both in [0, 1], so the
-reward is in [0, 1] too (before the trigger penalty):
+The benchmark's reward is in completion times:
+
+    slowdown    - sum over size classes of w * slowdown accrued     Little's law, see `sim.delays`
+
+A flow accrues slowdown at the rate 1 / ideal FCT for as long as it is in the system. So an
+episode's rewards add up to minus the weighted sum of the slowdowns of its flows, those that are not
+finished at their age. With the credit `team` every port earns the whole; with `path` a flow's part
+is shared by the ports on its way, in proportion to where a packet of it spends its time, and the
+ports' rewards add up to the whole.
+
+The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
+both in [0, 1], so the reward is in [0, 1] too (before the trigger penalty):
 
     acc     w T + (1 - w) D(L)            ACC (SIGCOMM'21), section 3
     pet     w T + (1 - w) La              PET, section 4.2.3, eq. (6)-(8)
@@ -60,6 +70,7 @@ class RewardParams:
         queue_steps: N, the number of steps of D(L), a whole number in [1, 32].
         queue_floor: the queue at and below which PET's La is 1 on a 25 Gb/s port, bytes.
         trigger_penalty: cost of one trigger (HAECN's alpha).
+        slowdown_weights: weight of the slowdown of mice, medium flows and elephants, `[3]`.
     """
 
     utilisation_weight: Leaf
@@ -67,6 +78,7 @@ class RewardParams:
     queue_steps: Leaf
     queue_floor: Leaf
     trigger_penalty: Leaf
+    slowdown_weights: Leaf
 
     @classmethod
     def create(
@@ -76,6 +88,9 @@ class RewardParams:
         queue_steps: int | float = 10,
         queue_floor_kb: float = 1.0,
         trigger_penalty: float = 0.05,
+        mice_weight: float = 1.0,
+        medium_weight: float = 1.0,
+        elephant_weight: float = 1.0,
     ) -> RewardParams:
         """Checks the constants and makes arrays of them.
 
@@ -86,6 +101,9 @@ class RewardParams:
             queue_steps: N of D(L).
             queue_floor_kb: floor and unit of PET's queue, KB for a 25 Gb/s port.
             trigger_penalty: HAECN's alpha (its Table 1).
+            mice_weight: weight of the slowdown of flows up to 100 KB.
+            medium_weight: weight of that of flows up to 1 MB.
+            elephant_weight: weight of that of larger flows.
 
         Raises:
             ValueError: if a constant is outside its range.
@@ -96,6 +114,9 @@ class RewardParams:
             queue_steps=queue_steps,
             queue_floor_kb=queue_floor_kb,
             trigger_penalty=trigger_penalty,
+            mice_weight=mice_weight,
+            medium_weight=medium_weight,
+            elephant_weight=elephant_weight,
         )
         return cls(
             utilisation_weight=jnp.float32(utilisation_weight),
@@ -103,6 +124,7 @@ class RewardParams:
             queue_steps=jnp.float32(queue_steps),
             queue_floor=jnp.float32(queue_floor_kb * KB),
             trigger_penalty=jnp.float32(trigger_penalty),
+            slowdown_weights=jnp.array([mice_weight, medium_weight, elephant_weight], jnp.float32),
         )
 
 
@@ -112,6 +134,9 @@ OPTIONS: dict[str, tuple[float, float, str]] = {
     "queue_steps": (1, MAX_STEPS, f"a whole number in [1, {MAX_STEPS}]"),
     "queue_floor_kb": (1e-9, 1e9, "a number of KB above 0"),
     "trigger_penalty": (0.0, 1e9, "a number of at least 0"),
+    "mice_weight": (0.0, 1e9, "a number of at least 0"),
+    "medium_weight": (0.0, 1e9, "a number of at least 0"),
+    "elephant_weight": (0.0, 1e9, "a number of at least 0"),
 }
 """Options of `RewardParams.create`: smallest and largest value, and what is allowed in words."""
 
@@ -187,6 +212,29 @@ def _reciprocal_reward(
     return _weigh(stats, params, floor / jnp.maximum(stats.queue_mean, floor))
 
 
+def _path_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """Minus the weighted slowdown that accrued, each port its share."""
+    del port_scale, interval_us
+    found: Array = -(stats.accrued * params.slowdown_weights).sum(-1)
+    return found
+
+
+def _team_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """Minus the weighted slowdown that accrued in the whole network, the same for all ports."""
+    parts = _path_reward(stats, params, port_scale, interval_us)
+    return jnp.broadcast_to(parts.sum(), parts.shape)
+
+
 RewardRule = Callable[[PortStats, RewardParams, Array, Any], Array]
 """(stats, params, port_scale [A], interval_us) -> reward float32 [A]."""
 
@@ -198,10 +246,12 @@ class Reward:
     Attributes:
         name: its name in `REWARDS`.
         rule: the pure function that computes it.
+        accrues: whether it reads `PortStats.accrued`.
     """
 
     name: str
     rule: RewardRule
+    accrues: bool = False
 
     def __call__(
         self,
@@ -223,7 +273,7 @@ class Reward:
                 `params.trigger_penalty`. None: nobody pays, in any reward.
 
         Returns:
-            float32 [ports]; in [0, 1] for the rules here when nobody pays.
+            float32 [ports]; in [0, 1] for the papers' rules when nobody pays.
         """
         reward = self.rule(stats, params, port_scale, interval_us)
         if trigger is not None:
@@ -235,16 +285,34 @@ REWARDS: dict[str, Reward] = {
     "acc": Reward("acc", _step_reward),
     "pet": Reward("pet", _reciprocal_reward),
     "haecn": Reward("haecn", _step_reward),
+    "slowdown": Reward("slowdown", _team_reward, accrues=True),
 }
 """The rewards known by name."""
 
+CREDITS: dict[str, Reward] = {
+    "team": REWARDS["slowdown"],
+    "path": Reward("slowdown", _path_reward, accrues=True),
+}
+"""The reward `slowdown` by who earns it."""
 
-def reward_function(name: str | Reward) -> Reward:
+
+def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     """Looks a reward up by name; a `Reward` of the caller's own is handed through.
 
+    Args:
+        name: a key of `REWARDS`, or a reward.
+        credit: a key of `CREDITS`, for the reward `slowdown` only; None for `team`.
+
     Raises:
-        ValueError: if the name is unknown; the message has the nearest names.
+        ValueError: if a name is unknown (the message has the nearest names), or a credit is given
+            for another reward.
     """
+    if credit is not None:
+        if credit not in CREDITS:
+            raise unknown_name("credit", credit, tuple(CREDITS))
+        if name != "slowdown":
+            raise bad_value("credit", credit, "none: only the reward slowdown is shared out")
+        return CREDITS[credit]
     if isinstance(name, Reward):
         return name
     if name not in REWARDS:

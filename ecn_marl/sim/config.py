@@ -62,6 +62,7 @@ class SimConfig:
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        accrue: whether `PortStats.accrued` is kept (else it is None).
         count_senders: whether `PortStats.n_senders` counts distinct senders (else it is 0).
         buffer_mib: default shared buffer of each switch, MiB.
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
@@ -84,6 +85,7 @@ class SimConfig:
     bins: int = 160
     pfc: bool = True
     ack_priority: bool = False
+    accrue: bool = False
     count_senders: bool = True
     buffer_mib: float = 32.0
     memory_us: float = 256.0

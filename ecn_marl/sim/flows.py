@@ -272,8 +272,27 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
     return replace(rest, transport=senders)
 
 
+def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
+    """0 for mice, 1 for medium flows, 2 for elephants, by `SIZE_CLASSES`."""
+    large = (payload > SIZE_CLASSES[0]).astype(jnp.int32)
+    return large + (payload > SIZE_CLASSES[1]).astype(jnp.int32)
+
+
+def in_window(
+    step: Int[Array, "*n"], rest: Float[Array, "*n"], dt: float, window: tuple[Array, Array]
+) -> Bool[Array, "*n"]:
+    """Whether flows that start `rest` µs after a substep begin within a window of substeps."""
+    begin = step + jnp.floor(jnp.clip(rest, -1e9, 1e9) / dt).astype(jnp.int32)
+    return (begin >= window[0]) & (begin < window[1])
+
+
 def finish(
-    flows: Flows, totals: Totals, step: Int[Array, ""], dt: float, fct_log: Array
+    flows: Flows,
+    totals: Totals,
+    step: Int[Array, ""],
+    dt: float,
+    fct_log: Array,
+    window: tuple[Array, Array],
 ) -> tuple[Flows, Totals, Array]:
     """Complete flows whose last ACK is back, at the end of a tick.
 
@@ -283,6 +302,7 @@ def finish(
         step: substeps since the start, at the end of the tick.
         dt: substep, µs.
         fct_log: completion times of scheduled flows, `[N]`.
+        window: substeps in which a flow has to begin to be measured, first and one past the last.
 
     Returns:
         Slots (completed ones in stage `DONE`), counters and log.
@@ -296,14 +316,16 @@ def finish(
     steps = (step - flows.start_step).astype(real)
     fct = steps * dt + (tail - flows.start_rest)
     slowdown = fct / jnp.maximum(flows.ideal, 1e-6)
-    size = (flows.payload > SIZE_CLASSES[0]).astype(jnp.int32) + (flows.payload > SIZE_CLASSES[1])
-    mine = done & (size == jnp.arange(3)[:, None])
+    size = size_class(flows.payload)
+    counts = done & in_window(flows.start_step, flows.start_rest, dt, window)
+    mine = size == jnp.arange(3)[:, None]
+    logs = jnp.log(jnp.maximum(slowdown, 1.0))
     histogram = totals.histogram
     bins = histogram.shape[0] // 3
     if bins:
         cell = size * bins + slowdown_bin(slowdown, bins)
-        cell = jnp.where(done, cell, 3 * bins)
-        one = done.astype(histogram.dtype)
+        cell = jnp.where(counts, cell, 3 * bins)
+        one = counts.astype(histogram.dtype)
         histogram = histogram.at[cell].add(one, mode="drop")
     n = fct_log.shape[0]
     if n:
@@ -311,9 +333,12 @@ def finish(
         fct_log = fct_log.at[row].set(fct, mode="drop")
     totals = replace(
         totals,
-        finished=totals.finished + mine.sum(1).astype(jnp.int32),
+        finished=totals.finished + (mine & done).sum(1).astype(jnp.int32),
+        measured=totals.measured + (mine & counts).sum(1).astype(jnp.int32),
         slowdown=totals.slowdown
-        + segment_sum(jnp.where(done, slowdown, 0.0), jnp.where(done, size, 3), 3),
+        + segment_sum(jnp.where(counts, slowdown, 0.0), jnp.where(counts, size, 3), 3),
+        log_slowdown=totals.log_slowdown
+        + segment_sum(jnp.where(counts, logs, 0.0), jnp.where(counts, size, 3), 3),
         histogram=histogram,
     )
     return replace(flows, stage=stage, tail=tail), totals, fct_log

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim import delays, ports, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim import ports, stats
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
 from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
@@ -89,8 +89,10 @@ class Simulator(SimConfig):
             repair_step=np.full(t.n_ports, NEVER, np.int32),
         )
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
-        params = SimParams(net, self.transport.default_params(), sources)
-        return jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
+        always = (np.int32(0), np.int32(NEVER))
+        params = SimParams(net, self.transport.default_params(), sources, always)
+        found = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
+        return replace(found, window=always)  # substeps stay whole numbers
 
     def init(self, key: jax.Array, params: SimParams) -> SimState:
         """An empty network at time 0.
@@ -104,9 +106,10 @@ class Simulator(SimConfig):
         transport = self.transport.init(self.slots, real, t.n_levels)
         links = (t.n_hosts + t.n_ports) * self.n_classes
         queues = jnp.zeros((self.n_queues,), real)
+        seed = jax.random.bits(keys[-1], (), jnp.uint32)
         return SimState(
             step=jnp.zeros((), jnp.int32),
-            seed=jax.random.bits(keys[-1], (), jnp.uint32),
+            seed=seed,
             flows=fl.empty_flows(self.slots, t.n_levels, self.mark_words, transport, real),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
@@ -118,7 +121,7 @@ class Simulator(SimConfig):
             paused=jnp.zeros((links,), bool),
             full=jnp.zeros((links,), bool),
             traffic=tuple(
-                s.init(k, p, jnp.asarray(params.net.nic_rate))
+                s.init(k, p, jnp.asarray(params.net.nic_rate), seed)
                 for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
             ),
             totals=self._no_totals(),
@@ -147,12 +150,16 @@ class Simulator(SimConfig):
             dropped=(none, zero),
             started=none,
             finished=jnp.zeros((3,), jnp.int32),
+            begun=jnp.zeros((3,), jnp.int32),
+            measured=jnp.zeros((3,), jnp.int32),
             slowdown=jnp.zeros((3,), zero.dtype),
+            log_slowdown=jnp.zeros((3,), zero.dtype),
             histogram=jnp.zeros((3 * self.bins,), jnp.int32),
             deferred=none,
             deferred_us=zero,
             pauses=none,
             late_feedback=none,
+            flow_ticks=none,
         )
 
     def interval(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortStats]:
@@ -202,19 +209,29 @@ class Simulator(SimConfig):
 
         carry: Any = (state, sums, nothing)
         (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
-        return ports.police(self, self._complete(state, net, tick, gone), net), sums
+        state, sums = self._complete(state, sums, params, tick, gone)
+        return ports.police(self, state, net), sums
 
-    def _complete(self, state: SimState, net: NetParams, tick: Tick, gone: Array) -> SimState:
+    def _complete(
+        self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, gone: Array
+    ) -> tuple[SimState, PortSums]:
         """Complete flows, free their slots, and count what the tick delivered.
 
         `gone` is what left on behalf of released flows, and what was dropped, bytes.
         """
+        net = params.net
         before, totals = state.flows, state.totals
         flows = before
         if any(self.lossless):
             held = jnp.where(tick.line.held & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
             flows = replace(flows, tail=flows.tail + held)
-        flows, totals, log = fl.finish(flows, totals, state.step, self.dt_us, state.fct_log)
+        before_finish = flows
+        flows, totals, log = fl.finish(
+            flows, totals, state.step, self.dt_us, state.fct_log, params.window
+        )
+        if self.accrue:
+            accrued = delays.accrued(self, state, net, before_finish, flows)
+            sums = replace(sums, accrued=sums.accrued + accrued)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
@@ -225,8 +242,9 @@ class Simulator(SimConfig):
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
             dropped=exact_add(*totals.dropped, gone[1], CHUNK),
             offered=exact_add(*totals.offered, gone[1], CHUNK),
+            flow_ticks=totals.flow_ticks + tick.busy.sum().astype(jnp.int32),
         )
-        return replace(
+        state = replace(
             state,
             flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
@@ -235,6 +253,7 @@ class Simulator(SimConfig):
             ack_rate=sum(segment_sum(acks, back, self.n_queues) for back in flows.back),
             nic_acks=segment_sum(acks, flows.dst, self.topology.n_hosts),
         )
+        return state, sums
 
     def _reroute(self, state: SimState, net: NetParams) -> SimState:
         """Move flows off links that are down; see `failures.reroute`."""
@@ -293,8 +312,46 @@ class Simulator(SimConfig):
             flows=replace(flows, transport=senders),
             echo=fb.restart(state.echo, new, net.packet_bytes),
             traffic=traffic,
-            totals=_count(state.totals, offer, taken),
+            totals=self._count(state, offer, taken, params.window),
         ), busy
+
+    def _count(
+        self, state: SimState, offer: Offer, taken: Array, window: tuple[Array, Array]
+    ) -> Totals:
+        """Count the flows admitted in a tick, and those of them that had to wait."""
+        totals = state.totals
+        late = taken & (offer.start < -1e-3)
+        high, low = totals.offered
+        high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
+        counts = taken & fl.in_window(state.step, offer.start, self.dt_us, window)
+        begun = counts & (fl.size_class(offer.payload) == jnp.arange(3)[:, None])
+        return replace(
+            totals,
+            offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
+            started=totals.started + taken.sum().astype(jnp.int32),
+            begun=totals.begun + begun.sum(1).astype(jnp.int32),
+            deferred=totals.deferred + late.sum().astype(jnp.int32),
+            deferred_us=totals.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
+        )
+
+    def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
+        """Flows that have arrived and wait at their hosts for a slot.
+
+        Of every source only the next `width` flows are known: a lower bound where all of them wait.
+        """
+        nic = jnp.asarray(params.net.nic_rate)
+        offers = (
+            source.offer(s, p, nic)
+            for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
+        )
+        return sum(
+            ((o.valid & (o.start < -1e-3)).sum().astype(jnp.int32) for o in offers),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def completion(self, state: SimState, params: SimParams) -> delays.Completion:
+        """Slowdowns of the measured flows so far, see `delays.completion`."""
+        return delays.completion(self, state, params)
 
     def _number(self, offers: list[Offer], params: SimParams) -> list[Offer]:
         """Number the flows of several schedules one list after the other."""
@@ -354,20 +411,6 @@ class Simulator(SimConfig):
         )
         gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
         return state, stats.add(self, sums, moved), gone
-
-
-def _count(totals: Totals, offer: Offer, taken: Array) -> Totals:
-    """Count the flows admitted in a tick, and those of them that had to wait."""
-    late = taken & (offer.start < -1e-3)
-    high, low = totals.offered
-    high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
-    return replace(
-        totals,
-        offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
-        started=totals.started + taken.sum().astype(jnp.int32),
-        deferred=totals.deferred + late.sum().astype(jnp.int32),
-        deferred_us=totals.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
-    )
 
 
 def scaled_ecn(

@@ -66,11 +66,14 @@ class SimParams:
         net: the network.
         transport: constants of the senders.
         traffic: parameters of each traffic source.
+        window: the flows that begin in these substeps (first, one past the last) are measured, i.e.
+            their slowdowns are counted in `Totals`.
     """
 
     net: NetParams
     transport: Any
     traffic: tuple[Any, ...]
+    window: tuple[Leaf, Leaf]
 
 
 @struct.dataclass
@@ -157,13 +160,17 @@ class Totals:
         dropped: wire bytes dropped (and sent again).
         started: flows admitted.
         finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
-        slowdown: sum of their slowdowns, `[3]`.
-        histogram: their slowdowns in log-spaced bins, one class after the other, `[3 * bins]`.
+        begun: admitted flows that began within `SimParams.window`, `[3]`.
+        measured: of these, those whose last ACK is back, `[3]`.
+        slowdown: sum of the slowdowns of `measured`, `[3]`.
+        log_slowdown: sum of their natural logarithms, `[3]`.
+        histogram: the same slowdowns in log-spaced bins, one class after the other, `[3 * bins]`.
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
         deferred_us: sum of the time they waited, µs.
         pauses: PFC pauses sent.
         late_feedback: times (ticks of a flow) that a feedback delay went beyond what is kept of the
             past and was cut to that.
+        flow_ticks: ticks of all flows, what `late_feedback` is a part of.
     """
 
     offered: tuple[Leaf, Leaf]
@@ -171,12 +178,16 @@ class Totals:
     dropped: tuple[Leaf, Leaf]
     started: Leaf
     finished: Leaf
+    begun: Leaf
+    measured: Leaf
     slowdown: Leaf
+    log_slowdown: Leaf
     histogram: Leaf
     deferred: Leaf
     deferred_us: Leaf
     pauses: Leaf
     late_feedback: Leaf
+    flow_ticks: Leaf
 
 
 @struct.dataclass
@@ -242,6 +253,8 @@ class PortStats:
             single class.
         class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class. ACKs that
             ride in a class of their own (`ack_priority`) belong to none.
+        accrued: slowdown that flows of each size class accrued in the interval, as far as this port
+            is accountable for it, see `delays.accrued`, `[P, 3]`; None if it is not kept.
     """
 
     queue: Leaf
@@ -258,11 +271,15 @@ class PortStats:
     n_elephants: Leaf
     class_queue_mean: Leaf = None
     class_tx_bytes: Leaf = None
+    accrued: Leaf = None
 
 
 @struct.dataclass
 class PortSums:
-    """Running sums behind `PortStats`, every leaf `[P]`; `by_class` `[2, Q]`, or None."""
+    """Running sums behind `PortStats`, every leaf `[P]`; `by_class` `[2, Q]`, or None.
+
+    `accrued` is `[P, 3]`, or None.
+    """
 
     queue: Leaf
     square: Leaf
@@ -271,6 +288,7 @@ class PortSums:
     marked: Leaf
     paused: Leaf
     by_class: Leaf = None
+    accrued: Leaf = None
 
 
 __all__ = [

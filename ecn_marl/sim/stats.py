@@ -21,7 +21,8 @@ def empty_sums(cfg: SimConfig, zero: Array) -> PortSums:
     by_class = None
     if cfg.n_classes > 1:
         by_class = jnp.zeros((2, cfg.n_queues), zero.dtype)
-    return PortSums(zero, zero, zero, zero, zero, zero, by_class)
+    accrued = jnp.zeros((zero.shape[0], 3), zero.dtype) if cfg.accrue else None
+    return PortSums(zero, zero, zero, zero, zero, zero, by_class, accrued)
 
 
 def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
@@ -42,6 +43,7 @@ def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
         marked=sums.marked + port(moved.sent * moved.mark),
         paused=sums.paused,
         by_class=by_class,
+        accrued=sums.accrued,
     )
 
 
@@ -77,6 +79,7 @@ def summarise(cfg: SimConfig, state: SimState, params: SimParams, sums: PortSums
         n_elephants=n_big,
         class_queue_mean=None if by_class is None else by_class[0] / n,
         class_tx_bytes=None if by_class is None else by_class[1],
+        accrued=sums.accrued,
     )
 
 

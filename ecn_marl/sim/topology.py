@@ -274,6 +274,7 @@ def dumbbell(
     gbps: float = 25.0,
     uplink_gbps: float | None = None,
     delay_us: float = 1.0,
+    uplink_delay_us: float | None = None,
 ) -> Topology:
     """Two switches joined by one link, hosts on both sides.
 
@@ -283,12 +284,14 @@ def dumbbell(
         gbps: rate of the host links, Gb/s.
         uplink_gbps: rate of the link between the switches, Gb/s; `gbps` if None.
         delay_us: one-way propagation delay of every link, µs.
+        uplink_delay_us: that of the link between the switches, µs; `delay_us` if None.
     """
     _at_least("left", left, 1)
     _at_least("right", right, 1)
     names = [f"host{i}" for i in range(left + right)]
     middle = gbps if uplink_gbps is None else uplink_gbps
-    links = [Link("switch0", "switch1", middle, delay_us)]
+    far = delay_us if uplink_delay_us is None else uplink_delay_us
+    links = [Link("switch0", "switch1", middle, far)]
     links += [
         Link(h, "switch0" if i < left else "switch1", gbps, delay_us) for i, h in enumerate(names)
     ]

@@ -8,7 +8,8 @@ time (from which its FCT counts) never moves. Three sources:
 * `Incast`: bursts of N senders to one receiver, N changing from burst to burst;
 * `Schedule`: a fixed list of flows, e.g. from a CSV file.
 
-The first two generate endlessly from a counter, at fixed memory.
+The first two generate endlessly from a counter, at fixed memory. `init` gets a key of the source's
+own, and the `episode`'s seed, which all sources share.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class Offer:
     valid: Leaf
 
 
-def _anonymous(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
+def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
     """An offer of hashed, unnumbered flows."""
     wire = wire_bytes(payload)
     high = jnp.maximum(jnp.floor(wire / CHUNK) - 1.0, 0.0)
@@ -230,7 +231,9 @@ class Poisson:
         """Traced parameters for the defaults above."""
         return PoissonParams(np.float32(self.load), size_table(self.table))
 
-    def init(self, key: jax.Array, params: PoissonParams, nic_rate: Array) -> PoissonState:
+    def init(
+        self, key: jax.Array, params: PoissonParams, nic_rate: Array, episode: Array | None = None
+    ) -> PoissonState:
         """A fresh process; `key` seeds it."""
         seed = jax.random.bits(key, (), jnp.uint32)
         first = self._gap(params, nic_rate, seed, jnp.zeros((), jnp.int32))
@@ -253,7 +256,7 @@ class Poisson:
         hop = jnp.floor(uniform(state.seed, index, 2) * (n - 1)).astype(jnp.int32)
         dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
         payload = sample_size(params.table, uniform(state.seed, index, 3))
-        return _anonymous(start, src, dst, payload, jnp.ones((self.width,), bool))
+        return anonymous_offer(start, src, dst, payload, jnp.ones((self.width,), bool))
 
     def advance(
         self,
@@ -348,7 +351,9 @@ class Incast:
             receiver=np.int32(self.receiver),
         )
 
-    def init(self, key: jax.Array, params: IncastParams, nic_rate: Array) -> IncastState:
+    def init(
+        self, key: jax.Array, params: IncastParams, nic_rate: Array, episode: Array | None = None
+    ) -> IncastState:
         """A fresh process; `key` seeds it. The first burst starts at once."""
         zero = jnp.zeros((), jnp.int32)
         seed = jax.random.bits(key, (), jnp.uint32)
@@ -372,7 +377,7 @@ class Incast:
         size = self._size(state, params)
         coin = uniform(state.seed, state.burst * 4096 + number, 3)
         late = params.jitter_us * (number + coin) / size
-        return _anonymous(
+        return anonymous_offer(
             state.start + late,
             src,
             jnp.broadcast_to(receiver, src.shape),
@@ -443,7 +448,9 @@ class Schedule:
         """A schedule has no default list."""
         raise bad_value("schedule", None, "a list of flows: see ecn_marl.sim.traffic.schedule")
 
-    def init(self, key: jax.Array, params: ScheduleParams, nic_rate: Array) -> ScheduleState:
+    def init(
+        self, key: jax.Array, params: ScheduleParams, nic_rate: Array, episode: Array | None = None
+    ) -> ScheduleState:
         """Start at the first flow."""
         zero = jnp.zeros((), jnp.int32)
         return ScheduleState(zero, zero)

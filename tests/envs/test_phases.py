@@ -47,7 +47,7 @@ def played(env):
 
     def episode(key):
         def step(state, _):
-            now = env.phase(state, params)
+            now = env.phase(state, params)[0]
             _, state, reward, _, _, info = env.step_ecn(key, state, ecn, params)
             return state, (now, reward, info["utilisation"], info["queue_mean"])
 
@@ -128,7 +128,7 @@ def test_thresholds_by_phase_are_those_of_the_phase_that_is_on(env):
     step = jax.jit(env.step_ecn)
     seen = set()
     for _ in range(6):
-        now = int(env.phase(state, params))
+        now = int(env.phase(state, params)[0])
         *_, info = step(key, state, PhaseEcn(table.kmin, table.kmax, table.pmax), params)
         np.testing.assert_array_equal(info["kmax"], each[now].kmax)
         seen.add(now)

@@ -4,8 +4,11 @@ from ecn_marl.envs.registry import register
 from ecn_marl.envs.scenarios import (
     demand_phases,
     incast,
+    moving_tenants,
     pet_websearch,
+    restore_serve,
     rpc_shuffle,
+    shuffle_serve,
     websearch,
     websearch_star,
 )
@@ -16,3 +19,6 @@ register("pet-websearch-v0", pet_websearch.scenario)
 register("demand-phases-v0", demand_phases.scenario)
 register("rpc-shuffle-v0", rpc_shuffle.scenario)
 register("websearch-star-v0", websearch_star.scenario)
+register("restore-serve-v0", restore_serve.scenario)
+register("moving-tenants-v0", moving_tenants.scenario)
+register("shuffle-serve-v0", shuffle_serve.scenario)

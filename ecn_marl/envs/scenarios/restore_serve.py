@@ -1,0 +1,94 @@
+"""`restore-serve-v0`: a rack restores data from far away, then serves requests; by turns.
+
+While it restores, each rack host reads from two storage hosts over an 84 µs round trip: shallow
+marking costs these reads half their link, and what they leave undone runs on into the next phase.
+While it serves, large flows and small requests cross the rack: deep marking makes requests wait
+behind megabytes. Both are measured by the same thing, slowdown. So thresholds should be deep in one
+phase and shallow in the other. A port can tell the phases: a few flows that last, or many that
+begin. Their lengths are drawn anew each time, and no clock tells when one ends.
+
+`moving-tenants-v0` and `shuffle-serve-v0` are variants, see there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.topology import dumbbell
+
+RACK, STORAGE = 4, 8
+"""Hosts of the rack, numbers 0 to 3, and of the storage system, 4 to 11."""
+
+TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("restore", "serve"))
+
+SLOTS = 192
+
+
+def tenant(
+    hosts: tuple[int, ...],
+    shift: int = 0,
+    streams: int = 6,
+    timeline: Timeline = TIMELINE,
+    rpc_per_us: float = 0.2,
+) -> tuple[Any, ...]:
+    """Traffic to some hosts of the rack.
+
+    Args:
+        hosts: the hosts.
+        shift: phases by which they run behind the timeline.
+        streams: large flows to each host in a serving phase, a multiple of `RACK - 1`.
+        timeline: restore and serve.
+        rpc_per_us: requests per µs while serving, if the whole rack were meant.
+    """
+    rack = tuple(range(RACK))
+    storage = tuple(range(RACK, RACK + STORAGE))
+    reads = tuple((RACK + 2 * d + i, d) for d in hosts for i in range(2))
+    senders = [(s, d) for d in hosts for s in rack if s != d]
+    shuffle = tuple(pair for pair in senders for _ in range(streams // (RACK - 1)))
+    part = len(hosts) / RACK
+    common: dict[str, Any] = {"timeline": timeline, "shift": shift}
+    return (
+        FlowSets(phase=0, pairs=reads, fill=0.9, **common),
+        FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
+        Requests(per_us=(0.02 * part, 0.0), sources=storage, destinations=hosts, width=4, **common),
+        Requests(
+            per_us=(0.0, rpc_per_us * part), sources=rack, destinations=hosts, width=12, **common
+        ),
+    )
+
+
+def network(gbps: float = 100.0, trunk_gbps: float = 800.0) -> Any:
+    """Two switches 40 µs apart: 4 rack hosts on one, 8 storage hosts on the other."""
+    return dumbbell(RACK, STORAGE, gbps=gbps, uplink_gbps=trunk_gbps, uplink_delay_us=40.0)
+
+
+def host_names(hosts: tuple[int, ...]) -> tuple[str, ...]:
+    """Names of hosts by their numbers."""
+    return tuple(f"host{i}" for i in hosts)
+
+
+def scenario() -> Scenario:
+    """4 rack and 8 storage hosts at 100 Gb/s, 14 ports; phases of 4 to 12 ms, episodes of 32 ms.
+
+    Requests of 0.5 to 50 KB: 0.02 per µs while restoring, 0.2 while serving.
+    """
+    return Scenario(
+        topology=network(),
+        traffic=tenant(tuple(range(RACK))),
+        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
+        dt_us=2.0,
+        tick_steps=5,
+        slots=SLOTS,
+        max_steps=320,
+        ack_priority=True,
+        memory_us=1024.0,
+        slowdown_weights=(0.0076, 1.0, 0.5),
+        margins_us=(1000.0, 1000.0),
+        host_groups=(
+            HostGroup("rack", host_names(tuple(range(RACK)))),
+            HostGroup("storage", host_names(tuple(range(RACK, RACK + STORAGE)))),
+        ),
+    )

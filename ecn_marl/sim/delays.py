@@ -1,0 +1,127 @@
+"""How long flows take: slowdown as it accrues, and what an episode comes to.
+
+Little's law: the sum of all slowdowns is the integral, over time, of the sum of 1 / ideal FCT over
+the flows in the system. So each tick can be paid for by itself, and an episode's ticks add up to
+the slowdowns of its flows, those that are not finished at their age.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+
+
+def residence(
+    cfg: SimConfig, step: Int[Array, ""], before: Flows, after: Flows
+) -> Float[Array, " flows"]:
+    """Time that each flow was in the system since the last tick, µs, `[F]`.
+
+    A flow is in the system from its arrival until its last ACK is back. One that waited for a slot
+    pays for all its waiting in the tick that admits it.
+
+    Args:
+        cfg: shapes and clocks.
+        step: substeps at the end of the tick.
+        before: slots at the end of the tick, before completion.
+        after: the same slots after `flows.finish`.
+    """
+    inside = (before.stage != fl.FREE) & (before.stage != fl.DONE)
+    new = before.start_step == step - cfg.tick_steps
+    done = inside & (after.stage == fl.DONE)
+    time = cfg.tick_us - jnp.where(new, before.start_rest, 0.0) + jnp.where(done, after.tail, 0.0)
+    return jnp.where(inside, time, 0.0)
+
+
+def accrued(
+    cfg: SimConfig, state: SimState, net: NetParams, before: Flows, after: Flows
+) -> Float[Array, "ports 3"]:
+    """Slowdown that accrued in a tick, by port and size class.
+
+    Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
+    proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
+    its transmission. The shares of a flow add up to one, so the ports add up to the whole.
+
+    Args:
+        cfg: shapes and clocks.
+        state: state at the end of the tick (its queues are read).
+        net: the network.
+        before: slots at the end of the tick, before completion.
+        after: the same slots after `flows.finish`.
+
+    Returns:
+        Slowdown, `[P, 3]`; its sum over ports is that of all flows of a class.
+    """
+    bounds, classes = cfg.queue_bounds, cfg.n_classes
+    pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
+    takes = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
+    table = jnp.append(takes, jnp.zeros((1,), takes.dtype))
+    lows = jnp.array(bounds[:-1], jnp.int32)[:, None]
+    sizes = jnp.array([b - a for a, b in itertools.pairwise(bounds)], jnp.int32)[:, None]
+    queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
+    spent = look_up(jnp.stack([table, table], -1), queues)[..., 0]
+    share = spent / jnp.maximum(spent.sum(0), 1e-9)
+    cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
+    kind = fl.size_class(before.payload)
+    parts = []
+    for hop, part, (low, high) in zip(before.hop, share, itertools.pairwise(bounds), strict=True):
+        n = high - low
+        cell = jnp.where(hop < n, hop * 3 + kind, 3 * n)
+        by_queue = segment_sum(cost * part, cell, 3 * n)
+        parts.append(by_queue.reshape(n // classes, classes, 3).sum(1))
+    return jnp.concatenate(parts)
+
+
+class Completion(NamedTuple):
+    """Slowdowns of the measured flows, by size class `[3]`; unfinished ones at their age.
+
+    Attributes:
+        begun: flows that began in the window and were admitted.
+        unfinished: of these, those still in progress. Their slowdown is a lower bound.
+        total: sum of the slowdowns.
+        log_total: sum of their natural logarithms (those below 1 count as 1).
+        histogram: in log-spaced bins, `[3, bins]`.
+    """
+
+    begun: Int[Array, "3"]
+    unfinished: Int[Array, "3"]
+    total: Float[Array, "3"]
+    log_total: Float[Array, "3"]
+    histogram: Int[Array, "3 bins"]
+
+
+def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion:
+    """Slowdowns of the flows that began in `params.window`, those in progress at their age.
+
+    The age of a flow is taken as at least its ideal FCT: it cannot end before that.
+
+    Args:
+        cfg: shapes and clocks.
+        state: state at the end of a tick.
+        params: parameters.
+    """
+    flows, totals, bins = state.flows, state.totals, cfg.bins
+    inside = (flows.stage != fl.FREE) & (flows.stage != fl.DONE)
+    open_ = inside & fl.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
+    age = (state.step - flows.start_step).astype(flows.tail.dtype) * cfg.dt_us - flows.start_rest
+    slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
+    kind = fl.size_class(flows.payload)
+    mine = open_ & (kind == jnp.arange(3)[:, None])
+    histogram = totals.histogram
+    if bins:
+        cell = jnp.where(open_, kind * bins + fl.slowdown_bin(slowdown, bins), 3 * bins)
+        histogram = histogram.at[cell].add(open_.astype(histogram.dtype), mode="drop")
+    return Completion(
+        begun=totals.begun,
+        unfinished=mine.sum(1).astype(jnp.int32),
+        total=totals.slowdown + jnp.where(mine, slowdown, 0.0).sum(1),
+        log_total=totals.log_slowdown + jnp.where(mine, jnp.log(slowdown), 0.0).sum(1),
+        histogram=histogram.reshape(3, bins),
+    )

@@ -1,0 +1,438 @@
+"""Jobs: traffic whose kind changes with the phases of a timeline.
+
+A `Timeline` is a cycle of phases, each time of another length. Two sources follow it, among groups
+of hosts:
+
+* `Requests`: Poisson arrivals whose rate depends on the phase;
+* `FlowSets`: at the start of one phase, a set of large flows, sized to fill their links for a share
+  of it.
+
+Both draw the boundaries from the episode's seed, so all sources of one timeline agree on them. A
+group that runs `shift` phases behind the others has its own sources with that `shift`. Like every
+source, they generate endlessly from a counter, at fixed memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.sim.random import hash_bits, uniform
+from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, anonymous_offer
+
+FAR = 1e9
+"""Start of a flow that is not due within any tick, µs from now."""
+
+SHORTEST_US = 100.0
+"""Shortest phase; at most one boundary falls into a tick."""
+
+LENGTH_LANE = 40
+"""Lane of the hash that draws lengths; the sources draw from lanes of their own seeds."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Phases that follow one another in a fixed cycle.
+
+    Attributes:
+        lengths_us: mean length of each phase, µs.
+        spread: a phase's length is uniform within this share of its mean, up and down, drawn anew
+            each time; 0 for fixed lengths.
+        names: what the phases are called in reports; `phase 0`, `phase 1`, … if empty.
+    """
+
+    lengths_us: tuple[float, ...]
+    spread: float = 0.0
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check lengths, spread and names."""
+        if not self.lengths_us:
+            raise bad_value("lengths_us", self.lengths_us, "at least one phase")
+        if not 0.0 <= self.spread < 1.0:
+            raise bad_value("spread", self.spread, "a share in [0, 1)")
+        for length in self.lengths_us:
+            if not SHORTEST_US <= length * (1.0 - self.spread) < math.inf:
+                allowed = f"lengths of at least {SHORTEST_US:g} µs, the spread taken off"
+                raise bad_value("lengths_us", self.lengths_us, allowed)
+        if self.names and len(self.names) != len(self.lengths_us):
+            raise bad_value("names", self.names, f"{len(self.lengths_us)} names, or none")
+
+    @property
+    def n_phases(self) -> int:
+        """Number of phases of a cycle."""
+        return len(self.lengths_us)
+
+    @property
+    def phase_names(self) -> tuple[str, ...]:
+        """A name for every phase."""
+        return self.names or tuple(f"phase {i}" for i in range(self.n_phases))
+
+    def length(self, params: TimelineParams, seed: Array, index: Int[Array, "*n"]) -> Array:
+        """Length of the phases with these numbers, µs, `[*n]`; number k has phase k mod n."""
+        mean = jnp.asarray(params.lengths_us)[index % self.n_phases]
+        u = uniform(seed, index, LENGTH_LANE)
+        return mean * (1.0 + params.spread * (2.0 * u - 1.0))
+
+    def default_params(self) -> TimelineParams:
+        """Traced parameters for the fields above."""
+        return TimelineParams(np.array(self.lengths_us, np.float32), np.float32(self.spread))
+
+    def start(self, params: TimelineParams, episode: Array) -> Clock:
+        """The clock at the beginning of an episode, at the start of phase 0."""
+        zero = jnp.zeros((), jnp.int32)
+        return Clock(episode, zero, jnp.zeros(()), self.length(params, episode, zero))
+
+    def advance(self, params: TimelineParams, clock: Clock, elapsed: float) -> Clock:
+        """The clock `elapsed` µs later, at most one phase further."""
+        spent = clock.spent + elapsed
+        over = spent >= clock.length
+        index = clock.index + over
+        length = self.length(params, clock.seed, index)
+        return Clock(clock.seed, index, jnp.where(over, spent - clock.length, spent), length)
+
+
+@struct.dataclass
+class TimelineParams:
+    """Traced parameters of a `Timeline`: mean lengths, µs, `[phases]`, and their spread."""
+
+    lengths_us: Leaf
+    spread: Leaf
+
+
+@struct.dataclass
+class Clock:
+    """Where an episode is on its timeline.
+
+    Attributes:
+        seed: seed of the episode, from which all lengths follow.
+        index: number of the phase that is on, counted from the start of the episode.
+        spent: µs since it began.
+        length: how long it is, µs.
+    """
+
+    seed: Leaf
+    index: Leaf
+    spent: Leaf
+    length: Leaf
+
+
+def _hosts(field: str, hosts: tuple[int, ...]) -> None:
+    whole = all(isinstance(h, int) and h >= 0 for h in hosts)
+    if not hosts or not whole or len(set(hosts)) != len(hosts):
+        raise bad_value(field, hosts, "different numbers of hosts, at least one")
+
+
+@struct.dataclass
+class RequestsParams:
+    """Traced parameters of `Requests`: rates per phase, 1/µs, and the range of payloads, bytes."""
+
+    timeline: TimelineParams
+    per_us: Leaf
+    smallest: Leaf
+    largest: Leaf
+
+
+@struct.dataclass
+class RequestsState:
+    """State of `Requests`.
+
+    Attributes:
+        seed: seeds gaps, hosts and sizes.
+        count: number of the next flow.
+        due: expected number of arrivals between now and its start; negative if it is overdue.
+        clock: the timeline.
+    """
+
+    seed: Leaf
+    count: Leaf
+    due: Leaf
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Poisson arrivals between two groups of hosts, at a rate that depends on the phase.
+
+    Destinations are uniform over their group, sources over theirs without the destination. Payloads
+    are log-uniform.
+
+    Attributes:
+        timeline: the phases.
+        per_us: arrivals per µs in every phase, all hosts together.
+        sources: hosts that send.
+        destinations: hosts that receive.
+        smallest_kb: smallest payload, KB.
+        largest_kb: largest payload, KB.
+        shift: phases by which these hosts are behind the timeline.
+        width: flows offered per tick.
+    """
+
+    timeline: Timeline
+    per_us: tuple[float, ...]
+    sources: tuple[int, ...]
+    destinations: tuple[int, ...]
+    smallest_kb: float = 0.5
+    largest_kb: float = 50.0
+    shift: int = 0
+    width: int = 8
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        n = self.timeline.n_phases
+        if len(self.per_us) != n or not all(0.0 <= r < math.inf for r in self.per_us):
+            raise bad_value("per_us", self.per_us, f"{n} finite rates >= 0, one for each phase")
+        _hosts("sources", self.sources)
+        _hosts("destinations", self.destinations)
+        if len(self.sources) == 1 and self.sources[0] in self.destinations:
+            raise bad_value("sources", self.sources, "another host for every destination")
+        if not 0.0 < self.smallest_kb <= self.largest_kb < math.inf:
+            given = (self.smallest_kb, self.largest_kb)
+            raise bad_value("smallest_kb, largest_kb", given, "0 < smallest_kb <= largest_kb")
+        if self.width < 1:
+            raise bad_value("width", self.width, "an integer >= 1")
+
+    def default_params(self) -> RequestsParams:
+        """Traced parameters for the fields above."""
+        return RequestsParams(
+            self.timeline.default_params(),
+            np.array(self.per_us, np.float32),
+            np.float32(self.smallest_kb * 1000.0),
+            np.float32(self.largest_kb * 1000.0),
+        )
+
+    def init(
+        self, key: jax.Array, params: RequestsParams, nic_rate: Array, episode: Array
+    ) -> RequestsState:
+        """A fresh process; `key` seeds it, `episode` its timeline."""
+        seed = jax.random.bits(key, (), jnp.uint32)
+        zero = jnp.zeros((), jnp.int32)
+        return RequestsState(
+            seed, zero, self._gap(seed, zero), self.timeline.start(params.timeline, episode)
+        )
+
+    def _gap(self, seed: Array, index: Int[Array, "*n"]) -> Float[Array, "*n"]:
+        """Expected number of arrivals between flow `index - 1` and flow `index`."""
+        return -jnp.log(uniform(seed, index, 0))
+
+    def _rate(self, params: RequestsParams, index: Array) -> Array:
+        """Arrivals per µs in the phase with this number."""
+        return jnp.asarray(params.per_us)[(index - self.shift) % self.timeline.n_phases]
+
+    def _when(
+        self, due: Float[Array, " n"], clock: Clock, params: RequestsParams
+    ) -> Float[Array, " n"]:
+        """Time from now at which so many arrivals are expected, µs; exact one phase either way."""
+        before, now, after = (self._rate(params, clock.index + i) for i in (-1, 0, 1))
+        tiny = 1.0 / FAR
+        left = clock.length - clock.spent
+        ahead = now * left
+        later = left + (due - ahead) / jnp.maximum(after, tiny)
+        behind = now * clock.spent
+        earlier = (due + behind) / jnp.maximum(before, tiny) - clock.spent
+        inside = due / jnp.maximum(now, tiny)
+        start = jnp.where(due > ahead, later, jnp.where(due < -behind, earlier, inside))
+        return jnp.clip(start, -FAR, FAR)
+
+    def offer(self, state: RequestsState, params: RequestsParams, nic_rate: Array) -> Offer:
+        """The next `width` flows."""
+        index = state.count + jnp.arange(self.width, dtype=jnp.int32)
+        gaps = self._gap(state.seed, index[1:])
+        due = state.due + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
+        start = self._when(due, state.clock, params)
+        to, rank = np.array(self.destinations, np.int32), len(self.sources)
+        at = np.array([self.sources.index(d) if d in self.sources else rank for d in to], np.int32)
+        which = _below(uniform(state.seed, index, 1), len(to))
+        mine = jnp.asarray(at)[which]
+        others = rank - (mine < rank)
+        pick = jnp.minimum((uniform(state.seed, index, 2) * others).astype(jnp.int32), others - 1)
+        src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= mine)]
+        octaves = jnp.log(params.largest / params.smallest)
+        payload = params.smallest * jnp.exp(octaves * uniform(state.seed, index, 3))
+        payload = jnp.maximum(jnp.floor(payload), 1.0)
+        valid = jnp.ones((self.width,), bool)
+        return anonymous_offer(start, src, jnp.asarray(to)[which], payload, valid)
+
+    def advance(
+        self,
+        state: RequestsState,
+        params: RequestsParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> RequestsState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        index = state.count + 1 + jnp.arange(self.width, dtype=jnp.int32)
+        passed = jnp.where(jnp.arange(self.width) < taken, self._gap(state.seed, index), 0.0).sum()
+        clock = self.timeline.advance(params.timeline, state.clock, elapsed)
+        now = self._rate(params, state.clock.index)
+        first = jnp.minimum(state.clock.length - state.clock.spent, elapsed)
+        expected = now * first + self._rate(params, state.clock.index + 1) * (elapsed - first)
+        count = state.count + taken.astype(jnp.int32)
+        return RequestsState(state.seed, count, state.due + passed - expected, clock)
+
+
+def _below(u: Float[Array, " n"], n: int) -> Int[Array, " n"]:
+    """Uniform integers below `n` from uniform numbers in (0, 1)."""
+    return jnp.minimum((u * n).astype(jnp.int32), n - 1)
+
+
+@struct.dataclass
+class FlowSetsParams:
+    """Traced parameters of `FlowSets`, see there for `fill`, `size_spread` and `start_us`."""
+
+    timeline: TimelineParams
+    fill: Leaf
+    size_spread: Leaf
+    start_us: Leaf
+
+
+@struct.dataclass
+class FlowSetsState:
+    """State of `FlowSets`.
+
+    Attributes:
+        seed: seeds starts and sizes.
+        slot: number of the phase that the next flow belongs to.
+        origin: µs from now until that phase begins; negative if it has begun.
+        taken: flows of its set that were taken.
+        clock: the timeline.
+    """
+
+    seed: Leaf
+    slot: Leaf
+    origin: Leaf
+    taken: Leaf
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class FlowSets:
+    """A set of flows at the start of every phase of one kind, and nothing else.
+
+    The flows to one host together fill its link for a share `fill` of the phase less `start_us`, in
+    which they start one after the other, in an order drawn each time. So in a phase of length T, a
+    flow to a host of rate C that n flows of the set go to has a payload of
+    `fill (T - start_us) C (1000 / 1048) / n`, times a factor uniform within `size_spread` of 1.
+
+    Attributes:
+        timeline: the phases.
+        phase: index of the phase.
+        pairs: source and destination host of every flow.
+        fill: share of the phase that the set needs at line rate; may be above 1.
+        size_spread: spread of the sizes.
+        start_us: the starts are spread evenly over this time, µs.
+        shift: phases by which these hosts are behind the timeline.
+        width: flows offered per tick.
+    """
+
+    timeline: Timeline
+    phase: int
+    pairs: tuple[tuple[int, int], ...]
+    fill: float = 0.9
+    size_spread: float = 0.15
+    start_us: float = 1000.0
+    shift: int = 0
+    width: int = 4
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        n = self.timeline.n_phases
+        if self.phase not in range(n):
+            raise bad_value("phase", self.phase, f"an index of a phase, 0 to {n - 1}")
+        if not self.pairs or any(a == b or a < 0 or b < 0 for a, b in self.pairs):
+            raise bad_value("pairs", self.pairs, "at least one (source, destination), different")
+        if not 0.0 < self.fill < math.inf:
+            raise bad_value("fill", self.fill, "a finite share > 0")
+        if not 0.0 <= self.size_spread < 1.0:
+            raise bad_value("size_spread", self.size_spread, "a share in [0, 1)")
+        shortest = min(self.timeline.lengths_us) * (1.0 - self.timeline.spread)
+        if not 0.0 <= self.start_us < shortest:
+            allowed = f"at least 0 and below the shortest phase, {shortest:g} µs"
+            raise bad_value("start_us", self.start_us, allowed)
+        if self.width < 1:
+            raise bad_value("width", self.width, "an integer >= 1")
+
+    def default_params(self) -> FlowSetsParams:
+        """Traced parameters for the fields above."""
+        return FlowSetsParams(
+            self.timeline.default_params(),
+            np.float32(self.fill),
+            np.float32(self.size_spread),
+            np.float32(self.start_us),
+        )
+
+    def init(
+        self, key: jax.Array, params: FlowSetsParams, nic_rate: Array, episode: Array
+    ) -> FlowSetsState:
+        """A fresh process; `key` seeds it, `episode` its timeline."""
+        first = (self.phase + self.shift) % self.timeline.n_phases
+        before = jnp.arange(first, dtype=jnp.int32)
+        line = params.timeline
+        return FlowSetsState(
+            seed=jax.random.bits(key, (), jnp.uint32),
+            slot=jnp.int32(first),
+            origin=self.timeline.length(line, episode, before).sum() if first else jnp.zeros(()),
+            taken=jnp.zeros((), jnp.int32),
+            clock=self.timeline.start(line, episode),
+        )
+
+    def offer(self, state: FlowSetsState, params: FlowSetsParams, nic_rate: Array) -> Offer:
+        """What is left of the present or next set, at most `width` flows."""
+        n = len(self.pairs)
+        number = state.taken + jnp.arange(self.width, dtype=jnp.int32)
+        index = state.slot * n + number
+        coin = uniform(state.seed, index, 0)
+        start = state.origin + params.start_us * (number + coin) / n
+        strides = jnp.asarray(np.array([k for k in range(1, n + 1) if math.gcd(k, n) == 1]))
+        draw = hash_bits(state.seed, jnp.stack([state.slot, -1 - state.slot]), 1)
+        stride = strides[draw[0] % jnp.uint32(len(strides))].astype(jnp.int32)
+        order = ((draw[1] % jnp.uint32(n)).astype(jnp.int32) + number * stride) % n
+        pairs = np.array(self.pairs, np.int32)
+        src, dst = (jnp.asarray(side)[order] for side in pairs.T)
+        sharing = np.array([(pairs[:, 1] == d).sum() for d in pairs[:, 1]], np.float32)
+        span = self.timeline.length(params.timeline, state.clock.seed, state.slot) - params.start_us
+        wire = params.fill * span * jnp.asarray(nic_rate)[dst] / jnp.asarray(sharing)[order]
+        factor = 1.0 + params.size_spread * (2.0 * uniform(state.seed, index, 2) - 1.0)
+        payload = jnp.maximum(jnp.floor(wire * PAYLOAD / (PAYLOAD + HEADER) * factor), 1.0)
+        return anonymous_offer(start, src, dst, payload, number < n)
+
+    def advance(
+        self,
+        state: FlowSetsState,
+        params: FlowSetsParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> FlowSetsState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        n, line = self.timeline.n_phases, params.timeline
+        total = state.taken + taken.astype(jnp.int32)
+        over = total >= len(self.pairs)
+        until = state.slot + jnp.arange(n, dtype=jnp.int32)
+        cycle = self.timeline.length(line, state.clock.seed, until).sum()
+        return FlowSetsState(
+            seed=state.seed,
+            slot=state.slot + jnp.where(over, n, 0),
+            origin=state.origin + jnp.where(over, cycle, 0.0) - elapsed,
+            taken=jnp.where(over, 0, total),
+            clock=self.timeline.advance(line, state.clock, elapsed),
+        )
+
+
+def clock_of(sources: tuple[Any, ...], states: tuple[Any, ...]) -> Clock | None:
+    """The clock of the first source with a timeline; None without one."""
+    for source, state in zip(sources, states, strict=True):
+        if getattr(source, "timeline", None) is not None:
+            clock: Clock = state.clock
+            return clock
+    return None
