@@ -11,7 +11,7 @@ evaluation.json   results on episodes that training never saw
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -131,6 +131,7 @@ def train_run(
     eval_every: int | None = None,
     eval_episodes: int = 16,
     score_by: str = "reward",
+    about: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
@@ -149,6 +150,7 @@ def train_run(
             known; 0 for never, None for twenty times in a run but not before ten updates.
         eval_episodes: episodes per score.
         score_by: what a score is, `reward` or `objective`, see `scorer`.
+        about: facts that are kept in `config.json`, such as which code began the run.
         session: checkpoints, devices, logs.
 
     Returns:
@@ -176,6 +178,7 @@ def train_run(
         "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
         "eval_episodes": eval_episodes,
         "score_by": score_by,
+        "about": dict(about or {}),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     session = session or Session()

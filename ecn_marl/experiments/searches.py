@@ -1,6 +1,6 @@
 """Searches for the reference policies of a scenario, done once and kept on disk.
 
-    FOLDER/SCENARIO/searches/NAME.json     what was found, with the table of all candidates
+    FOLDER/NAME.json     what was found, with the table of all candidates
 
 A file counts only for the code, options and effort that made it; with others it is searched again.
 """
@@ -67,16 +67,15 @@ def find(
         _KNOWN[key] = Search(env, env.default_params, effort)
     search = _KNOWN[key]
     search.listen(progress)
-    place = None if folder is None else folder / scenario / "searches"
-    if place is not None and place.is_dir():
-        for file in sorted(place.glob("*.json")):
+    if folder is not None and folder.is_dir():
+        for file in sorted(folder.glob("*.json")):
             known = json.loads(file.read_text())
             if known["asked"] == facts:
                 search.know(Found.from_dict(known["found"]))
     found = search.find(name)
-    if place is not None:
+    if folder is not None:
         for each in search.found.values():
-            _write(place / f"{file_name(each.name)}.json", facts, each)
+            _write(folder / f"{file_name(each.name)}.json", facts, each)
     return found
 
 

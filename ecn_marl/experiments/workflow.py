@@ -26,7 +26,7 @@ from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
-from ecn_marl.baselines.oracle import BEST, ORACLE, RANDOM, RULES, Oracle, Random, found_settings
+from ecn_marl.baselines.oracle import RANDOM, RULES, SEARCHED, Random
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     Session,
@@ -36,11 +36,12 @@ from ecn_marl.baselines.runs import (
     run_policy,
     train_run,
 )
+from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.experiments.headroom import on_scale
+from ecn_marl.experiments.searches import find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 
@@ -272,11 +273,15 @@ class Arena:
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         checkpoint: which policy of a run comes: `best` (the latest if none was scored), `latest`.
+        effort: how much is searched for the settings of reference policies.
+        searches: folder where searches are kept; None for this process only.
     """
 
     scenario: str
     options: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = "best"
+    effort: Effort = field(default_factory=Effort)
+    searches: Path | None = None
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
@@ -292,10 +297,9 @@ class Arena:
         env = self.env(policy)
         if policy == RANDOM:
             return Random(env)
-        if policy in (BEST, ORACLE):
-            found = found_settings(env)
-            each = found.by_phase if policy == ORACLE else (found.static,) * len(found.phases)
-            return Oracle(env, env.default_params, each)
+        if policy in SEARCHED:
+            found = find(policy, self.scenario, self.options, self.effort, self.searches)
+            return found.controller(env, env.default_params)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):
