@@ -65,10 +65,7 @@ class Handover:
     def step_ecn(self, key, state, ecn, params):
         serving = (state.steps // 2 % 2).astype(jnp.float32)
         now = self.phase(state, params)
-        if isinstance(ecn, PhaseEcn):
-            kmin = ecn.kmin[now, jnp.arange(2)]
-        else:
-            kmin = ecn.kmin
+        kmin = ecn.kmin[now, jnp.arange(2)] if isinstance(ecn, PhaseEcn) else ecn.kmin
         kb = kmin / 1e3
         bulk = 0.1 * jnp.abs(jnp.log2(kb / jnp.asarray(self.want))).mean()
         left = jnp.maximum(jnp.log2(80.0 / kb), 0.0).mean()

@@ -46,6 +46,9 @@ RULES = {
 SEARCHED = (BEST, PORTS, ORACLE, ORACLE_PORTS, RULE)
 """Those whose settings a search must find."""
 
+NEEDS: dict[str, dict[str, Any]] = {RULE: {"counts": ("flows_begun",)}}
+"""Options of `ecn_marl.make` that a policy cannot do without: counters that it reads."""
+
 MEMORY = 0.3
 """Share of its memory that the rule keeps from one interval to the next."""
 

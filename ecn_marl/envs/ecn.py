@@ -20,6 +20,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten, push
 from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.topology import GBPS
@@ -133,6 +134,7 @@ class EcnEnv:
             not measured (warm-up, and flows that cannot finish), at most a quarter of it each.
         host_groups: named groups of hosts that differ in role, each with the number of phases by
             which it runs behind the timeline; the rest is one more group.
+        failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
     """
 
     name: str
@@ -145,6 +147,7 @@ class EcnEnv:
     reward_options: tuple[tuple[str, float], ...] = ()
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
+    failing: tuple[tuple[str, Any], ...] = ()
 
     @property
     def num_agents(self) -> int:
@@ -175,6 +178,8 @@ class EcnEnv:
     def default_params(self) -> EnvParams:
         """Parameters of the scenario as registered."""
         sim = replace(self.sim.default_params(), window=self._window())
+        if self.failing:
+            sim = fail_links(sim, self.sim.topology, self.sim.dt_us, **dict(self.failing))
         options = dict(self.reward_options)
         scale: dict[str, Any] = {}
         if "queue_scale_kb" in options:

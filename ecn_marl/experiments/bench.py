@@ -50,13 +50,15 @@ from ecn_marl.experiments.recipes import LEARNERS, budgets, recipe, steps_of
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
 from ecn_marl.experiments.splits import SPLITS, SPLITS_VERSION
-from ecn_marl.experiments.workflow import Arena, Show, is_rule, label, learners
+from ecn_marl.experiments.workflow import Arena, Show, is_rule, learners
 
 DEFAULT = (
     *("ippo", "mappo", "pet", "ddqn", "c-acc", "haecn"),
     *("rule", "static:secn1", "static:secn2", "random"),
 )
 """What is compared if nothing is named; `static:best` and `oracle` always are."""
+
+DEFAULT_SCENARIO = "restore-serve-v0"
 
 TUNING, SEALED = "tuning", "sealed"
 """Streams that policies are scored on."""
@@ -71,7 +73,7 @@ class Plan:
     """What to compare, and how.
 
     Attributes:
-        scenarios: names of scenarios; with a split, its own.
+        scenarios: names of scenarios; with a split, its own or none.
         policies: names of learners (`recipes.LEARNERS`) and of rules (`static:…`, `rule`, …).
         out: folder of the bench.
         seeds: seeds of every learner.
@@ -109,8 +111,12 @@ class Plan:
             raise bad_value("steps", self.steps, "an integer >= 1")
         if not 0 <= self.eval_seed < 2**32:
             raise bad_value("eval_seed", self.eval_seed, "an integer from 0 to 2^32 - 1")
-        if self.split is not None and self.split not in SPLITS:
-            raise unknown_name("split", self.split, SPLITS)
+        if self.split is not None:
+            if self.split not in SPLITS:
+                raise unknown_name("split", self.split, SPLITS)
+            own = SPLITS[self.split].scenario
+            if self.scenarios not in ((), (own,)):
+                raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
             if name not in LEARNERS and not is_rule(name):
                 raise unknown_name("policy", name, (*LEARNERS, *RULES, *_EXAMPLES))
@@ -367,7 +373,7 @@ def _score_rule(
     meta["evaluation_seconds"] = time.perf_counter() - began
     if name in SEARCHED:
         chosen = _search(plan, place, name, show)
-        meta["settings"] = chosen.settings.reshape(-1, chosen.settings.shape[-1]).tolist()
+        meta["settings"] = searches.listed(chosen)
         meta["search"] = {
             "objective": chosen.objective,
             "episodes": chosen.episodes,
@@ -494,8 +500,3 @@ def _exchanged(algorithm: str, env: Any, rows: list[dict[str, Any]]) -> float:
     if algorithm == "c-acc":
         return float(env.num_agents * (env.feature.width + 3) * FLOAT_BYTES * intervals)
     return 0.0
-
-
-def title(name: str) -> str:
-    """How a policy is shown: a learner by its name, a rule as in `ecn-marl eval`."""
-    return label(name) if name in RULES or is_rule(name) else name

@@ -44,7 +44,7 @@ ARITHMETIC = ("reward", "queue_mean", "utilisation")
 MUCH_WORSE = 1.05
 """Ratio to the baseline above which a size class counts as worse."""
 
-THRESHOLDS = np.linspace(0.4, 1.4, 51)
+THRESHOLDS = np.round(np.linspace(0.4, 1.4, 101), 2)
 """Where performance profiles of scores are read."""
 
 SAME = ("scenario", "eval_seed", "stream")

@@ -104,14 +104,14 @@ OPTIONS = ("features", "history", "actions", "action_options", "reward", "credit
 
 _LADDER = {"actions": "discrete", "action_options": {"template": DEPTHS}}
 
-_OWN = {"features": "pet", "reward": "slowdown", **_LADDER}
-"""What learners of the benchmark's reward see."""
+_OWN = {"features": "flows", "reward": "slowdown", **_LADDER}
+"""What learners of the benchmark's reward see: among others how many flows began."""
 
 LEARNERS: dict[str, Recipe] = {
     "ippo": Recipe("ippo", _OWN),
     "mappo": Recipe("mappo", _OWN),
     "ddqn-tuned": Recipe("ddqn", _OWN, {"idle_gating": False}),
-    "haecn-tuned": Recipe("haecn", {**_OWN, "features": "haecn"}),
+    "haecn-tuned": Recipe("haecn", _OWN),
     "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
     "ddqn": Recipe("ddqn", {"features": "acc", "reward": "acc", **_LADDER}),
     "c-acc": Recipe("c-acc", {"features": "acc", "reward": "acc", **_LADDER}),

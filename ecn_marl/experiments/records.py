@@ -60,7 +60,8 @@ class Record:
         curves: learning curves, one per seed, or none.
 
     Raises:
-        ValueError: columns of different shapes, no column, or `meta` that JSON cannot hold.
+        ValueError: columns of different shapes, no column, `meta` that JSON cannot hold, or curves
+            that are not one per seed or of no column.
     """
 
     name: str
@@ -83,6 +84,8 @@ class Record:
             raise bad_value("curves", [c.score.shape for c in curves], "as many scores as steps")
         if curves and len(curves) != shape[0]:
             raise bad_value("curves", len(curves), f"one per seed, {shape[0]}")
+        if curves and (of := meta.get("curve", "reward")) not in columns:
+            raise bad_value("meta['curve']", of, f"a column: {', '.join(columns)}")
         for name, value in (("meta", meta), ("columns", columns), ("curves", curves)):
             object.__setattr__(self, name, value)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.baselines.oracle import NEEDS, RULE
 from ecn_marl.baselines.search import Effort, Found, Progress, Search
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.sources import code
@@ -60,6 +61,7 @@ def find(
         ValueError: see `Search.find`.
     """
     effort = effort or Effort()
+    options = {**options, **NEEDS.get(name, {})}
     facts = asked(scenario, options, effort)
     key = json.dumps(facts, sort_keys=True)
     if key not in _KNOWN:
@@ -77,6 +79,19 @@ def find(
         for each in search.found.values():
             _write(folder / f"{file_name(each.name)}.json", facts, each)
     return found
+
+
+def listed(found: Found) -> list[list[float]]:
+    """Settings as a list of `[kmin, kmax, pmax]`: one if all phases and groups have the same.
+
+    Of the rule its deep and its shallow setting; by phases, then groups otherwise.
+    """
+    rows: list[list[float]] = (
+        found.settings[:6].reshape(2, 3).tolist()
+        if found.name == RULE
+        else found.settings.reshape(-1, 3).tolist()
+    )
+    return rows[:1] if all(row == rows[0] for row in rows) else rows
 
 
 def _write(file: Path, facts: dict[str, Any], found: Found) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.common.checkpoint import read_config
+from ecn_marl.baselines.common.completion import summarise
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
 from ecn_marl.baselines.common.logs import METRICS
@@ -26,7 +27,7 @@ from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
-from ecn_marl.baselines.oracle import RANDOM, RULES, SEARCHED, Random
+from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, RULES, SEARCHED, Random
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     Session,
@@ -41,6 +42,8 @@ from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
@@ -285,7 +288,7 @@ class Arena:
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
-        options = dict(self.options)
+        options = self.options | NEEDS.get(policy, {})
         if not is_rule(policy):
             trained = _run_config(policy.partition("#")[0])["options"]
             view = ("features", "actions", "history", "action_options")
@@ -336,11 +339,11 @@ def evaluate(
     """Evaluate policies on the same episodes.
 
     Returns:
-        `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each, and one more
-        for every run with several seeds, over all of them, with `statistics` (see
-        `statistics.over_seeds`) of the seeds' mean rewards. With `static:best` and `oracle` among
-        the policies, every summary has its place between them (0 and 1) as `headroom`, and
-        the statistics are those of the seeds' places.
+        `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each (see
+        `completion.summarise`), and one more for every run with several seeds, over all of them,
+        with `statistics` of the seeds' J (see `statistics.over_seeds`). With `static:best` among
+        the policies, every summary also has its `score`, `share` of the oracle's gain,
+        `improvement` and what got `worse` (see `compare.compare`).
     """
     controllers = {policy: place.controller(policy) for policy in policies}
     found: dict[str, Evaluation] = {}
@@ -356,11 +359,11 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
-    rows = [one.summary() for one in found.values()] + _over_seeds(found)
-    for row in rows:
-        place_on = on_scale(row["reward"]["mean"], rewards)
-        row |= {} if place_on is None else {"headroom": place_on}
+    records = _records(found, {"scenario": place.scenario, "eval_seed": seed})
+    rows = [_summary(record) for record in records.values()]
+    if BEST in records:
+        for row, compared in zip(rows, compare(records)["policies"], strict=True):
+            row |= {name: compared[name] for name in ("score", "share", "improvement", "worse")}
     return {
         "scenario": place.scenario,
         "options": place.options,
@@ -374,34 +377,30 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
     show(before + done, note)
 
 
-def _over_seeds(found: dict[str, Evaluation]) -> list[dict[str, Any]]:
-    """For runs with several seeds: all their episodes, reward's interval over the seeds' means."""
-    rewards = {name: one.interval("reward")[0] for name, one in found.items()}
-    groups: dict[str, list[Evaluation]] = {}
-    for policy, evaluation in found.items():
+def _records(found: dict[str, Evaluation], meta: dict[str, Any]) -> dict[str, Record]:
+    """A record of every policy, then one over all seeds of every run with several."""
+    groups: dict[str, list[Evaluation]] = {policy: [one] for policy, one in found.items()}
+    for policy, one in found.items():
         folder, mark, _ = policy.partition("#")
         if mark:
-            groups.setdefault(folder, []).append(evaluation)
-    rows = []
-    for folder, parts in groups.items():
-        if len(parts) > 1:
-            names = parts[0].episodes
-            joined = {name: np.concatenate([p.episodes[name] for p in parts]) for name in names}
-            means = np.array([p.interval("reward")[0] for p in parts])
-            mean, half = Evaluation(folder, {"reward": means}).interval("reward")
-            row = Evaluation(folder, joined).summary()
-            row |= {"seeds": len(parts), "reward": {"mean": mean, "ci95": half}}
-            rows.append(row | {"statistics": _statistics(means, rewards)})
-    return rows
+            groups.setdefault(folder, []).append(one)
+    return {
+        name: Record.of(name, parts, meta)
+        for name, parts in groups.items()
+        if name in found or len(parts) > 1
+    }
 
 
-def _statistics(means: np.ndarray, rewards: dict[str, float]) -> dict[str, Any]:
-    """Statistics over seeds: on the headroom scale if it is known, else of the raw rewards."""
-    places = [on_scale(float(mean), rewards) for mean in means]
-    if None in places:
-        return over_seeds(means[:, None]) | {"of": "reward"}
-    scores = np.array(places, np.float64)[:, None]
-    return over_seeds(scores, np.linspace(-1.0, 1.5, 51)) | {"of": "headroom"}
+def _summary(record: Record) -> dict[str, Any]:
+    """Summary of a policy, with statistics of its seeds if there are several."""
+    summary = summarise(record.name, record.columns)
+    if record.seeds == 1:
+        return summary
+    known = np.isfinite(record.columns["J"]).all(1)
+    if not known.all():
+        return summary
+    each = np.exp(np.log(record.columns["J"]).mean(1))
+    return summary | {"statistics": over_seeds(each[:, None]) | {"of": "J"}}
 
 
 def label(policy: str) -> str:
@@ -434,7 +433,7 @@ def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None
     from ecn_marl.report.plots import queues
     from ecn_marl.report.queues import queue_series
 
-    names = [row["name"] for row in result["policies"] if "seeds" not in row]
+    names = [row["name"] for row in result["policies"] if row["seeds"] == 1]
     shown = [names[0], *[name for name in names if is_rule(name)]]
     env = place.env(names[0])
     controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}

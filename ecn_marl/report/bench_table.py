@@ -1,96 +1,264 @@
-"""The table of `ecn-marl bench`, in Markdown."""
+"""The tables of `ecn-marl bench` and `ecn-marl report`, in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from ecn_marl.report.tables import DASH
 
 COLUMNS = (
-    "scenario",
     "policy",
-    "reward",
-    "over static:best (paired)",
-    "of the headroom, IQM",
-    "mice mean / p99",
-    "medium",
-    "elephants",
-    "inferences/s",
-    "FLOPs, µs per decision",
-    "kB/s exchanged",
+    "score",
+    "J",
+    "short: mean / p99",
+    "medium: mean / p99",
+    "long: geometric mean / mean / p99",
+    "oracle's gain taken",
+    "better than the baseline",
+    "worse by over 5 %",
+)
+
+COUNT_COLUMNS = (
+    "policy",
+    "offered",
+    "started",
+    "finished",
+    "unfinished",
+    "deferred",
+    "waiting",
+    "cost of a decision",
     "training",
 )
 
+OVERALL_COLUMNS = ("policy", "score, interquartile mean", "score, mean", "seeds")
+
+RATIOS = {
+    "short_mean": "short mean",
+    "short_p99": "short p99",
+    "medium_mean": "medium mean",
+    "medium_p99": "medium p99",
+    "long_geomean": "long geometric mean",
+    "long_mean": "long mean",
+    "long_p99": "long p99",
+    "queue_mean": "queue",
+}
+"""Figures whose ratios are shown, and their columns."""
+
 NOTE = """\
-Reward: mean ± half of the 95 % interval, over {episodes} episodes (learners: and {seeds} seeds). \
-Over static:best: the paired difference in the same episodes, ± likewise. Of the headroom: 0 is \
-static:best, 1 the oracle; interquartile mean over seeds [95 % stratified bootstrap]. Slowdown of \
-flow completion times by size, mean / p99. Inferences per second of network time, all ports \
-together; FLOPs and time per port and interval. Training: wall time of all seeds together.
-"""
+Lower is better. J = (short mean · short p99)^¼ · (long geometric mean)^½ of FCT slowdowns; short: \
+up to 100 KB, long: above 1 MB. Score: J relative to {baseline} in the same episodes; geometric \
+means over {episodes} episodes and a learner's seeds, [95 % intervals] of a paired bootstrap over \
+both. ≥: a lower bound, unfinished flows count with their age. Oracle's gain taken: in log J. \
+Better: share of seeds and episodes with a lower J than {baseline}. Worse: what is over 5 % worse \
+than under {baseline}; with ? where the interval includes 5 %."""
+
+RATIO_NOTE = "Relative to {baseline} in the same episodes, [95 % intervals] likewise."
+
+COUNT_NOTE = """\
+Flows per episode. Unfinished: started, not finished at the end. Deferred: waited for a slot. \
+Waiting: never got one. Cost per port and interval; exchanged: between agents, or with a centre. \
+Training: time of all seeds together."""
 
 
-def bench_table(result: Mapping[str, Any], title: Callable[[str], str]) -> str:
-    """The results as a Markdown table with a note below.
+STREAM_NOTES = {
+    "tuning": "Tuning episodes (`stream: tuning`), for choosing between policies: no test result.",
+    "sealed": "Sealed test episodes (`stream: sealed`); every use is listed in `results/USES.md`.",
+}
+"""What is said of the episodes that policies were scored on."""
+
+
+def bench_table(result: Mapping[str, Any]) -> str:
+    """The results as Markdown.
 
     Args:
-        result: what `bench.bench` returns.
-        title: how a policy is shown, by its name.
+        result: `scenarios`, what `compare.compare` returned by scenario, and, of several scenarios,
+            `overall`, what `compare.overall` returned.
+
+    Returns:
+        For each scenario a table of completion times, best score first and invalid rows last, one
+        of their ratios to the baseline, and one of counts and costs, with notes; at the end the
+        statistics over all scenarios.
     """
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
+    parts = []
     for scenario, found in result["scenarios"].items():
-        for row in found["policies"]:
-            lines.append("| " + " | ".join((f"`{scenario}`", *row_cells(row, title))) + " |")
-    for name, found in result.get("overall", {}).items():
-        cells = ["all", title(name), *[DASH] * 2, _share(found), *[DASH] * 7]
-        lines.append("| " + " | ".join(cells) + " |")
-    protocol = result["protocol"]
-    note = NOTE.format(episodes=protocol["episodes"], seeds=protocol["seeds"])
-    return "\n".join([*lines, "", note])
+        parts += [f"## {scenario}", *scenario_tables(found)]
+    if overall := result.get("overall"):
+        parts += ["## All scenarios", *_overall(overall)]
+    return "\n\n".join(parts) + "\n"
 
 
-def row_cells(row: Mapping[str, Any], title: Callable[[str], str]) -> list[str]:
-    """A policy's cells, in the order of `COLUMNS` without the scenario."""
-    reward, gain = row["reward"], row["over_best"]
-    name = title(row["name"])
-    if len(row.get("settings", ())) == 1 and isinstance(row["settings"], list):
-        name += " ({:g},{:g},{:g})".format(*row["settings"][0])
-    itself = row["name"] == "static:best"
+def scenario_tables(found: Mapping[str, Any]) -> list[str]:
+    """Blocks of Markdown of one scenario: three tables, each with its notes.
+
+    Args:
+        found: what `compare.compare` returned.
+    """
+    rows = ranked(found["policies"])
+    baseline = f"`{found['baseline']}`"
+    others = [row for row in rows if row["name"] != found["baseline"]]
     return [
-        name,
-        f"{reward['mean']:.4f} ± {_digits(reward['ci95'])}",
-        DASH if itself else f"{gain['mean']:+.4f} ± {_digits(gain['ci95'])}",
-        _share(row["headroom"]) if "headroom" in row else DASH,
-        *[_slowdown(row["slowdown"][size]) for size in ("mice", "medium", "elephants")],
-        *_costs(row),
+        markdown(COLUMNS, [row_cells(row, found["baseline"]) for row in rows]),
+        *_remarks(rows),
+        *_streams(rows),
+        NOTE.format(baseline=baseline, episodes=found["episodes"]),
+        markdown(("policy", *RATIOS.values()), [_ratio_cells(row) for row in others]),
+        RATIO_NOTE.format(baseline=baseline),
+        markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
+        COUNT_NOTE,
     ]
 
 
-def _digits(half: float | None) -> str:
-    return DASH if half is None else f"{half:.4f}"
+def _streams(rows: list[dict[str, Any]]) -> list[str]:
+    """Which episodes these are, where the records say so."""
+    streams = dict.fromkeys(row["meta"].get("stream") for row in rows)
+    return [STREAM_NOTES[stream] for stream in streams if stream in STREAM_NOTES]
 
 
-def _share(found: Mapping[str, Any]) -> str:
-    middle = found["iqm"]
-    if len(found["scores"]) == 1:
-        return f"{middle['value']:.2f}"
-    return f"{middle['value']:.2f} [{middle['low']:.2f}, {middle['high']:.2f}]"
+def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by score, best first; invalid ones and those without a score last."""
+
+    def place(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        score = row["score"]["value"]
+        unknown = not _known(score)
+        return bool(row["invalid"]), unknown, 0.0 if unknown else score
+
+    return sorted(rows, key=place)
 
 
-def _slowdown(found: Mapping[str, Any]) -> str:
-    if found["mean"] is None:
+def policy_title(row: Mapping[str, Any]) -> str:
+    """How a policy is shown: static settings by name and numbers, Kmin, Kmax (KB) and Pmax."""
+    name = str(row["name"])
+    settings = row["meta"].get("settings")
+    if isinstance(settings, list) and len(settings) == 1:
+        numbers = "{:g},{:g},{:g}".format(*settings[0])
+        name += "" if name.endswith(numbers) else f" ({numbers})"
+    return name.replace("static:secn", "SECN")
+
+
+def row_cells(row: Mapping[str, Any], baseline: str) -> list[str]:
+    """A policy's cells, in the order of `COLUMNS`."""
+    figures, itself = row["figures"], row["name"] == baseline
+
+    def slowdowns(*names: str) -> str:
+        return " / ".join(_slowdown(figures[name]) for name in names)
+
+    name = policy_title(row)
+    share = row["share"]
+    return [
+        f"**INVALID** {name}" if row["invalid"] else name,
+        estimated(row["score"]),
+        _slowdown(figures["J"]),
+        slowdowns("short_mean", "short_p99"),
+        slowdowns("medium_mean", "medium_p99"),
+        slowdowns("long_geomean", "long_mean", "long_p99"),
+        DASH if share is None or itself else estimated(share),
+        DASH if itself else estimated(row["improvement"]),
+        DASH if itself else ", ".join(_worst(row["worse"])) or "nothing",
+    ]
+
+
+def _ratio_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells in the table of ratios."""
+    return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in RATIOS)]
+
+
+def estimated(found: Mapping[str, float | None], digits: int = 2) -> str:
+    """An estimate as `value [low, high]`; without an interval where it has none."""
+    value, low, high = (found[name] for name in ("value", "low", "high"))
+    if not _known(value):
         return DASH
-    tail = DASH if found["p99"] is None else f"{found['p99']:.1f}"
-    return f"{found['mean']:.2f} / {tail}"
+    if not _known(low) or not _known(high) or low == high:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _costs(row: Mapping[str, Any]) -> list[str]:
-    """Inferences, operations and time, bytes exchanged, training."""
-    costs = row.get("costs")
-    if costs is None:
-        return ["0", DASH, "0", DASH]
-    each = f"{costs['flops_per_decision']:,.0f}, {costs['us_per_decision']:.1f}"
-    steps = f"{row['training_seconds']:,.0f} s, {row['seeds']} x {row['steps'] / 1e3:,.0f} k steps"
-    moved = row["exchanged_bytes_per_second"] / 1e3
-    return [f"{costs['inferences_per_second']:,.0f}", each, f"{moved:,.0f}", steps]
+def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    head = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _slowdown(figure: Mapping[str, Any]) -> str:
+    """A slowdown with three digits, marked if it is a lower bound."""
+    value = figure["value"]["value"]
+    if not _known(value):
+        return DASH
+    text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"≥{text}" if figure["lower_bound"] else text
+
+
+def _worst(worse: list[dict[str, Any]]) -> list[str]:
+    """Of each size class what got worse by most, e.g. `long p99 +12 %`."""
+    most: dict[str, dict[str, Any]] = {}
+    for one in worse:
+        size = one["size"]
+        if size not in most or one["ratio"]["value"] > most[size]["ratio"]["value"]:
+            most[size] = one
+    names = {"geomean": "geometric mean"}
+    shown = []
+    for size, one in most.items():
+        what = one["figure"].partition("_")[2]
+        rise = 100.0 * (one["ratio"]["value"] - 1.0)
+        doubt = "" if one["certain"] else "?"
+        shown.append(f"{size} {names.get(what, what)} +{rise:.0f} %{doubt}")
+    return shown
+
+
+def _remarks(rows: list[dict[str, Any]]) -> list[str]:
+    """Why rows are invalid, and which episodes have no J; one block, or none."""
+    lines = []
+    for row in rows:
+        name = policy_title(row)
+        if row["invalid"]:
+            lines.append(f"* INVALID {name}: {'; '.join(row['invalid'])}.")
+        if missing := row["figures"]["J"]["missing"]:
+            lines.append(f"* {name}: no J in {missing} episodes, which are left out of it.")
+    return ["\n".join(lines)] if lines else []
+
+
+def _count_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells, in the order of `COUNT_COLUMNS`."""
+    meta = row["meta"]
+    cost = []
+    if flops := row["costs"].get("flops_per_decision"):
+        cost.append(f"{flops:,.0f} FLOPs")
+    if (time := meta.get("us_per_decision")) is not None:
+        cost.append(f"{time:.1f} µs")
+    if moved := meta.get("exchanged_bytes_per_second"):
+        cost.append(f"{moved / 1e3:,.0f} kB/s exchanged")
+    training = DASH
+    if meta.get("seconds") is not None and meta.get("steps") is not None:
+        training = f"{meta['seconds']:,.0f} s, {row['seeds']} x {meta['steps'] / 1e3:,.0f} k steps"
+    flows = [_count(row["flows"][name]) for name in COUNT_COLUMNS[1:7]]
+    return [policy_title(row), *flows, ", ".join(cost) or DASH, training]
+
+
+def _count(value: float) -> str:
+    """A mean count: small ones with two digits after the point, so that 0 means none."""
+    if value == 0.0:
+        return "0"
+    return f"{value:,.2g}" if value < 1.0 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _overall(overall: Mapping[str, Any]) -> list[str]:
+    """Statistics over scenarios, best first, and who is not among them."""
+    items = sorted(overall["policies"].items(), key=lambda item: item[1]["iqm"]["value"])
+    rows = []
+    for name, found in items:
+        title = policy_title({"name": name, "meta": {}})
+        cells = [estimated(found["iqm"]), estimated(found["mean"]), str(len(found["scores"]))]
+        rows.append([title, *cells])
+    parts = [
+        markdown(OVERALL_COLUMNS, rows),
+        "Scores of all seeds and scenarios, [95 % intervals] of a bootstrap over seeds.",
+    ]
+    if overall["left_out"]:
+        lines = [f"* {name}: {reason}." for name, reason in overall["left_out"].items()]
+        parts.append("Left out:\n\n" + "\n".join(lines))
+    return parts

@@ -39,14 +39,16 @@ class QueueSeries(NamedTuple):
     utilisation: float
 
 
-class _Page:
+class Page:
     """A figure and how it becomes bytes; no global state of pyplot is touched."""
 
-    def __init__(self, rows: int, size: tuple[float, float], **shared: Any) -> None:
+    def __init__(
+        self, rows: int, size: tuple[float, float], columns: int = 1, **shared: Any
+    ) -> None:
         self.figure = Figure(figsize=size, dpi=140, layout="constrained")
         FigureCanvasAgg(self.figure)
-        axes = self.figure.subplots(rows, 1, squeeze=False, **shared)
-        self.axes: list[Axes] = list(axes[:, 0])
+        axes = self.figure.subplots(rows, columns, squeeze=False, **shared)
+        self.axes: list[Axes] = list(axes.ravel())
         for axis in self.axes:
             axis.spines[["top", "right"]].set_visible(False)
             axis.spines[["left", "bottom"]].set_color(INK)
@@ -55,6 +57,7 @@ class _Page:
             axis.set_axisbelow(True)
 
     def png(self) -> bytes:
+        """The figure as a PNG file."""
         file = io.BytesIO()
         self.figure.savefig(file, format="png")
         return file.getvalue()
@@ -88,7 +91,7 @@ def learning_curve(
         values = np.atleast_2d(np.array([row[name] for row in rows], float).T)
         return trailing_mean(values, width)
 
-    page = _Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
+    page = Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
     top, bottom = page.axes
     reward, queue, used = per_seed("reward"), per_seed("queue_mean") / 1e3, per_seed("utilisation")
     dot = "o" if steps.size == 1 else ""
@@ -144,7 +147,7 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
         series: one per policy, the same traffic under each.
         title: which port, which scenario, which seed.
     """
-    page = _Page(len(series), (9.0, 1.2 + 1.9 * len(series)), sharex=True, sharey=True)
+    page = Page(len(series), (9.0, 1.2 + 1.9 * len(series)), sharex=True, sharey=True)
     top = max(float(np.max(s.queue)) for s in series) / 1e3
     for axis, colour, s in zip(page.axes, _cycle(), series, strict=False):
         queue = s.queue / 1e3

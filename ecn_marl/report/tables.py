@@ -94,47 +94,111 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
 def evaluation_table(
     result: Mapping[str, Any], label: Callable[[str], str], width: int = 100
 ) -> Table:
-    """Table of evaluated policies, best mean reward first, that reward in bold.
+    """Table of evaluated policies, lowest J first and in bold, invalid ones last.
 
     Args:
         result: what `workflow.evaluate` returns.
         label: how to show a policy, given its name.
         width: characters there are; below 100 the columns move together.
     """
-    episodes, seed = result["episodes"], result["seed"]
-    table = _table(f"{result['scenario']}: {episodes} episodes never trained on, seed {seed}")
+    table = _table(f"{_where(result)}: completion times")
     if width < 100:
         table.padding = (0, 0)
+    rows = sorted(result["policies"], key=_by_objective)
+    scored = any("score" in row for row in rows)
     table.add_column("policy", overflow="fold")
-    columns = ("reward, 95%CI", "mice", "medium", "eleph.", "queue, KB", "util.", "pauses")
-    for column in columns:
+    columns = ["J, 95%CI", "short", "medium", "long", "reward", "queue, KB", "util."]
+    for column in (["score", "gain"] if scored else []) + columns:
         table.add_column(column, justify="right", no_wrap=True)
-    scaled = any("headroom" in row for row in result["policies"])
-    if scaled:
-        table.add_column("headroom", justify="right")
-    ranked = sorted(result["policies"], key=lambda row: row["reward"]["mean"], reverse=True)
-    for i, row in enumerate(ranked):
-        reward = f"{row['reward']['mean']:.4f}"
-        if (half := row["reward"]["ci95"]) is not None and half == half:
-            reward += f"±{half:.4f}"
-        classes = (row["slowdown"][name] for name in ("mice", "medium", "elephants"))
-        slow = [f"{number(c['mean'])}/{number(c['p99'], 1)}" for c in classes]
-        queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
-        name = label(row["name"]) + (f", {row['seeds']} seeds" if "seeds" in row else "")
+    for i, row in enumerate(rows):
+        objective = _between(row["J"])
+        slowdown = row["slowdown"]
         table.add_row(
-            escape(name.replace(" (", "\n(")),
-            f"[bold]{reward}[/]" if i == 0 else reward,
-            *slow,
-            queue,
+            _name(row, label),
+            *([_value(row.get("score")), _percent_of(row.get("share"))] if scored else []),
+            f"[bold]{objective}[/]" if i == 0 else objective,
+            _pair(slowdown["short"], "mean"),
+            _pair(slowdown["medium"], "mean"),
+            _pair(slowdown["long"], "geomean"),
+            number(row["reward"]["mean"], 4),
+            kilobytes(row["queue_mean"]),
             percent(row["utilisation"]),
-            f"{row['pauses']:,}",
-            *([percent(row.get("headroom"))] if scaled else []),
         )
     table.caption_justify = "left"
-    table.caption = (
-        "FCT slowdown mean/p99: mice ≤ 100 KB < medium ≤ 1 MB < elephants.\n"
-        "Queue: mean±std over ports and time."
+    table.caption = "\n".join(
+        [_LEGEND, *([_SCORE_LEGEND] if scored else []), *_invalid(rows, label)]
     )
-    if scaled:
-        table.caption += "\nHeadroom: 0% is the best static setting, 100% the oracle."
     return table
+
+
+_LEGEND = """\
+FCT slowdown mean/p99 (long: geometric mean/p99), lower is better; short ≤ 100 KB < medium ≤ 1 MB
+< long. J = (short mean · p99)^¼ · (long)^½. ≥: unfinished flows count with their age."""
+
+_SCORE_LEGEND = """\
+Score: J over that of the best static setting in the same episodes. Gain: share of the oracle's
+gain in log J that was taken."""
+
+
+def flows_table(result: Mapping[str, Any], label: Callable[[str], str]) -> Table:
+    """Table of what became of the flows of evaluated policies, totals over all episodes.
+
+    Args:
+        result: what `workflow.evaluate` returns.
+        label: how to show a policy, given its name.
+    """
+    table = _table(f"{_where(result)}: flows")
+    table.padding = (0, 0)
+    table.add_column("policy", overflow="fold")
+    names = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
+    for column in (*names, "dropped", "pauses"):
+        table.add_column(f" {column}", justify="right", no_wrap=True)
+    for row in sorted(result["policies"], key=_by_objective):
+        counts = [f"{row['flows'][name]:,}" for name in names]
+        table.add_row(_name(row, label), *counts, percent(row["dropped"]), f"{row['pauses']:,}")
+    return table
+
+
+def _where(result: Mapping[str, Any]) -> str:
+    episodes, seed = result["episodes"], result["seed"]
+    return f"{result['scenario']}, {episodes} episodes never trained on, seed {seed}"
+
+
+def _by_objective(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    value = row["J"]["value"]
+    return bool(row["invalid"]), value is None, value or 0.0
+
+
+def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
+    name = label(row["name"]) + (f", {row['seeds']} seeds" if row["seeds"] > 1 else "")
+    mark = "INVALID " if row["invalid"] else ""
+    return mark + escape(name.replace(" (", "\n("))
+
+
+def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:
+    return [
+        escape(f"INVALID {label(row['name'])}: {'; '.join(row['invalid'])}.")
+        for row in rows
+        if row["invalid"]
+    ]
+
+
+def _between(found: Mapping[str, Any]) -> str:
+    """A value with half the width of its interval."""
+    text = number(found["value"])
+    if found["low"] is None:
+        return text
+    return f"{text}±{number((found['high'] - found['low']) / 2)}"
+
+
+def _pair(row: Mapping[str, Any], centre: str) -> str:
+    mark = "≥" if row["lower_bound"] and row[centre] is not None else ""
+    return f"{mark}{number(row[centre])}/{number(row['p99'], 1)}"
+
+
+def _value(found: Mapping[str, Any] | None) -> str:
+    return number(None if found is None else found["value"])
+
+
+def _percent_of(found: Mapping[str, Any] | None) -> str:
+    return percent(None if found is None else found["value"], 0)

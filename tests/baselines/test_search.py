@@ -126,7 +126,7 @@ def test_settings_must_fit_phases_and_groups():
     env = Handover()
     with pytest.raises(ValueError, match=r"settings shape = \(1, 2, 3\) .* \(2, 2, 3\)"):
         Settings(env, env.default_params, np.ones((1, 2, 3)))
-    with pytest.raises(ValueError, match="port_groups = .* one name for each of 2 ports"):
+    with pytest.raises(ValueError, match=r"port_groups = .* one name for each of 2 ports"):
         searched(Handover(port_groups=("a",)))
 
 

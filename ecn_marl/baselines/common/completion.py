@@ -8,15 +8,18 @@ with its age, which is a lower bound.
     score = geometric mean over episodes of J(policy) / J(static:best)   lower is better, both
 
 Over episodes and seeds slowdowns are averaged geometrically, so that the ratios of the three parts
-multiply to the score. This module needs numpy only.
+multiply to the score. Nothing here needs JAX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+
+from ecn_marl.baselines.common.statistics import crossed_interval
 
 SIZES = ("short", "medium", "long")
 """Size classes by payload, in the order of every `[3]`: up to 100 KB, up to 1 MB, above."""
@@ -75,3 +78,76 @@ _CHECKED = (
     *("offered", "deferred", "waiting", "bytes_offered", "bytes_dropped"),
     *("flow_ticks", "feedback_cut"),
 )
+
+
+def summarise(
+    name: str, columns: Mapping[str, Float[np.ndarray, "seeds episodes"]]
+) -> dict[str, Any]:
+    """JSON-able summary of a policy; intervals are of 95 % (`statistics.crossed_interval`).
+
+    Args:
+        name: the policy.
+        columns: per-episode numbers, see `Evaluation.columns`.
+
+    Returns:
+        `name`, `episodes` (of each seed), `seeds`; `J` and its `parts`, each with `value`, `low`,
+        `high` and `missing`, the number of episodes that have no such flow and are left out;
+        `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
+        `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
+        (totals of `COUNTS`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
+        `reward`, queue (bytes), utilisation, pauses and `costs`.
+    """
+    total = {key: float(column.sum()) for key, column in columns.items()}
+    classes = {
+        size: {
+            **{x: slowdown(columns[f"{size}_{x}"])["value"] for x in ("mean", "p99", "geomean")},
+            **{x: int(total[f"{size}_{x}"]) for x in ("measured", "unfinished", "finished")},
+            "lower_bound": total[f"{size}_unfinished"] > 0,
+        }
+        for size in SIZES
+    }
+    reward, half = crossed_interval(columns["reward"])
+    queue = float(columns["queue_mean"].mean())
+    square = float((columns["queue_std"] ** 2 + columns["queue_mean"] ** 2).mean())
+    costs = {key: float(columns[key].mean()) for key in COSTS if key in columns}
+    seeds, episodes = columns["J"].shape
+    return {
+        "name": name,
+        "episodes": episodes,
+        "seeds": seeds,
+        "J": slowdown(columns["J"]),
+        "parts": {part: slowdown(columns[part]) for part in PARTS},
+        "slowdown": classes,
+        "flows": {key: int(total[key]) for key in COUNTS},
+        "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
+        "cut": _share(total["feedback_cut"], total["flow_ticks"]),
+        "invalid": invalid_reasons(columns),
+        "reward": {"mean": reward, "ci95": half},
+        "queue_mean": queue,
+        "queue_std": max(square - queue**2, 0.0) ** 0.5,
+        "utilisation": float(columns["utilisation"].mean()),
+        "pauses": int(total["pauses"]),
+        "paused": float(columns["paused"].mean()),
+        **({"costs": costs} if costs else {}),
+    }
+
+
+def slowdown(values: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
+    """Geometric mean with its 95 % interval, JSON-able.
+
+    Returns:
+        `value`, `low`, `high` (None where there is none) and `missing`, how many are NaN, which are
+        left out.
+    """
+    missing = int(np.isnan(values).sum())
+    found: dict[str, Any] = {"value": None, "low": None, "high": None, "missing": missing}
+    if missing < values.size:
+        mean, half = crossed_interval(np.log(values))
+        found["value"] = float(np.exp(mean))
+        if half == half:
+            found |= {"low": float(np.exp(mean - half)), "high": float(np.exp(mean + half))}
+    return found
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

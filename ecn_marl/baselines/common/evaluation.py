@@ -21,11 +21,11 @@ from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.completion import (
     COSTS,
-    COUNTS,
     PARTS,
     SIZES,
     invalid_reasons,
     objective,
+    summarise,
 )
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.sim.metrics import histogram_quantile
@@ -158,47 +158,8 @@ class Evaluation:
         return float(values.mean()), quantile * float(values.std(ddof=1)) / n**0.5
 
     def summary(self) -> dict[str, Any]:
-        """JSON-able summary.
-
-        Returns:
-            `name`, `episodes`; `J` and its `parts` (see `_slowdown`); `slowdown` of each size
-            class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`, `finished` and
-            `lower_bound`, whether unfinished flows entered with their age; `flows` (totals of
-            `completion.COUNTS`), shares `dropped` and `cut`, `invalid`; `reward`, queue (bytes),
-            utilisation, pauses and `costs`.
-        """
-        columns = self.columns
-        total = {name: float(column.sum()) for name, column in columns.items()}
-        classes = {
-            size: {
-                **{x: _geomean(columns[f"{size}_{x}"]) for x in ("mean", "p99", "geomean")},
-                **{x: int(total[f"{size}_{x}"]) for x in ("measured", "unfinished", "finished")},
-                "lower_bound": total[f"{size}_unfinished"] > 0,
-            }
-            for size in SIZES
-        }
-        mean, half = self.interval("reward")
-        queue_mean = float(columns["queue_mean"].mean())
-        square = columns["queue_std"] ** 2 + columns["queue_mean"] ** 2
-        costs = {name: float(columns[name].mean()) for name in COSTS if name in columns}
-        return {
-            "name": self.name,
-            "episodes": len(columns["reward"]),
-            "J": _slowdown(columns["J"]),
-            "parts": {part: _slowdown(columns[part]) for part in PARTS},
-            "slowdown": classes,
-            "flows": {name: int(total[name]) for name in COUNTS},
-            "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
-            "cut": _share(total["feedback_cut"], total["flow_ticks"]),
-            "invalid": self.invalid,
-            "reward": {"mean": mean, "ci95": half},
-            "queue_mean": queue_mean,
-            "queue_std": float(max(float(square.mean()) - queue_mean**2, 0.0) ** 0.5),
-            "utilisation": float(columns["utilisation"].mean()),
-            "pauses": int(total["pauses"]),
-            "paused": float(columns["paused"].mean()),
-            **({"costs": costs} if costs else {}),
-        }
+        """JSON-able summary, see `completion.summarise`."""
+        return summarise(self.name, {name: x[None] for name, x in self.columns.items()})
 
 
 _COPIED = (
@@ -206,32 +167,6 @@ _COPIED = (
     *("reward", "queue_mean", "queue_std", "utilisation", "pauses", "paused"),
 )
 """Metrics that are columns as they are."""
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
-
-
-def _geomean(values: np.ndarray) -> float | None:
-    """Geometric mean of the episodes that have a value."""
-    values = values[np.isfinite(values)]
-    return float(np.exp(np.log(values).mean())) if values.size else None
-
-
-def _slowdown(values: np.ndarray) -> dict[str, Any]:
-    """Geometric mean over episodes with a 95 % interval (Student's t of logarithms), JSON-able.
-
-    Returns:
-        `value`, `low`, `high` (None where there is none) and `missing`, the number of episodes
-        without such a flow, which are left out.
-    """
-    logs = np.log(values[np.isfinite(values)])
-    found = {"value": _geomean(values), "low": None, "high": None}
-    if logs.size > 1:
-        half = float(stats.t.ppf(0.975, logs.size - 1)) * float(logs.std(ddof=1)) / logs.size**0.5
-        ends = np.exp(logs.mean() + np.array([-half, half]))
-        found |= {"low": float(ends[0]), "high": float(ends[1])}
-    return found | {"missing": int(values.size - logs.size)}
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:

@@ -104,14 +104,12 @@ def crossed_interval(
 ) -> tuple[float, float]:
     """Mean of all values, and half the width of an interval over both seeds and episodes.
 
-    All seeds meet the same episodes, so the mean is uncertain for two reasons: other seeds would
-    have learnt otherwise, other episodes would have gone otherwise. The half-widths of Student's t
-    over the seeds' means and over the episodes' means are added in quadrature. Noise that belongs
-    to one seed in one episode is in both, so the interval is rather too wide than too narrow. What
-    has one seed only (a rule) gets the interval over episodes.
+    Without a bootstrap: the half-widths of Student's t over the seeds' means and over the episodes'
+    means are added in quadrature. What has one seed only (a rule) gets the interval over episodes.
 
     Args:
-        values: a metric, or its difference to that of another policy in the same episode.
+        values: a metric, or its difference to that of another policy in the same episode. NaN is
+            left out.
         level: coverage.
 
     Returns:
@@ -119,12 +117,20 @@ def crossed_interval(
     """
     halves = []
     for axis in (0, 1):
-        means = values.mean(axis=axis, dtype=np.float64)
+        means = _known_means(values, axis)
         n = means.size
         if n > 1:
             quantile = float(stats.t.ppf(0.5 + level / 2.0, n - 1))
             halves.append(quantile * float(means.std(ddof=1)) / n**0.5)
-    return float(values.mean(dtype=np.float64)), float(np.hypot.reduce(halves or [np.nan]))
+    return float(np.nanmean(values)), float(np.hypot.reduce(halves or [np.nan]))
+
+
+def _known_means(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+    """Means over axes without NaN, of those rows that have a number."""
+    known = np.isfinite(values)
+    number = known.sum(axes)
+    total = np.where(known, values, 0.0).sum(axes)
+    return np.asarray(total[number > 0] / number[number > 0])
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ class Draws:
 
 
 def resampled_mean(
-    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples _"]]
 ) -> Float[np.ndarray, " resamples"]:
     """Mean of an array in every resample.
 
@@ -211,12 +217,9 @@ def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
     """
     found, naive, weight = 0.0, 0.0, 0.0
     several = False
-    for axis, n in enumerate(values.shape):
+    for axis in range(values.ndim):
         others = tuple(i for i in range(values.ndim) if i != axis)
-        known = np.isfinite(values)
-        number = known.sum(others)
-        total = np.where(known, values, 0.0).sum(others)
-        means = total[number > 0] / number[number > 0]
+        means = _known_means(values, others)
         n = means.size
         if n > 1:
             several = True
@@ -260,7 +263,7 @@ def estimate(
 
 
 def mean_estimate(
-    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples n"]]
+    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples _"]]
 ) -> dict[str, float]:
     """Mean of an array without its NaN, with its interval; all NaN if there is no number."""
     if not np.isfinite(values).any():

@@ -1,0 +1,39 @@
+"""The command that makes tables and figures of what was scored: report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ecn_marl.cli.app import app
+from ecn_marl.cli.terminal import Json
+
+
+@app.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder with records, DIR/**/scores/*.json(.gz).")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write.", show_default="DIR")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Rebuild tables, figures and JSON of a bench from its records alone; runs nothing."""
+    from ecn_marl._files import json_text
+    from ecn_marl.experiments.publish import TABLE, publish, read_records
+
+    if out is not None and out.exists() and not out.is_dir():
+        from ecn_marl._errors import bad_value
+
+        raise bad_value("--out", str(out), "a folder")
+    place = out or folder
+    result, files = publish(read_records(folder), place)
+    if as_json:
+        typer.echo(json_text(result))
+        return
+    typer.echo((place / TABLE).read_text(encoding="utf-8"), nl=False)
+    names = ", ".join(str(path.relative_to(place)) for path in files)
+    typer.echo(f"{place}: {names}", err=True)

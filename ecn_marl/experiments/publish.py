@@ -1,0 +1,148 @@
+"""From records to tables, figures and `results.json`, without running anything.
+
+    DIR/SCENARIO/scores/NAME.json(.gz)   records, see `experiments/records.py`
+    OUT/table.md                         all tables
+    OUT/results.json                     every number in them, with intervals
+    OUT/marl_eval.json                   the same episodes for marl-eval
+    OUT/figures/SCENARIO_ratios.png, …_curves.png, …_profiles.png, all_profiles.png
+
+The same records make the same files. Nothing here needs JAX.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.experiments.compare import BASELINE, compare, overall
+from ecn_marl.experiments.marl_eval import marl_eval
+from ecn_marl.experiments.records import SUFFIXES, Record
+
+SCORES = "scores"
+RESULTS, TABLE, MARL_EVAL, FIGURES = "results.json", "table.md", "marl_eval.json", "figures"
+
+Scenarios = Mapping[str, Mapping[str, Record]]
+"""Records by scenario and policy."""
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Record]]:
+    """All records `folder/**/scores/*.json(.gz)`.
+
+    Records of one `scores` folder are compared with each other. They go by their scenario's name,
+    or, where several folders have records of one scenario (e.g. under other loads), by the folder
+    as well.
+
+    Raises:
+        ValueError: no record, a damaged one, two of one policy, or two scenarios in one folder.
+    """
+    files = sorted(path for path in folder.glob(f"**/{SCORES}/*") if path.name.endswith(SUFFIXES))
+    if not files:
+        raise bad_value("folder", str(folder), f"a folder with records, …/{SCORES}/NAME.json")
+    places: dict[Path, dict[str, Record]] = {}
+    for path in files:
+        record, place = Record.load(path), places.setdefault(path.parent.parent, {})
+        if record.name in place:
+            raise bad_value("record", str(path), f"one record of {record.name!r} in the folder")
+        place[record.name] = record
+    names = {path: _scenario(path, records) for path, records in places.items()}
+    found: dict[str, dict[str, Record]] = {}
+    for path, records in places.items():
+        name = names[path]
+        if list(names.values()).count(name) > 1:
+            name = f"{name} ({path.relative_to(folder)})"
+        found[name] = records
+    return found
+
+
+def _scenario(path: Path, records: Mapping[str, Record]) -> str:
+    """The scenario that records of a folder are of."""
+    names = sorted({str(record.meta.get("scenario", path.name)) for record in records.values()})
+    if len(names) > 1:
+        raise bad_value("scenario", names, f"one scenario in {path / SCORES}")
+    return names[0]
+
+
+def results(scenarios: Scenarios) -> dict[str, Any]:
+    """What `results.json` holds.
+
+    Returns:
+        `scenarios`: what `compare.compare` returns, by scenario; of several scenarios also
+        `overall`, what `compare.overall` returns.
+
+    Raises:
+        ValueError: no `static:best` in a scenario, or records of different episodes.
+    """
+    found = {}
+    for name, records in scenarios.items():
+        if BASELINE not in records:
+            allowed = f"policies with {BASELINE!r} among them, which scores are relative to"
+            raise bad_value(f"records of {name}", sorted(records), allowed)
+        found[name] = compare(records)
+    result: dict[str, Any] = {"scenarios": found}
+    return result | ({"overall": overall(found)} if len(found) > 1 else {})
+
+
+def publish(
+    scenarios: Scenarios, out: Path, more: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Path]]:
+    """Write tables, results and figures.
+
+    Args:
+        scenarios: records by scenario and policy.
+        out: the folder; made if it is not there.
+        more: further entries of `results.json`, e.g. the protocol and the machine.
+
+    Returns:
+        What `results.json` holds, and the files that were written.
+
+    Raises:
+        ValueError: see `results`.
+        OSError: a file cannot be written.
+    """
+    from ecn_marl.report.bench_table import bench_table
+
+    result = dict(more or {}) | results(scenarios)
+    texts = {
+        TABLE: bench_table(result),
+        RESULTS: json_text(result) + "\n",
+        MARL_EVAL: json.dumps(marl_eval(scenarios), allow_nan=False) + "\n",
+    }
+    outputs = {out / name: Output("w", partial(_write, text)) for name, text in texts.items()}
+    for name, picture in _figures(scenarios, result).items():
+        outputs[out / FIGURES / name] = Output("wb", partial(_write, picture))
+    (out / FIGURES).mkdir(parents=True, exist_ok=True)
+    write_all(outputs)
+    return result, list(outputs)
+
+
+def _write(content: str | bytes, file: Any) -> None:
+    file.write(content)
+
+
+def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes]:
+    """Pictures by file name."""
+    from ecn_marl.report.results_plots import learning_curves, profiles, ratios
+
+    pictures: dict[str, bytes | None] = {}
+    for name, records in scenarios.items():
+        found = result["scenarios"][name]
+        short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        if len(records) > 1:
+            pictures[f"{short}_ratios.png"] = ratios(found, f"{name}: completion times")
+        curves = learning_curves(list(records.values()), f"{name}: learning curves")
+        pictures[f"{short}_curves.png"] = curves
+        valid = {
+            row["name"]: row["over_seeds"]
+            for row in found["policies"]
+            if row["over_seeds"] is not None and not row["invalid"]
+        }
+        pictures[f"{short}_profiles.png"] = profiles(valid, f"{name}: scores of all seeds")
+    if "overall" in result:
+        title = "All scenarios: scores of all seeds"
+        pictures["all_profiles.png"] = profiles(result["overall"]["policies"], title)
+    return {name: data for name, data in pictures.items() if data is not None}
