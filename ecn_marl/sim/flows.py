@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._types import Leaf
 from ecn_marl.lanes import hints
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits, to_unit
@@ -279,7 +280,7 @@ def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
 
 
 def in_window(
-    step: Int[Array, "*n"], rest: Float[Array, "*n"], dt: float, window: tuple[Array, Array]
+    step: Int[Array, "*#n"], rest: Float[Array, "*n"], dt: float, window: tuple[Leaf, Leaf]
 ) -> Bool[Array, "*n"]:
     """Whether flows that start `rest` µs after a substep begin within a window of substeps."""
     begin = step + jnp.floor(jnp.clip(rest, -1e9, 1e9) / dt).astype(jnp.int32)
@@ -292,7 +293,7 @@ def finish(
     step: Int[Array, ""],
     dt: float,
     fct_log: Array,
-    window: tuple[Array, Array],
+    window: tuple[Leaf, Leaf],
 ) -> tuple[Flows, Totals, Array]:
     """Complete flows whose last ACK is back, at the end of a tick.
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
 from ecn_marl.sim import delays, ports, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
@@ -316,7 +317,7 @@ class Simulator(SimConfig):
         ), busy
 
     def _count(
-        self, state: SimState, offer: Offer, taken: Array, window: tuple[Array, Array]
+        self, state: SimState, offer: Offer, taken: Array, window: tuple[Leaf, Leaf]
     ) -> Totals:
         """Count the flows admitted in a tick, and those of them that had to wait."""
         totals = state.totals

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,8 @@ from ecn_marl.envs.rewards import (
 )
 
 KB = 1000.0
-NAMES = tuple(REWARDS)
+NAMES = ("acc", "pet", "haecn")
+"""The papers' rewards."""
 
 # queue KB -> D(L) for alpha = 5 KB and N = 10: 1 up to 5 KB, a tenth less per octave, 0 above 2560.
 STEPS_BY_HAND = [
@@ -222,3 +225,25 @@ def test_lookup():
     assert len({hash(REWARDS[name]) for name in NAMES}) == 3
     with pytest.raises(ValueError, match=r"(?s)reward.*'hacn'.*haecn"):
         reward_function("hacn")
+
+
+ACCRUED = np.array([[3.0, 0.5, 0.0], [0.0, 0.25, 2.0]], np.float32)
+
+
+@pytest.mark.parametrize("credit", ["team", "path"])
+def test_slowdown_is_weighted_by_class_and_shared_by_credit(port_stats, credit):
+    stats = replace(port_stats(2), accrued=jnp.asarray(ACCRUED))
+    weights = {"mice_weight": 0.1, "medium_weight": 2.0, "elephant_weight": 0.5}
+    rule = reward_function("slowdown", credit)
+    assert rule.accrues
+    got = np.asarray(rule(stats, RewardParams.create(**weights), jnp.ones(2), 100.0))
+    parts = -ACCRUED @ [0.1, 2.0, 0.5]
+    np.testing.assert_allclose(got, parts if credit == "path" else [parts.sum()] * 2, rtol=1e-6)
+
+
+def test_credit_belongs_to_slowdown():
+    assert reward_function("slowdown") == reward_function("slowdown", "team")
+    with pytest.raises(ValueError, match=r"credit.*only"):
+        reward_function("acc", "team")
+    with pytest.raises(ValueError, match=r"(?s)credit.*'paths'.*path"):
+        reward_function("slowdown", "paths")

@@ -250,7 +250,7 @@ def random_params(sim, rng):
     transport = jax.tree.map(real.type, preset(str(name)))
     kmin = between(1, 2e5, net.port_rate.shape)
     ecn = Ecn(kmin, kmin + between(1, 4e5, kmin.shape), between(1e-3, 1, kmin.shape))
-    return SimParams(net, transport, traffic), ecn
+    return replace(params, net=net, transport=transport, traffic=traffic), ecn
 
 
 def random_run(name, seed):

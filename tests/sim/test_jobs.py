@@ -1,0 +1,164 @@
+"""Timelines, requests and flow sets: what arrives, against a recount in float64."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from netcases import kolmogorov
+
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline, clock_of
+
+LINE = Timeline((3000.0, 1000.0, 2000.0), spread=0.5)
+NIC = np.full(6, 3125.0, np.float32)
+TICK, TICKS = 10.0, 6000
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def drive(source, seeds, takes, tick_us=TICK):
+    """Offers of every tick, taking at most `takes[t]` of the flows that are due."""
+    params = source.default_params()
+    key, episode = jax.random.key(seeds[0]), seeds[1].astype(jnp.uint32)
+
+    def tick(state, most):
+        offer = source.offer(state, params, jnp.asarray(NIC))
+        due = offer.valid & (offer.start < tick_us)
+        taken = due & (jnp.cumsum(due) <= most)
+        new = source.advance(state, params, jnp.asarray(NIC), taken.sum(), tick_us)
+        return new, (offer, taken, state.clock)
+
+    return jax.lax.scan(tick, source.init(key, params, jnp.asarray(NIC), episode), takes)[1]
+
+
+def arrivals(source, seed=0, episode=0, takes=None):
+    """Absolute starts (µs), sources, destinations, payloads of what was taken, and the clocks."""
+    takes = np.full(TICKS, 64) if takes is None else takes
+    offer, taken, clock = jax.device_get(drive(source, jnp.array([seed, episode]), takes))
+    number = np.broadcast_to(np.arange(len(takes))[:, None], taken.shape)[taken]
+    start = np.asarray(offer.start, np.float64)[taken] + number * TICK
+    order = np.diff(np.where(offer.valid, offer.start, 1e30), axis=1)
+    assert not (order < 0).any(), "every offer is in order of start"
+    return start, offer.src[taken], offer.dst[taken], offer.payload[taken], clock
+
+
+def boundaries(clock):
+    """Start of every phase, µs, and its length, as the clocks tell."""
+    index = np.asarray(clock.index)
+    first = np.flatnonzero(np.diff(index, prepend=-1))
+    starts = first * TICK - np.asarray(clock.spent, np.float64)[first]
+    return starts, np.asarray(clock.length, np.float64)[first]
+
+
+REQUESTS = Requests(LINE, (0.05, 0.0, 0.4), (0, 1, 2), (2, 3, 4), width=16)
+SETS = FlowSets(
+    LINE, phase=1, pairs=((0, 3), (1, 3), (2, 4), (5, 0), (4, 0)), fill=0.7, start_us=300.0
+)
+
+
+def test_phases_follow_one_another_and_all_sources_agree_on_them():
+    *_, clock = arrivals(REQUESTS, seed=1, episode=7)
+    starts, lengths = boundaries(clock)
+    assert len(starts) > 20
+    np.testing.assert_allclose(starts[1:], starts[:-1] + lengths[:-1], atol=0.02)
+    share = lengths / np.array(LINE.lengths_us)[np.arange(len(lengths)) % 3]
+    assert share.min() >= 0.5 and share.max() <= 1.5 and share.std() > 0.15
+    other = arrivals(SETS, seed=99, episode=7)[-1]
+    for a, b in zip(jax.tree.leaves(clock), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(arrivals(REQUESTS, 1, 8)[-1].length, clock.length)
+
+
+def test_requests_come_at_the_rate_of_their_phase():
+    start, src, dst, payload, clock = arrivals(REQUESTS)
+    starts, lengths = boundaries(clock)
+    slot = np.searchsorted(starts, start, side="right") - 1
+    phase = slot % 3
+    assert not (phase == 1).any()
+    for index, rate in ((0, 0.05), (2, 0.4)):
+        mine = np.arange(len(starts)) % 3 == index
+        mine[-1] = False
+        expected = rate * lengths[mine].sum()
+        n = np.isin(slot, np.flatnonzero(mine)).sum()
+        assert abs(n - expected) < 4 * math.sqrt(expected)
+        within = (start - starts[slot])[phase == index] / lengths[slot][phase == index]
+        within = within[slot[phase == index] < len(starts) - 1]
+        assert kolmogorov(within, lambda x: x) < 1.95 / math.sqrt(len(within))
+    assert set(src) == {0, 1, 2} and set(dst) == {2, 3, 4} and not (src == dst).any()
+    assert abs((src[dst == 2] == 0).mean() - 0.5) < 0.1, "the others share what host 2 would send"
+    u = np.log(payload / 500.0) / np.log(100.0)
+    assert kolmogorov(u, lambda x: x) < 1.95 / math.sqrt(len(u)) + 2e-3
+
+
+@given(seed=st.integers(0, 1000), shift=st.integers(0, 2), block=st.integers(1, 40))
+@settings(max_examples=15, deadline=None)
+def test_a_source_that_is_not_served_loses_nothing_and_moves_no_start(seed, shift, block):
+    """Taking nothing for a while, then all: the same flows with the same starts.
+
+    A wait of up to 400 µs crosses at most one boundary.
+    """
+    for kind in (REQUESTS, SETS):
+        source = kind if shift == 0 else type(kind)(**(vars(kind) | {"shift": shift}))
+        takes = np.full(TICKS, 64)
+        held = takes.copy()
+        held[(np.arange(TICKS) // block) % 2 == 0] = 0
+        held[-50:] = 64
+        free, late = (arrivals(source, seed, seed + 1, t) for t in (takes, held))
+        assert len(free[0]) > 20
+        np.testing.assert_allclose(late[0], free[0], atol=0.1)
+        for a, b in zip(late[1:4], free[1:4], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_sets_fill_their_links(shift):
+    source = FlowSets(**(vars(SETS) | {"shift": shift}))
+    start, src, dst, payload, clock = arrivals(source)
+    starts, lengths = boundaries(clock)
+    slot = np.searchsorted(starts, start, side="right") - 1
+    assert ((slot - shift) % 3 == 1).all()
+    assert (start - starts[slot] <= 300.02).all()
+    whole = [s for s in np.unique(slot) if s < len(starts) - 1]
+    for s in whole:
+        mine = slot == s
+        assert sorted(zip(src[mine], dst[mine], strict=True)) == sorted(SETS.pairs)
+        wire = 0.7 * (lengths[s] - 300.0) * 3125.0
+        for host, n in ((3, 2), (4, 1), (0, 2)):
+            each = payload[mine & (dst == host)] * 1.048 / (wire / n)
+            assert (abs(each - 1.0) <= 0.1501).all()
+    orders = {tuple(src[slot == s]) for s in whole}
+    assert len(orders) > 3, "the order is drawn anew"
+
+
+def test_clock_of_finds_the_first_timeline():
+    assert clock_of((), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Timeline(()), "lengths_us"),
+        (lambda: Timeline((150.0,), spread=0.5), "lengths_us"),
+        (lambda: Timeline((1e3, float("nan"))), "lengths_us"),
+        (lambda: Timeline((1e3,), spread=1.0), "spread"),
+        (lambda: Timeline((1e3,), names=("a", "b")), "names"),
+        (lambda: Requests(LINE, (1.0,), (0,), (1,)), "per_us"),
+        (lambda: Requests(LINE, (1.0, 1.0, float("nan")), (0,), (1,)), "per_us"),
+        (lambda: Requests(LINE, (1.0, 1.0, 1.0), (0,), (0,)), "sources"),
+        (lambda: Requests(LINE, (1.0, 1.0, 1.0), (0, 0), (1,)), "sources"),
+        (lambda: Requests(LINE, (1.0, 1.0, 1.0), (0,), (-1,)), "destinations"),
+        (lambda: Requests(LINE, (1.0, 1.0, 1.0), (0,), (1,), 5.0, 1.0), "smallest_kb"),
+        (lambda: FlowSets(LINE, 3, ((0, 1),)), "phase"),
+        (lambda: FlowSets(LINE, 0, ((0, 0),)), "pairs"),
+        (lambda: FlowSets(LINE, 0, ((0, 1),), fill=0.0), "fill"),
+        (lambda: FlowSets(LINE, 0, ((0, 1),), start_us=500.0), "start_us"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, field):
+    with pytest.raises(ValueError, match=field):
+        make()

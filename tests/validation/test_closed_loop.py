@@ -1,0 +1,42 @@
+"""`restore-serve-v0` under thresholds that change, against two recorded packet-level episodes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ecn_marl.validation import closed_loop, recorded
+
+
+def test_objective_and_gain_are_those_of_packets():
+    """The gain over the static setting is that of packets within what the coins do to it.
+
+    Two recorded runs of an episode differ by 3 to 14 % in J; over two episodes and two coins that
+    is 4 % of J, or 4 points of the gain; ours is of eight seeds.
+    """
+    outcomes = [case.run() for case in closed_loop.cases()]
+    lines = [line for outcome in outcomes for line in outcome.lines]
+    assert len(lines) == 24
+    assert [line.case for line in lines if line.verdict == "FAIL" or line.note] == []
+    gains = closed_loop.gains(outcomes)
+    assert set(gains) == {"oracle", "rule"}
+    for theirs, ours in gains.values():
+        assert abs(ours - theirs) < 0.05
+
+
+def test_recorded_objectives_follow_from_the_completion_times():
+    """The summary's numbers again, from the completion times beside it: the same yardstick."""
+    rows = {row["run"]: row for row in recorded.rows("restore_serve") if row["coins"] == "1"}
+    for episode in closed_loop.EPISODES:
+        data = recorded.arrays(f"restore_serve_e{episode}")
+        inside = (data["start_ns"] >= 1e6) & (data["start_ns"] < 31e6)
+        for policy in closed_loop.POLICIES:
+            slow = closed_loop.slowdowns(data, data[f"fct_ns_{policy}"])[inside]
+            found = closed_loop.objective(slow, data["bytes"][inside])
+            row = rows[f"restore-serve-100g_{policy}_e{episode}"]
+            assert math.isclose(found["J"], float(row["J"]), rel_tol=0.01)
+            assert math.isclose(found["short, mean"], float(row["short_mean"]), rel_tol=0.01)
+            unfinished = (data[f"fct_ns_{policy}"] < 0).sum()
+            assert unfinished == int(row["unfinished"])
+            assert np.isfinite(slow).all()
