@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
+RESULTS = HERE.parent / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -253,19 +253,15 @@ def commands() -> str:
 
 
 def results() -> str:
-    """What `ecn-marl bench` found, from `docs/results/*.json`."""
-    from ecn_marl.experiments.bench import title
-    from ecn_marl.report.bench_table import COLUMNS, row_cells
+    """Completion times of everything in `results/`, one row for each scenario and policy."""
+    from ecn_marl.report.bench_table import COLUMNS, ranked, row_cells
 
-    shown = ["policy", "training", "reward", "over static:best (paired)", "of the headroom, IQM"]
-    shown += ["mice mean / p99", "medium", "elephants", "inferences/s"]
     rows = []
-    for file in sorted(RESULTS.glob("*.json"), reverse=True):
+    for file in sorted(RESULTS.rglob("results.json")):
         for scenario, found in json.loads(file.read_text())["scenarios"].items():
-            for policy in found["policies"]:
-                cells = dict(zip(COLUMNS[1:], row_cells(policy, title), strict=True))
-                rows.append((f"`{scenario}`", *(cells[name] for name in shown)))
-    return markdown(("scenario", *shown), rows)
+            for row in ranked(found["policies"]):
+                rows.append((f"`{scenario}`", *row_cells(row, found["baseline"])))
+    return markdown(("scenario", *COLUMNS), rows)
 
 
 def _default(parameter: Any) -> str:

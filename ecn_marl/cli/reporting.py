@@ -23,14 +23,14 @@ def report(
 ) -> None:
     """Rebuild tables, figures and JSON of a bench from its records alone; runs nothing."""
     from ecn_marl._files import json_text
-    from ecn_marl.experiments.publish import TABLE, publish, read_records
+    from ecn_marl.experiments.publish import TABLE, kept, publish, read_records
 
     if out is not None and out.exists() and not out.is_dir():
         from ecn_marl._errors import bad_value
 
         raise bad_value("--out", str(out), "a folder")
     place = out or folder
-    result, files = publish(read_records(folder), place)
+    result, files = publish(read_records(folder), place, kept(folder))
     if as_json:
         typer.echo(json_text(result))
         return

@@ -74,13 +74,12 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print what a training or an evaluation found, as JSON or as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments.workflow import label
-    from ecn_marl.report.tables import evaluation_table, flows_table
+    from ecn_marl.report.tables import evaluation_tables
 
     if as_json:
         typer.echo(json_text(result))
     elif "evaluation" in result:
-        found = result["evaluation"]
-        show_tables([evaluation_table(found, label, console().width), flows_table(found, label)])
+        show_tables(evaluation_tables(result["evaluation"], label, console().width))
 
 
 def write_bytes(data: bytes, file: Any) -> None:

@@ -87,6 +87,24 @@ def results(scenarios: Scenarios) -> dict[str, Any]:
     return result | ({"overall": overall(found)} if len(found) > 1 else {})
 
 
+def kept(folder: Path) -> dict[str, Any]:
+    """What the folder's `results.json` says beside results (`protocol`, `machine`), if it is there.
+
+    Records do not hold it; so that rebuilding the tables does not lose it.
+
+    Raises:
+        ValueError: the file is not JSON.
+    """
+    path = folder / RESULTS
+    if not path.is_file():
+        return {}
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise bad_value(RESULTS, str(path), f"a whole JSON file, or none ({error})") from None
+    return {name: tree[name] for name in ("protocol", "machine") if name in tree}
+
+
 def publish(
     scenarios: Scenarios, out: Path, more: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Path]]:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
+from ecn_marl.baselines.common.completion import SLOWDOWNS
 from ecn_marl.report.bench_table import policy_title, ranked
 from ecn_marl.report.plots import COLOURS, INK, Page
 
@@ -100,7 +101,7 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
         name = f"{record.name}, {record.seeds} seeds" if record.seeds > 1 else record.name
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
     what = str(shown[0].meta.get("curve", "reward"))
-    axis.set_ylabel(what)
+    axis.set_ylabel(what + (" (lower is better)" if what in ("J", *SLOWDOWNS) else ""))
     axis.set_xlabel("environment steps; median and interquartile band over seeds")
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
     page.figure.legend(frameon=False, fontsize=9, loc="outside right upper")

@@ -91,77 +91,91 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def evaluation_table(
+def evaluation_tables(
     result: Mapping[str, Any], label: Callable[[str], str], width: int = 100
-) -> Table:
-    """Table of evaluated policies, lowest J first and in bold, invalid ones last.
+) -> list[Table]:
+    """Tables of evaluated policies, lowest J first, invalid ones last.
 
     Args:
         result: what `workflow.evaluate` returns.
         label: how to show a policy, given its name.
         width: characters there are; below 100 the columns move together.
+
+    Returns:
+        Completion times; what became of the flows, totals over all episodes; reward and queues.
     """
-    table = _table(f"{_where(result)}: completion times")
-    if width < 100:
-        table.padding = (0, 0)
     rows = sorted(result["policies"], key=_by_objective)
-    scored = any("score" in row for row in rows)
-    table.add_column("policy", overflow="fold")
-    columns = ["J, 95%CI", "short", "medium", "long", "reward", "queue, KB", "util."]
-    for column in (["score", "gain"] if scored else []) + columns:
+    names = [_name(row, label) for row in rows]
+    tables = [_completion_table(rows, names), _flows_table(rows, names), _queues_table(rows, names)]
+    tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
+    tables[0].title += f"seed {result['seed']}"
+    legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_invalid(rows, label)]
+    tables[0].caption = "\n".join(legend)
+    for table in tables:
+        table.caption_justify = "left"
+        if width < 100:
+            table.padding = (0, 0)
+    return tables
+
+
+_LEGEND = """\
+FCT slowdown mean/p99 (long: geometric mean/p99), lower is better;
+short ≤ 100 KB < medium ≤ 1 MB < long. J = (short mean · p99)^¼ · (long)^½.
+≥: a lower bound, unfinished flows count with their age."""
+
+_SCORE_LEGEND = """\
+Score: J over that of the best static setting in the same episodes.
+Gain: share of the oracle's gain in log J."""
+
+_COUNTS = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
+
+
+def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    table = _columns("", ("J, 95%CI", "short", "medium", "long"))
+    scored = "score" in rows[0]
+    for column in ("score", "gain") if scored else ():
         table.add_column(column, justify="right", no_wrap=True)
-    for i, row in enumerate(rows):
-        objective = _between(row["J"])
-        slowdown = row["slowdown"]
+    for i, (row, name) in enumerate(zip(rows, names, strict=True)):
+        objective, slowdown = _between(row["J"]), row["slowdown"]
         table.add_row(
-            _name(row, label),
-            *([_value(row.get("score")), _percent_of(row.get("share"))] if scored else []),
+            name,
             f"[bold]{objective}[/]" if i == 0 else objective,
             _pair(slowdown["short"], "mean"),
             _pair(slowdown["medium"], "mean"),
             _pair(slowdown["long"], "geomean"),
-            number(row["reward"]["mean"], 4),
-            kilobytes(row["queue_mean"]),
-            percent(row["utilisation"]),
+            *([_value(row["score"]), _percent_of(row["share"])] if scored else []),
         )
-    table.caption_justify = "left"
-    table.caption = "\n".join(
-        [_LEGEND, *([_SCORE_LEGEND] if scored else []), *_invalid(rows, label)]
-    )
     return table
 
 
-_LEGEND = """\
-FCT slowdown mean/p99 (long: geometric mean/p99), lower is better; short ≤ 100 KB < medium ≤ 1 MB
-< long. J = (short mean · p99)^¼ · (long)^½. ≥: unfinished flows count with their age."""
-
-_SCORE_LEGEND = """\
-Score: J over that of the best static setting in the same episodes. Gain: share of the oracle's
-gain in log J that was taken."""
+def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    table = _columns("Flows", _COUNTS)
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(name, *[f"{row['flows'][count]:,}" for count in _COUNTS])
+    return table
 
 
-def flows_table(result: Mapping[str, Any], label: Callable[[str], str]) -> Table:
-    """Table of what became of the flows of evaluated policies, totals over all episodes.
+def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped")
+    table = _columns("Ports", columns)
+    for row, name in zip(rows, names, strict=True):
+        reward = number(row["reward"]["mean"], 4)
+        if (half := row["reward"]["ci95"]) is not None and half == half:
+            reward += f"±{half:.4f}"
+        queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
+        shares = [percent(row[share]) for share in ("utilisation", "paused")]
+        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", percent(row["dropped"]))
+    table.caption = "Queue: mean±std over ports and time."
+    return table
 
-    Args:
-        result: what `workflow.evaluate` returns.
-        label: how to show a policy, given its name.
-    """
-    table = _table(f"{_where(result)}: flows")
-    table.padding = (0, 0)
+
+def _columns(title: str, columns: tuple[str, ...]) -> Table:
+    """A table whose first column is the policy, the others numbers."""
+    table = _table(title)
     table.add_column("policy", overflow="fold")
-    names = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
-    for column in (*names, "dropped", "pauses"):
-        table.add_column(f" {column}", justify="right", no_wrap=True)
-    for row in sorted(result["policies"], key=_by_objective):
-        counts = [f"{row['flows'][name]:,}" for name in names]
-        table.add_row(_name(row, label), *counts, percent(row["dropped"]), f"{row['pauses']:,}")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
     return table
-
-
-def _where(result: Mapping[str, Any]) -> str:
-    episodes, seed = result["episodes"], result["seed"]
-    return f"{result['scenario']}, {episodes} episodes never trained on, seed {seed}"
 
 
 def _by_objective(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
@@ -171,7 +185,7 @@ def _by_objective(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
 
 def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
     name = label(row["name"]) + (f", {row['seeds']} seeds" if row["seeds"] > 1 else "")
-    mark = "INVALID " if row["invalid"] else ""
+    mark = "INVALID\n" if row["invalid"] else ""
     return mark + escape(name.replace(" (", "\n("))
 
 

@@ -18,7 +18,7 @@ from ecn_marl.baselines.common.evaluation import (
 )
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.report.tables import evaluation_table, flows_table
+from ecn_marl.report.tables import evaluation_tables
 from ecn_marl.wrappers.batch import compiled
 
 Policy = Callable[[np.ndarray], Any]
@@ -64,7 +64,7 @@ def compare(
         seed: which episodes.
 
     Returns:
-        What the tables of `report.tables` show; `policies` has a summary of each.
+        What `report.tables.evaluation_tables` shows; `policies` has a summary of each.
     """
     defaults = core.default_params
     controllers: dict[str, Controller | StatefulController] = {
@@ -88,5 +88,5 @@ def compare(
 def show(result: dict[str, Any]) -> None:
     """Print what `compare` returned."""
     console = Console()
-    console.print(evaluation_table(result, str, console.width))
-    console.print(flows_table(result, str))
+    for table in evaluation_tables(result, str, console.width):
+        console.print(table)

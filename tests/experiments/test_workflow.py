@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
+from synthetic import evaluation
 
-from ecn_marl.baselines.common.evaluation import Evaluation
 from ecn_marl.experiments import workflow as wf
 
 
@@ -50,31 +51,53 @@ def test_policies_keep_their_view(run_of_three):
     assert (env.feature.name, env.reward.name) == ("pet", "acc")
 
 
-def test_interval_over_seeds():
-    """Three seeds of means 1, 2, 3: t(0.975, 2) / sqrt(3) = 2.484 whatever happens within them."""
-
-    def found(mean: float) -> Evaluation:
-        zero = np.zeros(2)
-        episodes = {
-            "reward": np.array([mean - 1, mean + 1]),
-            **{k: zero for k in ("queue_mean", "queue_std", "utilisation", "paused")},
-            **{k: zero for k in ("pauses", "deferred")},
-            "flows_finished": np.ones((2, 3), int),
-            "slowdown_sum": np.full((2, 3), mean),
-            "slowdown_histogram": np.ones((2, 3, 4)),
-        }
-        return Evaluation("x", episodes)
-
-    parts = {f"run#{i}": found(i + 1.0) for i in range(3)} | {"static:secn1": found(9.0)}
-    (row,) = wf._over_seeds(parts)
-    assert (row["name"], row["seeds"], row["episodes"]) == ("run", 3, 6)
+def test_runs_with_several_seeds_have_a_row_of_their_own():
+    """Its interval knows the seeds: three of reward 1, 2, 3 whatever happens within them."""
+    parts = {
+        f"run#{i}": evaluation(episodes=4, seed=i, reward=np.array([0.9, 1.1, 1.0, 1.0]) + i)
+        for i in range(3)
+    }
+    records = wf._records({**parts, "lone#0": evaluation(), "static:secn1": evaluation()}, {})
+    assert list(records) == ["run#0", "run#1", "run#2", "lone#0", "static:secn1", "run"]
+    row = wf._summary(records["run"])
+    assert (row["name"], row["seeds"], row["episodes"]) == ("run", 3, 4)
     assert row["reward"]["mean"] == pytest.approx(2.0)
-    assert row["reward"]["ci95"] == pytest.approx(2.484, abs=1e-3)
-    assert row["slowdown"]["mice"] == {"flows": 6, "mean": 2.0, "p99": pytest.approx(1e4, rel=0.2)}
-    assert row["statistics"]["of"] == "reward"
-    assert row["statistics"]["iqm"]["value"] == pytest.approx(2.0)
-    assert wf._over_seeds({"run#0": found(1.0)}) == []
-    references = {"static:best": found(1.0), "oracle": found(5.0)}
-    (row,) = wf._over_seeds(parts | references)
-    assert row["statistics"]["of"] == "headroom"
-    assert row["statistics"]["scores"] == [[0.0], [0.25], [0.5]]
+    within = stats.t.ppf(0.975, 3) * np.std([0.9, 1.1, 1.0, 1.0], ddof=1) / 2.0
+    among = stats.t.ppf(0.975, 2) / 3**0.5
+    assert row["reward"]["ci95"] == pytest.approx(np.hypot(within, among))
+    assert row["statistics"]["of"] == "J"
+    each = [np.exp(np.log(one.J()).mean()) for one in parts.values()]
+    np.testing.assert_allclose(row["statistics"]["scores"], np.array(each)[:, None], rtol=1e-5)
+    assert "statistics" not in wf._summary(records["run#0"])
+
+
+def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
+    """With `static:best` among the policies, each row has its score and share of the gain."""
+    scales = {"static:best": 1.0, "oracle": 0.4, "static:secn1": 1.3}
+
+    class Place(wf.Arena):
+        def controller(self, policy):
+            return policy
+
+    def fake(env, params, controller, *, name, episodes, seed, progress):
+        progress(episodes)
+        return evaluation(name, episodes, (scales[name], 1.0, 1.0), seed=len(name))
+
+    monkeypatch.setattr(wf, "evaluate_one", fake)
+    place, moves = Place("websearch-v0"), []
+
+    def rows(*names: str) -> dict:
+        found = wf.evaluate(place, list(names), 5, 3, lambda *move: moves.append(move[0]))
+        assert (found["scenario"], found["episodes"], found["seed"]) == ("websearch-v0", 5, 3)
+        return {row["name"]: row for row in found["policies"]}
+
+    found = rows(*scales)
+    assert moves == [5, 10, 15]
+    assert found["static:best"]["share"]["value"] == 0.0
+    assert found["oracle"]["share"]["value"] == pytest.approx(1.0)
+    assert found["static:secn1"]["share"]["value"] < 0.0
+    want = found["oracle"]["J"]["value"] / found["static:best"]["J"]["value"]
+    assert found["oracle"]["score"]["value"] == pytest.approx(want)
+    assert found["static:secn1"]["worse"][0]["size"] == "short"
+    alone = rows("static:secn1", "oracle")
+    assert "score" not in alone["oracle"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
+from synthetic import record
 
-from ecn_marl.report.tables import evaluation_table, kilobytes, number, percent
+from ecn_marl.baselines.common.completion import summarise
+from ecn_marl.report.tables import evaluation_tables, kilobytes, number, percent
 
 
 def text(table, width: int) -> str:
@@ -16,50 +19,88 @@ def text(table, width: int) -> str:
     return file.getvalue()
 
 
-def row(name: str, reward: float, half: float | None = 0.00123, **more):
-    slow = {"flows": 9, "mean": 12.345, "p99": 23.456}
-    return {
-        "name": name,
-        "reward": {"mean": reward, "ci95": half},
-        "slowdown": {
-            "mice": slow,
-            "medium": slow,
-            "elephants": {**slow, "mean": None, "p99": None},
-        },
-        "queue_mean": 12_345.0,
-        "queue_std": 67_890.0,
-        "utilisation": 0.4567,
-        "pauses": 1234,
-        **more,
-    }
+def row(name: str, scale: float, **more):
+    return summarise(name, record(name, (scale, 1.0, 1.0), **more).columns)
 
 
 RESULT = {
     "scenario": "websearch-v0",
-    "episodes": 64,
+    "episodes": 6,
     "seed": 5,
-    "policies": [row("a", 0.5), row("b", 0.75), row("b", 0.25, seeds=3)],
+    "policies": [row("a", 1.0), row("b", 0.5), row("c", 0.7, seeds=3)],
 }
+LABELS = {"a": "SECN2 (100,400,0.2)", "b": "IPPO b", "c": "IPPO c"}
+
+
+def shown(policies: list, width: int) -> list[str]:
+    result = {**RESULT, "policies": policies}
+    return [text(table, width) for table in evaluation_tables(result, LABELS.__getitem__, width)]
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("width", [80, 110])
+def test_completion_times_are_whole_and_sorted(width, scored):
+    policies = [dict(one) for one in RESULT["policies"]]
+    if scored:
+        policies[0] |= {"score": {"value": float("nan")}, "share": None}
+        policies[1] |= {"score": {"value": 0.789}, "share": {"value": 0.456}}
+        policies[2] |= {"score": {"value": 0.654}, "share": {"value": -0.1}}
+    printed = shown(policies, width)[0]
+    assert "…" not in printed
+    assert "6 episodes never trained on, seed 5" in printed
+    lines = printed.splitlines()
+    assert sum("≥" in line and "±" in line for line in lines) == 3  # one line each
+    for one in policies:
+        short, long = one["slowdown"]["short"], one["slowdown"]["long"]
+        half = (one["J"]["high"] - one["J"]["low"]) / 2
+        cells = (
+            f"{one['J']['value']:.2f}±{half:.2f}",
+            f"{short['mean']:.2f}/{short['p99']:.1f}",
+            f"≥{long['geomean']:.2f}/{long['p99']:.1f}",
+        )
+        assert all(cell in printed for cell in cells)
+    assert printed.index("IPPO b") < printed.index("IPPO c, 3 seeds") < printed.index("SECN2")
+    assert "INVALID" not in printed
+    assert ("0.79" in printed and "46%" in printed and "Score:" in printed) == scored
 
 
 @pytest.mark.parametrize("width", [80, 110])
-def test_evaluation_table_is_whole_and_sorted(width):
-    table = evaluation_table(RESULT, {"a": "SECN2 (100,400,0.2)", "b": "IPPO b"}.__getitem__, width)
-    printed = text(table, width)
-    assert "…" not in printed
-    assert "64 episodes never trained on, seed 5" in printed
-    for cell in ("0.7500±0.0012", "12.35/23.5", "–/–", "12.3±67.9", "45.7%", "1,234"):
-        assert cell in printed
-    assert "seeds" in printed
-    assert printed.index("0.7500") < printed.index("0.5000") < printed.index("0.2500")
+def test_flows_and_ports(width):
+    one = row("b", 0.5, flows_waiting=np.full(6, 3), deferred=np.full(6, 7.0))
+    _, flows, ports = shown([one, row("c", 1.0)], width)
+    for printed in (flows, ports):
+        assert "…" not in printed and printed.index("IPPO c") < printed.index("INVALID")
+    line = next(line for line in flows.splitlines() if "3,138" in line)
+    assert line.split()[-6:] == ["3,138", "3,120", "3,084", "36", "42", "18"]
+    for cell in (
+        f"{one['reward']['mean']:.4f}±{one['reward']['ci95']:.4f}",
+        f"{one['queue_mean'] / 1e3:.1f}±{one['queue_std'] / 1e3:.1f}",
+        f"{one['utilisation']:.1%}",
+    ):
+        assert cell in ports
+
+
+def test_invalid_policies_say_why():
+    bad = row("b", 0.5, flows_waiting=np.full(6, 52.0))
+    printed = shown([bad, RESULT["policies"][0]], 110)[0]
+    assert printed.index("SECN2") < printed.index("INVALID")
+    assert "INVALID IPPO b: 9.1 % of flows deferred or waiting (allowed: 0.1 %)." in " ".join(
+        printed.split()
+    )
+
+
+def test_no_flows_leave_dashes():
+    printed = shown([row("b", 1.0, flows_measured=np.zeros((6, 3)))], 110)[0]
+    assert "–/–" in printed
 
 
 @pytest.mark.parametrize("half", [None, float("nan")])
 def test_one_episode_has_no_interval(half):
-    one = row("a", 0.5, half)
-    printed = text(evaluation_table({**RESULT, "policies": [one]}, str), 100)
-    assert "0.5000" in printed
-    assert "0.5000±" not in printed
+    one = row("b", 1.0) | {"reward": {"mean": 0.5, "ci95": half}}
+    one["J"] = {"value": 3.21, "low": None, "high": None, "missing": 0}
+    times, _, ports = shown([one], 100)
+    assert "0.5000" in ports and "0.5000±" not in ports
+    assert "3.21" in times and "3.21±" not in times
 
 
 def test_cells():
