@@ -42,6 +42,7 @@ from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import env_mesh
+from ecn_marl.wrappers.randomised import Randomised, ranges_of
 
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ippo": (IPPO, IPPOConfig),
@@ -132,6 +133,7 @@ def train_run(
     eval_episodes: int = 16,
     score_by: str = "reward",
     about: Mapping[str, Any] | None = None,
+    randomise: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
@@ -150,6 +152,8 @@ def train_run(
             known; 0 for never, None for twenty times in a run but not before ten updates.
         eval_episodes: episodes per score.
         score_by: what a score is, `reward` or `objective`, see `scorer`.
+        randomise: what is drawn for every training episode, see `wrappers.randomised.ranges_of`;
+            scores are those of the scenario as it is.
         about: facts that are kept in `config.json`, such as which code began the run.
         session: checkpoints, devices, logs.
 
@@ -179,11 +183,14 @@ def train_run(
         "eval_episodes": eval_episodes,
         "score_by": score_by,
         "about": dict(about or {}),
+        "randomise": dict(randomise or {}),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     session = session or Session()
     _saving(session, written)
     _pretrained(asdict(config), env)
+    if randomise:
+        Randomised(env, ranges_of(randomise))  # checks them
     if jax.process_index() == 0:
         write_json(prepare_folder(out, overwrite) / CONFIG, written)
     if jax.process_count() > 1:
@@ -268,7 +275,9 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
 def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Any:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
-    env = make(config["scenario"], **config["options"])
+    env: Any = make(config["scenario"], **config["options"])
+    if config.get("randomise"):
+        env = Randomised(env, ranges_of(config["randomise"]))
     more = {} if start is None else {"start": start}
     return ALGORITHMS[config["algorithm"]][0](env, settings, **more)
 

@@ -86,15 +86,16 @@ def bench(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments import bench as bn
+    from ecn_marl.experiments import plan as pl
     from ecn_marl.experiments.publish import TABLE, publish
     from ecn_marl.experiments.workflow import given
 
     if results is not None:
         check_output("--results", results)
-    names = bn.DEFAULT if algorithms is None else tuple(algorithms.split(","))
-    plan = bn.Plan(
-        scenarios=tuple(scenarios or ([] if split else [bn.DEFAULT_SCENARIO])),
-        policies=tuple(bn.policy_name(name) for name in names),
+    names = pl.DEFAULT if algorithms is None else tuple(algorithms.split(","))
+    plan = pl.Plan(
+        scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
+        policies=tuple(pl.policy_name(name) for name in names),
         out=out,
         seeds=seeds,
         steps=steps,

@@ -94,6 +94,15 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
     ] = None,
+    randomise: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FACTOR",
+            help="Draw rate, delay, load or a constant of the senders (ai, hai, g, increase_us, "
+            "decrease_us, alpha_us) for every training episode: load=1.5 is 1/1.5 to 1.5 times "
+            "the scenario's, delay=0.2:1 a fifth to all of it. Repeatable.",
+        ),
+    ] = None,
     eval_every: Annotated[
         int | None,
         typer.Option(
@@ -144,6 +153,7 @@ def train(
         seeds=seeds,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
+        randomise=wf.parse_ranges(randomise) if randomise else None,
     )
     view = wf.given(
         features=features,
@@ -243,7 +253,7 @@ def evaluate(
     ] = "best",
     as_json: Json = False,
 ) -> None:
-    """Evaluate trained, static or rule-based policies on tuning episodes that no training has seen."""
+    """Evaluate trained, static or rule-based policies on tuning episodes, not trained on."""
     from ecn_marl.experiments import workflow as wf
 
     names = [name for policy in policies for name in wf.learners(policy)]

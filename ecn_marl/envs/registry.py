@@ -52,8 +52,8 @@ class Scenario:
         margins_us: flows that begin so long after the start, or before the end, of an episode are
             not measured, µs; at most a quarter of the episode each.
         host_groups: groups of hosts that differ in role or place on the timeline.
-        failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`; empty
-            if no link fails.
+        failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
+            empty if no link fails.
         superseded: why the scenario is no longer part of the benchmark; empty if it is.
     """
 

@@ -1,4 +1,4 @@
-"""Splits for generalisation: where policies are trained, and the unseen variants they are scored in.
+"""Splits for generalisation: where policies are trained, and where unseen variants score them.
 
 `ecn-marl bench --split NAME` scores policies that were trained on the train side, the scenario as
 it is, in every variant of the test side, without training them again. `train` lists what else may

@@ -47,6 +47,7 @@ from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
+from ecn_marl.wrappers.randomised import ranges_of
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
@@ -79,6 +80,7 @@ class Job:
         seeds: number of seeds trained at once.
         eval_every: updates between scores, see `train_run`.
         eval_episodes: episodes per score.
+        randomise: what is drawn for every training episode, see `wrappers.randomised`.
     """
 
     algorithm: str
@@ -90,6 +92,7 @@ class Job:
     seeds: int = 1
     eval_every: int | None = None
     eval_episodes: int = 16
+    randomise: dict[str, Any] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:
@@ -118,6 +121,25 @@ def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
             raise unknown_name(f"setting of {algorithm}", name, defaults)
         values[name] = _convert(name, value, defaults[name])
     return values
+
+
+def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
+    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
+
+    Raises:
+        ValueError: it cannot be read, or see `ranges_of`.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            numbers = [float(part) for part in value.split(":")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2):
+            raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
+        found[name] = numbers[0] if len(numbers) == 1 else numbers
+    return {name: [low, high] for name, low, high in ranges_of(found)}
 
 
 def _convert(name: str, text: str, default: Any) -> Any:
@@ -229,6 +251,7 @@ def train(
         overwrite=overwrite,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
+        randomise=job.randomise,
         session=session,
     ).metrics
 

@@ -24,6 +24,7 @@ from ecn_marl.envs.registry import make
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments import searches, sources, splits
+from ecn_marl.experiments.plan import Plan
 from ecn_marl.experiments.publish import publish
 from ecn_marl.experiments.records import Record
 
@@ -39,7 +40,7 @@ def small_scenario():
 def done(tmp_path_factory, small_scenario):
     """A learner and a rule on a network of three hosts."""
     out = tmp_path_factory.mktemp("bench")
-    plan = bn.Plan(
+    plan = Plan(
         scenarios=(SMALL,),
         policies=("pet", "static:secn1"),
         out=out,
@@ -53,6 +54,7 @@ def done(tmp_path_factory, small_scenario):
     return plan, bn.bench(plan, quiet)
 
 
+@pytest.mark.slow
 def test_everything_is_scored(done):
     plan, found = done
     records = found[SMALL]
@@ -132,6 +134,7 @@ def test_other_recipes_are_not_mixed_in(done, monkeypatch):
         bn.bench(plan, quiet)
 
 
+@pytest.mark.slow
 def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
     """The same policies, scored again, do the same; a run of other settings is not mixed in."""
     plan, found = done
@@ -155,6 +158,7 @@ def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, m
     np.testing.assert_array_equal(jax.random.key_data(keys), want)
 
 
+@pytest.mark.slow
 def test_sealed_scores(done, tmp_path, monkeypatch):
     """On other episodes, beside those on tuning episodes; noted before anything is scored."""
     plan, found = done
@@ -206,7 +210,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
     for name in rc.LEARNERS:
         one = replace(rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"})
         monkeypatch.setitem(rc.LEARNERS, name, one)
-        plan = bn.Plan((SMALL,), (name,), tmp_path / name, effort=EFFORT)
+        plan = Plan((SMALL,), (name,), tmp_path / name, effort=EFFORT)
         with pytest.raises(Stop):
             bn.bench(plan, quiet)
         assert asked[-1]["options"] == dict(one.options)
@@ -217,6 +221,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
 
+@pytest.mark.slow
 def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
     plan, _ = done
     here = tmp_path / "pet"
@@ -237,6 +242,7 @@ def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_pa
     jax.tree.map(np.testing.assert_array_equal, run_state(here, 1).actor, actors[1])
 
 
+@pytest.mark.slow
 def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
     plan, found = done
     variants = {"short": lambda: {"max_steps": 6}, "long": lambda: {"max_steps": 9}}
@@ -271,15 +277,16 @@ def test_one_inference_of_c_acc_serves_all_ports():
 def test_bad_plans_are_named(tmp_path):
     for wrong in ({"seeds": 0}, {"episodes": 0}, {"steps": 0}, {"eval_seed": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            bn.Plan((SMALL,), ("random",), tmp_path, **({"seeds": 2} | wrong))
+            Plan((SMALL,), ("random",), tmp_path, **({"seeds": 2} | wrong))
     with pytest.raises(ValueError, match="unknown split 'lods'"):
-        bn.Plan((), ("random",), tmp_path, split="lods")
+        Plan((), ("random",), tmp_path, split="lods")
     args = ("bench", SMALL, "--algorithms", "ipo", "--out", tmp_path / "x")
     assert "unknown policy 'ipo'" in failure(*args)
     assert "unknown scenario" in failure("bench", "tiny-v9", "--out", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
     """Searches, scores, writes; the second time nothing is run."""
     monkeypatch.setattr(search, "static_grid", lambda: GRID)
