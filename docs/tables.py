@@ -74,13 +74,36 @@ def scenarios() -> str:
 
 def feature_sets() -> str:
     """Columns of the feature sets."""
-    from ecn_marl.envs.features import FEATURE_SETS
+    from ecn_marl.envs.features import FEATURE_SETS, feature_set
 
     rows = [
         (f"`{s.name}`", ", ".join(f"`{n}`" for n in s.names), s.width, s.history, s.obs_dim)
-        for s in FEATURE_SETS.values()
+        for s in map(feature_set, FEATURE_SETS)
     ]
     return markdown(("features", "columns, in this order", "w", "k", "k·w"), rows)
+
+
+def features() -> str:
+    """Every feature: its definition, the counters it needs, where it comes from."""
+    from ecn_marl.envs.features import FEATURES
+
+    rows = [
+        (f"`{name}`", f.help, ", ".join(f"`{n}`" for n in f.needs), f.source or "ours")
+        for name, f in FEATURES.items()
+    ]
+    return markdown(("feature", "definition", "counters", "source"), rows)
+
+
+def telemetry() -> str:
+    """Options of telemetry."""
+    from ecn_marl.envs.telemetry import Telemetry
+
+    defaults = Telemetry()
+    rows = [
+        (f"`{name}`", f"{getattr(defaults, name)}", text)
+        for name, text in fields_of(Telemetry.__doc__ or "").items()
+    ]
+    return markdown(("option", "default", "meaning"), rows)
 
 
 def queue_examples() -> str:
@@ -169,10 +192,18 @@ def reward_options() -> str:
 def info() -> str:
     """What `info` holds after a step."""
     from ecn_marl.sim.simulator import PortStats
+    from ecn_marl.sim.state import COUNTS
+    from ecn_marl.sim.stats import SIZES
 
-    rows = [(f"`{name}`", text) for name, text in fields_of(PortStats.__doc__ or "").items()]
-    rows += [("`kmin`, `kmax`, `pmax`", "thresholds that were in force; bytes, bytes, probability")]
-    return markdown(("key", "per agent, over the interval"), rows)
+    rows = []
+    for name, text in fields_of(PortStats.__doc__ or "").items():
+        if name.startswith("class_") and name not in COUNTS:
+            continue  # environments have a single traffic class
+        key = ", ".join(f"`{n}`" for n in (SIZES if name == "class_bytes" else (name,)))
+        rows.append((key, text.replace(", `[P, 3]`", ""), "on request" if name in COUNTS else ""))
+    setting = "thresholds that were in force; bytes, bytes, probability"
+    rows += [("`kmin`, `kmax`, `pmax`", setting, "")]
+    return markdown(("key", "per agent, over the interval", "counted"), rows)
 
 
 def senders() -> str:
@@ -282,6 +313,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for f in (
         scenarios,
         feature_sets,
+        features,
+        telemetry,
         queue_examples,
         actions,
         template,

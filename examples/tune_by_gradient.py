@@ -103,7 +103,6 @@ def episode(args: argparse.Namespace, source: str, softness: float) -> Callable[
         bins=0,
         pfc=False,
         ack_priority=True,  # else feedback waits in queues a whole number of substeps: no gradient
-        count_senders=False,
         memory_us=args.delay_us + 10.0,
         softness=softness,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import jax
 
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.state import PortStats
+from ecn_marl.sim.stats import from_info
 from ecn_marl.sim.tuners import parse_tuner
 
 PREFIX = "dynamic:"
@@ -51,7 +51,7 @@ class Dynamic:
 
     def observe(self, memory: Memory, info: dict[str, jax.Array]) -> Memory:
         """Decide on thresholds from the statistics of an interval."""
-        stats = PortStats(**{f.name: info[f.name] for f in fields(PortStats) if f.name in info})
+        stats = from_info(info)
         return self._next(memory[0], stats)
 
     def _next(self, state: Any, stats: PortStats) -> Memory:

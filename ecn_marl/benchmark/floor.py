@@ -149,8 +149,7 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
     sim, ecn = env.sim, env.static_ecn("secn1", params)
     net = jax.tree.map(jnp.asarray, params.sim)
     tick, state = jax.jit(jax.vmap(lambda s: ports.prepare(sim, s, net, ecn)))(state)
-    zero = jnp.zeros((sim.topology.n_ports,), jnp.float32)
-    sums = jax.tree.map(lambda x: jnp.zeros((envs, *x.shape), x.dtype), stats.empty_sums(sim, zero))
+    sums = jax.vmap(lambda s: stats.empty_sums(sim, s, net))(state)
     first = (state, sums, jnp.zeros((envs, 2), jnp.float32))
     jitted = jax.jit(jax.vmap(sim._substep), donate_argnums=(0, 1, 2))
     return compiled(jitted, *first, tick), first, tick

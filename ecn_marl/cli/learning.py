@@ -61,7 +61,9 @@ def train(
     features: Annotated[
         str | None,
         typer.Option(
-            help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn.", show_default="acc"
+            help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn, ports, flows, or "
+            "features such as acc,flows_begun.",
+            show_default="acc",
         ),
     ] = None,
     actions: Annotated[

@@ -7,7 +7,7 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,12 +17,14 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
+from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
-from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten, push
+from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
+from ecn_marl.sim.stats import idle, summarise, to_info
 from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.traffic import CHUNK
 
@@ -94,9 +96,10 @@ class EnvState:
     Attributes:
         sim: state of the network.
         ecn: thresholds in force, bytes, `[A]` each.
-        history: features of the last k intervals, `[A, k, width]`.
+        history: the last k observations of an interval that agents have seen, `[A, k, width]`.
         steps: intervals so far.
         sums: what `episode_metrics` needs.
+        telemetry: what is under way between ports and agents; None if nothing ever is.
     """
 
     sim: SimState
@@ -104,6 +107,7 @@ class EnvState:
     history: Leaf
     steps: Leaf
     sums: EpisodeSums
+    telemetry: tm.TelemetryState | None = None
 
 
 Step = tuple[
@@ -135,6 +139,7 @@ class EcnEnv:
         host_groups: named groups of hosts that differ in role, each with the number of phases by
             which it runs behind the timeline; the rest is one more group.
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
+        telemetry: what lies between ports and agents.
     """
 
     name: str
@@ -148,6 +153,7 @@ class EcnEnv:
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
     failing: tuple[tuple[str, Any], ...] = ()
+    telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
 
     @property
     def num_agents(self) -> int:
@@ -181,7 +187,8 @@ class EcnEnv:
         if self.failing:
             sim = fail_links(sim, self.sim.topology, self.sim.dt_us, **dict(self.failing))
         options = dict(self.reward_options)
-        scale: dict[str, Any] = {}
+        every = self.telemetry.every(self.interval_us)
+        scale: dict[str, Any] = {"collected_us": every * self.interval_us}
         if "queue_scale_kb" in options:
             scale["step_kb"] = options["queue_scale_kb"]
         if "queue_steps" in options:
@@ -250,8 +257,7 @@ class EcnEnv:
 
     def idle_stats(self) -> PortStats:
         """Statistics of an interval without traffic, as they stand before the first one."""
-        zero = jnp.zeros((self.num_agents,), jnp.float32)
-        return PortStats(**{f.name: zero for f in fields(PortStats) if f.default is MISSING})
+        return idle(self.sim)
 
     def port_info(self, agent: int) -> dict[str, str | float]:
         """Switch, peer, rate (Gb/s) and kind of an agent's port."""
@@ -277,14 +283,17 @@ class EcnEnv:
             Observations `[A, obs_dim]`, and the state.
         """
         ecn = self.initial.scaled(self.port_scale(params.sim))
+        ecn = self.telemetry.limited(ecn, self.sim.topology)
         zero = jnp.zeros((self.num_agents,), jnp.float32)
         seen = self.feature.compute(self.idle_stats(), ecn, params.scale)
+        sim = self.sim.init(key, params.sim)
         state = EnvState(
-            sim=self.sim.init(key, params.sim),
+            sim=sim,
             ecn=ecn,
             history=fill(seen, self.feature.history),
             steps=jnp.zeros((), jnp.int32),
             sums=EpisodeSums(zero, zero, zero, zero, zero),
+            telemetry=tm.start(self.telemetry, self.sim, sim, params.sim, ecn, seen),
         )
         return flatten(state.history), state
 
@@ -304,8 +313,9 @@ class EcnEnv:
         Returns:
             `obs [A, obs_dim], state, reward [A], terminated [A], truncated [A], info`. Episodes
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
-            step. `info` has per-agent arrays of the interval: all of `PortStats` (`n_senders` is
-            0 unless the features need it) and the thresholds that were set.
+            step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
+            that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
+            `small_bytes`, `medium_bytes`, `large_bytes`), and the thresholds that were in force.
         """
         return self.step_ecn(
             key, state, self.action.decode(action, self.port_scale(params.sim)), params
@@ -323,9 +333,18 @@ class EcnEnv:
         del key
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(self.phase(state, params))
-        sim, stats = self.sim.interval(state.sim, params.sim, ecn)
+        options, topology = self.telemetry, self.sim.topology
+        ecn, late = tm.act(options, state.telemetry, ecn, topology)
+        sim, port_sums = self.sim.collect(state.sim, params.sim, ecn)
+        stats = summarise(self.sim, sim, params.sim, port_sums)
         reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
-        history = push(state.history, self.feature.compute(stats, ecn, params.scale))
+        shown, late = tm.collect(
+            options, late, state.steps, self.sim, sim, params.sim, port_sums, stats
+        )
+        features = self.feature.compute(shown, ecn, params.scale)
+        history, late = tm.see(
+            options, late, state.steps, self.interval_us, state.history, features
+        )
         steps = state.steps + 1
         sums = state.sums
         new = EnvState(
@@ -340,16 +359,15 @@ class EcnEnv:
                 utilisation=sums.utilisation + stats.utilisation,
                 paused=sums.paused + stats.paused,
             ),
+            telemetry=late,
         )
-        known = {f.name: getattr(stats, f.name) for f in fields(PortStats)}
-        info = {name: value for name, value in known.items() if value is not None}
-        info |= {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
+        info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info
 
     def global_state(self, state: EnvState, params: EnvParams) -> Float[Array, " state"]:
-        """Features of the last interval of all ports, `[state_dim]`, for centralised critics."""
+        """The last observation that each agent saw, `[state_dim]`, for centralised critics."""
         del params
         return state.history[:, -1].reshape(-1)
 

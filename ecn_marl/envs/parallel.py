@@ -21,7 +21,6 @@ from pettingzoo.utils import parallel_to_aec
 
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
-from ecn_marl.envs.features import FEATURE_SETS
 from ecn_marl.envs.registry import make
 
 if TYPE_CHECKING:
@@ -307,9 +306,8 @@ class EcnParallelEnv(ParallelEnv):
 
 
 def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:
-    """Space of `size` features: the named sets lie in [0, 1], a user's own may lie anywhere."""
-    known = FEATURE_SETS.get(core.feature.name)
-    if known is not None and known.compute is core.feature.compute:
+    """Space of `size` features: the named ones lie in [0, 1], a user's own may lie anywhere."""
+    if core.feature.normalised:
         return gymnasium.spaces.Box(0.0, 1.0, (size,), np.float32)
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -11,10 +11,12 @@ from typing import Any
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv, HostGroup
-from ecn_marl.envs.features import FeatureSet, feature_set
+from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
+from ecn_marl.envs.telemetry import Telemetry
+from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
@@ -114,7 +116,7 @@ def scenarios() -> tuple[str, ...]:
 def make(
     scenario: str | Scenario,
     *,
-    features: str | FeatureSet = "acc",
+    features: FeatureSet | Columns = "acc",
     actions: str | ActionCodec = "multidiscrete",
     reward: str | Reward = "acc",
     history: int | None = None,
@@ -122,15 +124,19 @@ def make(
     flows: str | None = None,
     priority: str | float | None = None,
     credit: str | None = None,
+    telemetry: Telemetry | Mapping[str, Any] | None = None,
+    counts: tuple[str, ...] = (),
     **overrides: Any,
 ) -> EcnEnv:
     """Make a functional environment.
 
     Args:
         scenario: name of a registered scenario, or a `Scenario`.
-        features: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`, or a feature set.
+        features: what an agent sees: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`,
+            `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
+            tuple of these; or a feature set. See `features.feature_set`.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
-        reward: `slowdown`, `acc`, `pet`, `haecn`, or a reward.
+        reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward.
         history: intervals per observation (else that of the feature set).
         load: load of the Poisson traffic (else that of the scenario).
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
@@ -138,6 +144,9 @@ def make(
             in [0, 1]; see `PRIORITIES`.
         credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
             `path` (each port its share); see `envs.rewards`.
+        telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
+        counts: counters that `info` has beside those that the features need, e.g.
+            `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
 
     Raises:
@@ -166,13 +175,16 @@ def make(
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
     seen = feature_set(features, history)
+    between = Telemetry.of(telemetry)
+    between.check(spec.interval_us, spec.max_steps)
+    wanted = (*counters("counts", counts), *seen.needs, *between.needs)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
     paid = reward_function(reward, credit)
     kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
-    return (kind if spec.phases else EcnEnv)(
+    made: EcnEnv = (kind if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, "incast_degree" in seen.names, paid.accrues),
+        sim=_simulator(spec, wanted, paid.accrues),
         feature=seen,
         action=action_codec(actions, **_options_for(actions, spec.action_options)),
         reward=paid,
@@ -182,7 +194,10 @@ def make(
         margins_us=spec.margins_us,
         host_groups=spec.host_groups,
         failing=tuple(sorted(spec.failing.items())),
+        telemetry=between,
     )
+    check_features(seen, made.sim)
+    return made
 
 
 def _weights(spec: Scenario) -> dict[str, float]:
@@ -222,7 +237,7 @@ def _with_load(source: Any, load: float) -> Any:
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
 
-def _simulator(spec: Scenario, count_senders: bool, accrue: bool) -> Simulator:
+def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulator:
     steps = spec.interval_us / spec.dt_us
     if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
         raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {spec.dt_us}")
@@ -238,7 +253,7 @@ def _simulator(spec: Scenario, count_senders: bool, accrue: bool) -> Simulator:
         pfc=spec.pfc,
         ack_priority=spec.ack_priority,
         accrue=accrue,
-        count_senders=count_senders,
+        counts=counts,
         buffer_mib=spec.buffer_mib,
         memory_us=spec.memory_us,
         failures=bool(spec.failing),

@@ -10,6 +10,13 @@ finished at their age. With the credit `team` every port earns the whole; with `
 is shared by the ports on its way, in proportion to where a packet of it spends its time, and the
 ports' rewards add up to the whole.
 
+    slowdown-shaped    the same, plus w times the share of its bytes that each flow delivered
+
+A flow earns its own weight back over its life, whatever is done, so the returns differ from those
+of `slowdown` by the weights of the finished flows and by what unfinished ones have delivered. This
+is shaping by a potential (Ng, Harada, Russell, ICML'99): what throughput is worth is told at once,
+not when a flow of many milliseconds ends.
+
 The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
 both in [0, 1], so the reward is in [0, 1] too (before the trigger penalty):
 
@@ -224,6 +231,29 @@ def _path_reward(
     return found
 
 
+def _shaped_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """The same, and the weight of a flow paid back with its bytes as they are delivered."""
+    del port_scale, interval_us
+    found: Array = ((stats.progress - stats.accrued) * params.slowdown_weights).sum(-1)
+    return found
+
+
+def _shaped_team_reward(
+    stats: PortStats,
+    params: RewardParams,
+    port_scale: Float[Array, " ports"],
+    interval_us: Float[Array, ""] | float,
+) -> Float[Array, " ports"]:
+    """The shaped reward of the whole network, the same for all ports."""
+    parts = _shaped_reward(stats, params, port_scale, interval_us)
+    return jnp.broadcast_to(parts.sum(), parts.shape)
+
+
 def _team_reward(
     stats: PortStats,
     params: RewardParams,
@@ -286,14 +316,18 @@ REWARDS: dict[str, Reward] = {
     "pet": Reward("pet", _reciprocal_reward),
     "haecn": Reward("haecn", _step_reward),
     "slowdown": Reward("slowdown", _team_reward, accrues=True),
+    "slowdown-shaped": Reward("slowdown-shaped", _shaped_team_reward, accrues=True),
 }
 """The rewards known by name."""
 
-CREDITS: dict[str, Reward] = {
-    "team": REWARDS["slowdown"],
-    "path": Reward("slowdown", _path_reward, accrues=True),
+CREDITS: dict[str, dict[str, Reward]] = {
+    "team": {name: rule for name, rule in REWARDS.items() if rule.accrues},
+    "path": {
+        "slowdown": Reward("slowdown", _path_reward, accrues=True),
+        "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True),
+    },
 }
-"""The reward `slowdown` by who earns it."""
+"""The rewards in completion times by who earns them."""
 
 
 def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
@@ -301,7 +335,7 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
 
     Args:
         name: a key of `REWARDS`, or a reward.
-        credit: a key of `CREDITS`, for the reward `slowdown` only; None for `team`.
+        credit: a key of `CREDITS`, for rewards in completion times only; None for `team`.
 
     Raises:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
@@ -310,9 +344,10 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     if credit is not None:
         if credit not in CREDITS:
             raise unknown_name("credit", credit, tuple(CREDITS))
-        if name != "slowdown":
-            raise bad_value("credit", credit, "none: only the reward slowdown is shared out")
-        return CREDITS[credit]
+        if not isinstance(name, str) or name not in CREDITS[credit]:
+            allowed = f"none: only {' and '.join(CREDITS[credit])} are shared out"
+            raise bad_value("credit", credit, allowed)
+        return CREDITS[credit][name]
     if isinstance(name, Reward):
         return name
     if name not in REWARDS:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.traffic import PAYLOAD
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
@@ -62,8 +64,9 @@ class SimConfig:
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
-        accrue: whether `PortStats.accrued` is kept (else it is None).
-        count_senders: whether `PortStats.n_senders` counts distinct senders (else it is 0).
+        accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
+        counts: which of `state.COUNTS` the ports count, in any order; the others are None in
+            `PortStats`, and cost nothing.
         buffer_mib: default shared buffer of each switch, MiB.
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
             to it, and counted.
@@ -86,7 +89,7 @@ class SimConfig:
     pfc: bool = True
     ack_priority: bool = False
     accrue: bool = False
-    count_senders: bool = True
+    counts: tuple[str, ...] = ()
     buffer_mib: float = 32.0
     memory_us: float = 256.0
     softness: float = 0.0
@@ -113,6 +116,7 @@ class SimConfig:
         for name in ("softness", "jitter_us"):
             if not getattr(self, name) >= 0:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
+        object.__setattr__(self, "counts", counters("counts", self.counts))
         self._check_classes()
 
     def _check_classes(self) -> None:
@@ -183,6 +187,25 @@ class SimConfig:
     def memory(self) -> int:
         """Substeps of feedback history."""
         return math.ceil(self.memory_us / self.dt_us)
+
+
+def counters(field: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Names of counters, each once and in the order of `COUNTS`.
+
+    Args:
+        field: where they were given, for the error.
+        names: some of `COUNTS`.
+
+    Raises:
+        ValueError: an unknown name, or a single string.
+    """
+    if isinstance(names, str):
+        raise bad_value(field, names, "a tuple of names of counters")
+    wanted = tuple(names)
+    for name in wanted:
+        if name not in COUNTS:
+            raise unknown_name("counter", name, COUNTS)
+    return tuple(name for name in COUNTS if name in wanted)
 
 
 @cache

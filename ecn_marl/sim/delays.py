@@ -17,6 +17,7 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+from ecn_marl.sim.traffic import CHUNK, HEADER, wire_bytes
 
 
 def residence(
@@ -40,14 +41,31 @@ def residence(
     return jnp.where(inside, time, 0.0)
 
 
+def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flows"]:
+    """Share of its bytes that each flow delivered since the last tick, `[F]`; 1 over its life.
+
+    Args:
+        cfg: shapes and clocks.
+        before: slots at the end of the tick, before completion.
+        after: the same slots after `flows.finish`.
+    """
+    inside = (before.stage != fl.FREE) & (before.stage != fl.DONE)
+    done = inside & (after.stage == fl.DONE)
+    rest = before.rest_low + before.rest_high * CHUNK + before.backlog.sum(0)
+    came = before.delivered + jnp.where(done, rest, 0.0)  # a FIFO would have sent the rest by now
+    wire = wire_bytes(before.payload, HEADER + cfg.transport.header)
+    return jnp.where(inside, came / jnp.maximum(wire, 1.0), 0.0)
+
+
 def accrued(
     cfg: SimConfig, state: SimState, net: NetParams, before: Flows, after: Flows
-) -> Float[Array, "ports 3"]:
-    """Slowdown that accrued in a tick, by port and size class.
+) -> tuple[Float[Array, "ports 3"], Float[Array, "ports 3"]]:
+    """Slowdown that accrued in a tick, and progress that was made, by port and size class.
 
     Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
     proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
-    its transmission. The shares of a flow add up to one, so the ports add up to the whole.
+    its transmission. The shares of a flow add up to one, so the ports add up to the whole. Its
+    `progress` is shared likewise.
 
     Args:
         cfg: shapes and clocks.
@@ -57,7 +75,8 @@ def accrued(
         after: the same slots after `flows.finish`.
 
     Returns:
-        Slowdown, `[P, 3]`; its sum over ports is that of all flows of a class.
+        Slowdown and progress, `[P, 3]` each; their sums over ports are those of all flows of a
+        class.
     """
     bounds, classes = cfg.queue_bounds, cfg.n_classes
     pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
@@ -70,13 +89,18 @@ def accrued(
     share = spent / jnp.maximum(spent.sum(0), 1e-9)
     cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = fl.size_class(before.payload)
-    parts = []
-    for hop, part, (low, high) in zip(before.hop, share, itertools.pairwise(bounds), strict=True):
-        n = high - low
-        cell = jnp.where(hop < n, hop * 3 + kind, 3 * n)
-        by_queue = segment_sum(cost * part, cell, 3 * n)
-        parts.append(by_queue.reshape(n // classes, classes, 3).sum(1))
-    return jnp.concatenate(parts)
+
+    def by_port(values: Array) -> Array:
+        parts = []
+        levels = zip(before.hop, share, itertools.pairwise(bounds), strict=True)
+        for hop, part, (low, high) in levels:
+            n = high - low
+            cell = jnp.where(hop < n, hop * 3 + kind, 3 * n)
+            by_queue = segment_sum(values * part, cell, 3 * n)
+            parts.append(by_queue.reshape(n // classes, classes, 3).sum(1))
+        return jnp.concatenate(parts)
+
+    return by_port(cost), by_port(progress(cfg, before, after))
 
 
 class Completion(NamedTuple):

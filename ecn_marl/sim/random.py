@@ -49,6 +49,63 @@ def uniform(seed: jax.Array, counter: jax.Array, lane: int) -> jax.Array:
     return to_unit(hash_bits(seed, counter, lane))
 
 
+def normal_quantile(u: jax.Array) -> jax.Array:
+    """Quantiles of the standard normal distribution, `u` in (0, 1), to 4.5e-4.
+
+    Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.2.23: made of operations that
+    every backend has, `ecn_marl.lanes` included. Odd about 1/2, so its mean is exact.
+    """
+    t = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - u)))
+    above = 2.515517 + t * (0.802853 + t * 0.010328)
+    below = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))
+    return jnp.where(u < 0.5, -1.0, 1.0) * (t - above / below)
+
+
+FEW = 10.0
+"""Up to this mean, binomial numbers are drawn by their distribution function."""
+
+TERMS = 32
+"""Terms of that function: seven standard deviations above the largest such mean."""
+
+
+def binomial(
+    seed: jax.Array, counter: jax.Array, lanes: tuple[int, int], n: jax.Array, p: jax.Array
+) -> jax.Array:
+    """Whole numbers with the mean `n p` and the variance `n p (1 - p)` of a binomial distribution.
+
+    `n` need not be whole: it is rounded up as often as its fraction says, which keeps the mean and
+    adds at most `p^2 / 4` to the variance. Small means are drawn by inversion, others from the
+    normal distribution with the variance of rounding taken off. Without loops, so that it compiles
+    for every backend.
+
+    Args:
+        seed: uint32, scalar or broadcastable.
+        counter: integer index of each draw.
+        lanes: two static small integers that separate these draws from others.
+        n: number of trials, at least 0, float32.
+        p: chance of each, in [0, 1].
+
+    Returns:
+        Whole numbers in [0, n + 1], float32 of the broadcast shape.
+    """
+    low = jnp.floor(n)
+    trials = low + (uniform(seed, counter, lanes[0]) < n - low)
+    u = uniform(seed, counter, lanes[1])
+    rare = jnp.minimum(p, 1.0 - p)  # of heads and tails, those of which there are fewer
+    mean = trials * rare
+    odds = rare / (1.0 - rare)
+    chance = jnp.exp(trials * jnp.log1p(-rare))
+    below, few = chance, jnp.zeros_like(chance)
+    for k in range(TERMS):
+        few = few + (u >= below)
+        chance = chance * (odds * (trials - k) / (k + 1.0))
+        below = below + chance
+    spread = jnp.sqrt(jnp.maximum(mean * (1.0 - rare) - 1.0 / 12.0, 0.0))
+    many = jnp.round(mean + spread * normal_quantile(u))
+    drawn = jnp.clip(jnp.where(mean < FEW, few, many), 0.0, trials)
+    return jnp.where(p > 0.5, trials - drawn, drawn)
+
+
 def xorshift(state: jax.Array) -> jax.Array:
     """Next state of a xorshift32 generator; `state` must not be 0."""
     state = state ^ (state << 13)

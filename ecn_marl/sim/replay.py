@@ -131,7 +131,6 @@ class Settings:
             slots=slots,
             scheduled=start_ns.size,
             bins=0,
-            count_senders=False,
             pfc=self.pfc,
             ack_priority=self.ack_priority,
             buffer_mib=self.buffer_mib,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import delays, ports, stats
+from ecn_marl.sim import counts, delays, ports, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
@@ -174,16 +174,23 @@ class Simulator(SimConfig):
         Returns:
             State at its end, and the ports' statistics over it.
         """
+        state, sums = self.collect(state, params, ecn)
+        return state, stats.summarise(self, state, params, sums)
+
+    def collect(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortSums]:
+        """Like `interval`, with the sums behind the statistics.
+
+        Sums of several intervals make statistics of a longer time, see `stats.merge`.
+        """
         params = jax.tree.map(jnp.asarray, params)
-        zero = jnp.zeros((self.topology.n_ports,), state.queue.dtype)
 
         def one(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
             return self._tick(*carry, params, ecn), None
 
         ticks = self.interval_steps // self.tick_steps
-        start = (state, stats.empty_sums(self, zero))
+        start = (state, stats.empty_sums(self, state, params))
         (state, sums), _ = jax.lax.scan(one, start, None, length=ticks)
-        return state, stats.summarise(self, state, params, sums)
+        return state, stats.closed(sums)
 
     def _tick(
         self, state: SimState, sums: PortSums, params: SimParams, ecn: Ecn
@@ -192,8 +199,10 @@ class Simulator(SimConfig):
         net, c = params.net, self.n_classes
         if self.failures:
             state = self._reroute(state, net)
+        before = state.flows
         state, busy = self._admit(state, params)
         tick, state = ports.prepare(self, state, params, ecn, busy)
+        start = state.flows
         express: Any = 0.0
         if self.ack_priority:
             express = jnp.minimum(state.ack_rate.reshape(-1, c).sum(1), net.port_rate)
@@ -210,7 +219,10 @@ class Simulator(SimConfig):
 
         carry: Any = (state, sums, nothing)
         (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
+        moved = state.flows
         state, sums = self._complete(state, sums, params, tick, gone)
+        seen = counts.FlowsOfTick(before, start, moved, state.flows)
+        sums = replace(sums, counts=counts.add(self, sums.counts, seen, net))
         return ports.police(self, state, net), sums
 
     def _complete(
@@ -231,8 +243,8 @@ class Simulator(SimConfig):
             flows, totals, state.step, self.dt_us, state.fct_log, params.window
         )
         if self.accrue:
-            accrued = delays.accrued(self, state, net, before_finish, flows)
-            sums = replace(sums, accrued=sums.accrued + accrued)
+            cost, came_on = delays.accrued(self, state, net, before_finish, flows)
+            sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + came_on)
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us

@@ -234,7 +234,10 @@ class SimState:
 
 @struct.dataclass
 class PortStats:
-    """Statistics of every port over one tuning interval, every leaf `[P]`.
+    """Statistics of every port over one tuning interval, every leaf `[P]` unless noted.
+
+    What follows `n_flows` is only counted if `SimConfig.counts` asks for it, and is None otherwise.
+    A flow belongs to the ports that were on its way when it began, or at the start of the interval.
 
     Attributes:
         queue: backlog at the end of the interval, bytes.
@@ -245,16 +248,25 @@ class PortStats:
         marked_bytes: expected bytes sent with an ECN mark.
         utilisation: `tx_bytes` over what the link could have sent, in [0, 1].
         paused: share of the interval in which the port was paused, mean of its classes.
-        n_flows: flows in progress that cross the port.
-        n_senders: distinct source hosts of these flows.
-        n_mice: of these flows, those that have sent at most 1 MB.
-        n_elephants: of these flows, those that have sent more than 1 MB.
+        n_flows: flows in progress at the end of the interval that cross the port.
+        flows_begun: flows that began in the interval; one that waited for a free slot begins when
+            it gets it. Every flow counts once in its life.
+        flows_seen: flows in progress at any time in the interval: those at its start, and those
+            that began. A flow is in progress until its last byte has left its last port.
+        n_senders: distinct source hosts of the flows seen.
+        n_mice: of the flows seen, those that had sent at most 1 MB when last seen.
+        n_elephants: of the flows seen, those that had sent more than 1 MB.
+        class_bytes: data bytes sent, by what their flow had sent in all by then (payload, to the
+            tick): at most 100 KB, at most 1 MB, more, `[P, 3]`.
+        marked_packets: packets sent with an ECN mark, drawn as a counter would show them; their
+            mean over draws is `marked_bytes` over the size of a packet.
         class_queue_mean: time mean of the backlog per traffic class, bytes, `[P, C]`; None with a
             single class.
         class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class. ACKs that
             ride in a class of their own (`ack_priority`) belong to none.
         accrued: slowdown that flows of each size class accrued in the interval, as far as this port
             is accountable for it, see `delays.accrued`, `[P, 3]`; None if it is not kept.
+        progress: shares of their bytes that these flows delivered in the interval, likewise.
     """
 
     queue: Leaf
@@ -266,19 +278,73 @@ class PortStats:
     utilisation: Leaf
     paused: Leaf
     n_flows: Leaf
-    n_senders: Leaf
-    n_mice: Leaf
-    n_elephants: Leaf
+    flows_begun: Leaf = None
+    flows_seen: Leaf = None
+    n_senders: Leaf = None
+    n_mice: Leaf = None
+    n_elephants: Leaf = None
+    class_bytes: Leaf = None
+    marked_packets: Leaf = None
     class_queue_mean: Leaf = None
     class_tx_bytes: Leaf = None
     accrued: Leaf = None
+    progress: Leaf = None
+
+
+COUNTS = (
+    "flows_begun",
+    "flows_seen",
+    "n_senders",
+    "n_mice",
+    "n_elephants",
+    "class_bytes",
+    "marked_packets",
+)
+"""Fields of `PortStats` that are counted on request (`SimConfig.counts`)."""
+
+
+@struct.dataclass
+class FlowCounts:
+    """What is counted of flows on the way to `PortStats`; None where nobody asks.
+
+    Attributes:
+        present: flows in progress at the start, `[P]`.
+        begun: flows that began since, `[P]`.
+        senders: whether a host has sent through a port, one array `[ports * H]` per level.
+        big_before: of those present, the ones beyond 1 MB, `[P]`.
+        big_since: flows that went beyond 1 MB since, `[P]`.
+        settled: slots whose flow is beyond 1 MB already, or was never seen, `[F]`.
+        class_bytes: bytes by what their flow had sent, `[P, 3]`.
+        square: bytes sent times their squared marking probability, `[P]`.
+    """
+
+    present: Leaf = None
+    begun: Leaf = None
+    senders: Leaf = None
+    big_before: Leaf = None
+    big_since: Leaf = None
+    settled: Leaf = None
+    class_bytes: Leaf = None
+    square: Leaf = None
 
 
 @struct.dataclass
 class PortSums:
-    """Running sums behind `PortStats`, every leaf `[P]`; `by_class` `[2, Q]`, or None.
+    """Running sums behind `PortStats`, every leaf `[P]` unless noted.
 
-    `accrued` is `[P, 3]`, or None.
+    All but `peak` and `counts` add up from one interval to the next, see `stats.merge`.
+
+    Attributes:
+        queue: backlog, summed over substeps.
+        square: squared backlog, summed over substeps.
+        peak: largest backlog.
+        sent: bytes sent.
+        marked: expected bytes sent with a mark.
+        paused: time in which the port was paused, µs.
+        by_class: backlog summed over substeps and bytes sent of each queue, `[2, Q]`, or None.
+        counts: what is counted of flows, None if nothing is.
+        accrued: slowdown that accrued, `[P, 3]`, or None.
+        progress: shares of bytes that were delivered, `[P, 3]`, or None.
     """
 
     queue: Leaf
@@ -288,11 +354,15 @@ class PortSums:
     marked: Leaf
     paused: Leaf
     by_class: Leaf = None
+    counts: Any = None
     accrued: Leaf = None
+    progress: Leaf = None
 
 
 __all__ = [
+    "COUNTS",
     "Ecn",
+    "FlowCounts",
     "Flows",
     "NetParams",
     "PortStats",

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from ecn_marl._types import Leaf
+from ecn_marl.sim import counts
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.queues import segment_sum
-from ecn_marl.sim.state import Flows, PortStats, PortSums, SimParams, SimState
+from ecn_marl.sim.state import FlowCounts, PortStats, PortSums, SimParams, SimState
 from ecn_marl.sim.substep import Moved
-from ecn_marl.sim.traffic import CHUNK, PAYLOAD, wire_bytes
 
-ELEPHANT = 1e6
-"""Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
+SIZES = ("small_bytes", "medium_bytes", "large_bytes")
+"""Names of the columns of `PortStats.class_bytes`, where every name has one number per port."""
 
 
-def empty_sums(cfg: SimConfig, zero: Array) -> PortSums:
-    """Sums over no time; `zero` is `[P]`."""
+def empty_sums(cfg: SimConfig, state: SimState, params: SimParams) -> PortSums:
+    """Sums over no time, at the start of an interval."""
+    zero = jnp.zeros((cfg.topology.n_ports,), state.queue.dtype)
     by_class = None
     if cfg.n_classes > 1:
         by_class = jnp.zeros((2, cfg.n_queues), zero.dtype)
-    accrued = jnp.zeros((zero.shape[0], 3), zero.dtype) if cfg.accrue else None
-    return PortSums(zero, zero, zero, zero, zero, zero, by_class, accrued)
+    begun = counts.start(cfg, state.flows, params.net)
+    accrued = jnp.zeros((*zero.shape, 3), zero.dtype) if cfg.accrue else None
+    return PortSums(zero, zero, zero, zero, zero, zero, by_class, begun, accrued, accrued)
 
 
 def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
@@ -32,37 +38,78 @@ def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
     def port(x: Array) -> Array:
         return x if c == 1 else x.reshape(-1, c).sum(1)
 
-    queue, by_class = port(moved.queue), sums.by_class
+    queue, by_class, flows = port(moved.queue), sums.by_class, sums.counts
     if by_class is not None:
         by_class = by_class + jnp.stack([moved.queue, moved.sent])
-    return PortSums(
+    if flows is not None and flows.square is not None:
+        flows = replace(flows, square=flows.square + port(moved.sent * moved.mark * moved.mark))
+    return replace(
+        sums,
         queue=sums.queue + queue,
         square=sums.square + queue * queue,
         peak=jnp.maximum(sums.peak, queue),
         sent=sums.sent + port(moved.sent),
         marked=sums.marked + port(moved.sent * moved.mark),
-        paused=sums.paused,
         by_class=by_class,
-        accrued=sums.accrued,
+        counts=flows,
     )
 
 
-def summarise(cfg: SimConfig, state: SimState, params: SimParams, sums: PortSums) -> PortStats:
-    """Turn the interval's sums into statistics, and count flows per port."""
-    n, us, c = cfg.interval_steps, cfg.interval_us, cfg.n_classes
-    flows, bounds = state.flows, cfg.topology.level_bounds
-    real = state.queue.dtype
+def closed(sums: PortSums) -> PortSums:
+    """Sums without what only serves while they are collected."""
+    if sums.counts is None:
+        return sums
+    return replace(sums, counts=replace(sums.counts, settled=None))
+
+
+def merge(first: PortSums, then: PortSums) -> PortSums:
+    """Sums over an interval and the next one, as if both had been one.
+
+    Only a flow that falls back below 1 MB by a drop, and goes beyond it again in another interval,
+    counts twice in `n_elephants`.
+
+    Args:
+        first: sums of `Simulator.collect`, or merged ones.
+        then: those of the interval that follows.
+    """
+    both: PortSums = jax.tree.map(jnp.add, replace(first, counts=None), replace(then, counts=None))
+    flows = None if first.counts is None else _merged(first.counts, then.counts)
+    return replace(both, peak=jnp.maximum(first.peak, then.peak), counts=flows)
+
+
+def _merged(first: FlowCounts, then: FlowCounts) -> FlowCounts:
+    """Counts of both; what was present at the start of the second was seen in the first."""
+
+    def total(name: str) -> Array | None:
+        a, b = getattr(first, name), getattr(then, name)
+        return None if a is None else a + b
+
+    senders = first.senders
+    if senders is not None:
+        senders = tuple(a | b for a, b in zip(senders, then.senders, strict=True))
+    return replace(
+        first,
+        senders=senders,
+        **{name: total(name) for name in ("begun", "big_since", "class_bytes", "square")},
+    )
+
+
+def summarise(
+    cfg: SimConfig, state: SimState, params: SimParams, sums: PortSums, intervals: int = 1
+) -> PortStats:
+    """Turn sums into statistics.
+
+    Args:
+        cfg: the simulator.
+        state: state at the end of the interval.
+        params: parameters.
+        sums: sums over the interval, or merged ones over several.
+        intervals: how many intervals they are from.
+    """
+    n, us, c = cfg.interval_steps * intervals, cfg.interval_us * intervals, cfg.n_classes
+    net, flows = jax.tree.map(jnp.asarray, params.net), state.flows
     running = (flows.stage == fl.SENDING) & (flows.start_in <= 0)
-    live = (running | (flows.stage == fl.DRAINING)).astype(real)
-    gone = wire_bytes(flows.payload, params.net.packet_bytes - PAYLOAD) - flows.rest_low
-    big = live * (gone - flows.rest_high * CHUNK > ELEPHANT)
-    ports = flows.hop if c == 1 else flows.hop // c
-
-    def per_port(values: Array) -> Array:
-        spans = zip(ports, bounds[:-1], bounds[1:], strict=True)
-        return jnp.concatenate([segment_sum(values, h, b - a) for h, a, b in spans])
-
-    n_flows, n_big = per_port(live), per_port(big)
+    live = (running | (flows.stage == fl.DRAINING)).astype(state.queue.dtype)
     by_class = None if sums.by_class is None else sums.by_class.reshape(2, -1, c)
     return PortStats(
         queue=state.queue if c == 1 else state.queue.reshape(-1, c).sum(1),
@@ -71,26 +118,46 @@ def summarise(cfg: SimConfig, state: SimState, params: SimParams, sums: PortSums
         queue_max=sums.peak,
         tx_bytes=sums.sent,
         marked_bytes=sums.marked,
-        utilisation=jnp.clip(sums.sent / (params.net.port_rate * us), 0.0, 1.0),
+        utilisation=jnp.clip(sums.sent / (net.port_rate * us), 0.0, 1.0),
         paused=sums.paused / us,
-        n_flows=n_flows,
-        n_senders=_senders(cfg, flows, ports, live > 0) if cfg.count_senders else 0.0 * n_flows,
-        n_mice=n_flows - n_big,
-        n_elephants=n_big,
+        n_flows=counts.by_port(cfg, flows, live),
         class_queue_mean=None if by_class is None else by_class[0] / n,
         class_tx_bytes=None if by_class is None else by_class[1],
         accrued=sums.accrued,
+        progress=sums.progress,
+        **counts.results(cfg, sums, state, net),
     )
 
 
-def _senders(cfg: SimConfig, flows: Flows, ports: Array, live: Array) -> Array:
-    """Distinct source hosts of the flows that cross each port, `[P]`."""
-    bounds, n_hosts = cfg.topology.level_bounds, cfg.topology.n_hosts
-    counts = []
-    for hop, low, high in zip(ports, bounds[:-1], bounds[1:], strict=True):
-        cell = jnp.where(live & (hop < high - low), hop * n_hosts + flows.src, -1)
-        size = (high - low) * n_hosts
-        row = jnp.where(cell < 0, size, cell)
-        seen = jnp.zeros((size,), bool).at[row].set(True, mode="drop")
-        counts.append(seen.reshape(high - low, n_hosts).sum(1))
-    return jnp.concatenate(counts).astype(flows.backlog.dtype)
+def idle(cfg: SimConfig) -> PortStats:
+    """Statistics of an interval without traffic, with the counters that are asked for."""
+    zero = jnp.zeros((cfg.topology.n_ports,), jnp.float32)
+    wide = jnp.zeros((*zero.shape, cfg.n_classes), jnp.float32)
+    known = {f.name: zero for f in fields(PortStats) if f.default is MISSING}
+    known |= dict.fromkeys(cfg.counts, zero)
+    if "class_bytes" in known:
+        known["class_bytes"] = jnp.zeros((*zero.shape, 3), jnp.float32)
+    if cfg.n_classes > 1:
+        known |= {"class_queue_mean": wide, "class_tx_bytes": wide}
+    return PortStats(**known)
+
+
+def to_info(stats: PortStats) -> dict[str, Leaf]:
+    """What is known, by name, without what only rewards read (`accrued`, `progress`).
+
+    `class_bytes` is one entry `[P]` per size class (`SIZES`).
+    """
+    hidden = ("accrued", "progress")
+    known = {f.name: getattr(stats, f.name) for f in fields(PortStats) if f.name not in hidden}
+    sizes = known.pop("class_bytes")
+    if sizes is not None:
+        known |= {name: sizes[..., i] for i, name in enumerate(SIZES)}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def from_info(info: Mapping[str, Leaf]) -> PortStats:
+    """The statistics that `to_info` told."""
+    known = {f.name: info[f.name] for f in fields(PortStats) if f.name in info}
+    if SIZES[0] in info:
+        known["class_bytes"] = jnp.stack([info[name] for name in SIZES], -1)
+    return PortStats(**known)

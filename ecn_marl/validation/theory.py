@@ -46,7 +46,6 @@ def _incast(
         dt_us=dt_us,
         slots=n,
         bins=0,
-        count_senders=False,
         **{"interval_steps": round(100 / dt_us)} | options,
     )
     return sim, sim.default_params(traffic=(schedule(incast_flows(n), dt_us),))

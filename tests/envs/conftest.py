@@ -16,13 +16,19 @@ from ecn_marl.sim.simulator import PortStats
 
 @pytest.fixture(scope="session")
 def port_stats() -> Callable[..., PortStats]:
-    """Builds statistics of ports: fields not given are zero; scalars go to every port."""
+    """Builds statistics of ports: fields not given are zero; scalars go to every port.
+
+    `class_bytes` is `[ports, 3]`.
+    """
 
     def build(num_ports: int = 1, **given: Any) -> PortStats:
         zeros = {field.name: 0.0 for field in fields(PortStats)}
         assert set(given) <= set(zeros), f"unknown fields {set(given) - set(zeros)}"
         leaves = {
-            name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (num_ports,))
+            name: jnp.broadcast_to(
+                jnp.asarray(value, jnp.float32),
+                (num_ports, 3) if name == "class_bytes" else (num_ports,),
+            )
             for name, value in (zeros | given).items()
         }
         return PortStats(**leaves)

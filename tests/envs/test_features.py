@@ -1,4 +1,4 @@
-"""Features: values by hand, ranges, scaling with the port rate, histories, lookup."""
+"""Features: values by hand, ranges, scaling with the port rate, histories, lookup, checks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ecn_marl
 from ecn_marl.envs.features import (
     FEATURE_SETS,
+    FEATURES,
+    Feature,
     FeatureScale,
-    FeatureSet,
+    check_features,
     feature_set,
     fill,
     flatten,
@@ -20,6 +23,7 @@ from ecn_marl.envs.features import (
 )
 from ecn_marl.envs.rewards import REWARDS, RewardParams
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.state import COUNTS
 
 KB = 1000.0
 NAMES = tuple(FEATURE_SETS)
@@ -35,18 +39,34 @@ def columns(name, stats, ecn=None, scale=1.0, **options):
     num_ports = stats.queue.shape[0]
     port_scale = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), (num_ports,))
     ecn = thresholds(num_ports) if ecn is None else ecn
-    found = FEATURE_SETS[name].compute(stats, ecn, FeatureScale.create(port_scale, **options))
+    features = feature_set(name)
+    found = features.compute(stats, ecn, FeatureScale.create(port_scale, **options))
     assert found.dtype == jnp.float32
-    assert found.shape == (num_ports, FEATURE_SETS[name].width)
-    return dict(zip(FEATURE_SETS[name].names, np.asarray(found).T, strict=True))
+    assert found.shape == (num_ports, features.width)
+    return dict(zip(features.names, np.asarray(found).T, strict=True))
 
 
 def test_what_each_set_shows():
-    assert FEATURE_SETS["acc"].names == ("queue", "tx_rate", "marked_rate", "kmin", "kmax", "pmax")
-    assert FEATURE_SETS["pet"].names[:6] == FEATURE_SETS["acc"].names
-    assert FEATURE_SETS["pet"].names[6:] == ("incast_degree", "mice_fraction")
-    assert FEATURE_SETS["haecn"].names == ("queue_level", "tx_rate", "kmin", "kmax", "pmax")
-    assert [FEATURE_SETS[name].obs_dim for name in ("acc", "pet", "haecn")] == [18, 24, 15]
+    assert FEATURE_SETS["acc"] == ("queue", "tx_rate", "marked_rate", "kmin", "kmax", "pmax")
+    assert FEATURE_SETS["pet"] == (*FEATURE_SETS["acc"], "incast_degree", "mice_fraction")
+    assert FEATURE_SETS["haecn"] == ("queue_level", "tx_rate", "kmin", "kmax", "pmax")
+    more = ("flows_begun", "flows_seen", "incast_degree", "small_bytes")
+    assert FEATURE_SETS["flows"] == (*FEATURE_SETS["acc"], *more)
+    assert [feature_set(name).obs_dim for name in ("acc", "pet", "haecn")] == [18, 24, 15]
+    assert not set(FEATURE_SETS) & set(FEATURES), "a name means one thing"
+
+
+def test_what_is_counted_follows_from_the_features():
+    counted = {name: feature_set(name).needs for name in FEATURE_SETS}
+    assert counted["acc"] == counted["haecn"] == ()
+    assert counted["pet"] == ("n_senders", "n_mice", "n_elephants")
+    assert counted["pet-no-mice"] == ("n_senders",)
+    assert counted["pet-no-incast"] == ("n_mice", "n_elephants")
+    assert counted["ports"] == ("marked_packets",)
+    assert counted["flows"] == ("flows_begun", "flows_seen", "n_senders", "class_bytes")
+    assert {n for f in FEATURES.values() for n in f.needs} == set(COUNTS), "none is unused"
+    env = ecn_marl.make("websearch-star-v0", features="queue,incast_degree", counts=("n_mice",))
+    assert env.sim.counts == ("n_senders", "n_mice")
 
 
 def test_queue_is_on_a_log_scale_from_nothing_to_the_top(port_stats):
@@ -96,6 +116,49 @@ def test_incast_degree_and_mice(port_stats):
     np.testing.assert_allclose(found["mice_fraction"], [0.5, 0.75, 0, 1, 0], rtol=1e-6)
 
 
+def test_counts_are_on_a_log_scale_that_tells_a_few_apart(port_stats):
+    """The rule of thumb is deep below 2 flows begun per 100 µs: 0 to 20 must look different."""
+    few = np.arange(21)
+    for name in ("flows_begun", "flows_seen"):
+        found = columns(name, port_stats(21, **{name: few}))[name]
+        np.testing.assert_allclose(found, np.log1p(few) / np.log(257), rtol=1e-5)
+        assert np.diff(found).min() > 0.008
+        top = columns(name, port_stats(2, **{name: [256, 999]}))[name]
+        np.testing.assert_allclose(top, 1, rtol=1e-6)
+
+
+def test_what_happens_is_shown_per_100_us(port_stats):
+    """Ten times the time, ten times the flows and marks: the same; what is there is not divided."""
+    once = port_stats(2, flows_begun=4, marked_packets=30, flows_seen=7)
+    more = port_stats(2, flows_begun=40, marked_packets=300, flows_seen=7)
+    name = "flows_begun,marked_packets,flows_seen"
+    short = columns(name, once)
+    long = columns(name, more, collected_us=1000.0)
+    for feature in short:
+        np.testing.assert_allclose(short[feature], long[feature], rtol=1e-6)
+    assert short["marked_packets"][0] == pytest.approx(np.log(31) / np.log(301), rel=1e-5)
+    fast = port_stats(2, marked_packets=120)
+    at_100 = columns("marked_packets", fast, scale=4.0)["marked_packets"]
+    np.testing.assert_allclose(at_100, short["marked_packets"], rtol=1e-6)
+
+
+def test_bytes_by_size_are_shares_of_the_data(port_stats):
+    stats = port_stats(3, class_bytes=[[1e4, 3e4, 6e4], [0, 0, 0], [5, 0, 0]], tx_bytes=1e6)
+    found = columns("small_bytes,medium_bytes", stats)
+    np.testing.assert_allclose(found["small_bytes"], [0.1, 0, 1], rtol=1e-6)
+    np.testing.assert_allclose(found["medium_bytes"], [0.3, 0, 0], rtol=1e-6)
+
+
+def test_mean_and_largest_queue_are_on_the_scale_of_the_queue(port_stats):
+    sizes = np.asarray([0, 3, 80, 20_000]) * KB
+    stats = port_stats(4, queue=sizes, queue_mean=sizes[::-1], queue_max=2 * sizes, paused=0.25)
+    found = columns("ports", stats)
+    np.testing.assert_array_equal(found["queue_mean"], found["queue"][::-1])
+    want = columns("acc", port_stats(4, queue=2 * sizes))["queue"]
+    np.testing.assert_array_equal(found["queue_max"], want)
+    np.testing.assert_array_equal(found["paused"], 0.25)
+
+
 def test_haecn_level_is_what_the_reward_takes_off(port_stats):
     stats = port_stats(5, queue_mean=np.asarray([1, 8, 70, 900, 9000]) * KB, queue=1e9)
     params = RewardParams.create(utilisation_weight=0.0)
@@ -110,6 +173,7 @@ def test_faster_ports_show_the_same_for_the_same_delay(port_stats, name):
     queue = np.asarray([0, 7, 90, 2000]) * KB
     slow = port_stats(4, queue=queue, queue_mean=queue, utilisation=0.5, n_senders=3)
     fast = slow.replace(queue=4 * slow.queue, queue_mean=4 * slow.queue_mean)
+    assert {*FEATURE_SETS[name]} & {"queue", "queue_level"}
     at_25 = columns(name, slow)
     at_100 = columns(name, fast, thresholds(4, 20 * KB, 800 * KB), scale=4.0)
     for feature in at_25:
@@ -123,14 +187,14 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 counts = st.floats(0, 2.0**100, width=32)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("name", [",".join(FEATURES)])
+@settings(max_examples=200, deadline=None)
 @given(
     queue=st.floats(0, 3.4028234663852886e38, width=32),
     share=finite,
     sent=counts,
     marked=counts,
-    flows=st.tuples(counts, counts, counts),
+    flows=st.tuples(*[counts] * 9),
     setting=st.tuples(counts, counts, st.floats(0, 1, width=32)),
     scale=st.sampled_from([0.04, 0.4, 1.0, 4.0, 32.0]),
 )
@@ -146,6 +210,12 @@ def test_every_feature_stays_in_the_unit_interval(
         n_senders=flows[0],
         n_mice=flows[1],
         n_elephants=flows[2],
+        flows_begun=flows[3],
+        flows_seen=flows[4],
+        class_bytes=flows[5:8],
+        marked_packets=flows[8],
+        queue_max=queue,
+        paused=share,
     )
     for feature, found in columns(name, stats, thresholds(1, *setting), scale).items():
         assert 0.0 <= found[0] <= 1.0, feature
@@ -177,7 +247,7 @@ def test_jit_and_vmap(port_stats, name):
     stats = [port_stats(3, queue=q, queue_mean=q, utilisation=0.3) for q in (2 * KB, 80 * KB)]
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *stats)
     scale = FeatureScale.create(jnp.ones(3))
-    compute = FEATURE_SETS[name].compute
+    compute = feature_set(name).compute
     found = jax.jit(jax.vmap(compute, in_axes=(0, None, None)))(batch, thresholds(3), scale)
     expected = np.stack([compute(one, thresholds(3), scale) for one in stats])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
@@ -195,18 +265,112 @@ def test_history_drops_the_oldest_and_flattens_oldest_first():
 
 
 def test_lookup_and_history():
-    assert feature_set("acc") is FEATURE_SETS["acc"]
+    assert feature_set("acc") == feature_set("acc")
+    assert (feature_set("acc").history, feature_set("acc").name) == (3, "acc")
     longer = feature_set("pet", history=5)
     assert (longer.history, longer.obs_dim, longer.name) == (5, 40, "pet")
-    assert hash(longer) != hash(FEATURE_SETS["pet"])
+    assert hash(longer) != hash(feature_set("pet"))
     assert longer == feature_set("pet", history=5)
-    own = FeatureSet("mine", 1, ("queue",), FEATURE_SETS["acc"].compute)
-    assert feature_set(own) is own
-    assert feature_set(own, history=2).obs_dim == 2
-    with pytest.raises(ValueError, match=r"(?s)feature set.*'pte'.*pet"):
-        feature_set("pte")
+    assert feature_set(longer) is longer
+    assert feature_set(longer, history=2).obs_dim == 16
     with pytest.raises(ValueError, match=r"history.*0.*at least 1"):
         feature_set("acc", history=0)
+
+
+def test_features_by_name_in_any_form():
+    one = feature_set("queue, flows_begun")
+    assert one.names == ("queue", "flows_begun")
+    assert (one.name, one.needs, one.obs_dim) == ("queue,flows_begun", ("flows_begun",), 6)
+    assert feature_set(("queue", "flows_begun")) == one
+    assert feature_set("acc,flows_begun").names == (*FEATURE_SETS["acc"], "flows_begun")
+    assert feature_set(FEATURE_SETS["acc"]).columns == feature_set("acc").columns
+    assert feature_set("acc").normalised
+
+
+def twice(stats, ecn, scale):
+    """A feature of a user's own, which leaves [0, 1]."""
+    return 2.0 * stats.utilisation
+
+
+def test_a_feature_of_ones_own():
+    own = feature_set(("queue", ("twice", Feature(twice))))
+    assert own.names == ("queue", "twice")
+    assert not own.normalised
+    env = ecn_marl.make("websearch-star-v0", features=own)
+    assert env.obs_dim == 6
+    renamed = feature_set((("queue", FEATURES["tx_rate"]),))
+    assert not renamed.normalised, "another feature under a known name"
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ("pte", r"unknown feature set or feature 'pte': did you mean 'pet'"),
+        ("queue,flow_begun", r"'flow_begun': did you mean 'flows_begun'"),
+        (("queue", "qeue_mean"), r"'qeue_mean': did you mean 'queue_mean'"),
+        ("", r"unknown feature set or feature ''"),
+        ((), r"features = '' is not allowed: expected at least one feature"),
+        ("acc,queue", r"features = .*expected each feature once"),
+    ],
+)
+def test_wrong_features_give_one_clear_error(features, message):
+    with pytest.raises(ValueError, match=message):
+        ecn_marl.make("websearch-star-v0", features=features)
+
+
+def test_wrong_counters_of_a_feature_are_named():
+    with pytest.raises(ValueError, match="unknown counter 'flow_begun': did you mean"):
+        Feature(twice, needs=("flow_begun",))
+
+
+@pytest.mark.parametrize(
+    ("compute", "needs", "message"),
+    [
+        (lambda s, e, x: jnp.stack([s.queue, s.queue], -1), (), r"float32 \[8, 2\]"),
+        (lambda s, e, x: s.queue.mean(), (), r"float32 \[\].*one float32 per port, \[8\]"),
+        (lambda s, e, x: s.queue > 0, (), r"bool \[8\]"),
+        (lambda s, e, x: (s.queue, s.queue), (), "tuple"),
+        (lambda s, e, x: s.class_bytes, ("class_bytes",), r"float32 \[8, 3\]"),
+        (lambda s, e, x: 1.0 * s.flows_begun, (), r"from what it needs \(nothing"),
+        (lambda s, e, x: s.n_mice + s.n_elephants, ("n_mice",), r"needs \(n_mice\)"),
+        (lambda s, e, x: s.backlog, (), "no attribute 'backlog'"),
+        (lambda s, e, x: s.queue + jnp.ones(3), (), "TypeError.*one float32 per port"),
+    ],
+)
+def test_features_that_do_not_fit_fail_at_construction(compute, needs, message):
+    own = feature_set(("pet", ("own", Feature(compute, needs))))
+    with pytest.raises(ValueError, match=rf"(?s)feature 'own'.*{message}"):
+        ecn_marl.make("websearch-star-v0", features=own)
+
+
+def test_every_feature_has_a_definition_and_fits():
+    sim = ecn_marl.make("websearch-v0").sim
+    check_features(feature_set(tuple(FEATURES)), sim)
+    assert all(len(f.help) > 20 and "\n" not in f.help for f in FEATURES.values())
+
+
+def test_observations_of_an_episode_show_what_info_counts():
+    """Columns of the newest interval follow from the info of the same step."""
+    env = ecn_marl.make("websearch-star-v0", features="flows", history=2)
+    params = env.default_params
+    reset = jax.jit(env.reset)
+    _, state = reset(jax.random.key(0), params)
+    step = jax.jit(env.step_ecn)
+    begun = 0.0
+    for _ in range(6):
+        ecn = env.static_ecn("secn2", params)
+        obs, state, *_, info = step(jax.random.key(0), state, ecn, params)
+        new = dict(zip(env.feature.names, np.asarray(obs)[:, env.feature.width :].T, strict=True))
+        assert {np.shape(x) for x in info.values()} == {(env.num_agents,)}
+        np.testing.assert_allclose(
+            new["flows_begun"], np.log1p(info["flows_begun"]) / np.log(257), rtol=1e-5
+        )
+        data = sum(info[f"{size}_bytes"] for size in ("small", "medium", "large"))
+        np.testing.assert_allclose(
+            new["small_bytes"], info["small_bytes"] / np.maximum(data, 1), rtol=1e-5
+        )
+        begun += float(info["flows_begun"].sum())
+    assert begun == int(state.sim.totals.started) > 3
 
 
 @pytest.mark.parametrize(
@@ -217,6 +381,9 @@ def test_lookup_and_history():
         ("step_kb", -5.0, "above 0"),
         ("steps", 0, "at least 1"),
         ("senders", 0, "at least 1"),
+        ("flows", 0, "at least 1"),
+        ("packets", 0.5, "at least 1"),
+        ("collected_us", 0.0, "above 0"),
     ],
 )
 def test_scales_out_of_range_are_named(field, wrong, allowed):

@@ -17,7 +17,7 @@ import pytest
 from playing import CASES, Options, bits, play, sampled, script
 
 import ecn_marl
-from ecn_marl.envs.features import FEATURE_SETS, FeatureSet
+from ecn_marl.envs.features import FEATURES, Feature, feature_set
 from ecn_marl.envs.parallel import EcnParallelEnv, _compiled
 
 # Episodes.
@@ -184,14 +184,12 @@ def test_spaces(kind: str, space: type):
 
 
 def test_bounds_are_those_of_the_features():
-    own = FeatureSet(
-        "acc", 2, FEATURE_SETS["acc"].names, lambda *a: 5 * FEATURE_SETS["acc"].compute(*a)
-    )
+    own = feature_set(("acc", ("five", Feature(lambda *a: 5 * FEATURES["paused"].compute(*a)))), 2)
     named, custom = (ecn_marl.parallel_env(features=each) for each in ("acc", own))
     assert named.observation_space("port_0") == gymnasium.spaces.Box(0, 1, (18,), np.float32)
     assert named.state_space == gymnasium.spaces.Box(0, 1, (96,), np.float32)
     assert not custom.observation_space("port_0").is_bounded()
-    assert custom.observation_space("port_0").shape == (12,)
+    assert custom.observation_space("port_0").shape == (14,)
 
 
 # Copies.

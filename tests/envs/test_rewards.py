@@ -239,6 +239,11 @@ def test_slowdown_is_weighted_by_class_and_shared_by_credit(port_stats, credit):
     got = np.asarray(rule(stats, RewardParams.create(**weights), jnp.ones(2), 100.0))
     parts = -ACCRUED @ [0.1, 2.0, 0.5]
     np.testing.assert_allclose(got, parts if credit == "path" else [parts.sum()] * 2, rtol=1e-6)
+    stats = replace(stats, progress=jnp.asarray(ACCRUED[::-1] / 2))
+    shaped = reward_function("slowdown-shaped", credit)
+    more = np.asarray(shaped(stats, RewardParams.create(**weights), jnp.ones(2), 100.0)) - got
+    back = ACCRUED[::-1] / 2 @ [0.1, 2.0, 0.5]
+    np.testing.assert_allclose(more, back if credit == "path" else [back.sum()] * 2, rtol=1e-5)
 
 
 def test_credit_belongs_to_slowdown():

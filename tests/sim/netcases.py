@@ -32,6 +32,7 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.traffic import CHUNK
 from ecn_marl.sim.transports import preset
 
@@ -201,6 +202,7 @@ def ideal_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
 def random_network(topology, **options):
     """A simulator of endless traffic of both kinds."""
     sources = (Poisson(table="FbHdp", width=4), Incast(n_max=4, flow_kb=50.0, width=4))
+    options = {"counts": COUNTS} | options
     return Simulator(topology, sources, Dcqcn.of("hpcc-paper"), slots=24, **options)
 
 

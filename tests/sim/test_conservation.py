@@ -52,8 +52,11 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.queue_sq >= stats.queue_mean**2 * (1 - 1e-4) - 1).all()
     assert ((stats.utilisation >= 0) & (stats.utilisation <= 1)).all()
     assert (stats.marked_bytes <= stats.tx_bytes * (1 + 1e-5)).all()
-    assert (stats.n_flows == stats.n_mice + stats.n_elephants).all()
-    assert (stats.n_senders <= stats.n_flows).all()
+    assert (stats.flows_seen == stats.n_mice + stats.n_elephants).all()
+    assert (stats.n_senders <= stats.flows_seen).all()
+    assert (stats.n_flows <= stats.flows_seen).all()
+    assert (stats.flows_begun <= stats.flows_seen).all()
+    assert (stats.class_bytes.sum(-1) <= stats.tx_bytes + stats.queue_max + 1).all()
     capacity = run.params.net.port_rate * RANDOM[name].interval_us
     assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
 

@@ -17,6 +17,7 @@ from ecn_marl.sim import Ecn, Schedule, Simulator, leaf_spine, schedule
 from ecn_marl.sim.flows import SIZE_CLASSES, find_paths
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.traffic import CHUNK
 from ecn_marl.sim.transports import Dcqcn
 
 ACCRUING = {name: replace(sim, accrue=True) for name, sim in RANDOM.items()}
@@ -33,6 +34,17 @@ def sums_of(state, dt):
     return np.asarray(totals.slowdown, float) + open_
 
 
+def delivered_share(state):
+    """Finished flows, and the delivered shares of the others, by size class, float64."""
+    flows, totals = jax.device_get((state.flows, state.totals))
+    inside = (flows.stage > 0) & (flows.stage < 4)
+    wire = flows.payload + 48.0 * np.ceil(flows.payload.astype(float) / 1000.0)
+    left = flows.rest_low.astype(float) + flows.rest_high * CHUNK + flows.backlog.sum(0)
+    share = np.where(inside, 1.0 - left / np.maximum(wire, 1.0), 0.0)
+    kind = np.searchsorted(SIZE_CLASSES, flows.payload)
+    return np.asarray(totals.finished, float) + np.bincount(kind, share, 3)
+
+
 @pytest.mark.parametrize("name", ACCRUING)
 @given(seed=st.integers(0, 2**31 - 1))
 @settings(max_examples=20)
@@ -46,6 +58,8 @@ def test_intervals_add_up_to_the_slowdowns_of_all_flows(name, seed):
     assert (np.asarray(stats.accrued) >= -1e-6).all()
     total = np.asarray(stats.accrued, np.float64).sum((0, 1))
     np.testing.assert_allclose(total, sums_of(state, sim.dt_us), rtol=2e-4, atol=1e-3)
+    progress = np.asarray(stats.progress, np.float64).sum((0, 1))
+    np.testing.assert_allclose(progress, delivered_share(state), rtol=2e-4, atol=1e-3)
 
 
 def test_some_of_these_networks_defer_drop_and_leave_flows_open():

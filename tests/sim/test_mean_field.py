@@ -70,7 +70,6 @@ def simulator(dt, softness=0.0):
         bins=0,
         pfc=False,
         ack_priority=True,
-        count_senders=False,
         memory_us=90.0,
         softness=softness,
     )

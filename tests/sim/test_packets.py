@@ -86,7 +86,6 @@ def incast_program(n: int) -> tuple[Simulator, SimParams, Callable[..., Any]]:
         Dcqcn.of("hpcc-paper"),
         slots=n,
         bins=0,
-        count_senders=False,
         interval_steps=1000,
     )
     params = sim.default_params(traffic=(schedule(flows, 1.0),))
@@ -141,7 +140,6 @@ def websearch_program() -> tuple[Simulator, SimParams, Callable[..., Any], np.nd
         slots=256,
         scheduled=len(rows),
         bins=0,
-        count_senders=False,
     )
     params = sim.default_params(traffic=(schedule(flows, 1.0),))
 

@@ -6,9 +6,10 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from netcases import kolmogorov
 
-from ecn_marl.sim.random import hash_bits, to_unit, uniform, xorshift
+from ecn_marl.sim.random import binomial, hash_bits, normal_quantile, to_unit, uniform, xorshift
 
 
 def test_uniform_is_uniform_on_every_lane():
@@ -46,3 +47,47 @@ def test_xorshift_follows_marsaglia():
         want ^= want << 5 & 0xFFFFFFFF
         state = xorshift(state)
         assert int(state) == want
+
+
+def draws(n, p, size=400_000):
+    """Binomial numbers as float64."""
+    trials, chance = jnp.full(size, n, jnp.float32), jnp.full(size, p, jnp.float32)
+    found = binomial(jnp.uint32(11), jnp.arange(size), (21, 22), trials, chance)
+    assert found.dtype == jnp.float32
+    return np.asarray(found, np.float64)
+
+
+@pytest.mark.parametrize("p", [0.003, 0.05, 0.3, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("n", [1, 7, 19.4, 60, 298, 3000.5])
+def test_binomial_numbers_have_its_mean_and_variance(n, p):
+    """Whatever branch they come from; a fraction of a trial adds what its coin adds."""
+    x = draws(n, p)
+    rest = n - math.floor(n)
+    variance = n * p * (1 - p) + rest * (1 - rest) * p * p
+    np.testing.assert_array_equal(x, np.round(x))
+    assert x.min() >= 0
+    assert x.max() <= math.ceil(n)
+    assert abs(x.mean() - n * p) < 4.5 * math.sqrt(variance / len(x))
+    assert x.var() == pytest.approx(variance, rel=0.03)
+
+
+@pytest.mark.parametrize(("n", "p"), [(12, 0.25), (100, 0.04), (30, 0.9)])
+def test_small_binomial_numbers_follow_its_distribution(n, p):
+    x, size = draws(n, p), 400_000
+    for k in range(n + 1):
+        share = math.comb(n, k) * p**k * (1 - p) ** (n - k)
+        error = math.sqrt(share * (1 - share) / size)
+        assert abs((x == k).mean() - share) < 5 * error + 1e-6
+
+
+def test_binomial_numbers_at_the_edges():
+    assert draws(0, 0.5, 100).max() == 0
+    assert draws(50, 0, 100).max() == 0
+    assert draws(50, 1, 100).min() == 50
+    assert set(draws(3.5, 1, 1000)) == {3, 4}
+
+
+def test_quantiles_of_the_normal_distribution():
+    u = np.array([1e-6, 0.001, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999])
+    want = [-4.753424, -3.090232, -1.644854, -0.524401, 0, 0.524401, 1.644854, 3.090232]
+    np.testing.assert_allclose(normal_quantile(jnp.asarray(u, jnp.float32)), want, atol=1e-3)

@@ -202,8 +202,9 @@ def test_a_used_slot_remembers_nothing():
 
 def test_counts_per_port():
     rows = [(1, 0, 10**7, 0.0), (1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0), (2, 3, 50, 10**5)]
-    run = simulate(STAR, rows, 30)
-    for name, want in (("n_flows", 3), ("n_senders", 2)):
+    counted = replace(STAR, counts=("flows_seen", "n_senders", "n_mice", "n_elephants"))
+    run = simulate(counted, rows, 30)
+    for name, want in (("n_flows", 3), ("flows_seen", 3), ("n_senders", 2)):
         value = np.asarray(getattr(run.stats, name))
         assert (value[:, 0] == want).all()
         assert (value[:, 1:] == 0).all()

@@ -7,16 +7,16 @@ controller the statistics of every interval; observation and reward follow from 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
 
+from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import fill, flatten, push
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.state import PortStats
+from ecn_marl.sim.stats import from_info
 
 
 class Memory(NamedTuple):
@@ -41,7 +41,13 @@ class Remembering:
                 `watch(memory, reward, info)`.
             actor: its parameters.
             env: environment to act in.
+
+        Raises:
+            ValueError: the environment's telemetry alters observations, which are made anew here.
         """
+        if env.telemetry.alters_view:
+            allowed = "none that alters observations: policies with a memory see every interval"
+            raise bad_value("telemetry", env.telemetry, allowed)
         self.algorithm, self.actor, self.env = algorithm, actor, env
         self.params = env.default_params
         self.scale = env.port_scale(self.params.sim)
@@ -60,7 +66,7 @@ class Remembering:
     def observe(self, memory: Memory, info: dict[str, jax.Array]) -> Memory:
         """Decide from the statistics of an interval."""
         env = self.env
-        stats = PortStats(**{f.name: info[f.name] for f in fields(PortStats) if f.name in info})
+        stats = from_info(info)
         reward = env.reward(stats, self.params.reward, self.scale, env.interval_us)
         ecn = Ecn(info["kmin"], info["kmax"], info["pmax"])
         history = push(memory.history, env.feature.compute(stats, ecn, self.params.scale))

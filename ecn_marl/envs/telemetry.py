@@ -1,0 +1,291 @@
+"""Telemetry as it is outside of simulators: late, seldom, coarse, noisy.
+
+A controller of real switches does not see every port every 100 µs, and cannot set any number. These
+options of an environment take the ideal away one by one. What limits thresholds limits all that set
+them through the environment: learners, static settings, oracles and rules. What limits the view
+limits observations only: reward, `info` and metrics are what happened, and rules in the switch
+(`dynamic:...`), which read `info`, still see every interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
+from ecn_marl.envs.features import push
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.state import PortStats, PortSums, SimParams, SimState
+from ecn_marl.sim.stats import closed, empty_sums, merge, summarise
+from ecn_marl.sim.topology import KB, Topology
+
+LONGEST_US = 1e7
+"""Longest period of telemetry, µs: 10 s."""
+
+MOST_DELAY = 1000
+"""Longest delay, in tuning intervals."""
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What lies between ports and agents; the default is nothing.
+
+    Attributes:
+        period_us: time between two observations, µs, a multiple of the tuning interval; counters
+            accumulate over it, and in between agents see the last one again. None for a new
+            observation in every interval.
+        observation_delay: intervals until an observation is seen, 0 for none.
+        action_delay: intervals until thresholds that were set are in force, 0 for none.
+        pmax_percent: Pmax is set in whole percents, at least 1 %.
+        one_profile: a switch has one WRED profile. Its first port (the agent with the smallest
+            number) sets it, and all its ports get the same thresholds in bytes, whatever their
+            rate.
+        quantum_kb: thresholds are multiples of this many KB on ports of any rate, Kmax at least one
+            above Kmin; 0 for any number.
+        noisy_marks: features of marked bytes are computed from a count of marked packets, instead
+            of from what is expected.
+    """
+
+    period_us: float | None = None
+    observation_delay: int = 0
+    action_delay: int = 0
+    pmax_percent: bool = False
+    one_profile: bool = False
+    quantum_kb: float = 0.0
+    noisy_marks: bool = False
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        if self.period_us is not None and not 0.0 < self.period_us <= LONGEST_US:
+            raise bad_value("period_us", self.period_us, f"None, or µs in (0, {LONGEST_US:g}]")
+        for name in ("observation_delay", "action_delay"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not 0 <= value <= MOST_DELAY:
+                raise bad_value(name, value, f"an integer from 0 to {MOST_DELAY}")
+        for name in ("pmax_percent", "one_profile", "noisy_marks"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad_value(name, getattr(self, name), "True or False")
+        if not 0.0 <= self.quantum_kb < math.inf:
+            raise bad_value("quantum_kb", self.quantum_kb, "a number of KB >= 0")
+
+    @classmethod
+    def of(cls, options: Telemetry | Mapping[str, Any] | None) -> Telemetry:
+        """Options as they may be given to `make`.
+
+        Args:
+            options: a `Telemetry`, its fields by name, or None for the default.
+
+        Raises:
+            ValueError: an unknown field (with the nearest names), or a value that is not allowed.
+        """
+        if options is None:
+            return cls()
+        if isinstance(options, Telemetry):
+            return options
+        if not isinstance(options, Mapping):
+            raise bad_value("telemetry", options, "a Telemetry, or a dict of its fields")
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise unknown_name("telemetry option", name, known)
+        return cls(**options)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Counters of the simulator that it reads."""
+        return ("marked_packets",) if self.noisy_marks else ()
+
+    @property
+    def alters_view(self) -> bool:
+        """Whether observations are other than features of the last intervals."""
+        return self.period_us is not None or self.observation_delay > 0 or self.noisy_marks
+
+    def every(self, interval_us: float) -> int:
+        """Intervals per observation.
+
+        Raises:
+            ValueError: the period is no multiple of the interval.
+        """
+        if self.period_us is None:
+            return 1
+        n = round(self.period_us / interval_us)
+        if n < 1 or abs(self.period_us - n * interval_us) > 1e-6 * self.period_us:
+            allowed = f"a multiple of the tuning interval, {interval_us:g} µs"
+            raise bad_value("period_us", self.period_us, allowed)
+        return n
+
+    def check(self, interval_us: float, max_steps: int) -> None:
+        """Check the times against those of an environment.
+
+        Raises:
+            ValueError: the period is no multiple of the interval, or no observation or action ever
+                comes through in an episode.
+        """
+        n = self.every(interval_us)
+        if n + self.observation_delay > max_steps:
+            raise bad_value(
+                "period_us, observation_delay",
+                (self.period_us, self.observation_delay),
+                f"a first observation within the episode of {max_steps} intervals",
+            )
+        if self.action_delay >= max_steps:
+            allowed = f"fewer intervals than the {max_steps} of an episode"
+            raise bad_value("action_delay", self.action_delay, allowed)
+
+    def limited(self, ecn: Ecn, topology: Topology) -> Ecn:
+        """The thresholds that the hardware makes of those that were asked for, `[A]` each."""
+        kmin, kmax, pmax = ecn.kmin, ecn.kmax, ecn.pmax
+        if self.one_profile:
+            first = first_ports(topology)
+            kmin, kmax, pmax = kmin[first], kmax[first], pmax[first]
+        if self.quantum_kb > 0.0:
+            quantum = self.quantum_kb * KB
+            steps = jnp.round(kmin / quantum)
+            kmin = steps * quantum
+            kmax = jnp.maximum(jnp.round(kmax / quantum), steps + 1.0) * quantum
+        if self.pmax_percent:
+            pmax = jnp.clip(jnp.round(100.0 * pmax), 1.0, 100.0) / 100.0
+        return Ecn(kmin, kmax, pmax)
+
+
+@struct.dataclass
+class TelemetryState:
+    """What is under way, and what was collected; None where an option is not used.
+
+    Attributes:
+        sums: what the counters have collected since the last observation.
+        features: observations that nobody has seen yet, oldest first, `[delay, A, width]`.
+        ecn: thresholds that are not in force yet, oldest first, `[delay, A]` each.
+    """
+
+    sums: PortSums | None = None
+    features: Leaf = None
+    ecn: Ecn | None = None
+
+
+def first_ports(topology: Topology) -> np.ndarray:
+    """For every port the first port of its switch, int32 `[P]`."""
+    switch = topology.port_switch()
+    _, first = np.unique(switch, return_index=True)
+    return first.astype(np.int32)[np.searchsorted(np.unique(switch), switch)]
+
+
+def start(
+    telemetry: Telemetry,
+    cfg: Simulator,
+    sim: SimState,
+    params: SimParams,
+    ecn: Ecn,
+    features: Float[Array, "agents width"],
+) -> TelemetryState | None:
+    """What is under way at the start of an episode; None if nothing ever is.
+
+    Args:
+        telemetry: options.
+        cfg: simulator.
+        sim: its state at the start.
+        params: its parameters.
+        ecn: thresholds at the start.
+        features: those of an idle network.
+    """
+    state = TelemetryState()
+    if telemetry.every(cfg.interval_us) > 1:
+        state = replace(state, sums=closed(empty_sums(cfg, sim, params)))
+    if telemetry.observation_delay:
+        repeated = (telemetry.observation_delay, *features.shape)
+        state = replace(state, features=jnp.broadcast_to(features, repeated))
+    if telemetry.action_delay:
+        n = telemetry.action_delay
+        state = replace(state, ecn=jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), ecn))
+    return state if jax.tree.leaves(state) else None
+
+
+def act(
+    telemetry: Telemetry, state: TelemetryState | None, ecn: Ecn, topology: Topology
+) -> tuple[Ecn, TelemetryState | None]:
+    """Thresholds in force in the next interval, if these are set now."""
+    ecn = telemetry.limited(ecn, topology)
+    if state is None or state.ecn is None:
+        return ecn, state
+    waiting = jax.tree.map(lambda old, new: jnp.concatenate((old, new[None])), state.ecn, ecn)
+    due, later = (jax.tree.map(lambda x, at=at: x[at], waiting) for at in (0, slice(1, None)))
+    return due, replace(state, ecn=later)
+
+
+def collect(
+    telemetry: Telemetry,
+    state: TelemetryState | None,
+    steps: Int[Array, ""],
+    cfg: Simulator,
+    sim: SimState,
+    params: SimParams,
+    sums: PortSums,
+    stats: PortStats,
+) -> tuple[PortStats, TelemetryState | None]:
+    """The statistics that an observation at the end of this interval is made of.
+
+    Args:
+        telemetry: options.
+        state: what was collected so far.
+        steps: intervals of the episode before this one.
+        cfg: simulator.
+        sim: its state at the end of the interval.
+        params: its parameters.
+        sums: sums of the interval.
+        stats: statistics of the interval.
+    """
+    n = telemetry.every(cfg.interval_us)
+    if n > 1:
+        assert state is not None
+        assert state.sums is not None
+        begins = steps % n == 0
+        total = jax.tree.map(
+            lambda new, more: jnp.where(begins, new, more), sums, merge(state.sums, sums)
+        )
+        stats = summarise(cfg, sim, params, total, n)
+        state = replace(state, sums=total)
+    if telemetry.noisy_marks:
+        packet = jnp.asarray(params.net.packet_bytes)
+        stats = replace(stats, marked_bytes=stats.marked_packets * packet)
+    return stats, state
+
+
+def see(
+    telemetry: Telemetry,
+    state: TelemetryState | None,
+    steps: Int[Array, ""],
+    interval_us: float,
+    history: Float[Array, "agents k width"],
+    features: Float[Array, "agents width"],
+) -> tuple[Float[Array, "agents k width"], TelemetryState | None]:
+    """What agents see after an interval.
+
+    Args:
+        telemetry: options.
+        state: what is under way.
+        steps: intervals of the episode before this one.
+        interval_us: length of an interval, µs.
+        history: the last observations they saw.
+        features: what an observation made now shows.
+    """
+    n, delay = telemetry.every(interval_us), telemetry.observation_delay
+    if n == 1 and not delay:
+        return push(history, features), state
+    if delay:
+        assert state is not None
+        waiting = jnp.concatenate((state.features, features[None]))
+        features, state = waiting[0], replace(state, features=waiting[1:])
+    made = steps - delay
+    arrives = (made >= 0) & ((made + 1) % n == 0)
+    return jnp.where(arrives, push(history, features), history), state

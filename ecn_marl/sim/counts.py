@@ -1,0 +1,196 @@
+"""What a switch counts of the flows that cross its ports, over an interval.
+
+A snapshot at an interval's end misses the flows that came and went within it, which are half of
+them or more where flows are short. So flows are counted where they begin, and what is in progress
+at the start is added. All of it happens once per tick, and only for the counters that
+`SimConfig.counts` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.queues import segment_sum
+from ecn_marl.sim.random import binomial
+from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
+from ecn_marl.sim.traffic import CHUNK, PAYLOAD, wire_bytes
+
+ELEPHANT = fl.SIZE_CLASSES[1]
+"""Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
+
+MARK_LANES = (21, 22)
+"""Lanes of the hash that draws marked packets."""
+
+
+class FlowsOfTick(NamedTuple):
+    """The flow slots in the course of a tick: before admission, after it, at its end, released."""
+
+    before: Flows
+    start: Flows
+    end: Flows
+    released: Flows
+
+
+def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
+    """Counts at the start of an interval; None if nothing is counted."""
+    if not cfg.counts:
+        return None
+    wanted, real = set(cfg.counts), flows.payload.dtype
+    counts = FlowCounts()
+    none = jnp.zeros((cfg.topology.n_ports,), real)
+    here = (flows.stage == fl.SENDING) | (flows.stage == fl.DRAINING)
+    if wanted & {"flows_seen", "n_mice"}:
+        counts = replace(counts, present=by_port(cfg, flows, here.astype(real)))
+    if wanted & {"flows_begun", "flows_seen", "n_mice"}:
+        counts = replace(counts, begun=none)
+    if "n_senders" in wanted:
+        sizes = [n * cfg.topology.n_hosts for n in _level_sizes(cfg)]
+        nobody = tuple(jnp.zeros((size,), bool) for size in sizes)
+        counts = replace(counts, senders=_with_senders(cfg, nobody, flows, here))
+    if wanted & {"n_mice", "n_elephants"}:
+        big = here & (bytes_so_far(flows, net) > ELEPHANT)
+        counts = replace(
+            counts,
+            big_before=by_port(cfg, flows, big.astype(real)),
+            big_since=none,
+            settled=big | ~here,
+        )
+    if "class_bytes" in wanted:
+        counts = replace(counts, class_bytes=jnp.zeros((*none.shape, 3), real))
+    if "marked_packets" in wanted:
+        counts = replace(counts, square=none)
+    return counts
+
+
+def add(
+    cfg: SimConfig, counts: FlowCounts | None, seen: FlowsOfTick, net: NetParams
+) -> FlowCounts | None:
+    """Count what happened in a tick.
+
+    A slot holds at most one flow per tick: flows are admitted at its start, slots freed at its end.
+    """
+    if counts is None:
+        return None
+    real = seen.start.payload.dtype
+    used = seen.start.stage != fl.FREE
+    new = used & (seen.before.stage == fl.FREE)
+    if counts.begun is not None:
+        begun = counts.begun + by_port(cfg, seen.start, new.astype(real))
+        counts = replace(counts, begun=begun)
+    if counts.senders is not None:
+        counts = replace(counts, senders=_with_senders(cfg, counts.senders, seen.start, new))
+    if counts.settled is not None:
+        settled = counts.settled & ~new
+        big = used & ~settled & (bytes_so_far(seen.end, net) > ELEPHANT)
+        since = counts.big_since + by_port(cfg, seen.start, big.astype(real))
+        counts = replace(counts, big_since=since, settled=settled | big)
+    if counts.class_bytes is not None:
+        counts = replace(counts, class_bytes=counts.class_bytes + _class_bytes(cfg, seen, net))
+    return counts
+
+
+def results(
+    cfg: SimConfig, sums: PortSums, state: SimState, net: NetParams
+) -> dict[str, Float[Array, "ports ..."]]:
+    """The counters that were asked for, as leaves of `PortStats`."""
+    counts: FlowCounts | None = sums.counts
+    if counts is None:
+        return {}
+    found: dict[str, Array] = {}
+    if counts.begun is not None:
+        found["flows_begun"] = counts.begun
+    if counts.present is not None:
+        found["flows_seen"] = counts.present + counts.begun
+    if counts.senders is not None:
+        hosts = cfg.topology.n_hosts
+        rows = [s.reshape(-1, hosts).sum(1) for s in counts.senders]
+        found["n_senders"] = jnp.concatenate(rows).astype(sums.queue.dtype)
+    if counts.big_before is not None:
+        found["n_elephants"] = counts.big_before + counts.big_since
+        if counts.present is not None:
+            found["n_mice"] = found["flows_seen"] - found["n_elephants"]
+    if counts.class_bytes is not None:
+        found["class_bytes"] = counts.class_bytes
+    if counts.square is not None:
+        found["marked_packets"] = _marked_packets(sums, state, net)
+    return {name: found[name] for name in cfg.counts}
+
+
+def by_port(cfg: SimConfig, flows: Flows, values: Float[Array, " flows"]) -> Float[Array, " ports"]:
+    """Sum of a value of each flow over the flows that cross each port."""
+    spans = zip(_ports(cfg, flows), _level_sizes(cfg), strict=True)
+    return jnp.concatenate([segment_sum(values, port, n) for port, n in spans])
+
+
+def bytes_so_far(flows: Flows, net: NetParams) -> Float[Array, " flows"]:
+    """Payload bytes that each flow has sent; all of it, to the byte, once nothing is left."""
+    wire = wire_bytes(flows.payload, net.packet_bytes - PAYLOAD)
+    left = flows.rest_low + flows.rest_high * CHUNK
+    return flows.payload - left * (flows.payload / jnp.maximum(wire, 1.0))
+
+
+def _class_bytes(cfg: SimConfig, seen: FlowsOfTick, net: NetParams) -> Float[Array, "ports 3"]:
+    """Bytes that left each port in a tick, by size class of their flows at its end.
+
+    A tick knows what each flow delivered, and its backlog at every level before and after: a port
+    has sent what was delivered, and what came to lie further down. Bytes that a port further down
+    dropped are missed. What a flow whose slot is freed leaves in a queue is counted then: a FIFO
+    would have sent it already (see `flows.release`).
+    """
+    delivered = jnp.where(seen.start.stage != fl.FREE, seen.end.delivered, 0.0)
+    grown = seen.end.backlog - seen.start.backlog
+    left = seen.end.backlog - seen.released.backlog
+    beyond = delivered + grown.sum(0)
+    so_far = bytes_so_far(seen.end, net)
+    size = sum((so_far > bound).astype(jnp.int32) for bound in fl.SIZE_CLASSES)
+    rows = []
+    for level, (port, n) in enumerate(zip(_ports(cfg, seen.start), _level_sizes(cfg), strict=True)):
+        beyond = beyond - grown[level]
+        cell = jnp.where(port < n, port * 3 + size, 3 * n)
+        sent = jnp.maximum(beyond + left[level], 0.0)
+        rows.append(segment_sum(sent, cell, 3 * n).reshape(n, 3))
+    return jnp.concatenate(rows)
+
+
+def _marked_packets(sums: PortSums, state: SimState, net: NetParams) -> Float[Array, " ports"]:
+    """Marked packets as a counter shows them.
+
+    Every packet is marked by a coin of its own, with the probability `p` of its moment. Their
+    number has the mean `sum p` and the variance `sum p - sum p^2`. The binomial distribution with
+    both is that of `(sum p)^2 / sum p^2` packets, which is at most the number of packets sent.
+    """
+    mean = sums.marked / net.packet_bytes
+    square = sums.counts.square / net.packet_bytes
+    chance = jnp.clip(square / jnp.maximum(mean, 1e-6), 1e-6, 1.0)
+    n_ports = mean.shape[0]
+    counter = state.step * n_ports + jnp.arange(n_ports, dtype=jnp.int32)
+    return binomial(state.seed, counter, MARK_LANES, mean / chance, chance)
+
+
+def _with_senders(
+    cfg: SimConfig, senders: tuple[Array, ...], flows: Flows, which: Bool[Array, " flows"]
+) -> tuple[Array, ...]:
+    """Sources of some flows added to those that have sent through each port."""
+    hosts, marked = cfg.topology.n_hosts, []
+    for known, port, n in zip(senders, _ports(cfg, flows), _level_sizes(cfg), strict=True):
+        cell = jnp.where(which & (port < n), port * hosts + flows.src, n * hosts)
+        marked.append(known.at[cell].set(True, mode="drop"))
+    return tuple(marked)
+
+
+def _ports(cfg: SimConfig, flows: Flows) -> Array:
+    """Port at each level of each flow's way, counted within the level, `[L, F]`."""
+    return flows.hop if cfg.n_classes == 1 else flows.hop // cfg.n_classes
+
+
+def _level_sizes(cfg: SimConfig) -> list[int]:
+    """Number of ports of each level."""
+    bounds = cfg.topology.level_bounds
+    return [high - low for low, high in pairwise(bounds)]

@@ -1,0 +1,325 @@
+"""Telemetry options: what agents see and set, against a recount from an ideal environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecn_marl
+from ecn_marl.baselines.common.remembering import Remembering
+from ecn_marl.envs.ecn import EnvState, EpisodeSums
+from ecn_marl.envs.features import FeatureScale, fill, flatten, push
+from ecn_marl.envs.phases import Phase, PhaseEcn
+from ecn_marl.envs.telemetry import Telemetry, first_ports
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.stats import from_info, to_info
+from ecn_marl.sim.topology import Link, from_links, leaf_spine
+
+SCENARIO = "websearch-star-v0"
+STEPS = 9
+
+
+def make(telemetry: Any = None, features: str = "queue,tx_rate,flows_begun,kmin", **options: Any):
+    """A small environment under a load that is felt at once."""
+    return ecn_marl.make(
+        SCENARIO, features=features, history=2, load=0.9, telemetry=telemetry, **options
+    )
+
+
+def settings(env: Any, params: Any) -> list[Ecn]:
+    """Another setting at every step."""
+    return [env.static_ecn(f"{5 + 7 * t},{100 + 13 * t},0.{t + 1}", params) for t in range(STEPS)]
+
+
+def play(env: Any, chosen: list[Ecn] | None = None) -> list[dict[str, Any]]:
+    """What every step of an episode returns; the first entry is of the reset."""
+    params = env.default_params
+    obs, state = jax.jit(env.reset)(jax.random.key(3), params)
+    step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
+    told = [{"obs": np.asarray(obs)}]
+    for ecn in chosen or settings(env, params):
+        obs, state, reward, _, _, info = step(jax.random.key(0), state, ecn, params)
+        told.append({"obs": np.asarray(obs), "reward": np.asarray(reward), "state": state, **info})
+    return told
+
+
+def bare_step(env: Any, state: Any, ecn: Ecn, params: Any) -> Any:
+    """A step without telemetry, written from its parts."""
+    sim, stats = env.sim.interval(state.sim, params.sim, ecn)
+    reward = env.reward(stats, params.reward, env.port_scale(params.sim), env.interval_us)
+    history = push(state.history, env.feature.compute(stats, ecn, params.scale))
+    steps, sums = state.steps + 1, state.sums
+    sums = EpisodeSums(
+        reward=sums.reward + reward,
+        queue=sums.queue + stats.queue_mean,
+        queue_sq=sums.queue_sq + stats.queue_sq,
+        utilisation=sums.utilisation + stats.utilisation,
+        paused=sums.paused + stats.paused,
+    )
+    new = EnvState(sim=sim, ecn=ecn, history=history, steps=steps, sums=sums)
+    never = jnp.zeros((env.num_agents,), bool)
+    over = jnp.broadcast_to(steps >= params.max_steps, never.shape)
+    return flatten(history), new, reward, never, over, to_info(stats) | ecn.__dict__
+
+
+def operations(jaxpr: Any) -> Counter[str]:
+    """How often each primitive occurs, loops and calls included."""
+    found: Counter[str] = Counter()
+    for equation in jaxpr.eqns:
+        inner = [x for x in jax.tree.leaves(equation.params) if hasattr(x, "eqns")]
+        inner += [x.jaxpr for x in jax.tree.leaves(equation.params) if hasattr(x, "jaxpr")]
+        found[equation.primitive.name] += 1
+        for each in inner:
+            found += operations(each)
+    return found
+
+
+def test_the_default_costs_nothing_and_changes_no_bit() -> None:
+    """Against a step without telemetry: the same operations, results and state."""
+    env = make()
+    assert env.telemetry == Telemetry()
+    params = env.default_params
+    _, state = jax.jit(env.reset)(jax.random.key(3), params)
+    assert state.telemetry is None
+
+    def bare(key: Any, state: Any, ecn: Ecn, params: Any) -> Any:
+        return bare_step(env, state, ecn, params)
+
+    first = jax.random.key(0), state, settings(env, params)[0], params
+    ours, plain = (operations(jax.make_jaxpr(f)(*first).jaxpr) for f in (env.step_ecn, bare))
+    assert ours == plain
+    assert plain["scan"] >= 2
+    delayed = make({"observation_delay": 1})
+    _, late = jax.eval_shape(delayed.reset, first[0], params)
+    more = jax.make_jaxpr(delayed.step_ecn)(first[0], late, *first[2:])
+    assert sum(operations(more.jaxpr).values()) > sum(ours.values()), "the count sees telemetry"
+
+    written = jax.jit(bare, compiler_options={"xla_backend_optimization_level": 0})
+    for ecn, got in zip(settings(env, params), play(env)[1:], strict=True):
+        obs, state, reward, *_ = written(first[0], state, ecn, params)
+        np.testing.assert_array_equal(got["obs"], obs)
+        np.testing.assert_array_equal(got["reward"], reward)
+        for a, b in zip(*map(jax.tree.leaves, (state, got["state"])), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def recount(ideal: list[dict[str, Any]], env: Any, every: int, delay: int) -> list[np.ndarray]:
+    """Observations made from what an ideal environment told of its intervals."""
+    params = env.default_params
+    scale = FeatureScale.create(env.port_scale(params.sim), collected_us=100.0 * every)
+    idle = env.initial.scaled(env.port_scale(params.sim))
+    history = fill(env.feature.compute(env.idle_stats(), idle, scale), env.feature.history)
+    made, seen = [], [np.asarray(flatten(history))]
+    rows = ideal[1:]
+    for t in range(len(rows)):
+        if (t + 1) % every == 0:
+            some = rows[t + 1 - every : t + 1]
+            stats = from_info({k: v for k, v in rows[t].items() if k not in ("obs", "state")})
+            stats = replace(
+                stats,
+                utilisation=sum(r["utilisation"] for r in some) / every,
+                tx_bytes=sum(r["tx_bytes"] for r in some),
+                flows_begun=sum(r["flows_begun"] for r in some),
+            )
+            ecn = Ecn(rows[t]["kmin"], rows[t]["kmax"], rows[t]["pmax"])
+            made.append((t + delay, env.feature.compute(stats, ecn, scale)))
+        for at, features in made:
+            if at == t:
+                history = push(history, features)
+        seen.append(np.asarray(flatten(history)))
+    return seen
+
+
+@pytest.mark.parametrize(("every", "delay"), [(1, 2), (3, 0), (3, 2), (2, 3)])
+def test_observations_come_seldom_and_late(every: int, delay: int) -> None:
+    """Counters of the whole period, seen when the delay is over; the network is the same."""
+    options = {"observation_delay": delay}
+    if every > 1:
+        options["period_us"] = 100.0 * every
+    env = make(options)
+    ideal, late = play(make()), play(env)
+    for want, got, row in zip(recount(ideal, env, every, delay), late, ideal, strict=True):
+        np.testing.assert_allclose(got["obs"], want, rtol=1e-5, atol=1e-6)
+        for name in ("queue", "tx_bytes", "reward", "kmin"):
+            if name in row:
+                np.testing.assert_array_equal(got[name], row[name])
+    assert len({row["obs"].tobytes() for row in late}) == 1 + (STEPS - delay) // every
+
+
+def test_flows_that_stay_are_seen_once_in_a_period() -> None:
+    """Sets of flows and senders are joined, not added up."""
+    env = make({"period_us": 300.0}, "flows_seen,incast_degree,mice_fraction")
+    rows = play(env)
+    ideal = play(make(None, "flows_seen,incast_degree,mice_fraction", counts=("flows_begun",)))
+    for end in (3, 6, 9):
+        some = ideal[end - 2 : end + 1]
+        seen = some[0]["flows_seen"] + sum(r["flows_begun"] for r in some[1:])
+        now = rows[end]["obs"][:, -3:]
+        np.testing.assert_allclose(now[:, 0], np.log1p(seen) / np.log(257), rtol=1e-5)
+        most = np.max([r["n_senders"] for r in some], 0)
+        every = np.sum([r["n_senders"] for r in some], 0)
+        degree = np.round(np.expm1(now[:, 1] * np.log(65)))
+        assert (degree >= most).all()
+        assert (degree <= np.minimum(every, env.sim.topology.n_hosts - 1)).all()
+        assert (degree < every).any()
+
+
+def test_thresholds_are_in_force_when_their_delay_is_over() -> None:
+    env = make({"action_delay": 2})
+    params = env.default_params
+    chosen = settings(env, params)
+    rows = play(env)[1:]
+    first = env.initial.scaled(env.port_scale(params.sim))
+    for want, row in zip([first, first, *chosen], rows, strict=False):
+        np.testing.assert_allclose(row["kmin"], want.kmin, rtol=1e-6)
+        np.testing.assert_allclose(row["pmax"], want.pmax, rtol=1e-6)
+    early = play(make(), [first, first, *chosen[:-2]])[1:]
+    for a, b in zip(rows, early, strict=True):
+        np.testing.assert_allclose(a["obs"], b["obs"], rtol=1e-4, atol=1e-5)
+
+
+def test_whole_percents_and_steps_of_thresholds() -> None:
+    env = make({"pmax_percent": True, "quantum_kb": 40.0})
+    params = env.default_params
+    asked = [
+        ("5,200,0.001", (0, 200, 0.01)),
+        ("61,62,0.456", (80, 120, 0.46)),
+        ("100,139,0.999", (80, 120, 1.0)),
+    ]
+    chosen = [env.static_ecn(setting, params) for setting, _ in asked]
+    rows = play(env, chosen)[1:]
+    for (_, (kmin, kmax, pmax)), row in zip(asked, rows, strict=True):
+        np.testing.assert_allclose(row["kmin"], kmin * 1e3)
+        np.testing.assert_allclose(row["kmax"], kmax * 1e3)
+        np.testing.assert_allclose(row["pmax"], pmax, rtol=1e-6)
+    state = jax.jit(env.reset)(jax.random.key(0), params)[1]
+    np.testing.assert_allclose(state.ecn.kmin, 0)  # SECN1's 5 KB
+
+
+def test_one_profile_is_that_of_the_first_port_of_each_switch() -> None:
+    net = leaf_spine(2, 2, 2)
+    first = first_ports(net)
+    names = [p.switch for p in net.ports]
+    assert [names.index(name) for name in names] == first.tolist()
+    ports = net.n_ports
+    ecn = Ecn(*(jnp.arange(ports, dtype=jnp.float32) + x for x in (1.0, 100.0, 0.0)))
+    got = Telemetry(one_profile=True).limited(ecn, net)
+    np.testing.assert_array_equal(got.kmin, np.asarray(ecn.kmin)[first])
+    np.testing.assert_array_equal(got.kmax, np.asarray(ecn.kmax)[first])
+    np.testing.assert_array_equal(got.pmax, np.asarray(ecn.pmax)[first])
+    assert len(set(np.asarray(got.kmin).tolist())) == net.n_switches
+
+
+def test_noisy_marks_are_counts_and_right_on_average() -> None:
+    """`marked_rate` of a port that sends: a whole number of packets, near what is expected."""
+    noisy, exact = make({"noisy_marks": True}, "acc"), make(None, "acc")
+    assert noisy.sim.counts == ("marked_packets",)
+    assert exact.sim.counts == ()
+    packet = float(noisy.default_params.sim.net.packet_bytes)
+    rate = noisy.feature.names.index("marked_rate") + noisy.feature.width
+    shown = expected = 0.0
+    same = True
+    for a, b in zip(play(noisy)[1:], play(exact)[1:], strict=True):
+        np.testing.assert_array_equal(a["marked_bytes"], b["marked_bytes"])
+        packets = a["obs"][:, rate] * a["tx_bytes"] / np.maximum(a["utilisation"], 1e-9) / packet
+        np.testing.assert_allclose(packets, a["marked_packets"], atol=2e-3)
+        same = same and np.allclose(a["obs"][:, rate], b["obs"][:, rate], atol=1e-4)
+        shown += float(a["marked_packets"].sum())
+        expected += float(a["marked_bytes"].sum()) / packet
+    assert expected > 100
+    assert abs(shown - expected) < 4 * np.sqrt(expected)
+    assert not same
+
+
+def test_phases_keep_working() -> None:
+    """Thresholds given for each phase are picked first, then late."""
+    base = ecn_marl.make(SCENARIO)
+    source = base.sim.traffic[0]
+    phases = tuple(Phase(str(load), (replace(source, load=load),)) for load in (0.3, 0.8))
+    options = {"phases": phases, "phase_steps": 2}
+    env = ecn_marl.make(SCENARIO, telemetry={"action_delay": 1, "period_us": 200.0}, **options)
+    params = env.default_params
+    _, state = jax.jit(env.reset)(jax.random.key(3), params)
+    one, two = env.static_ecn("10,40,0.1", params), env.static_ecn("160,640,0.5", params)
+    names = ("kmin", "kmax", "pmax")
+    both = PhaseEcn(*(jnp.stack([getattr(e, f) for e in (one, two)]) for f in names))
+    step = jax.jit(env.step_ecn)
+    phase, kmin = [], []
+    for _ in range(6):
+        phase.append(int(np.ravel(env.phase(state, params))[0]))
+        _, state, *_, info = step(jax.random.key(0), state, both, params)
+        kmin.append(float(info["kmin"][0]))
+    assert set(phase) == {0, 1}
+    assert kmin == pytest.approx([5e3, *[(10e3, 160e3)[p] for p in phase[:-1]]])
+
+
+def test_pettingzoo_and_info_keep_working() -> None:
+    env = ecn_marl.parallel_env(
+        SCENARIO,
+        features="flows",
+        telemetry=Telemetry(period_us=200.0, action_delay=1, one_profile=True),
+        max_cycles=3,
+    )
+    obs, _ = env.reset(seed=0)
+    while env.agents:
+        actions = {a: env.action_space(a).sample() for a in env.agents}
+        obs, _, _, _, infos = env.step(actions)
+    assert env.observation_space("port_0").contains(obs["port_0"])
+    assert {"flows_begun", "flows_seen", "n_senders", "small_bytes"} <= set(infos["port_0"])
+    assert isinstance(infos["port_0"]["flows_begun"], float)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"period_us": 0.0}, "period_us = 0.0 is not allowed"),
+        ({"period_us": 2e7}, r"period_us = 20000000.0 .*\(0, 1e\+07\]"),
+        ({"period_us": 250.0}, "period_us = 250.0 .*multiple of the tuning interval, 100 µs"),
+        ({"period_us": 50.0}, "period_us = 50.0 .*multiple of the tuning interval"),
+        ({"period_us": 1e6}, "period_us, observation_delay = .*within the episode of 200"),
+        ({"observation_delay": -1}, "observation_delay = -1 .*an integer from 0 to 1000"),
+        ({"observation_delay": 1001}, "observation_delay = 1001 "),
+        ({"observation_delay": 200}, "first observation within the episode of 200"),
+        ({"action_delay": True}, "action_delay = True .*an integer"),
+        ({"action_delay": 200}, "action_delay = 200 .*fewer intervals than the 200"),
+        ({"quantum_kb": -1.0}, "quantum_kb = -1.0 .*KB >= 0"),
+        ({"quantum_kb": float("nan")}, "quantum_kb = nan"),
+        ({"periods_us": 100.0}, "unknown telemetry option 'periods_us': did you mean 'period_us'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(options)
+
+
+@pytest.mark.parametrize("name", ["pmax_percent", "one_profile", "noisy_marks"])
+def test_switches_are_true_or_false(name: str) -> None:
+    """The check of the class itself; types are checked before it in this suite."""
+    options = Telemetry()
+    object.__setattr__(options, name, "yes")
+    with pytest.raises(ValueError, match=f"{name} = 'yes' is not allowed: expected True or False"):
+        options.__post_init__()
+
+
+def test_policies_that_make_observations_anew_refuse_other_views() -> None:
+    with pytest.raises(
+        ValueError, match=r"telemetry = .*policies with a memory see every interval"
+    ):
+        Remembering(None, None, make({"observation_delay": 1}))
+
+
+def test_networks_whose_switches_are_not_in_order() -> None:
+    ends = [("b", "h0"), ("a", "h1"), ("b", "h2"), ("a", "b"), ("a", "h3")]
+    links = [Link(one, other, 25.0, 1.0) for one, other in ends]
+    net = from_links("pair", ["h0", "h1", "h2", "h3"], ["b", "a"], links)
+    names = [p.switch for p in net.ports]
+    assert first_ports(net).tolist() == [names.index(name) for name in names]
