@@ -315,7 +315,7 @@ class EcnEnv:
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
             that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
-            `small_bytes`, `medium_bytes`, `large_bytes`), and the thresholds that were in force.
+            `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`.
         """
         return self.step_ecn(
             key, state, self.action.decode(action, self.port_scale(params.sim)), params
@@ -362,6 +362,7 @@ class EcnEnv:
             telemetry=late,
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
+        info["reward"] = reward
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info
