@@ -11,7 +11,7 @@ evaluation.json   results on episodes that training never saw
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from ecn_marl.baselines.common.evaluation import Controller, StatefulController
 from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
 from ecn_marl.baselines.common.policy import Policy
-from ecn_marl.baselines.common.scoring import greedy_controller, scorer
+from ecn_marl.baselines.common.scoring import SCORES, greedy_controller, scorer
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
 from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
@@ -42,6 +42,7 @@ from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import env_mesh
+from ecn_marl.wrappers.randomised import Randomised, ranges_of
 
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "ippo": (IPPO, IPPOConfig),
@@ -130,6 +131,9 @@ def train_run(
     overwrite: bool = False,
     eval_every: int | None = None,
     eval_episodes: int = 16,
+    score_by: str = "reward",
+    about: Mapping[str, Any] | None = None,
+    randomise: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
@@ -147,6 +151,10 @@ def train_run(
         eval_every: updates between scores of the greedy policy, by which the best checkpoint is
             known; 0 for never, None for twenty times in a run but not before ten updates.
         eval_episodes: episodes per score.
+        score_by: what a score is, `reward` or `objective`, see `scorer`.
+        randomise: what is drawn for every training episode, see `wrappers.randomised.ranges_of`;
+            scores are those of the scenario as it is.
+        about: facts that are kept in `config.json`, such as which code began the run.
         session: checkpoints, devices, logs.
 
     Returns:
@@ -160,6 +168,8 @@ def train_run(
     for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
+    if score_by not in SCORES:
+        raise unknown_name("score", score_by, SCORES)
     updates = -(-steps // config.steps_per_update)
     written = {
         "algorithm": algorithm,
@@ -171,11 +181,16 @@ def train_run(
         "seeds": seeds,
         "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
         "eval_episodes": eval_episodes,
+        "score_by": score_by,
+        "about": dict(about or {}),
+        "randomise": dict(randomise or {}),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     session = session or Session()
     _saving(session, written)
     _pretrained(asdict(config), env)
+    if randomise:
+        Randomised(env, ranges_of(randomise))  # checks them
     if jax.process_index() == 0:
         write_json(prepare_folder(out, overwrite) / CONFIG, written)
     if jax.process_count() > 1:
@@ -236,6 +251,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
             episodes=config["eval_episodes"],
             seed=config["seed"],
             seeds=config["seeds"],
+            by=config.get("score_by", "reward"),
         )
     logs: list[Log] = []
     if session.wandb is not None and jax.process_index() == 0:
@@ -259,7 +275,9 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
 def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Any:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
-    env = make(config["scenario"], **config["options"])
+    env: Any = make(config["scenario"], **config["options"])
+    if config.get("randomise"):
+        env = Randomised(env, ranges_of(config["randomise"]))
     more = {} if start is None else {"start": start}
     return ALGORITHMS[config["algorithm"]][0](env, settings, **more)
 

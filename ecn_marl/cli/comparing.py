@@ -1,4 +1,4 @@
-"""The command that trains and scores everything: bench."""
+"""Commands that compare: bench, tune, headroom."""
 
 from __future__ import annotations
 
@@ -10,41 +10,69 @@ from typing import Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app
-from ecn_marl.cli.terminal import Json, MaxSteps, progress
+from ecn_marl.cli.terminal import Episodes, Json, Load, MaxSteps, Seed, progress, show_tables
+
+Searched = Annotated[
+    int,
+    typer.Option(help="Tuning episodes that searches for reference policies end with.", min=1),
+]
+Envs = Annotated[
+    int | None, typer.Option(help="Environments stepped at once.", show_default="the recipe's")
+]
 
 
 @app.command()
 def bench(
     scenarios: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCENARIO]...", help="Scenarios.", show_default="demand-phases-v0"),
+        typer.Argument(metavar="[SCENARIO]...", help="Scenarios.", show_default="restore-serve-v0"),
     ] = None,
     algorithms: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,NAME,…",
-            help="Trainers (ippo, mappo, ddqn, haecn, c-acc) and rules (SECN1, static:best, "
-            "dynamic:pi, oracle, random, …); static:best and oracle come in any case.",
-            show_default="all trainers, SECN1, SECN2, random",
+            help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-tuned, haecn-tuned) and "
+            "rules (SECN1, static:ports, oracle:ports, rule, dynamic:pi, random, …); static:best "
+            "and oracle come in any case.",
+            show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of every learner.", min=1)] = 5,
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Environment steps per seed.", min=1, show_default="each trainer's recipe"
+            help="Environment steps per seed of every learner.",
+            min=1,
+            show_default="the scenario's",
         ),
     ] = None,
     episodes: Annotated[
-        int, typer.Option(help="Evaluation episodes per policy and seed.", min=1)
+        int, typer.Option(help="Episodes that every policy and seed is scored on.", min=1)
     ] = 128,
-    eval_seed: Annotated[
-        int, typer.Option(help="Seed of the evaluation episodes; no training has it.")
-    ] = 2000,
-    max_steps: MaxSteps = None,
-    envs: Annotated[
-        int | None, typer.Option(help="Environments stepped at once.", show_default="the recipe's")
+    sealed: Annotated[
+        bool,
+        typer.Option(
+            "--sealed",
+            help="Score on the sealed test episodes; needs a clean git checkout, in which "
+            "results/USES.md gets a line.",
+        ),
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Score in the unseen variants of a split instead: loads, sizes, rates, rtt, "
+            "senders, topology, failures; the scenario is the split's."
+        ),
     ] = None,
+    eval_seed: Annotated[
+        int, typer.Option(help="Which tuning episodes policies are scored on.", min=0)
+    ] = 0,
+    search_episodes: Searched = 64,
+    eval_episodes: Annotated[
+        int, typer.Option(help="Tuning episodes that a checkpoint is scored on.", min=1)
+    ] = 16,
+    max_steps: MaxSteps = None,
+    envs: Envs = None,
     out: Annotated[
         Path, typer.Option(help="Folder of the bench; what it has of it is not done again.")
     ] = Path("runs/bench"),
@@ -55,41 +83,127 @@ def bench(
 ) -> None:
     """Train and score everything on scenarios, side by side; prints the table as Markdown."""
     from ecn_marl._files import Output, check_output, json_text, write_all
-    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+    from ecn_marl.baselines.search import Effort
     from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments import bench as bn
+    from ecn_marl.experiments import plan as pl
+    from ecn_marl.experiments.publish import TABLE, publish
     from ecn_marl.experiments.workflow import given
-    from ecn_marl.report.bench_table import bench_table
 
     if results is not None:
         check_output("--results", results)
-    names = bn.DEFAULT if algorithms is None else tuple(algorithms.split(","))
-    plan = bn.Plan(
-        tuple(scenarios or ["demand-phases-v0"]),
-        tuple(bn.policy_name(name) for name in names),
-        out,
-        seeds,
-        steps,
-        episodes,
-        eval_seed,
-        given(max_steps=max_steps),
-        given(envs=envs),
+    names = pl.DEFAULT if algorithms is None else tuple(algorithms.split(","))
+    plan = pl.Plan(
+        scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
+        policies=tuple(pl.policy_name(name) for name in names),
+        out=out,
+        seeds=seeds,
+        steps=steps,
+        episodes=episodes,
+        sealed=sealed,
+        eval_seed=eval_seed,
+        split=split,
+        options=given(max_steps=max_steps),
+        settings=given(envs=envs),
+        effort=Effort(episodes=search_episodes),
+        eval_episodes=eval_episodes,
     )
+    with _bars() as show, _stops():
+        records = bn.bench(plan, show)
+    more = {"protocol": bn.protocol(plan), "machine": describe()}
+    result, _ = publish(records, out, more)
+    text = json_text(result) + "\n"
+    if results is not None:
+        write_all({results: Output("w", lambda file: file.write(text))})
+    typer.echo(text if as_json else (out / TABLE).read_text(encoding="utf-8"), nl=False)
+
+
+@app.command()
+def tune(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    learner: Annotated[
+        str, typer.Argument(metavar="LEARNER", help="ippo, mappo, ddqn-tuned, haecn-tuned, …")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the search; what it has is not repeated.")],
+    trials: Annotated[int, typer.Option(help="Settings that are tried.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Environment steps of each trial.", min=1)] = 100_000,
+    episodes: Annotated[
+        int, typer.Option(help="Tuning episodes that each trial is scored on.", min=1)
+    ] = 32,
+    max_steps: MaxSteps = None,
+    envs: Envs = None,
+    as_json: Json = False,
+) -> None:
+    """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
+    from ecn_marl._files import json_text
+    from ecn_marl.experiments import tune as tn
+    from ecn_marl.experiments.workflow import given
+
+    search = tn.Search(
+        scenario, learner, trials, steps, episodes, given(max_steps=max_steps), given(envs=envs)
+    )
+    with progress(f"tune {learner}", "trials", trials) as show, _stops():
+        result = tn.tune(search, out, show)
+    if as_json:
+        typer.echo(json_text(result))
+        return
+    budget, winner = result["budget"], result["winner"]
+    typer.echo(
+        f"# {scenario}: {budget['trials']} trials of {budget['steps']:,} steps, trial "
+        f"{winner['trial']} has the lowest J, {winner['J']:.3f}, on {budget['episodes']} episodes"
+    )
+    typer.echo(tn.recipe_text(learner, tn.winner_recipe(search, result)), nl=False)
+
+
+@app.command()
+def headroom(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 64,
+    search_episodes: Searched = 64,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the searches.", show_default="none")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
+    from ecn_marl._files import json_text
+    from ecn_marl.baselines.search import Effort
+    from ecn_marl.experiments import headroom as hr
+    from ecn_marl.experiments.workflow import given
+    from ecn_marl.report.headroom_table import headroom_table
+
+    with progress("headroom", "episodes", 200 * search_episodes) as show:
+        result = hr.headroom(
+            scenario,
+            given(load=load, max_steps=max_steps),
+            episodes=episodes,
+            seed=seed,
+            effort=Effort(episodes=search_episodes),
+            folder=out,
+            progress=show,
+        )
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([headroom_table(result)])
+
+
+@contextmanager
+def _stops() -> Iterator[None]:
+    """What stops training early is told in one line."""
+    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+
     try:
-        with _bars() as show:
-            result = {**bn.bench(plan, show), "machine": describe()}
+        yield
     except TrainingDiverged as error:
         typer.echo(f"ecn-marl: {error}", err=True)
         raise typer.Exit(1) from None
     except TrainingInterrupted as error:
         typer.echo(f"ecn-marl: {error}; the same command goes on from there", err=True)
         raise typer.Exit(128 + error.signal) from None
-    table = bench_table(result, bn.title)
-    bn.write_results(out, result, table)
-    text = json_text(result) + "\n"
-    if results is not None:
-        write_all({results: Output("w", lambda file: file.write(text))})
-    typer.echo(text if as_json else table, nl=False)
 
 
 @contextmanager

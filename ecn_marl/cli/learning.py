@@ -1,4 +1,4 @@
-"""Commands about learning: train, export, eval, play, headroom, scenarios."""
+"""Commands about learning: train, export, eval, play, scenarios."""
 
 from __future__ import annotations
 
@@ -96,6 +96,15 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the trainer. Repeatable."),
     ] = None,
+    randomise: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FACTOR",
+            help="Draw rate, delay, load or a constant of the senders (ai, hai, g, increase_us, "
+            "decrease_us, alpha_us) for every training episode: load=1.5 is 1/1.5 to 1.5 times "
+            "the scenario's, delay=0.2:1 a fifth to all of it. Repeatable.",
+        ),
+    ] = None,
     eval_every: Annotated[
         int | None,
         typer.Option(
@@ -146,6 +155,7 @@ def train(
         seeds=seeds,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
+        randomise=wf.parse_ranges(randomise) if randomise else None,
     )
     view = wf.given(
         features=features,
@@ -228,8 +238,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="POLICY...",
-            help="Folders of runs, static:secn1, static:5,200,0.01, static:best, oracle, random, "
-            "dynamic:pi (or ecn-sharp, "
+            help="Folders of runs, static:secn1, static:5,200,0.01, static:best, static:ports, "
+            "oracle, oracle:ports, rule, random, dynamic:pi (or ecn-sharp, "
             "buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
         ),
     ],
@@ -245,7 +255,7 @@ def evaluate(
     ] = "best",
     as_json: Json = False,
 ) -> None:
-    """Evaluate trained, static or rule-based policies on episodes that no training has seen."""
+    """Evaluate trained, static or rule-based policies on tuning episodes, not trained on."""
     from ecn_marl.experiments import workflow as wf
 
     names = [name for policy in policies for name in wf.learners(policy)]
@@ -286,35 +296,6 @@ def play(
     write_all({out: Output("wb", partial(write_bytes, data))})
     size = len(data) / 1e6
     typer.echo(f"{out}: {env.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
-
-
-@app.command()
-def headroom(
-    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
-    episodes: Episodes = 64,
-    tries: Annotated[
-        int, typer.Option(help="Episodes that every setting of the grid is tried on.", min=1)
-    ] = 8,
-    seed: Seed = 0,
-    reward: Annotated[str, typer.Option(help="What is earned: acc, pet, haecn.")] = "acc",
-    load: Load = None,
-    max_steps: MaxSteps = None,
-    as_json: Json = False,
-) -> None:
-    """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
-    from ecn_marl._files import json_text
-    from ecn_marl.envs.registry import make
-    from ecn_marl.experiments import headroom as hr
-    from ecn_marl.experiments.workflow import given
-    from ecn_marl.report.headroom_table import headroom_table
-
-    env = make(scenario, reward=reward, **given(load=load, max_steps=max_steps))
-    with progress("headroom", "policies", hr.POLICIES) as show:
-        result = hr.headroom(env, seed=seed, episodes=episodes, tries=tries, progress=show)
-    if as_json:
-        typer.echo(json_text(result))
-    else:
-        show_tables([headroom_table(result)])
 
 
 @app.command()

@@ -480,4 +480,9 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
     for option in overrides:
         if option not in known:
             raise unknown_name(f"option of {name} actions", option, known)
-    return kind(**overrides)
+    return kind(**{option: _frozen(value) for option, value in overrides.items()})
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples: options that were kept as JSON, which has no tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -21,6 +21,7 @@ from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.stats import idle, summarise, to_info
@@ -137,6 +138,7 @@ class EcnEnv:
             not measured (warm-up, and flows that cannot finish), at most a quarter of it each.
         host_groups: named groups of hosts that differ in role, each with the number of phases by
             which it runs behind the timeline; the rest is one more group.
+        failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
         telemetry: what lies between ports and agents.
     """
 
@@ -150,6 +152,7 @@ class EcnEnv:
     reward_options: tuple[tuple[str, float], ...] = ()
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
+    failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
 
     @property
@@ -181,6 +184,8 @@ class EcnEnv:
     def default_params(self) -> EnvParams:
         """Parameters of the scenario as registered."""
         sim = replace(self.sim.default_params(), window=self._window())
+        if self.failing:
+            sim = fail_links(sim, self.sim.topology, self.sim.dt_us, **dict(self.failing))
         options = dict(self.reward_options)
         every = self.telemetry.every(self.interval_us)
         scale: dict[str, Any] = {"collected_us": every * self.interval_us}
@@ -310,7 +315,7 @@ class EcnEnv:
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
             that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
-            `small_bytes`, `medium_bytes`, `large_bytes`), and the thresholds that were in force.
+            `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`.
         """
         return self.step_ecn(
             key, state, self.action.decode(action, self.port_scale(params.sim)), params
@@ -357,6 +362,7 @@ class EcnEnv:
             telemetry=late,
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
+        info["reward"] = reward
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info

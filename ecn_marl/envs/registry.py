@@ -54,6 +54,8 @@ class Scenario:
         margins_us: flows that begin so long after the start, or before the end, of an episode are
             not measured, µs; at most a quarter of the episode each.
         host_groups: groups of hosts that differ in role or place on the timeline.
+        failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
+            empty if no link fails.
         superseded: why the scenario is no longer part of the benchmark; empty if it is.
     """
 
@@ -78,6 +80,7 @@ class Scenario:
     slowdown_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
+    failing: dict[str, Any] = field(default_factory=dict)
     superseded: str = ""
 
 
@@ -190,6 +193,7 @@ def make(
         reward_options=tuple(sorted(options.items())),
         margins_us=spec.margins_us,
         host_groups=spec.host_groups,
+        failing=tuple(sorted(spec.failing.items())),
         telemetry=between,
     )
     check_features(seen, made.sim)
@@ -252,6 +256,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         counts=counts,
         buffer_mib=spec.buffer_mib,
         memory_us=spec.memory_us,
+        failures=bool(spec.failing),
     )
 
 

@@ -1,218 +1,268 @@
 """The comparison behind `ecn-marl bench`: everything trained and scored by one protocol.
 
-* Learners are trained by `experiments/recipes.py`, several seeds of each; the policy
-  that is scored is that of the best checkpoint, chosen on episodes kept for that.
-* Everything meets the same evaluation episodes, whose seed no training has. What is compared is
-  therefore the paired difference, episode by episode, to the best static setting.
-* A learner's reward is also read on the headroom scale (0: `static:best`, 1: `oracle`): the
-  interquartile mean over seeds with a stratified-bootstrap interval.
+* Learners are trained by `experiments/recipes.py` for the same number of steps, several seeds of
+  each; the policy that is scored is that of the checkpoint with the best J on tuning episodes.
+* `static:best`, `static:ports`, `oracle` and `rule` are searched on tuning episodes.
+* Everything meets the same episodes: tuning episodes of a part that nothing was chosen on or, with
+  `sealed`, the sealed test episodes (`experiments/sealed.py`), which only a clean checkout gets.
+* With a split (`experiments/splits.py`) the policies trained in the scenario as it is are scored in
+  its variants, where the reference policies are searched anew.
 
-    OUT/SCENARIO/ALGORITHM/         the run (see `baselines/runs.py`)
-    OUT/SCENARIO/scores/NAME.json   what was scored: the summary, and the reward of every episode
-    OUT/results.json, OUT/table.md  everything together
+    OUT/SCENARIO/LEARNER/                        the run (see `baselines/runs.py`)
+    OUT/SCENARIO/searches/NAME.json              what a search found, all candidates
+    OUT/SCENARIO/scores/NAME.json                the record of a policy (see `records.py`)
+    OUT/SCENARIO/sealed/scores/NAME.json         the same on sealed episodes
+    OUT/SCENARIO/splits/SPLIT/VARIANT/…          searches and scores of a variant
 
-A bench that was stopped goes on where it was: what is scored is not scored again, and a run that is
-not finished is resumed.
+A bench that was stopped goes on where it was. A record counts only for the code, options, recipes
+and episodes that made it, all of which it holds as `meta["asked"]`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._errors import bad_value
+from ecn_marl._files import json_text
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.cost import decision_us
 from ecn_marl.baselines.common.evaluation import Evaluation, episodes_runner, evaluate
 from ecn_marl.baselines.common.logs import METRICS
 from ecn_marl.baselines.common.scoring import greedy_controller
-from ecn_marl.baselines.common.statistics import crossed_interval, over_seeds
-from ecn_marl.baselines.oracle import BEST, ORACLE, RULES, found_settings
+from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCHED
 from ecn_marl.baselines.runs import ALGORITHMS, Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
-from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import make
-from ecn_marl.experiments.recipes import Recipe, recipe
-from ecn_marl.experiments.workflow import Arena, Show, is_rule, label, learners
-
-RESULTS, TABLE = "results.json", "table.md"
-
-DEFAULT = ("ippo", "mappo", "ddqn", "haecn", "c-acc", "static:secn1", "static:secn2", "random")
-"""What is compared if nothing is named; `static:best` and `oracle` always are."""
-
-EVAL_SEED = 2000
-"""Seed of the evaluation episodes."""
+from ecn_marl.experiments import searches
+from ecn_marl.experiments.plan import SEALED, Place, Plan
+from ecn_marl.experiments.recipes import LEARNERS, budgets, recipe
+from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
+from ecn_marl.experiments.splits import SPLITS_VERSION
+from ecn_marl.experiments.workflow import Arena, Show
 
 FLOAT_BYTES = 4
 
-_EXAMPLES = ("static:secn1", "static:secn2", "static:5,200,0.01", "dynamic:pi")
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What to compare, and how.
-
-    Attributes:
-        scenarios: names of scenarios.
-        policies: names of trainers and of rules (`static:…`, `dynamic:…`, `oracle`, `random`).
-        out: folder of the bench.
-        seeds: seeds of every learner.
-        steps: environment steps per seed; those of the recipes if None.
-        episodes: evaluation episodes of every policy and seed.
-        eval_seed: seed of the evaluation episodes.
-        options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 50}`.
-        settings: settings of trainers that have them, over those of the recipes.
-    """
-
-    scenarios: tuple[str, ...]
-    policies: tuple[str, ...]
-    out: Path
-    seeds: int = 5
-    steps: int | None = None
-    episodes: int = 128
-    eval_seed: int = EVAL_SEED
-    options: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        """Check everything before anything is trained."""
-        for name in ("seeds", "episodes"):
-            if getattr(self, name) < 1:
-                raise bad_value(name, getattr(self, name), "an integer >= 1")
-        if self.steps is not None and self.steps < 1:
-            raise bad_value("steps", self.steps, "an integer >= 1")
-        if not self.seeds <= self.eval_seed < 2**32:
-            allowed = f"{self.seeds} to 2^32 - 1, a seed that is not trained with"
-            raise bad_value("eval_seed", self.eval_seed, allowed)
-        for name in self.policies:
-            if name not in ALGORITHMS and not is_rule(name):
-                raise unknown_name("policy", name, (*ALGORITHMS, *RULES, *_EXAMPLES))
-            if name not in ALGORITHMS:
-                learners(name)  # reads the numbers of a setting
-        for scenario in self.scenarios:
-            make(scenario, **dict(self.options or {}))
-
-    def recipe(self, scenario: str, algorithm: str) -> Recipe:
-        """How an algorithm is trained."""
-        found = recipe(scenario, algorithm)
-        known = {name for name in asdict(ALGORITHMS[algorithm][1]())}
-        more = {name: x for name, x in (self.settings or {}).items() if name in known}
-        return Recipe(
-            self.steps or found.steps,
-            dict(found.options) | dict(self.options or {}),
-            dict(found.settings) | more,
-        )
-
-
-def policy_name(text: str) -> str:
-    """The name of a policy as users write it: `SECN1` is `static:secn1`."""
-    short = text.strip()
-    return PREFIX + short.lower() if short.lower() in STATIC_ECN else short
-
-
-def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, Any]:
-    """Train and score everything that is not there yet, and write the results.
+def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record]]:
+    """Train and score everything that is not there yet.
 
     Args:
         plan: what to compare.
         show: `show(task)(done, note)` reports progress, `done` a share of the task.
 
     Returns:
-        What `results.json` holds: `scenarios`, each with its `policies` and `headroom`, and, of
-        several scenarios, `overall` with statistics over all of them for each learner.
+        Records by scenario and policy, for `publish.publish`.
+
+    Raises:
+        ValueError: something in the folder is of another plan; or the sealed episodes are asked for
+            outside of a clean git checkout.
     """
+    here = checkout() if plan.sealed else None
+    if here is not None:
+        here.check_clean()
     policies = tuple(dict.fromkeys((BEST, ORACLE, *plan.policies)))
-    found = {
-        scenario: {name: _entry(plan, scenario, name, show) for name in policies}
-        for scenario in plan.scenarios
+    found: dict[str, dict[str, Record]] = {}
+    for place in plan.places():
+        for name in policies:
+            if name in LEARNERS:
+                _train(plan, place.scenario, name, show)
+        found[place.name] = _scored(plan, place, policies, here, show)
+    return found
+
+
+def protocol(plan: Plan) -> dict[str, Any]:
+    """How the results came about, for `results.json`."""
+    names = {place.scenario for place in plan.places()}
+    return {
+        "stream": plan.stream,
+        "episodes": plan.episodes,
+        "eval_seed": None if plan.sealed else plan.eval_seed,
+        "seeds": plan.seeds,
+        "steps": {name: plan.steps_in(name) for name in sorted(names)},
+        "tuning": {name: [asdict(b) for b in budgets(name)] for name in sorted(names)},
+        "search_episodes": plan.effort.episodes,
+        "split": None if plan.split is None else f"{plan.split} (version {SPLITS_VERSION})",
+        "options": dict(plan.options),
+        "code": code(),
     }
-    result: dict[str, Any] = {
-        "protocol": {
-            "seeds": plan.seeds,
-            "episodes": plan.episodes,
-            "eval_seed": plan.eval_seed,
-            "options": dict(plan.options or {}),
-        },
-        "scenarios": {name: _compared(entries) for name, entries in found.items()},
-    }
-    if len(found) > 1:
-        result["overall"] = _overall(result["scenarios"])
-    return result
 
 
-def write_results(folder: Path, result: Mapping[str, Any], table: str) -> None:
-    """Write `results.json` and `table.md`."""
-    text = json_text(result) + "\n"
-    write_all(
-        {
-            folder / RESULTS: Output("w", lambda file: file.write(text)),
-            folder / TABLE: Output("w", lambda file: file.write(table)),
-        }
-    )
-
-
-def _entry(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
-    """A policy's scores, from its file if they are there, else measured now."""
-    asked = _asked(plan, scenario, name)
-    folder = plan.out / scenario / "scores"
-    file = folder / f"{name.replace(':', '_').replace(',', '_').replace('/', '_')}.json"
-    if file.is_file():
-        known: dict[str, Any] = json.loads(file.read_text())
-        if known["asked"] == asked:
-            return known
-    score = _score_learner if name in ALGORITHMS else _score_rule
-    entry = {"asked": asked, **score(plan, scenario, name, show)}
+def _scored(
+    plan: Plan,
+    place: Place,
+    policies: Sequence[str],
+    here: Checkout | None,
+    show: Callable[[str], Show],
+) -> dict[str, Record]:
+    """Records of all policies in a place, from their files where these are of this plan."""
+    folder = place.folder / (SEALED if plan.sealed else "") / "scores"
+    files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
+    asked = {name: _asked(plan, place, name) for name in policies}
+    found = {name: _known(files[name], asked[name]) for name in policies}
+    missing = [name for name in policies if found[name] is None]
+    if not missing:
+        return {name: one for name, one in found.items() if one is not None}
+    for name in missing:  # searched before the episodes are opened
+        if name in SEARCHED:
+            _search(plan, place, name, show)
+    keys = _keys(plan, place, missing, asked, here)
     folder.mkdir(parents=True, exist_ok=True)
-    text = json_text(entry) + "\n"
-    write_all({file: Output("w", lambda out: out.write(text))})
-    result: dict[str, Any] = json.loads(text)
-    return result
+    for name in missing:
+        score = _score_learner if name in LEARNERS else _score_rule
+        evaluations, meta, curves = score(plan, place, name, keys, show)
+        meta = {**meta, **_facts(plan, place, name), "asked": asked[name]}
+        if here is not None:
+            meta["commit"] = here.commit
+        record = Record.of(name, evaluations, json.loads(json_text(meta)), curves)
+        record.save(files[name])
+        found[name] = record
+    return {name: one for name, one in found.items() if one is not None}
 
 
-def _asked(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
-    """What scores depend on, as JSON has it."""
-    asked: dict[str, Any] = {"name": name, "scenario": scenario, "episodes": plan.episodes}
-    asked |= {"eval_seed": plan.eval_seed, "options": dict(plan.options or {})}
-    if name in ALGORITHMS:
-        asked |= asdict(plan.recipe(scenario, name)) | {"seeds": plan.seeds}
-    plain: dict[str, Any] = json.loads(json.dumps(asked))
+def _keys(
+    plan: Plan,
+    place: Place,
+    missing: Sequence[str],
+    asked: Mapping[str, Any],
+    here: Checkout | None,
+) -> jax.Array:
+    """Keys of the episodes; those of sealed ones are only given for a use that is written down."""
+    if here is None:
+        return tuning_keys("report", plan.eval_seed, plan.episodes)
+    from ecn_marl.experiments.sealed import Use, sealed_keys
+
+    settings = settings_hash([asked[name] for name in missing])
+    steps = plan.steps_in(place.scenario)
+    use = Use(place.name, missing, steps, plan.seeds, plan.episodes, settings)
+    return sealed_keys(use, here)
+
+
+def _known(file: Path, asked: Mapping[str, Any]) -> Record | None:
+    """The record in a file if it is of what is asked for."""
+    if not file.is_file():
+        return None
+    record = Record.load(file)
+    return record if record.meta.get("asked") == asked else None
+
+
+def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
+    """All that a record depends on, as JSON has it."""
+    asked: dict[str, Any] = {
+        "name": name,
+        "scenario": place.name,
+        "stream": plan.stream,
+        "episodes": plan.episodes,
+        "eval_seed": None if plan.sealed else plan.eval_seed,
+        "options": place.options,
+        "code": code(),
+    }
+    if name in LEARNERS:
+        asked["training"] = _training(plan, place.scenario, name)
+    if name in SEARCHED:
+        asked["effort"] = asdict(plan.effort)
+    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
     return plain
 
 
+def _training(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
+    """How a learner is trained, as a run's configuration has it."""
+    one = recipe(scenario, name)
+    known = {f.name for f in fields(ALGORITHMS[one.algorithm][1])}
+    more = {n: x for n, x in plan.settings.items() if n in known}
+    how = {
+        "algorithm": one.algorithm,
+        "scenario": scenario,
+        "steps": plan.steps_in(scenario),
+        "options": {**one.options, **plan.options},
+        "settings": {**one.settings, **more},
+        "seeds": plan.seeds,
+        "eval_episodes": plan.eval_episodes,
+        "score_by": "objective",
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(how))
+    return plain
+
+
+def _facts(plan: Plan, place: Place, name: str) -> dict[str, Any]:
+    """What a record's `meta` says of any policy."""
+    facts: dict[str, Any] = {
+        "scenario": place.name,
+        "stream": plan.stream,
+        "eval_seed": None if plan.sealed else plan.eval_seed,
+        "versions": code(),
+    }
+    if name in LEARNERS:
+        one = recipe(place.scenario, name)
+        facts |= {"algorithm": one.algorithm, "seeds": plan.seeds}
+        facts["tuning"] = None if one.tuning is None else asdict(one.tuning)
+    return facts
+
+
+def _search(plan: Plan, place: Place, name: str, show: Callable[[str], Show]) -> Any:
+    """The settings of a reference policy; found once, kept in the folder."""
+    move = show(f"{place.name}: search {name}")
+    about = 200 * plan.effort.episodes  # progress only: how much a search runs is not known before
+    return searches.find(
+        name,
+        place.scenario,
+        place.options,
+        plan.effort,
+        place.folder / "searches",
+        lambda done, note: move(done / about, note),
+    )
+
+
+Scored = tuple[list[Evaluation], dict[str, Any], Any]
+"""Evaluations (one per seed), what `meta` says beside `_facts`, learning curves."""
+
+
 def _score_rule(
-    plan: Plan, scenario: str, name: str, show: Callable[[str], Show]
-) -> dict[str, Any]:
-    """Score a rule on the evaluation episodes."""
-    move = show(f"{scenario}: {name}")
-    place = Arena(scenario, dict(plan.options or {}))
-    env = place.env(name)
-    began = time.perf_counter()
-    controller = place.controller(name)
+    plan: Plan, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+) -> Scored:
+    """Score a rule."""
+    move = show(f"{place.name}: {name}")
+    arena = Arena(
+        place.scenario, place.options, effort=plan.effort, searches=place.folder / "searches"
+    )
+    env, controller = arena.env(name), arena.controller(name)
     fixed = getattr(controller, "ecn", None)
+    began = time.perf_counter()
     found = evaluate(
         env,
         env.default_params,
         controller,
         name=name,
         episodes=plan.episodes,
-        seed=plan.eval_seed,
-        progress=lambda done: move(done / plan.episodes, "episodes"),
+        keys=keys,
         run=None if fixed is None else partial(_fixed_runner(env), fixed),
+        progress=lambda done: move(done / plan.episodes, "episodes"),
     )
-    entry = _summed([found]) | {"evaluation_seconds": time.perf_counter() - began}
-    if name in (BEST, ORACLE):
-        search = found_settings(env)
-        used = search.by_phase if name == ORACLE else (search.static,)
-        entry["settings"] = [list(setting) for setting in used]
-    return entry
+    meta: dict[str, Any] = {"options": place.options}
+    meta["evaluation_seconds"] = time.perf_counter() - began
+    if name.startswith(PREFIX) and name not in SEARCHED:
+        meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
+    if name in SEARCHED:
+        chosen = _search(plan, place, name, show)
+        meta["settings"] = searches.listed(chosen)
+        meta["search"] = {
+            "objective": chosen.objective,
+            "episodes": chosen.episodes,
+            "runs": chosen.runs,
+            "candidates": len(chosen.table),
+        }
+    return [found], meta, None
 
 
 @cache
@@ -222,78 +272,107 @@ def _fixed_runner(env: Any) -> Callable[..., Any]:
 
 
 def _score_learner(
-    plan: Plan, scenario: str, name: str, show: Callable[[str], Show]
-) -> dict[str, Any]:
-    """Train an algorithm, or what is left of it, and score the policies of all its seeds."""
-    run = plan.out / scenario / name
-    _train(plan, scenario, name, run, show(f"{scenario}: train {name}"))
-    move = show(f"{scenario}: score {name}")
+    plan: Plan, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+) -> Scored:
+    """Score the policies of all seeds of a run."""
+    move = show(f"{place.name}: score {name}")
+    run = plan.out / place.scenario / name
     began = time.perf_counter()
     algorithm, actors = run_actors(run)
-    env = make(scenario, **dict(plan.recipe(scenario, name).options))
+    env = make(place.scenario, **{**recipe(place.scenario, name).options, **place.options})
     params = env.default_params
     compiled = episodes_runner(env, params, lambda x: greedy_controller(algorithm, x, env))
     found: list[Evaluation] = []
     for i, actor in enumerate(actors):
-        found.append(
-            evaluate(
-                env,
-                params,
-                greedy_controller(algorithm, actor, env),
-                name=name,
-                episodes=plan.episodes,
-                seed=plan.eval_seed,
-                run=partial(compiled, actor),
-            )
+        one = evaluate(
+            env,
+            params,
+            greedy_controller(algorithm, actor, env),
+            name=name,
+            episodes=plan.episodes,
+            keys=keys,
+            run=partial(compiled, actor),
         )
+        found.append(one)
         move((i + 1) / len(actors), "seeds")
-    entry = _summed(found) | {"evaluation_seconds": time.perf_counter() - began}
-    if "costs" in entry:
-        entry["costs"]["us_per_decision"] = decision_us(algorithm, actors[0], entry["costs"])
-        per_second = env.num_agents * 1e6 / env.interval_us
-        entry["costs"]["inferences_per_second"] = (
-            entry["costs"]["inferences_per_decision"] * per_second
-        )
     rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
-    return entry | {
+    config = read_config(run)
+    meta = {
+        "options": {**config["options"], **place.options},
+        "settings": config["settings"],
         "steps": rows[-1]["steps"],
-        "training_seconds": rows[-1]["seconds"],
-        "exchanged_bytes_per_second": _exchanged(name, env, rows),
+        "seconds": rows[-1]["seconds"],
+        "evaluation_seconds": time.perf_counter() - began,
+        "exchanged_bytes_per_second": _exchanged(config["algorithm"], env, rows),
+        "curve": "J",
+        "trained_with": config["about"],
+        **_decision(algorithm, actors[0], found[0], env),
+    }
+    return found, meta, curves(rows, plan.seeds)
+
+
+def _decision(algorithm: Any, actor: Any, found: Evaluation, env: Any) -> dict[str, float]:
+    """What decisions of a policy cost."""
+    costs = found.summary().get("costs")
+    if costs is None:
+        return {}
+    per_second = env.num_agents * 1e6 / env.interval_us
+    return {
+        "us_per_decision": decision_us(algorithm, actor, costs),
+        "inferences_per_second": costs["inferences_per_decision"] * per_second,
     }
 
 
-def _train(plan: Plan, scenario: str, name: str, run: Path, move: Show) -> None:
+def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
+    """Learning curves from a run's metrics: steps and J of the checkpoints that were scored.
+
+    Args:
+        rows: rows of `metrics.jsonl`; `score` is minus J, a number or one for each seed.
+        seeds: number of seeds.
+    """
+    scored = [row for row in rows if "score" in row]
+    if not scored:
+        return None
+    steps = np.array([row["steps"] for row in scored], np.float64)
+    score = np.array([np.atleast_1d(row["score"]) for row in scored], np.float64)
+    return [(steps, -score[:, i]) for i in range(seeds)]
+
+
+def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) -> None:
     """Train, or go on training; a run of other settings in its place is an error."""
-    how = plan.recipe(scenario, name)
+    how, run = _training(plan, scenario, name), plan.out / scenario / name
+    move = show(f"{scenario}: train {name}")
     session = Session(
         save_seconds=60.0,
         progress=lambda row: move(
-            row["steps"] / how.steps,
+            row["steps"] / how["steps"],
             f"reward {float(np.mean(row['reward'])):.4f}, {row['steps_per_second']:,.0f} steps/s",
         ),
     )
     if not (run / "config.json").is_file():
+        more = {key: how[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
+        one = recipe(scenario, name)
+        options = {**one.options, **plan.options}
         train_run(
-            name,
+            how["algorithm"],
             scenario,
-            steps=how.steps,
-            options=dict(how.options),
-            settings=dict(how.settings),
-            seeds=plan.seeds,
+            options=options,
+            settings=how["settings"],
             out=run,
             session=session,
+            about=code(),
+            **more,
         )
         return
     config = read_config(run)
-    given = json.loads(json.dumps(asdict(how) | {"seeds": plan.seeds, "scenario": scenario}))
-    held = {key: config[key] for key in ("steps", "options", "seeds", "scenario")}
-    held["settings"] = {key: config["settings"].get(key) for key in given["settings"]}
-    if held != given:
+    held = {key: config.get(key) for key in how if key != "settings"}
+    held["settings"] = {key: config["settings"].get(key) for key in how["settings"]}
+    if held != how:
         raise bad_value("out", str(plan.out), f"a folder without another run of {name} ({run})")
     resume_run(run, session=session)
 
 
-def _exchanged(name: str, env: Any, rows: list[dict[str, Any]]) -> float:
+def _exchanged(algorithm: str, env: Any, rows: list[dict[str, Any]]) -> float:
     """Bytes that agents exchange, or send to a centre, per second of a network's time.
 
     Learners that share parameters are trained in one place, which is not counted: DDQN's exchange
@@ -301,67 +380,11 @@ def _exchanged(name: str, env: Any, rows: list[dict[str, Any]]) -> float:
     sent by the ports (features of an interval) and sends back (a setting), always.
     """
     intervals = 1e6 / env.interval_us
-    if name == "ddqn":
+    if algorithm == "ddqn":
         moved = [np.mean(row[f"exchanged_{way}_bytes"]) for row in rows for way in ("up", "down")]
         return float(np.sum(moved) / rows[-1]["steps"] * intervals)
-    if name == "mappo":
+    if algorithm == "mappo":
         return float(env.state_dim * FLOAT_BYTES * intervals)
-    if name == "c-acc":
+    if algorithm == "c-acc":
         return float(env.num_agents * (env.feature.width + 3) * FLOAT_BYTES * intervals)
     return 0.0
-
-
-def _summed(found: list[Evaluation]) -> dict[str, Any]:
-    """Summary over the episodes of all seeds, and all rewards, `[seeds][episodes]`."""
-    names = found[0].episodes
-    joined = {name: np.concatenate([one.episodes[name] for one in found]) for name in names}
-    rewards = np.stack([one.episodes["reward"] for one in found])
-    mean, half = crossed_interval(rewards)
-    summary = Evaluation(found[0].name, joined).summary()
-    return summary | {
-        "reward": {"mean": mean, "ci95": half},
-        "episodes": rewards.shape[1],
-        "rewards": rewards.astype(float).tolist(),
-    }
-
-
-def _compared(entries: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Paired differences to the best static setting, and places on the headroom scale."""
-    rewards = {name: np.array(entry["rewards"], np.float64) for name, entry in entries.items()}
-    best, oracle = rewards[BEST][0], rewards[ORACLE][0]
-    room = crossed_interval((oracle - best)[None])
-    rows = []
-    for name, entry in entries.items():
-        gain = rewards[name] - best
-        mean, half = crossed_interval(gain)
-        row = {key: x for key, x in entry.items() if key not in ("rewards", "asked")}
-        row |= {"seeds": len(gain), "over_best": {"mean": mean, "ci95": half}}
-        row |= {key: entry["asked"][key] for key in ("options", "settings") if name in ALGORITHMS}
-        if room[0] > 0:
-            places = gain.mean(1) / room[0]
-            row["headroom"] = over_seeds(places[:, None], np.linspace(-1.0, 1.5, 51))
-        rows.append(row)
-    return {
-        "headroom": {"mean": room[0], "ci95": room[1]},
-        "policies": rows,
-    }
-
-
-def _overall(scenarios: Mapping[str, Any]) -> dict[str, Any]:
-    """Statistics over scenarios of everything that has places in all of them."""
-    places: dict[str, list[np.ndarray]] = {}
-    for scenario in scenarios.values():
-        for row in scenario["policies"]:
-            if "headroom" in row:
-                scores = np.array(row["headroom"]["scores"])[:, 0]
-                places.setdefault(row["name"], []).append(scores)
-    return {
-        name: over_seeds(np.stack(each, 1), np.linspace(-1.0, 1.5, 51))
-        for name, each in places.items()
-        if len(each) == len(scenarios)
-    }
-
-
-def title(name: str) -> str:
-    """How a policy is shown: a trainer by its name, a rule as in `ecn-marl eval`."""
-    return label(name) if name in RULES or is_rule(name) else name

@@ -1,97 +1,93 @@
-"""Headroom: what adaptivity can gain in a scenario, between the best static setting and the oracle.
+"""Headroom: what adaptivity can gain in a scenario, in completion times.
 
-    headroom = reward(oracle) - reward(static:best)
-
-Settings are found on one stream of episodes and scored on another, the one that policies are
-evaluated on. A learner is then read on the scale on which the best static setting is 0 and the
-oracle 1. Where the headroom is small against the span from SECN1 to the oracle, a fixed setting is
-most of what there is to learn.
+The best static setting, the oracle that switches settings with the traffic phase, and the simple
+rule are searched on one part of the tuning stream and scored on another, beside SECN1 and SECN2.
+Where the oracle gains little over the best static setting, that setting is most of what there is to
+learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.oracle import BEST, ORACLE, PORTS, RULE, group_names, phase_names
+from ecn_marl.baselines.search import Effort
+from ecn_marl.baselines.static import PREFIX
+from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.experiments import searches
+from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.workflow import Arena
 
-from ecn_marl.baselines.common.evaluation import Evaluation, evaluate
-from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCH_EPISODES, Oracle, search
-from ecn_marl.baselines.static import PREFIX, Static
-from ecn_marl.envs.actions import EcnSetting
-
-POLICIES = 4
-"""Number of policies that are scored."""
+STATICS = ("secn1", "secn2")
 
 ENOUGH = 0.1
-"""Share of the span from SECN1 to the oracle from which on a scenario has something to learn."""
+"""Gain of the oracle from which on a scenario has something to learn."""
 
 
 def headroom(
-    env: Any,
+    scenario: str,
+    options: Mapping[str, Any] | None = None,
     *,
-    seed: int = 0,
     episodes: int = 64,
-    tries: int = SEARCH_EPISODES,
-    settings: tuple[EcnSetting, ...] | None = None,
+    seed: int = 0,
+    effort: Effort | None = None,
+    folder: Path | None = None,
     progress: Callable[[int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure the headroom of an environment.
+    """Measure the headroom of a scenario.
 
     Args:
-        env: functional environment.
-        seed: which episodes, of the search and of the evaluation.
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
         episodes: episodes that the policies are scored on.
-        tries: episodes that every setting of the grid is tried on.
-        settings: the grid; `oracle.default_grid()` if None.
-        progress: called with the number of policies scored and what is done.
+        seed: which episodes of the part that is shown.
+        effort: how much is searched.
+        folder: where searches are kept; in memory only if None.
+        progress: called with the number of episodes run and what is done.
 
     Returns:
-        `scenario`, `episodes`, `seed`; `policies`, each with `name`, `settings` (one, or one for
-        each of `phases`) and `reward`; `headroom` with the half-width of its 95 % interval over
-        paired episodes, and `share` of the span from SECN1 to the oracle.
+        `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
+        `compare.compare`, each with `settings`; `gain`, that of the oracle over the best static
+        setting (1 - score) with its interval, and whether it is `enough`.
     """
     show = progress or (lambda done, note: None)
-    params = env.default_params
-    show(0, "search")
-    found = search(env, params, seed, tries, settings)
-    controllers: dict[str, tuple[Any, tuple[EcnSetting, ...]]] = {
-        BEST: (_static(env, params, found.static), (found.static,)),
-        ORACLE: (Oracle(env, params, found.by_phase), found.by_phase),
-    }
-    for name in ("secn1", "secn2"):
-        fixed = Static(env, params, name)
-        controllers[PREFIX + name] = (fixed, (fixed.setting,))
-    scored: dict[str, Evaluation] = {}
-    rows = []
-    for name, (controller, used) in controllers.items():
-        show(len(scored), name)
-        one = evaluate(env, params, controller, name=name, episodes=episodes, seed=seed)
-        scored[name] = one
-        mean, half = one.interval("reward")
-        rows.append(
-            {
-                "name": name,
-                "settings": [list(setting) for setting in used],
-                "reward": {"mean": mean, "ci95": half},
-            }
+    effort, chosen = effort or Effort(), dict(options or {})
+    place = Arena(scenario, chosen, effort=effort, searches=folder)
+    groups, phases = (names(place.env(BEST)) for names in (group_names, phase_names))
+    settings = {PREFIX + name: [list(STATIC_ECN[name])] for name in STATICS}
+    for name in (BEST, ORACLE, *([PORTS] if len(groups) > 1 else []), RULE):
+        found = searches.find(name, scenario, chosen, effort, folder, show)
+        settings[name] = searches.listed(found)
+    records: dict[str, Record] = {}
+    for name, used in settings.items():
+        show(0, f"score {name}")
+        env = place.env(name)
+        one = evaluate(
+            env,
+            env.default_params,
+            place.controller(name),
+            name=name,
+            episodes=episodes,
+            seed=seed,
         )
-    show(len(scored), "done")
-    gain = scored[ORACLE].episodes["reward"] - scored[BEST].episodes["reward"]
-    mean, half = Evaluation("headroom", {"reward": gain}).interval("reward")
-    span = float(
-        np.mean(scored[ORACLE].episodes["reward"] - scored["static:secn1"].episodes["reward"])
-    )
+        facts = {"scenario": scenario, "settings": used, "eval_seed": seed}
+        records[name] = Record.of(name, [one], facts)
+    rows = compare(records)["policies"]
+    for row in rows:
+        row["settings"] = settings[row["name"]]
+    gain = next(row["gain"] for row in rows if row["name"] == ORACLE)
     return {
-        "scenario": env.name,
+        "scenario": scenario,
         "episodes": episodes,
         "seed": seed,
-        "phases": list(found.phases),
+        "search_episodes": effort.episodes,
+        "phases": list(phases),
+        "groups": list(groups),
         "policies": rows,
-        "headroom": {"mean": mean, "ci95": half},
-        "share": mean / span if span > 0 else None,
+        "gain": gain,
+        "enough": bool(gain["low"] > ENOUGH),
     }
-
-
-def _static(env: Any, params: Any, setting: EcnSetting) -> Static:
-    return Static(env, params, ",".join(repr(float(x)) for x in setting))

@@ -1,141 +1,157 @@
-"""Recipes: what each trainer sees, sets and is set to in a scenario, and for how long it trains.
+"""Recipes: what each learner sees, sets, is paid for and is set to; how long all of them train.
 
-`ecn-marl bench` trains by these. A recipe changes what belongs to the learner (features, history,
-the template of settings it chooses from, its hyperparameters), never what is asked of it (traffic,
-reward, length of an episode).
+`ecn-marl bench` trains by these. A row of its table is a recipe and says what it is: the papers'
+algorithms as published (`pet`, `ddqn` of ACC, `c-acc`, `haecn`: their features, their rewards,
+their gates and penalties), and learners of the benchmark's own reward (`ippo`, `mappo`, and with
+`-tuned` in their names the papers' algorithms with other settings). A recipe cannot change the
+traffic, the length of an episode or the number of steps: all learners of a scenario train for
+`steps_of(scenario)`.
+
+Settings that `ecn-marl tune` found are entered here with the budget they were found with; in a
+scenario all tuned recipes have the same budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ecn_marl._errors import unknown_name
+from ecn_marl._errors import bad_value, unknown_name
 
-STEPS = 1_000_000
-"""Environment steps per seed where no recipe says otherwise."""
-
-VIEWS: dict[str, dict[str, Any]] = {
-    "ippo": {"features": "pet", "actions": "discrete"},
-    "mappo": {"features": "pet", "actions": "discrete"},
-    "ddqn": {"features": "acc", "actions": "discrete"},
-    "c-acc": {"features": "acc", "actions": "discrete"},
-    "haecn": {"features": "haecn", "actions": "discrete"},
+STEPS: dict[str, int] = {
+    "restore-serve-v0": 500_000,
+    "moving-tenants-v0": 500_000,
+    "shuffle-serve-v0": 500_000,
+    "mixed-rtt-v0": 500_000,
+    "fabric-v0": 300_000,
 }
-"""What the agents of each paper see, and their lists of settings."""
+"""Environment steps per seed of every learner of a scenario."""
+
+DEFAULT_STEPS = 300_000
+"""Environment steps per seed in scenarios that `STEPS` does not name."""
+
+KMIN_RANGE = (2.5, 640.0)
+"""Kmin of `DEPTHS`, KB at 25 Gb/s: from two packets, below which a switch cannot mark before it has
+queued anything, to what is left for a port of a 32 MiB buffer that some 48 busy ports share."""
+
+KMAX_RATIO = 4.0
+"""Kmax / Kmin of `DEPTHS`: that of SECN2, the setting of a cloud provider."""
+
+PMAX_RANGE = (1.0, 0.01)
+"""Pmax of `DEPTHS`: from a step to SECN1's 1 %, the smallest share that switches are set to."""
+
+
+def ladder(rungs: int) -> tuple[tuple[float, float, float], ...]:
+    """Settings from shallow to deep, by even steps of log Kmin and log Pmax.
+
+    Args:
+        rungs: how many, 2 or more.
+    """
+    low, high = KMIN_RANGE
+    most, least = PMAX_RANGE
+    at = [i / (rungs - 1) for i in range(rungs)]
+    kmin = [float(f"{low * (high / low) ** t:.4g}") for t in at]
+    pmax = [float(f"{most * (least / most) ** t:.2g}") for t in at]
+    return tuple((k, KMAX_RATIO * k, p) for k, p in zip(kmin, pmax, strict=True))
+
+
+DEPTHS = ladder(9)
+"""What learners choose from: an octave of Kmin per rung. It follows from the range of the hardware
+alone. ACC's template is not published; the recipes of ACC and HAECN have this list as well."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What the settings of a recipe cost to find.
+
+    Attributes:
+        trials: settings that were tried.
+        steps: environment steps of each.
+        episodes: tuning episodes that each was scored on.
+    """
+
+    trials: int
+    steps: int
+    episodes: int
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an algorithm is trained in a scenario.
+    """How a learner is trained.
 
     Attributes:
-        steps: environment steps per seed.
-        options: options of `ecn_marl.make`.
+        algorithm: name of the trainer.
+        options: options of `ecn_marl.make` that belong to the learner, see `OPTIONS`.
         settings: settings of the trainer.
+        tuning: the budget of `ecn-marl tune` that found the settings; None if nothing was tuned.
     """
 
-    steps: int = STEPS
+    algorithm: str
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the options are the learner's."""
+        for name in self.options:
+            if name not in OPTIONS:
+                raise bad_value("option of a recipe", name, f"one of {', '.join(OPTIONS)}")
 
 
-OCTAVES = tuple((5.0 * 2.0**n, 10.0 * 2.0**n, 1.0) for n in range(7))
-"""Kmin 5 to 320 KB by octaves, all packets marked above twice that: a scale from short to deep."""
+OPTIONS = ("features", "history", "actions", "action_options", "reward", "credit")
+"""Options of `make` that a recipe may set: what the learner sees, sets and is paid for."""
 
-_SCALE = {"action_options": {"template": (*OCTAVES, (80.0, 640.0, 0.25))}}
-"""A short list of settings. What a choice gains in `demand-phases-v0` is small against the noise of
-an interval, so every entry costs samples; the 24 of the default list take twice as many."""
+_LADDER = {"actions": "discrete", "action_options": {"template": DEPTHS}}
 
-_Q = {
-    "idle_gating": False,
-    "gamma": 0.9,
-    "n_step": 3,
-    "priority": 0.0,
-    "batch": 512,
-    "lr": 3e-4,
-    "target_every": 200,
-    "local_capacity": 16384,
-    "global_capacity": 16384,
-    "epsilon_min": 0.05,
+_OWN = {"features": "flows", "reward": "slowdown", **_LADDER}
+"""What learners of the benchmark's reward see: among others how many flows began."""
+
+LEARNERS: dict[str, Recipe] = {
+    "ippo": Recipe("ippo", _OWN),
+    "mappo": Recipe("mappo", _OWN),
+    "ddqn-tuned": Recipe("ddqn", _OWN, {"idle_gating": False}),
+    "haecn-tuned": Recipe("haecn", _OWN),
+    "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
+    "ddqn": Recipe("ddqn", {"features": "acc", "reward": "acc", **_LADDER}),
+    "c-acc": Recipe("c-acc", {"features": "acc", "reward": "acc", **_LADDER}),
+    "haecn": Recipe("haecn", {"features": "haecn", "reward": "haecn", **_LADDER}),
 }
-"""DDQN for rewards that are mostly noise: large batches, a slow target, uniform replay. ACC's idle
-rule is off: a port that has set Kmin to 320 KB is shorter than that when queries begin, so it would
-count as idle and keep a setting for bulk transfers."""
+"""Learners by the names of their rows, as they are where `RECIPES` has nothing else.
 
-_FOUR = (*OCTAVES[0:3:2], (80.0, 640.0, 0.25), OCTAVES[6])
+The last four are the papers' (PET; ACC; ACC's central controller; HAECN), with all settings that
+these state: the defaults of the trainers, ACC's idle gating and HAECN's penalty of 0.05 among them.
+"""
 
-_HAECN = {
-    "batch": 256,
-    "lr": 1e-3,
-    "gamma": 0.9,
-    "trigger_penalty": 0.01,
-    "target_every": 100,
-    "epsilon_min": 0.05,
-    "capacity": 16384,
-}
-"""HAECN likewise. Its penalty of 0.05 is three times what there is to gain in an interval: with it
-the decision module hardly ever triggers, and a setting outlasts the phase it was chosen in."""
+PAPERS = ("pet", "ddqn", "c-acc", "haecn")
+"""Learners as published; `RECIPES` must not change them."""
 
-_DEPTHS = (
-    (5.0, 10.0, 1.0),
-    (10.0, 40.0, 1.0),
-    (20.0, 160.0, 0.5),
-    (80.0, 640.0, 0.25),
-    (160.0, 1280.0, 0.1),
-    (320.0, 2560.0, 0.05),
-    (640.0, 5120.0, 0.01),
-)
-"""From short queues to none marked, by even steps of log Kmin, log Kmax and log Pmax."""
-
-_DEEP = {"features": "pet", "action_options": {"template": _DEPTHS}}
-
-_BUSY = {"lr": 1e-3, "target_every": 100, "local_capacity": 32768}
-"""Where the gain is several times that of `demand-phases-v0`, Q-networks can learn faster."""
-
-_QUIET = _HAECN | {
-    "batch": 512,
-    "lr": 1e-3,
-    "gamma": 0.7,
-    "n_step": 3,
-    "trigger_penalty": 0.0005,
-    "decision_hidden": (64, 64),
-    "epsilon_min": 0.15,
-    "capacity": 32768,
-    "reward_offset": 0.75,
-}
-"""HAECN sees what PET's agents see: of its own state, queue level and utilisation, both phases have
-much. Whether to trigger is a matter of a few hundredths in Q: a small penalty, a short horizon and
-a wider decision module find them. Settings that last are tried less often than DDQN's, so more of
-them are random."""
-
-RECIPES: dict[str, dict[str, Recipe]] = {
-    "demand-phases-v0": {
-        "ippo": Recipe(700_000, _SCALE),
-        "mappo": Recipe(300_000, _SCALE, {"entropy": 3e-3}),
-        "ddqn": Recipe(300_000, {"features": "pet", **_SCALE}, _Q),
-        "haecn": Recipe(200_000, {"action_options": {"template": _FOUR}}, _HAECN),
-        "c-acc": Recipe(100_000, {"features": "pet", **_SCALE}, _Q),
-    },
-    "rpc-shuffle-v0": {
-        "ippo": Recipe(700_000, _DEEP),
-        "mappo": Recipe(300_000, _DEEP),
-        "ddqn": Recipe(300_000, _DEEP, _Q | _BUSY),
-        "haecn": Recipe(250_000, _DEEP, _QUIET),
-        "c-acc": Recipe(100_000, _DEEP, _Q | _BUSY),
-    },
-}
-"""Recipes by scenario and algorithm; options are added to those of `VIEWS`."""
+RECIPES: dict[str, dict[str, Recipe]] = {}
+"""What `ecn-marl tune` found, by scenario and learner."""
 
 
-def recipe(scenario: str, algorithm: str) -> Recipe:
-    """The recipe of an algorithm for a scenario, its defaults where there is none.
+def steps_of(scenario: str) -> int:
+    """Environment steps per seed of every learner of a scenario."""
+    return STEPS.get(scenario, DEFAULT_STEPS)
+
+
+def recipe(scenario: str, learner: str) -> Recipe:
+    """The recipe of a learner for a scenario.
 
     Raises:
-        ValueError: unknown algorithm.
+        ValueError: unknown learner.
     """
-    if algorithm not in VIEWS:
-        raise unknown_name("algorithm", algorithm, VIEWS)
-    found = RECIPES.get(scenario, {}).get(algorithm, Recipe())
-    return Recipe(found.steps, VIEWS[algorithm] | dict(found.options), dict(found.settings))
+    if learner not in LEARNERS:
+        raise unknown_name("learner", learner, LEARNERS)
+    return RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
+
+
+def budgets(scenario: str) -> set[Tuning]:
+    """The tuning budgets of a scenario's recipes; one at most, or they were not equal."""
+    found = {one.tuning for one in RECIPES.get(scenario, {}).values()}
+    return {budget for budget in found if budget is not None}
+
+
+def with_settings(one: Recipe, settings: Mapping[str, Any], tuning: Tuning | None) -> Recipe:
+    """A recipe with some settings changed, and the budget that this took."""
+    return replace(one, settings={**one.settings, **settings}, tuning=tuning)

@@ -27,7 +27,7 @@ from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
-from ecn_marl.baselines.oracle import BEST, ORACLE, RANDOM, RULES, Oracle, Random, found_settings
+from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, RULES, SEARCHED, Random
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     Session,
@@ -37,14 +37,17 @@ from ecn_marl.baselines.runs import (
     run_policy,
     train_run,
 )
+from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.searches import find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
+from ecn_marl.wrappers.randomised import ranges_of
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
@@ -77,6 +80,7 @@ class Job:
         seeds: number of seeds trained at once.
         eval_every: updates between scores, see `train_run`.
         eval_episodes: episodes per score.
+        randomise: what is drawn for every training episode, see `wrappers.randomised`.
     """
 
     algorithm: str
@@ -88,6 +92,7 @@ class Job:
     seeds: int = 1
     eval_every: int | None = None
     eval_episodes: int = 16
+    randomise: dict[str, Any] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:
@@ -116,6 +121,25 @@ def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
             raise unknown_name(f"setting of {algorithm}", name, defaults)
         values[name] = _convert(name, value, defaults[name])
     return values
+
+
+def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
+    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
+
+    Raises:
+        ValueError: it cannot be read, or see `ranges_of`.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            numbers = [float(part) for part in value.split(":")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2):
+            raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
+        found[name] = numbers[0] if len(numbers) == 1 else numbers
+    return {name: [low, high] for name, low, high in ranges_of(found)}
 
 
 def _convert(name: str, text: str, default: Any) -> Any:
@@ -227,6 +251,7 @@ def train(
         overwrite=overwrite,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
+        randomise=job.randomise,
         session=session,
     ).metrics
 
@@ -274,15 +299,19 @@ class Arena:
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         checkpoint: which policy of a run comes: `best` (the latest if none was scored), `latest`.
+        effort: how much is searched for the settings of reference policies.
+        searches: folder where searches are kept; None for this process only.
     """
 
     scenario: str
     options: dict[str, Any] = field(default_factory=dict)
     checkpoint: str = "best"
+    effort: Effort = field(default_factory=Effort)
+    searches: Path | None = None
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
-        options = dict(self.options)
+        options = self.options | NEEDS.get(policy, {})
         if not is_rule(policy):
             trained = _run_config(policy.partition("#")[0])["options"]
             view = ("features", "actions", "history", "action_options")
@@ -294,10 +323,9 @@ class Arena:
         env = self.env(policy)
         if policy == RANDOM:
             return Random(env)
-        if policy in (BEST, ORACLE):
-            found = found_settings(env)
-            each = found.by_phase if policy == ORACLE else (found.static,) * len(found.phases)
-            return Oracle(env, env.default_params, each)
+        if policy in SEARCHED:
+            found = find(policy, self.scenario, self.options, self.effort, self.searches)
+            return found.controller(env, env.default_params)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):

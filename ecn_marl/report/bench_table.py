@@ -62,6 +62,13 @@ Waiting: never got one. Cost per port and interval; exchanged: between agents, o
 Training: time of all seeds together."""
 
 
+STREAM_NOTES = {
+    "tuning": "Tuning episodes (`stream: tuning`), for choosing between policies: no test result.",
+    "sealed": "Sealed test episodes (`stream: sealed`); every use is listed in `results/USES.md`.",
+}
+"""What is said of the episodes that policies were scored on."""
+
+
 def bench_table(result: Mapping[str, Any]) -> str:
     """The results as Markdown.
 
@@ -94,12 +101,19 @@ def scenario_tables(found: Mapping[str, Any]) -> list[str]:
     return [
         markdown(COLUMNS, [row_cells(row, found["baseline"]) for row in rows]),
         *_remarks(rows),
+        *_streams(rows),
         NOTE.format(baseline=baseline, episodes=found["episodes"]),
         markdown(("policy", *RATIOS.values()), [_ratio_cells(row) for row in others]),
         RATIO_NOTE.format(baseline=baseline),
         markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
         COUNT_NOTE,
     ]
+
+
+def _streams(rows: list[dict[str, Any]]) -> list[str]:
+    """Which episodes these are, where the records say so."""
+    streams = dict.fromkeys(row["meta"].get("stream") for row in rows)
+    return [STREAM_NOTES[stream] for stream in streams if stream in STREAM_NOTES]
 
 
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

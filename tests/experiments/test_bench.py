@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -9,123 +11,259 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from commands import TINY, failure, run
-from scipy import stats
+from commands import failure, run
+from small import EFFORT, GRID, SETTINGS, SMALL, quiet, register
 
-from ecn_marl.baselines import oracle
+from ecn_marl.baselines import search
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
-from ecn_marl.baselines.common.statistics import crossed_interval
+from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.common.training import state_shapes
 from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
-from ecn_marl.baselines.runs import (
-    ALGORITHMS,
-    algorithm_config,
-    resume_run,
-    run_actors,
-    run_state,
-    trainer_of,
-)
-from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_of
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import bench as bn
-from ecn_marl.experiments.recipes import RECIPES, VIEWS, recipe
-from ecn_marl.report.bench_table import COLUMNS, bench_table
+from ecn_marl.experiments import recipes as rc
+from ecn_marl.experiments import searches, sources, splits
+from ecn_marl.experiments.plan import Plan
+from ecn_marl.experiments.publish import publish
+from ecn_marl.experiments.records import Record
 
-pytestmark = pytest.mark.usefixtures("tiny_scenario")
-
-SMALL = {"envs": 2, "rollout": 4, "minibatches": 2, "epochs": 1, "batch": 4, "hidden": (4,)}
-
-
-def quiet(task: str):
-    return lambda done, note="": None
+pytestmark = pytest.mark.usefixtures("small_scenario")
 
 
-def test_interval_over_seeds_and_episodes():
-    """One seed: Student's t over episodes. Seeds that differ by constants: both in quadrature."""
-    rng = np.random.default_rng(0)
-    episodes, seeds = rng.normal(size=30), np.array([0.5, -1.0, 2.0])
-    alone = stats.t.ppf(0.975, 29) * episodes.std(ddof=1) / 30**0.5
-    mean, half = crossed_interval(episodes[None])
-    assert (mean, half) == pytest.approx((episodes.mean(), alone))
-    among = stats.t.ppf(0.975, 2) * seeds.std(ddof=1) / 3**0.5
-    mean, half = crossed_interval(seeds[:, None] + episodes)
-    assert mean == pytest.approx(episodes.mean() + seeds.mean())
-    assert half == pytest.approx(np.hypot(alone, among))
-    assert np.isnan(crossed_interval(np.zeros((1, 1)))[1])
-
-
-def test_intervals_cover_what_they_should():
-    """Seeds, episodes and their interaction drawn at random: at least 93 % hold the true mean."""
-    rng = np.random.default_rng(1)
-    hits = 0
-    for _ in range(400):
-        values = 0.7 * rng.normal(size=(5, 1)) + rng.normal(size=20) + rng.normal(size=(5, 20))
-        mean, half = crossed_interval(values)
-        hits += abs(mean) <= half
-    assert hits >= 0.93 * 400
-
-
-def entry(rewards, name):
-    return {
-        "asked": {"name": name, "options": {}, "settings": {}},
-        "name": name,
-        "rewards": rewards,
-    }
-
-
-def test_differences_are_paired_and_placed():
-    """Luck common to all policies of an episode cancels; places are those of the headroom."""
-    luck = np.array([0.0, 5.0, -3.0, 1.0])
-    entries = {
-        "static:best": entry([(1.0 + luck).tolist()], "static:best"),
-        "oracle": entry([(3.0 + luck).tolist()], "oracle"),
-        "ippo": entry([(2.0 + luck).tolist(), (2.5 + luck).tolist()], "ippo"),
-    }
-    found = bn._compared(entries)
-    assert found["headroom"] == {"mean": pytest.approx(2.0), "ci95": pytest.approx(0.0, abs=1e-9)}
-    best, oracle, ippo = found["policies"]
-    assert (best["headroom"]["iqm"]["value"], oracle["headroom"]["iqm"]["value"]) == (0.0, 1.0)
-    assert ippo["headroom"]["scores"] == [[pytest.approx(0.5)], [pytest.approx(0.75)]]
-    assert ippo["over_best"]["mean"] == pytest.approx(1.25)
-    among = stats.t.ppf(0.975, 1) * np.std([1.0, 1.5], ddof=1) / 2**0.5
-    assert ippo["over_best"]["ci95"] == pytest.approx(among)
-    overall = bn._overall({"a": found, "b": found})
-    assert overall["ippo"]["iqm"]["value"] == pytest.approx(0.625)
-    assert "seeds" not in overall and set(overall) == {"static:best", "oracle", "ippo"}
+@pytest.fixture(scope="session")
+def small_scenario():
+    register()
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, tiny_scenario):
+def done(tmp_path_factory, small_scenario):
     """A learner and a rule on a network of three hosts."""
     out = tmp_path_factory.mktemp("bench")
-    plan = bn.Plan((TINY,), ("ippo", "static:secn1"), out, 2, 8, 3, settings=SMALL)
-    few = tuple(STATIC_ECN.values())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle, "default_grid", lambda: few)
-        yield plan, bn.bench(plan, quiet)
+    plan = Plan(
+        scenarios=(SMALL,),
+        policies=("pet", "static:secn1"),
+        out=out,
+        seeds=2,
+        steps=80,
+        episodes=3,
+        settings=SETTINGS,
+        effort=EFFORT,
+        eval_episodes=2,
+    )
+    return plan, bn.bench(plan, quiet)
 
 
 @pytest.mark.slow
 def test_everything_is_scored(done):
-    _, result = done
-    rows = {row["name"]: row for row in result["scenarios"][TINY]["policies"]}
-    assert list(rows) == ["static:best", "oracle", "ippo", "static:secn1"]
-    env = make(TINY)
+    plan, found = done
+    records = found[SMALL]
+    assert list(records) == ["static:best", "oracle", "pet", "static:secn1"]
+    meta = records["pet"].meta
+    env = make(SMALL)
     per_second = env.num_agents * 1e6 / env.interval_us
-    assert rows["ippo"]["costs"]["inferences_per_second"] == pytest.approx(per_second)
-    assert rows["ippo"]["costs"]["us_per_decision"] > 0.0
-    assert rows["ippo"]["exchanged_bytes_per_second"] == 0.0
-    assert (rows["ippo"]["seeds"], rows["ippo"]["steps"]) == (2, 8)
-    assert "costs" not in rows["static:secn1"] and rows["static:secn1"]["seeds"] == 1
-    table = bench_table(result, bn.title)
-    lines = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(rows)
-    assert {line.count("|") for line in lines} == {len(COLUMNS) + 1}
-    assert json.loads(json.dumps(result)) == result
+    assert meta["inferences_per_second"] == pytest.approx(per_second)
+    assert meta["us_per_decision"] > 0.0 and meta["exchanged_bytes_per_second"] == 0.0
+    assert meta["steps"] == 80 and records["pet"].seeds == 2 and records["oracle"].seeds == 1
+    assert all(r.meta["stream"] == "tuning" and r.episodes == 3 for r in records.values())
+    assert records["static:best"].meta["settings"][0] in [list(s) for s in GRID]
+    assert records["static:best"].meta["search"]["candidates"] == len(GRID)
+    assert meta["versions"] == meta["trained_with"] == sources.code()
+    for name in records:
+        file = plan.out / SMALL / "scores" / f"{searches.file_name(name)}.json"
+        assert Record.load(file).meta == records[name].meta
+
+
+def test_learning_curves_are_the_scores_of_the_run(done):
+    plan, found = done
+    text = (plan.out / SMALL / "pet" / "metrics.jsonl").read_text()
+    rows = [row for row in map(json.loads, text.splitlines()) if "score" in row]
+    curves = found[SMALL]["pet"].curves
+    assert len(curves) == 2 and found[SMALL]["pet"].meta["curve"] == "J"
+    for i, curve in enumerate(curves):
+        assert curve.steps.tolist() == [row["steps"] for row in rows]
+        np.testing.assert_allclose(curve.score, [-row["score"][i] for row in rows], rtol=1e-5)
+        assert (curve.score >= 1.0).all(), "J is a slowdown"
+
+
+def test_tables_say_which_episodes(done, tmp_path):
+    plan, found = done
+    result, _ = publish(found, tmp_path, {"protocol": bn.protocol(plan)})
+    assert result["protocol"]["stream"] == "tuning"
+    assert result["protocol"]["steps"] == {SMALL: 80}
+    assert "no test result" in (tmp_path / "table.md").read_text()
+
+
+def never(*args, **kwargs):
+    raise AssertionError("done again")
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    for name in ("_score_learner", "_score_rule", "train_run"):
+        monkeypatch.setattr(bn, name, never)
+    monkeypatch.setattr(searches.Search, "find", never)
+
+
+@pytest.mark.parametrize(
+    "change", [{"eval_seed": 77}, {"episodes": 2}, {"effort": replace(EFFORT, episodes=2)}]
+)
+def test_what_is_there_is_not_done_again(done, no_work, change):
+    plan, found = done
+    again = bn.bench(plan, quiet)[SMALL]
+    for name, record in found[SMALL].items():
+        np.testing.assert_array_equal(again[name].columns["J"], record.columns["J"])
+    with pytest.raises(AssertionError, match="again"):
+        bn.bench(replace(plan, **change), quiet)
+
+
+@pytest.mark.parametrize("what", ["sources", "jax", "ecn-marl"])
+def test_other_code_scores_again(done, no_work, monkeypatch, what):
+    plan, _ = done
+    other = {**sources.code(), what: "other"}
+    monkeypatch.setattr(bn, "code", lambda: other)
+    with pytest.raises(AssertionError, match="again"):
+        bn.bench(plan, quiet)
+
+
+def test_other_recipes_are_not_mixed_in(done, monkeypatch):
+    plan, _ = done
+    changed = rc.with_settings(rc.LEARNERS["pet"], {"gamma": 0.5}, None)
+    monkeypatch.setattr(rc, "RECIPES", {SMALL: {"pet": changed}})
+    with pytest.raises(ValueError, match="another run of pet"):
+        bn.bench(plan, quiet)
+
+
+@pytest.mark.slow
+def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
+    """The same policies, scored again, do the same; a run of other settings is not mixed in."""
+    plan, found = done
+    file = plan.out / SMALL / "scores" / "pet.json"
+    run_file = plan.out / SMALL / "pet" / "metrics.jsonl"
+    kept, before = file.read_bytes(), run_file.read_text()
+    file.unlink()
+    again = bn.bench(plan, quiet)[SMALL]["pet"]
+    assert run_file.read_text() == before
+    for name, column in found[SMALL]["pet"].columns.items():
+        np.testing.assert_array_equal(again.columns[name], column)
+    with pytest.raises(ValueError, match=r"another run of pet"):
+        bn.bench(replace(plan, seeds=3), quiet)
+    file.write_bytes(kept)
+
+
+def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, monkeypatch):
+    plan, _ = done
+    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, None)
+    want = jax.random.key_data(tuning_keys("report", 5, plan.episodes))
+    np.testing.assert_array_equal(jax.random.key_data(keys), want)
+
+
+@pytest.mark.slow
+def test_sealed_scores(done, tmp_path, monkeypatch):
+    """On other episodes, beside those on tuning episodes; noted before anything is scored."""
+    plan, found = done
+    root = tmp_path / "checkout"
+    here = sources.Checkout(root, "0123456789abcdef")
+    monkeypatch.setattr(sources.Checkout, "changes", lambda self: [])
+    monkeypatch.setattr(bn, "checkout", lambda: here)
+    records = bn.bench(replace(plan, sealed=True), quiet)[SMALL]
+    uses = (root / "results" / "USES.md").read_text().splitlines()[-1]
+    assert (
+        "`0123456789ab` | `small-v0` | static:best, oracle, pet, static:secn1 | 80 | 2 | 3" in uses
+    )
+    assert (plan.out / SMALL / "sealed" / "scores" / "pet.json").is_file()
+    for name, record in records.items():
+        assert record.meta["stream"] == "sealed" and record.meta["commit"] == here.commit
+        assert not np.array_equal(record.columns["J"], found[SMALL][name].columns["J"])
+    assert records["static:best"].meta["settings"] == found[SMALL]["static:best"].meta["settings"]
+    bn.bench(replace(plan, sealed=True), quiet)
+    assert (root / "results" / "USES.md").read_text().splitlines()[-1] == uses, "no second look"
+
+
+def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
+    plan, _ = done
+    here = sources.Checkout(tmp_path, "0123456789abcdef")
+    monkeypatch.setattr(sources.Checkout, "changes", lambda self: [])
+    monkeypatch.setattr(bn, "checkout", lambda: here)
+    monkeypatch.setattr(bn, "_score_rule", never)
+    sealed = replace(plan, sealed=True, policies=("static:secn2",), episodes=4)
+    with pytest.raises(AssertionError):
+        bn.bench(sealed, quiet)
+    assert "| 4 |" in (tmp_path / "results" / "USES.md").read_text()
+
+
+def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
+    """Whatever a search finds, what is trained is the recipe with the ladder."""
+    odd = (123.0, 456.0, 0.789)
+    asked = []
+
+    class Stop(Exception):
+        pass
+
+    def noted(algorithm, scenario, **how):
+        asked.append(how)
+        raise Stop
+
+    found = search.Found("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
+    monkeypatch.setattr(searches.Search, "find", lambda self, name: found)
+    monkeypatch.setattr(bn, "train_run", noted)
+    for name in rc.LEARNERS:
+        one = replace(rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"})
+        monkeypatch.setitem(rc.LEARNERS, name, one)
+        plan = Plan((SMALL,), (name,), tmp_path / name, effort=EFFORT)
+        with pytest.raises(Stop):
+            bn.bench(plan, quiet)
+        assert asked[-1]["options"] == dict(one.options)
+        assert asked[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
+        assert not set(odd) & set(np.ravel(rc.DEPTHS))
+        assert asked[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
+    source = ast.parse(inspect.getsource(bn._train))
+    assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
+
+
+@pytest.mark.slow
+def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
+    plan, _ = done
+    here = tmp_path / "pet"
+    shutil.copytree(plan.out / SMALL / "pet", here)
+    resume_run(here, steps=160)
+    checkpoints = Checkpoints(here)
+    first, last = checkpoints.steps[0], checkpoints.steps[-1]
+    assert first < last
+    best = [{"step": last, "score": 1.0}, {"step": first, "score": 1.0}]
+    (here / "checkpoints" / "best.json").write_text(json.dumps(best))
+    _, actors = run_actors(here)
+    _, latest = run_actors(here, "latest")
+    shapes = state_shapes(trainer_of(read_config(here)), make(SMALL).default_params, 2)
+    before = checkpoints.restore(shapes, first).actor
+    jax.tree.map(np.testing.assert_array_equal, actors[0], latest[0])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), actors[1], before)
+    assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, actors[1], latest[1])))
+    jax.tree.map(np.testing.assert_array_equal, run_state(here, 1).actor, actors[1])
+
+
+@pytest.mark.slow
+def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
+    plan, found = done
+    variants = {"short": lambda: {"max_steps": 6}, "long": lambda: {"max_steps": 9}}
+    monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
+    monkeypatch.setattr(bn, "train_run", never)
+    records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
+    assert list(records) == [f"{SMALL}:lengths/short", f"{SMALL}:lengths/long"]
+    for name, each in records.items():
+        assert list(each) == list(found[SMALL])
+        assert each["pet"].meta["scenario"] == name
+    short, long = (each["pet"].columns["offered"].sum() for each in records.values())
+    assert short < long
+    where = plan.out / SMALL / "splits" / "lengths" / "short"
+    assert (where / "scores" / "pet.json").is_file()
+    assert (where / "searches" / "static_best.json").is_file()
+    with pytest.raises(ValueError, match="that of split lengths"):
+        replace(plan, scenarios=("websearch-v0",), split="lengths")
 
 
 def test_one_inference_of_c_acc_serves_all_ports():
-    env = make(TINY, actions="discrete")
+    env = make(SMALL, actions="discrete")
     algorithm = CentralACC(env, DDQNConfig(hidden=(4,)))
     costs = algorithm.controller(None, env).costs()
     inputs, outputs = 2 * env.obs_dim, env.action.n
@@ -136,97 +274,34 @@ def test_one_inference_of_c_acc_serves_all_ports():
     assert sent == pytest.approx(env.num_agents * (6 + 3) * 4 * 1e6 / env.interval_us)
 
 
-@pytest.mark.slow
-def test_what_is_there_is_not_done_again(done, monkeypatch):
-    plan, result = done
-
-    def never(*args, **kwargs):
-        raise AssertionError("trained or scored again")
-
-    monkeypatch.setattr(bn, "_score_learner", never)
-    monkeypatch.setattr(bn, "_score_rule", never)
-    assert bn.bench(plan, quiet) == result
-    with pytest.raises(AssertionError, match="again"):
-        bn.bench(replace(plan, eval_seed=77), quiet)
-
-
-@pytest.mark.slow
-def test_runs_are_kept_when_only_scores_are_lost(done):
-    """The same policies, scored again, earn the same; a run of other settings is not mixed in."""
-    plan, result = done
-    (plan.out / TINY / "scores" / "ippo.json").unlink()
-    run_file = plan.out / TINY / "ippo" / "metrics.jsonl"
-    before = run_file.read_text()
-    again = bn.bench(plan, quiet)
-    assert run_file.read_text() == before
-    old, new = (r["scenarios"][TINY]["policies"][2] for r in (result, again))
-    assert new["reward"] == old["reward"] and new["name"] == "ippo"
-    with pytest.raises(ValueError, match=r"another run of ippo"):
-        bn.bench(replace(plan, seeds=3), quiet)
-
-
-@pytest.mark.slow
-def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
-    plan, _ = done
-    here = tmp_path / "ippo"
-    shutil.copytree(plan.out / TINY / "ippo", here)
-    resume_run(here, steps=16)
-    checkpoints = Checkpoints(here)
-    first, last = checkpoints.steps[0], checkpoints.steps[-1]
-    assert first < last
-    best = [{"step": last, "score": 1.0}, {"step": first, "score": 1.0}]
-    (here / "checkpoints" / "best.json").write_text(json.dumps(best))
-    _, actors = run_actors(here)
-    _, latest = run_actors(here, "latest")
-    shapes = state_shapes(trainer_of(read_config(here)), make(TINY).default_params, 2)
-    before = checkpoints.restore(shapes, first).actor
-    jax.tree.map(np.testing.assert_array_equal, actors[0], latest[0])
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), actors[1], before)
-    assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, actors[1], latest[1])))
-    jax.tree.map(np.testing.assert_array_equal, run_state(here, 1).actor, actors[1])
-
-
-def test_recipes_fit_their_trainers_and_scenarios():
-    assert set(VIEWS) == set(ALGORITHMS)
-    for scenario, recipes in RECIPES.items():
-        for algorithm in recipes:
-            how = recipe(scenario, algorithm)
-            config = algorithm_config(algorithm, **how.settings)
-            assert how.steps >= config.steps_per_update
-            env = make(scenario, **how.options)
-            plain = make(scenario)
-            assert (env.reward, env.horizon, env.sim.traffic) == (
-                plain.reward,
-                plain.horizon,
-                plain.sim.traffic,
-            )
-    with pytest.raises(ValueError, match="unknown algorithm 'ipo'"):
-        recipe("websearch-v0", "ipo")
-
-
 def test_bad_plans_are_named(tmp_path):
-    for wrong in ({"seeds": 0}, {"episodes": 0}, {"steps": 0}, {"eval_seed": 1}):
+    for wrong in ({"seeds": 0}, {"episodes": 0}, {"steps": 0}, {"eval_seed": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            bn.Plan((TINY,), ("random",), tmp_path, **({"seeds": 2} | wrong))
-    assert "unknown policy 'ipo'" in failure(
-        "bench", TINY, "--algorithms", "ipo", "--out", tmp_path / "x"
-    )
+            Plan((SMALL,), ("random",), tmp_path, **({"seeds": 2} | wrong))
+    with pytest.raises(ValueError, match="unknown split 'lods'"):
+        Plan((), ("random",), tmp_path, split="lods")
+    args = ("bench", SMALL, "--algorithms", "ipo", "--out", tmp_path / "x")
+    assert "unknown policy 'ipo'" in failure(*args)
     assert "unknown scenario" in failure("bench", "tiny-v9", "--out", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
-def test_the_command(done, tmp_path):
-    """Of what a bench has already, the table is made without running anything."""
-    plan, result = done
+def test_the_command(tmp_path, monkeypatch):
+    """Searches, scores, writes; the second time nothing is run."""
+    monkeypatch.setattr(search, "static_grid", lambda: GRID)
+    monkeypatch.setattr(search, "thin_grid", lambda: GRID[:1])
     file = tmp_path / "results.json"
-    args = ["bench", TINY, "--algorithms", "SECN1", "--episodes", plan.episodes, "--seeds", 2]
-    shown = run(*args, "--out", plan.out, "--results", file)
-    assert shown.exit_code == 0, shown.output
-    assert "SECN1 (5,200,0.01)" in shown.stdout
-    assert shown.stdout == (plan.out / "table.md").read_text()
+    args = ["bench", SMALL, "--algorithms", "SECN1,random", "--episodes", 2]
+    args += ["--search-episodes", 2, "--out", tmp_path / "b", "--results", file]
+    first = run(*args)
+    assert first.exit_code == 0, first.output
+    assert "SECN1 (5,200,0.01)" in first.stdout
+    assert first.stdout == (tmp_path / "b" / "table.md").read_text()
     written = json.loads(file.read_text())
     assert written["machine"]["versions"]["jax"]
-    rows = written["scenarios"][TINY]["policies"]
-    assert [row["name"] for row in rows] == ["static:best", "oracle", "static:secn1"]
-    assert rows[2]["reward"] == result["scenarios"][TINY]["policies"][3]["reward"]
+    assert written["protocol"]["stream"] == "tuning"
+    rows = written["scenarios"][SMALL]["policies"]
+    assert [row["name"] for row in rows] == ["static:best", "oracle", "static:secn1", "random"]
+    monkeypatch.setattr(bn, "_score_rule", never)
+    assert run(*args).stdout == first.stdout

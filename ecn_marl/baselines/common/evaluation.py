@@ -1,8 +1,7 @@
 """Evaluation: how well thresholds are set, on episodes that training never saw.
 
 Episode `i` of seed `s` is the same traffic for everything that is evaluated, so differences are not
-differences of luck. Its key is drawn from a stream of its own (`EVALUATION_STREAM` folded into the
-seed's key); training never folds that number in.
+differences of luck. Its key is one of the tuning stream unless keys are given, see `streams`.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ from ecn_marl.baselines.common.completion import (
     objective,
     summarise,
 )
+from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
-
-EVALUATION_STREAM = 0xE7A1
-"""Folded into a seed's key to get the keys of evaluation episodes."""
 
 Controller = Callable[[jax.Array, jax.Array], Any]
 """`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
@@ -173,8 +170,12 @@ _COPIED = (
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
-    """Keys of the evaluation episodes of a seed, `[episodes]`."""
-    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), episodes)
+    """Keys of the episodes that `eval` shows, `[episodes]`: a part of the tuning stream.
+
+    Raises:
+        ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
+    """
+    return tuning_keys("report", seed, episodes)
 
 
 def roll_out(
@@ -250,6 +251,7 @@ def evaluate(
     batch: int = 32,
     progress: Callable[[int], None] | None = None,
     run: Callable[[jax.Array], Any] | None = None,
+    keys: jax.Array | None = None,
 ) -> Evaluation:
     """Run a controller for whole episodes.
 
@@ -263,15 +265,18 @@ def evaluate(
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
         run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
+        keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
 
     Raises:
-        ValueError: `episodes` below 1.
+        ValueError: `episodes` below 1, or another number of keys.
     """
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
     if run is None:
         run = partial(episodes_runner(env, params, lambda _: controller), ())
-    keys = evaluation_keys(seed, episodes)
+    keys = evaluation_keys(seed, episodes) if keys is None else keys
+    if len(keys) != episodes:
+        raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     parts = []
     for start in range(0, len(padded), batch):

@@ -2,7 +2,7 @@
 
 A port's next thresholds depend on its observations and on what the policy keeps in mind: an idle
 port's last action (ACC), the state at the last trigger (HAECN). The evaluation loop shows a
-controller the statistics of every interval; observation and reward follow from them.
+controller the statistics and rewards of every interval; observations follow from them.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ class Remembering:
         """Decide from the statistics of an interval."""
         env = self.env
         stats = from_info(info)
-        reward = env.reward(stats, self.params.reward, self.scale, env.interval_us)
         ecn = Ecn(info["kmin"], info["kmax"], info["pmax"])
         history = push(memory.history, env.feature.compute(stats, ecn, self.params.scale))
-        return self._next(self.algorithm.watch(memory.policy, reward, info), history)
+        return self._next(self.algorithm.watch(memory.policy, info["reward"], info), history)
 
     def costs(self, memory: Memory) -> dict[str, Array]:
         """What the policy's decisions took so far, per port and interval.

@@ -1,7 +1,7 @@
 """Scores of a training state: how well its greedy policy does on episodes kept for that.
 
-The same episodes every time, so that scores of one run differ by the policy alone. Their keys are
-neither training's nor those of `evaluation`: the checkpoint that is best here was chosen for it.
+The same episodes every time, so that scores of one run differ by the policy alone. They are a part
+of the tuning stream of their own (`streams`): the checkpoint that is best here was chosen for it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.common.evaluation import roll_out
+from ecn_marl.baselines.common.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.common.streams import tuning_keys
 
-SCORING_STREAM = 0x5C02
-"""Folded into a seed's key to get the keys of its scoring episodes."""
+SCORES = ("reward", "objective")
+"""What a score can be: the mean reward, or minus J in completion times (`completion`)."""
 
 Score = Callable[[Any], np.ndarray]
 """`state -> score per seed`, float `[seeds]`; higher is better."""
@@ -49,49 +51,54 @@ def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
     return Greedy(algorithm, actor)
 
 
-def episode_score(
-    algorithm: Any, env: Any, params: Any, actor: Any, keys: Array
-) -> Float[Array, ""]:
-    """Mean reward of the greedy policy over whole episodes, agents and intervals.
-
-    Args:
-        algorithm: the algorithm.
-        env: functional environment (without auto-reset).
-        params: its parameters; `max_steps` is the length of an episode.
-        actor: parameters of the policy.
-        keys: one key per episode.
-    """
-    controller = greedy_controller(algorithm, actor, env)
-    return jax.vmap(lambda key: roll_out(env, params, controller, key)[1])(keys).mean()
-
-
 def scorer(
-    algorithm: Any, env: Any, params: Any, *, episodes: int = 16, seed: int = 0, seeds: int = 1
+    algorithm: Any,
+    env: Any,
+    params: Any,
+    *,
+    episodes: int = 16,
+    seed: int = 0,
+    seeds: int = 1,
+    by: str = "reward",
 ) -> Score:
     """A function that scores training states that have an `actor`; compiled at its first call.
 
     Args:
         algorithm: the algorithm.
         env: functional environment (without auto-reset).
-        params: its parameters.
+        params: its parameters; `max_steps` is the length of an episode.
         episodes: episodes per score.
         seed: which episodes.
         seeds: number of learners in a state.
+        by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
+            mean of J over episodes.
 
     Raises:
-        ValueError: `episodes` below 1.
+        ValueError: `episodes` below 1, or an unknown kind of score.
     """
-    if episodes < 1:
-        raise bad_value("episodes", episodes, "an integer >= 1")
+    if by not in SCORES:
+        raise unknown_name("score", by, SCORES)
+    keys = tuning_keys("checkpoints", seed, episodes)
+    wanted = NEEDS if by == "objective" else ()
+
+    def episode(key: Array, actor: Any) -> tuple[Array, dict[str, Array]]:
+        controller = greedy_controller(algorithm, actor, env)
+        state, reward, _ = roll_out(env, params, controller, key)
+        metrics = env.episode_metrics(state, params) if wanted else {}
+        return reward, {name: metrics[name] for name in wanted if name in metrics}
 
     @jax.jit
-    def scores(actor: Any) -> Array:
-        stream = jax.random.fold_in(jax.random.key(seed), SCORING_STREAM)
-        keys = jax.random.split(stream, episodes)
+    def run(actor: Any) -> tuple[Array, dict[str, Array]]:
+        def one(actor: Any) -> tuple[Array, dict[str, Array]]:
+            found: tuple[Array, dict[str, Array]] = jax.vmap(episode, (0, None))(keys, actor)
+            return found
 
-        def one(actor: Any) -> Array:
-            return episode_score(algorithm, env, params, actor, keys)
+        return jax.tree.map(lambda x: x[None], one(actor)) if seeds == 1 else jax.vmap(one)(actor)
 
-        return one(actor)[None] if seeds == 1 else jax.vmap(one)(actor)
+    def score(state: Any) -> np.ndarray:
+        rewards, metrics = jax.device_get(run(state.actor))
+        if by == "reward":
+            return np.asarray(rewards.mean(1))
+        return -geometric_means(episode_objective(metrics)["J"])
 
-    return lambda state: np.asarray(jax.device_get(scores(state.actor)))
+    return score

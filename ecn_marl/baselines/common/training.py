@@ -23,6 +23,7 @@ from ecn_marl.baselines.common.checkpoint import Checkpoints
 from ecn_marl.baselines.common.interrupts import Interrupts
 from ecn_marl.baselines.common.logs import METRICS, JsonLines, Log, Row, TensorBoard, cut_rows
 from ecn_marl.baselines.common.scoring import Score
+from ecn_marl.baselines.common.streams import training_key
 from ecn_marl.parallelism import state_shardings
 
 PER_ENV = ("env", "obs")
@@ -168,8 +169,8 @@ def initial_state(
 
 def _start(algorithm: Algorithm, seeds: int, seed: Any, params: Any) -> Any:
     if seeds == 1:
-        return algorithm.init(jax.random.key(seed), params)
-    keys = jax.vmap(jax.random.key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
+        return algorithm.init(training_key(seed), params)
+    keys = jax.vmap(training_key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
     # One after the other, see `networks.init_network`.
     return jax.lax.map(lambda key: algorithm.init(key, params), keys)
 

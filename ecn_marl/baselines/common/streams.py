@@ -1,0 +1,81 @@
+"""Keys of episodes: which are trained on and which are tuned on, and why they cannot meet.
+
+A stream is a root key; an episode's key is a hash (Threefry) of the root, a seed and a number.
+
+    training    `jax.random.key(seed)`, whose first word is 0
+    tuning      everything that is chosen by its score: checkpoints, settings found by search,
+                hyperparameters; also what `eval`, `headroom` and `bench` show by default
+    sealed      the test episodes of `ecn-marl bench --sealed`; not in this module
+
+The roots of tuning and sealed episodes have a first word that no `jax.random.key(seed)` has. A tag
+folded into a seed's own key would not do: `fold_in(key, n)` is entry `n` of `split(key)`, so a
+large enough batch of training environments would hold that very key.
+
+Tuning has parts, so that what is reported by default was not also what settings were searched on.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt
+
+from ecn_marl._errors import bad_value, unknown_name
+
+TUNING_ROOT = (0x54554E45, 0x00000001)
+"""Words of the root of tuning episodes."""
+
+PARTS = {
+    "checkpoints": 1,
+    "search": 2,
+    "trials": 3,
+    "report": 4,
+}
+"""Parts of the tuning stream: scores of checkpoints; searches for static settings, oracle and rule;
+trials of hyperparameters; what is shown."""
+
+
+def training_key(seed: int | UInt[Array, ""]) -> jax.Array:
+    """The key that all of a learner's training follows from.
+
+    Args:
+        seed: its seed, 0 to 2^32 - 1; may be traced.
+    """
+    return jax.random.key(seed)
+
+
+def tuning_keys(part: str, seed: int, episodes: int) -> jax.Array:
+    """Keys of tuning episodes, `[episodes]`; the first ones do not depend on their number.
+
+    Args:
+        part: what they are for, a name in `PARTS`.
+        seed: which episodes of that part.
+        episodes: how many.
+
+    Raises:
+        ValueError: unknown part, a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
+    """
+    if part not in PARTS:
+        raise unknown_name("part of the tuning stream", part, PARTS)
+    root = jax.random.fold_in(root_key(TUNING_ROOT), PARTS[part])
+    return stream_keys(root, seed, episodes)
+
+
+def root_key(words: tuple[int, int]) -> jax.Array:
+    """The key whose two words these are."""
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl="threefry2x32")
+
+
+def stream_keys(root: jax.Array, seed: int, episodes: int) -> jax.Array:
+    """Keys of a seed's episodes under a root, `[episodes]`.
+
+    Raises:
+        ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
+    """
+    if not 0 <= seed < 2**32:
+        raise bad_value("seed", seed, "an integer from 0 to 2^32 - 1")
+    if episodes < 1:
+        raise bad_value("episodes", episodes, "an integer >= 1")
+    own = jax.random.fold_in(root, np.uint32(seed))
+    return jax.vmap(lambda n: jax.random.fold_in(own, n))(np.arange(episodes, dtype=np.uint32))

@@ -1,0 +1,452 @@
+"""Searches for settings: what the reference policies of `baselines.oracle` play.
+
+Every candidate is run in whole episodes of the tuning stream; the lowest geometric mean of J
+(`completion`) over them wins. All candidates meet the same episodes.
+
+* **Successive halving** (`halving`): all candidates run in the first 8 episodes; the best third, at
+  least as many as are asked for, goes on to three times as many, and so on. The last ones have run
+  in all episodes, 64 by default, and the winner is the best of these. What was best before is never
+  dropped.
+* `static:best`: a grid of more than 150 settings, broad and fixed in advance (`static_grid`).
+* `oracle`: a setting for each phase, switched inside the run, so that queues and rates carry over.
+  Candidates are all combinations over the phases of a shortlist (the eight best static settings,
+  those best for short or long flows alone, the extremes of the grid); from the best of these,
+  coordinate descent over phases with a wider list. Where the combinations are too many, coordinate
+  descent starts from the best static setting.
+* `static:ports`: coordinate descent over groups of ports from the best static setting;
+  `oracle:ports` over phases and groups from the better of `oracle` and `static:ports`.
+* `rule`: a small grid of deep and shallow settings and limits (`rule_grid`).
+
+Settings are arrays that the compiled episode takes as arguments: one program serves all candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl import lanes
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.common.evaluation import Controller, StatefulController, roll_out
+from ecn_marl.baselines.common.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.oracle import (
+    BEST,
+    ORACLE,
+    ORACLE_PORTS,
+    PORTS,
+    RULE,
+    SEARCHED,
+    Rule,
+    RuleSettings,
+    Settings,
+    group_names,
+    phase_names,
+)
+from ecn_marl.envs.actions import STATIC_ECN, EcnSetting, checked_setting
+
+FIRST, FACTOR = 8, 3
+"""Episodes of the first round of halving; each further round has this many times as many episodes
+and this part of the candidates."""
+
+SHORTLIST = 8
+"""Best static settings that the oracle combines, beside the extremes."""
+
+Grid = tuple[EcnSetting, ...]
+
+Progress = Callable[[int, str], None]
+"""`progress(episodes run so far, what is done)`."""
+
+
+def static_grid() -> Grid:
+    """The named settings; Kmin 2.5 to 640 KB by octaves, Kmax 2 to 64 times that, five Pmax.
+
+    From two packets to half of a deep port's share of a shared buffer, at 25 Gb/s. 183 settings.
+    """
+    kmin = [2.5 * 2.0**n for n in range(9)]
+    grid = product(kmin, (2.0, 4.0, 16.0, 64.0), (0.005, 0.02, 0.05, 0.2, 1.0))
+    return (*STATIC_ECN.values(), *(EcnSetting(k, k * ratio, p) for k, ratio, p in grid))
+
+
+def thin_grid() -> Grid:
+    """30 settings over the same range: what coordinate descent tries for one phase or group."""
+    grid = product((2.5, 10.0, 40.0, 160.0, 640.0), (4.0, 64.0), (0.02, 0.2, 1.0))
+    return tuple(EcnSetting(k, k * ratio, p) for k, ratio, p in grid)
+
+
+def rule_grid() -> np.ndarray:
+    """Deep setting, shallow setting and limit of the rule, `[45, 7]`."""
+    deep = [(k, 2.0 * k, 0.2) for k in (160.0, 320.0, 640.0)]
+    shallow = [(k, 4.0 * k, 1.0) for k in (2.5, 5.0, 10.0)]
+    limits = (0.5, 1.0, 2.0, 4.0, 8.0)
+    return np.asarray([(*d, *s, x) for d, s, x in product(deep, shallow, limits)])
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is searched.
+
+    Attributes:
+        episodes: tuning episodes that the last candidates run in.
+        seed: which of them.
+        grid: static settings tried; those of `static_grid` if empty.
+        thin: settings that coordinate descent tries beside the shortlist; `thin_grid` if empty.
+        rules: candidates of the rule, `(deep, shallow, limit)` flattened; `rule_grid` if empty.
+        combinations: most combinations over phases that are tried as they are.
+        sweeps: most sweeps of coordinate descent.
+    """
+
+    episodes: int = 64
+    seed: int = 0
+    grid: Grid = ()
+    thin: Grid = ()
+    rules: tuple[tuple[float, ...], ...] = ()
+    combinations: int = 256
+    sweeps: int = 2
+
+    def __post_init__(self) -> None:
+        """Check all values."""
+        for name in ("episodes", "combinations", "sweeps"):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        for name in ("grid", "thin"):
+            for setting in getattr(self, name):
+                checked_setting(tuple(setting), name)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        name: the policy.
+        settings: `[phases, groups, 3]` (Kmin, Kmax in KB at 25 Gb/s, Pmax), or for the rule its
+            deep setting, shallow setting and limit, `[7]`.
+        objective: geometric mean of J over the episodes searched on; chosen there, so optimistic.
+        episodes: how many these are.
+        runs: episodes simulated for this search, a measure of what it cost.
+        table: every candidate, best first: `settings`, `episodes` it ran in, `J` and its parts
+            (geometric means over these).
+    """
+
+    name: str
+    settings: np.ndarray
+    objective: float
+    episodes: int
+    runs: int
+    table: tuple[dict[str, Any], ...]
+
+    def controller(self, env: Any, params: Any) -> Controller | StatefulController:
+        """The policy that plays these settings."""
+        return _build(self.name, env, params)(jnp.asarray(self.settings, jnp.float32))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same, for JSON."""
+        return {
+            "name": self.name,
+            "settings": self.settings.tolist(),
+            "objective": self.objective,
+            "episodes": self.episodes,
+            "runs": self.runs,
+            "table": list(self.table),
+        }
+
+    @classmethod
+    def from_dict(cls, known: dict[str, Any]) -> Found:
+        """What `as_dict` wrote."""
+        settings, table = np.asarray(known["settings"], np.float64), tuple(known["table"])
+        return cls(**{**known, "settings": settings, "table": table})
+
+
+def _build(name: str, env: Any, params: Any) -> Callable[[Any], Any]:
+    """`candidate array -> controller` of a kind of policy."""
+    if name == RULE:
+        return lambda x: Rule(env, params, RuleSettings(x[0:3], x[3:6], x[6]))
+    return lambda x: Settings(env, params, x)
+
+
+class Trials:
+    """Runs candidates of one kind in tuning episodes, each in each episode once at most.
+
+    Attributes:
+        runs: episodes simulated so far.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        params: Any,
+        build: Callable[[Any], Any],
+        keys: jax.Array,
+        *,
+        batch: int = 96,
+        progress: Progress | None = None,
+    ) -> None:
+        """Set up the compiled program.
+
+        Args:
+            env: functional environment (without auto-reset).
+            params: its parameters; `max_steps` is the length of an episode.
+            build: `candidate (traced array) -> controller`.
+            keys: the episodes, `[episodes]`.
+            batch: episodes run at once.
+            progress: called after every batch.
+        """
+        self.keys, self.batch, self.progress = keys, batch, progress
+        self.runs = 0
+        self._known: dict[bytes, list[dict[str, float]]] = {}
+
+        @lanes.mapped
+        def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
+            state, _, _ = roll_out(env, params, build(candidate), key)
+            metrics = env.episode_metrics(state, params)
+            return {name: metrics[name] for name in NEEDS if name in metrics}
+
+        self._run = jax.jit(jax.vmap(episode))
+
+    def measure(self, candidates: Sequence[np.ndarray], episodes: int) -> np.ndarray:
+        """J of candidates in the first episodes, `[candidates, episodes]`."""
+        ids = [_id(x) for x in candidates]
+        rows: list[tuple[np.ndarray, bytes, int]] = []
+        for x, known in dict(zip(ids, candidates, strict=True)).items():
+            have = len(self._known.setdefault(x, []))
+            rows += [(known, x, e) for e in range(have, episodes)]
+        for start in range(0, len(rows), self.batch):
+            self._add(rows[start : start + self.batch], len(rows))
+        return np.array([[row["J"] for row in self._known[x][:episodes]] for x in ids])
+
+    def _add(self, rows: list[tuple[np.ndarray, bytes, int]], total: int) -> None:
+        """Run candidates in episodes; a short last batch is filled up with its first rows."""
+        size = min(self.batch, total)
+        index = np.resize(np.arange(len(rows)), size)
+        chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])[index]
+        numbers = np.asarray([e for _, _, e in rows])[index]
+        found = jax.device_get(self._run(self.keys[numbers], chosen))
+        each = episode_objective(found)
+        for i, (_, x, _) in enumerate(rows):
+            self._known[x].append({name: float(values[i]) for name, values in each.items()})
+        self.runs += len(rows)
+        if self.progress is not None:
+            self.progress(self.runs, "episodes searched")
+
+    def row(self, candidate: np.ndarray) -> dict[str, Any]:
+        """What is known of a candidate, for JSON."""
+        rows = self._known[_id(candidate)]
+        means = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        return {
+            "settings": np.asarray(candidate, float).tolist(),
+            "episodes": len(rows),
+            **{name: float(geometric_means(values)) for name, values in means.items()},
+        }
+
+
+def _id(candidate: np.ndarray) -> bytes:
+    return np.ascontiguousarray(candidate, np.float64).tobytes()
+
+
+def halving(
+    trials: Trials,
+    candidates: Iterable[np.ndarray],
+    episodes: int,
+    finalists: int = SHORTLIST,
+    keep: int = 0,
+) -> list[np.ndarray]:
+    """Candidates that ran in all episodes, best first.
+
+    Args:
+        trials: runs them.
+        candidates: the candidates; doubles count once.
+        episodes: episodes of the last round.
+        finalists: candidates in the last round at least, if there are as many.
+        keep: how many of the first candidates are in the last round in any case.
+
+    Raises:
+        ValueError: no candidates, or J is not defined in one of the episodes.
+    """
+    left = list({_id(x): x for x in candidates}.values())
+    if not left:
+        raise bad_value("candidates", left, "at least one setting")
+    always = [_id(x) for x in left[:keep]]
+    n = min(FIRST, episodes)
+    while True:
+        scores = geometric_means(trials.measure(left, n))
+        left = [left[i] for i in np.argsort(scores, kind="stable")]
+        if n == episodes:
+            return left
+        size = max(finalists, -(-len(left) // FACTOR))
+        left = left[:size] + [x for x in left[size:] if _id(x) in always]
+        n = min(episodes, n * FACTOR)
+
+
+class Search:
+    """The searches of one environment; later ones reuse what earlier ones ran.
+
+    Attributes:
+        found: what was found so far, by name.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        params: Any,
+        effort: Effort | None = None,
+        *,
+        batch: int = 96,
+        progress: Progress | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            env: functional environment (without auto-reset).
+            params: its parameters.
+            effort: how much is searched.
+            batch: episodes run at once.
+            progress: called after every batch.
+        """
+        self.env, self.params, self.effort = env, params, effort or Effort()
+        self.keys = tuning_keys("search", self.effort.seed, self.effort.episodes)
+        self._batch, self._progress = batch, progress
+        self._trials: dict[bool, Trials] = {}
+        self.found: dict[str, Found] = {}
+        self.phases, self.groups = len(phase_names(env)), len(group_names(env))
+
+    def find(self, name: str) -> Found:
+        """The settings of a policy.
+
+        Args:
+            name: one of `oracle.SEARCHED`.
+
+        Raises:
+            ValueError: another name, or J is not defined in one of the episodes.
+        """
+        if name not in SEARCHED:
+            raise unknown_name("policy to search for", name, SEARCHED)
+        if name not in self.found:
+            how = {
+                BEST: self._static,
+                PORTS: self._ports,
+                ORACLE: self._oracle,
+                ORACLE_PORTS: self._oracle_ports,
+                RULE: self._rule,
+            }
+            self.found[name] = how[name]()
+        return self.found[name]
+
+    def know(self, found: Found) -> None:
+        """Take over what an earlier search found, unless it was searched for here."""
+        self.found.setdefault(found.name, found)
+
+    def listen(self, progress: Progress | None) -> None:
+        """Report progress to someone else from now on."""
+        self._progress = progress
+        for trials in self._trials.values():
+            trials.progress = progress
+
+    def trials(self, name: str) -> Trials:
+        """What runs the candidates of a policy."""
+        rule = name == RULE
+        if rule not in self._trials:
+            build = _build(name, self.env, self.params)
+            self._trials[rule] = Trials(
+                self.env, self.params, build, self.keys, batch=self._batch, progress=self._progress
+            )
+        return self._trials[rule]
+
+    def _settings(self, setting: Sequence[float]) -> np.ndarray:
+        """The same setting in all phases and groups."""
+        return np.broadcast_to(np.asarray(setting, float), (self.phases, self.groups, 3)).copy()
+
+    def _halving(self, name: str, tried: list[np.ndarray], log: list[np.ndarray]) -> np.ndarray:
+        """The best of some candidates; of these, the first is never dropped."""
+        log += tried
+        return halving(self.trials(name), tried, self.effort.episodes, keep=1)[0]
+
+    def _result(self, name: str, best: np.ndarray, log: list[np.ndarray], before: int) -> Found:
+        trials = self.trials(name)
+        final = float(geometric_means(trials.measure([best], self.effort.episodes))[0])
+        unique = {_id(x): x for x in (best, *log)}
+        rows = [trials.row(x) for x in unique.values()]
+        rows.sort(key=lambda row: (-row["episodes"], row["J"]))
+        runs = trials.runs - before
+        return Found(name, best, final, self.effort.episodes, runs, tuple(rows))
+
+    def _static(self) -> Found:
+        trials, before = self.trials(BEST), self.trials(BEST).runs
+        tried = [self._settings(s) for s in self.effort.grid or static_grid()]
+        best = halving(trials, tried, self.effort.episodes, finalists=2 * SHORTLIST)[0]
+        return self._result(BEST, best, tried, before)
+
+    def _rule(self) -> Found:
+        trials, before = self.trials(RULE), self.trials(RULE).runs
+        tried = [np.asarray(x, float) for x in self.effort.rules or rule_grid()]
+        return self._result(RULE, halving(trials, tried, self.effort.episodes)[0], tried, before)
+
+    def shortlist(self) -> list[tuple[float, ...]]:
+        """Static settings to combine: the best by J, by short and by long flows, the extremes."""
+        table = self.find(BEST).table
+        whole = [row for row in table if row["episodes"] == self.effort.episodes]
+        named = [row["settings"][0][0] for row in whole[:SHORTLIST]]
+        for part in ("short_mean", "short_p99", "long_geomean"):
+            named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[part])[:2]]
+        by_depth = sorted((row["settings"][0][0] for row in table), key=lambda s: (s[0], s[1]))
+        named += [by_depth[0], by_depth[-1]]
+        return list(dict.fromkeys(tuple(s) for s in named))
+
+    def _options(self) -> list[tuple[float, ...]]:
+        thin = self.effort.thin or thin_grid()
+        return list(dict.fromkeys((*self.shortlist(), *(tuple(s) for s in thin))))
+
+    def _ports(self) -> Found:
+        best, log = self.find(BEST).settings, list[np.ndarray]()
+        before = self.trials(PORTS).runs
+        places = [(slice(None), group) for group in range(self.groups)]
+        if self.groups > 1:
+            best = self._descend(PORTS, best, places, log)
+        return self._result(PORTS, best, log, before)
+
+    def _oracle(self) -> Found:
+        best, log = self.find(BEST).settings, list[np.ndarray]()
+        before = self.trials(ORACLE).runs
+        if self.phases > 1:
+            tried, short = [best], self.shortlist()
+            if len(short) ** self.phases <= self.effort.combinations:
+                for each in product(short, repeat=self.phases):
+                    phased = np.asarray(each, float)[:, None]
+                    tried.append(np.repeat(phased, self.groups, axis=1))
+            best = self._halving(ORACLE, tried, log)
+            best = self._descend(ORACLE, best, range(self.phases), log)
+        return self._result(ORACLE, best, log, before)
+
+    def _oracle_ports(self) -> Found:
+        log: list[np.ndarray] = []
+        starts = [self.find(ORACLE).settings, self.find(PORTS).settings]
+        before = self.trials(ORACLE_PORTS).runs
+        best = self._halving(ORACLE_PORTS, starts, log)
+        if self.phases > 1 and self.groups > 1:
+            places = list(product(range(self.phases), range(self.groups)))
+            best = self._descend(ORACLE_PORTS, best, places, log)
+        return self._result(ORACLE_PORTS, best, log, before)
+
+    def _descend(
+        self, name: str, best: np.ndarray, places: Sequence[Any], log: list[np.ndarray]
+    ) -> np.ndarray:
+        """Coordinate descent: at each place in turn the best option, all else fixed."""
+        options = self._options()
+        for _ in range(self.effort.sweeps):
+            before = _id(best)
+            for place in places:
+                tried = [best]
+                for option in options:
+                    other = best.copy()
+                    other[place] = option
+                    tried.append(other)
+                best = self._halving(name, tried, log)
+            if _id(best) == before:
+                break
+        return best

@@ -1,0 +1,139 @@
+"""What `ecn-marl bench` compares, and how: checked before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.oracle import RULES
+from ecn_marl.baselines.search import Effort
+from ecn_marl.baselines.static import PREFIX
+from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.envs.registry import make
+from ecn_marl.experiments.recipes import LEARNERS, steps_of
+from ecn_marl.experiments.splits import SPLITS
+from ecn_marl.experiments.workflow import is_rule, learners
+
+DEFAULT = (
+    *("ippo", "mappo", "pet", "ddqn", "c-acc", "haecn"),
+    *("rule", "static:secn1", "static:secn2", "random"),
+)
+"""What is compared if nothing is named; `static:best` and `oracle` always are."""
+
+DEFAULT_SCENARIO = "restore-serve-v0"
+
+TUNING, SEALED = "tuning", "sealed"
+"""Streams that policies are scored on."""
+
+_EXAMPLES = ("static:secn1", "static:secn2", "static:5,200,0.01", "dynamic:pi")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare, and how.
+
+    Attributes:
+        scenarios: names of scenarios; with a split, its own or none.
+        policies: names of learners (`recipes.LEARNERS`) and of rules (`static:…`, `rule`, …).
+        out: folder of the bench.
+        seeds: seeds of every learner.
+        steps: environment steps per seed of every learner; those of the scenario if None.
+        episodes: episodes that every policy and seed is scored on.
+        sealed: whether these are the sealed ones.
+        eval_seed: which tuning episodes they are otherwise.
+        split: name of a split; None for the scenarios as they are.
+        options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 50}`.
+        settings: settings of trainers that have them, over those of the recipes.
+        effort: how much is searched for the reference policies.
+        eval_episodes: episodes that a checkpoint is scored on while training.
+    """
+
+    scenarios: tuple[str, ...]
+    policies: tuple[str, ...]
+    out: Path
+    seeds: int = 5
+    steps: int | None = None
+    episodes: int = 128
+    sealed: bool = False
+    eval_seed: int = 0
+    split: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    effort: Effort = field(default_factory=Effort)
+    eval_episodes: int = 16
+
+    def __post_init__(self) -> None:
+        """Check everything before anything is trained."""
+        for name in ("seeds", "episodes", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        if self.steps is not None and self.steps < 1:
+            raise bad_value("steps", self.steps, "an integer >= 1")
+        if not 0 <= self.eval_seed < 2**32:
+            raise bad_value("eval_seed", self.eval_seed, "an integer from 0 to 2^32 - 1")
+        if self.split is not None:
+            if self.split not in SPLITS:
+                raise unknown_name("split", self.split, SPLITS)
+            own = SPLITS[self.split].scenario
+            if self.scenarios not in ((), (own,)):
+                raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
+        for name in self.policies:
+            if name not in LEARNERS and not is_rule(name):
+                raise unknown_name("policy", name, (*LEARNERS, *RULES, *_EXAMPLES))
+            if name not in LEARNERS:
+                learners(name)  # reads the numbers of a setting
+        for place in self.places():
+            make(place.scenario, **place.options)
+
+    @property
+    def stream(self) -> str:
+        """Which episodes policies are scored on."""
+        return SEALED if self.sealed else TUNING
+
+    def steps_in(self, scenario: str) -> int:
+        """Environment steps per seed of every learner of a scenario."""
+        return self.steps or steps_of(scenario)
+
+    def places(self) -> list[Place]:
+        """Where policies are scored."""
+        if self.split is None:
+            return [
+                Place(name, name, dict(self.options), self.out / name) for name in self.scenarios
+            ]
+        split = SPLITS[self.split]
+        base = self.out / split.scenario / "splits" / self.split
+        return [
+            Place(
+                f"{split.scenario}:{self.split}/{name}",
+                split.scenario,
+                {**self.options, **variant()},
+                base / name,
+            )
+            for name, variant in split.test.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where policies are scored.
+
+    Attributes:
+        name: the scenario as tables name it.
+        scenario: the scenario that learners are trained in.
+        options: options of `ecn_marl.make` of the scored episodes, but for what a learner sees.
+        folder: where searches and scores are kept.
+    """
+
+    name: str
+    scenario: str
+    options: dict[str, Any]
+    folder: Path
+
+
+def policy_name(text: str) -> str:
+    """The name of a policy as users write it: `SECN1` is `static:secn1`."""
+    short = text.strip()
+    return PREFIX + short.lower() if short.lower() in STATIC_ECN else short

@@ -1,0 +1,92 @@
+"""Sealed test episodes: for the last look, each of which is written down.
+
+Nothing is trained, tuned, searched or chosen on these episodes. Their keys are made here only,
+`ecn-marl bench --sealed` is the only command that asks for them, and a test walks the package for
+any other way. They are given only to a clean checkout, after the use has been noted in
+`results/USES.md`: what was scored can then be read from the history, and how often anyone looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+
+from ecn_marl.baselines.common.streams import root_key, stream_keys
+from ecn_marl.experiments.sources import Checkout
+
+USES = "results/USES.md"
+"""Where uses are noted, in the checkout."""
+
+_ROOT = (0x5EA1ED00, 0x00000001)
+"""Words of the root of the sealed episodes; the second counts up if ever a test set is renewed."""
+
+_HEAD = """\
+# Uses of the sealed episodes
+
+One line for every time that `ecn-marl bench --sealed` scored something, written before it did.
+
+| date (UTC) | commit | scenario | policies | steps | seeds | episodes | settings |
+|---|---|---|---|---:|---:|---:|---|
+"""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One look at the sealed episodes of a scenario.
+
+    Attributes:
+        scenario: name of the scenario.
+        policies: what is scored.
+        steps: environment steps that each learner was trained for.
+        seeds: seeds of each learner.
+        episodes: sealed episodes.
+        settings: hash of all settings, as in the results.
+    """
+
+    scenario: str
+    policies: Sequence[str]
+    steps: int
+    seeds: int
+    episodes: int
+    settings: str
+
+
+def sealed_keys(use: Use, checkout: Checkout) -> jax.Array:
+    """Note a use, then give the keys of the episodes, `[episodes]`.
+
+    Args:
+        use: what they are for.
+        checkout: where the package lies.
+
+    Raises:
+        ValueError: the checkout has changes that are not committed, or `episodes` below 1.
+        OSError: the use cannot be noted.
+    """
+    checkout.check_clean()
+    keys = stream_keys(root_key(_ROOT), 0, use.episodes)
+    _note(checkout.root / USES, use, checkout.commit)
+    return keys
+
+
+def _note(path: Path, use: Use, commit: str) -> None:
+    """Append a line; the file is begun if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    cells = (
+        date,
+        f"`{commit[:12]}`",
+        f"`{use.scenario}`",
+        ", ".join(use.policies),
+        f"{use.steps:,}",
+        str(use.seeds),
+        str(use.episodes),
+        f"`{use.settings}`",
+    )
+    with path.open("a", encoding="utf-8") as file:
+        if file.tell() == 0:
+            file.write(_HEAD)
+        file.write("| " + " | ".join(cells) + " |\n")

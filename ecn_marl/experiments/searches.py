@@ -1,0 +1,100 @@
+"""Searches for the reference policies of a scenario, done once and kept on disk.
+
+    FOLDER/NAME.json     what was found, with the table of all candidates
+
+A file counts only for the code, options and effort that made it; with others it is searched again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.baselines.oracle import NEEDS, RULE
+from ecn_marl.baselines.search import Effort, Found, Progress, Search
+from ecn_marl.envs.registry import make
+from ecn_marl.experiments.sources import code
+
+VIEW = ("features", "actions", "history", "action_options")
+"""Options of `make` that say what an agent sees and sets; searches do not depend on them."""
+
+_KNOWN: dict[str, Search] = {}
+"""Searches of this process, by what they depend on."""
+
+
+def file_name(policy: str) -> str:
+    """The name of a policy as part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-.+" else "_" for c in policy)
+
+
+def asked(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str, Any]:
+    """What a search depends on, as JSON has it."""
+    seen = {name: x for name, x in options.items() if name not in VIEW}
+    facts = {"scenario": scenario, "options": seen, "effort": asdict(effort), "code": code()}
+    plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
+    return plain
+
+
+def find(
+    name: str,
+    scenario: str,
+    options: Mapping[str, Any],
+    effort: Effort | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> Found:
+    """The settings of a reference policy.
+
+    Args:
+        name: one of `oracle.SEARCHED`.
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
+        effort: how much is searched.
+        folder: where it is kept; in memory only if None.
+        progress: called with the episodes run so far and what for.
+
+    Raises:
+        ValueError: see `Search.find`.
+    """
+    effort = effort or Effort()
+    options = {**options, **NEEDS.get(name, {})}
+    facts = asked(scenario, options, effort)
+    key = json.dumps(facts, sort_keys=True)
+    if key not in _KNOWN:
+        env = make(scenario, **{n: x for n, x in options.items() if n not in VIEW})
+        _KNOWN[key] = Search(env, env.default_params, effort)
+    search = _KNOWN[key]
+    search.listen(progress)
+    if folder is not None and folder.is_dir():
+        for file in sorted(folder.glob("*.json")):
+            known = json.loads(file.read_text())
+            if known["asked"] == facts:
+                search.know(Found.from_dict(known["found"]))
+    found = search.find(name)
+    if folder is not None:
+        for each in search.found.values():
+            _write(folder / f"{file_name(each.name)}.json", facts, each)
+    return found
+
+
+def listed(found: Found) -> list[list[float]]:
+    """Settings as a list of `[kmin, kmax, pmax]`: one if all phases and groups have the same.
+
+    Of the rule its deep and its shallow setting; by phases, then groups otherwise.
+    """
+    rows: list[list[float]] = (
+        found.settings[:6].reshape(2, 3).tolist()
+        if found.name == RULE
+        else found.settings.reshape(-1, 3).tolist()
+    )
+    return rows[:1] if all(row == rows[0] for row in rows) else rows
+
+
+def _write(file: Path, facts: dict[str, Any], found: Found) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json_text({"asked": facts, "found": found.as_dict()}) + "\n"
+    write_all({file: Output("w", lambda out: out.write(text))})

@@ -1,0 +1,105 @@
+"""Which code is running: the git checkout, and a hash of what results depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ecn_marl
+from ecn_marl._errors import bad_value
+
+PARTS = ("lanes", "sim", "envs", "wrappers", "baselines", "experiments")
+"""Parts of the package that scores depend on; tables, pictures and commands are left out."""
+
+SUFFIXES = (".py", ".csv", ".json", ".npz")
+
+RESULTS = "results"
+"""Folder of a checkout that only holds what was measured; it may have changes."""
+
+
+def package_folder() -> Path:
+    """Where the package lies."""
+    return Path(ecn_marl.__file__).resolve().parent
+
+
+@cache
+def sources_hash() -> str:
+    """Hash of the installed package's sources, as far as scores depend on them."""
+    folder, digest = package_folder(), hashlib.sha256()
+    for part in PARTS:
+        for path in sorted((folder / part).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def code() -> dict[str, str]:
+    """What is running: versions of the package and of jax, and the hash of the sources."""
+    return {"ecn-marl": version("ecn-marl"), "jax": version("jax"), "sources": sources_hash()}
+
+
+def settings_hash(settings: Any) -> str:
+    """Short hash of settings that JSON can write."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A git checkout.
+
+    Attributes:
+        root: its top folder.
+        commit: the commit that is checked out.
+    """
+
+    root: Path
+    commit: str
+
+    def changes(self) -> list[str]:
+        """What differs from the commit, as `git status --porcelain` says it, without `results/`."""
+        status = ("status", "--porcelain", "--untracked-files=all", "--", ".")
+        found = _git(self.root, *status, f":(exclude){RESULTS}")
+        return [] if found is None else found.splitlines()
+
+    def check_clean(self) -> None:
+        """Raise a ValueError if something differs from the commit."""
+        changes = self.changes()
+        if changes:
+            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            shown = ", ".join(line.strip() for line in changes[:3]) + more
+            raise bad_value("git tree", shown, "no changes outside of results/: commit them first")
+
+
+def checkout(folder: Path | None = None) -> Checkout:
+    """The git checkout that the package lies in.
+
+    Args:
+        folder: where to look; the package's folder if None.
+
+    Raises:
+        ValueError: it is not in a checkout that tracks it.
+    """
+    here = package_folder() if folder is None else folder
+    root = _git(here, "rev-parse", "--show-toplevel")
+    commit = _git(here, "rev-parse", "HEAD")
+    tracked = _git(here, "ls-files", "--", ".")
+    if not root or not commit or not tracked:
+        raise bad_value("package", str(here), "a folder of a git checkout that tracks it")
+    return Checkout(Path(root), commit)
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    """What a git command prints, None if it fails or there is no git."""
+    try:
+        done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.rstrip("\n") if done.returncode == 0 else None

@@ -1,0 +1,164 @@
+"""Splits for generalisation: where policies are trained, and where unseen variants score them.
+
+`ecn-marl bench --split NAME` scores policies that were trained on the train side, the scenario as
+it is, in every variant of the test side, without training them again. `train` lists what else may
+be trained in by those who train elsewhere: anything but the test side. Splits are frozen: a change
+of any variant is a new `SPLITS_VERSION`, and results name theirs.
+
+Sizes of flow sets follow the link rate, so other rates and round trips keep the load as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ecn_marl.envs.scenarios import restore_serve as rs
+from ecn_marl.sim.jobs import FlowSets, Requests
+from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine
+
+SPLITS_VERSION = 1
+
+Variant = Callable[[], dict[str, Any]]
+"""Makes options of `ecn_marl.make`."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where policies are trained and where they are scored.
+
+    Attributes:
+        scenario: the scenario; as it is, it belongs to the train side.
+        about: what differs between the sides.
+        train: further variants of the train side, by name.
+        test: the variants that are scored, by name.
+    """
+
+    scenario: str
+    about: str
+    train: Mapping[str, Variant]
+    test: Mapping[str, Variant]
+
+
+def _rates(gbps: float, transport: str = "dcqcn:hpcc-paper,ai=2.5,hai=25") -> dict[str, Any]:
+    """`restore-serve-v0` at another link rate, with as many requests per byte."""
+    return {
+        "topology": rs.network(gbps, 8.0 * gbps),
+        "traffic": rs.tenant(tuple(range(rs.RACK)), rpc_per_us=0.2 * gbps / 100.0),
+        "transport": transport,
+    }
+
+
+def _rtt(delay_us: float) -> dict[str, Any]:
+    """`restore-serve-v0` with storage nearer or further away."""
+    network = dumbbell(rs.RACK, rs.STORAGE, gbps=100.0, uplink_gbps=800.0, uplink_delay_us=delay_us)
+    return {"topology": network}
+
+
+def _requests(factor: float) -> dict[str, Any]:
+    """`restore-serve-v0` with more or fewer requests."""
+    return {"traffic": rs.tenant(tuple(range(rs.RACK)), rpc_per_us=0.2 * factor)}
+
+
+def _fill(factor: float) -> dict[str, Any]:
+    """`restore-serve-v0` with flow sets that fill more or less of a phase."""
+    sources = rs.tenant(tuple(range(rs.RACK)))
+    return {
+        "traffic": tuple(
+            replace(s, fill=s.fill * factor) if isinstance(s, FlowSets) else s for s in sources
+        )
+    }
+
+
+def _sizes(smallest_kb: float, largest_kb: float) -> dict[str, Any]:
+    """`restore-serve-v0` with requests of other sizes."""
+    sources = rs.tenant(tuple(range(rs.RACK)))
+    return {
+        "traffic": tuple(
+            replace(s, smallest_kb=smallest_kb, largest_kb=largest_kb)
+            if isinstance(s, Requests)
+            else s
+            for s in sources
+        )
+    }
+
+
+def _streams(streams: int) -> dict[str, Any]:
+    """`restore-serve-v0` with the same bytes in more, smaller flows."""
+    return {"traffic": rs.tenant(tuple(range(rs.RACK)), streams=streams), "slots": 224}
+
+
+def _senders(transport: str) -> dict[str, Any]:
+    """Other constants of DCQCN."""
+    return {"transport": transport}
+
+
+def _fabric(leaves: int, hosts: int, spines: int) -> dict[str, Any]:
+    """`websearch-v0` on another leaf-spine network of the same rates."""
+    net: Topology = leaf_spine(leaves, hosts, spines, gbps=25.0, uplink_gbps=50.0)
+    return {"topology": net, "slots": 8 * leaves * hosts}
+
+
+def _failed(share: float, at_us: float, repair_us: float | None) -> dict[str, Any]:
+    """`websearch-v0` with links between switches that fail, and are repaired or not."""
+    return {"failing": {"share": share, "at_us": at_us, "repair_us": repair_us}}
+
+
+def _each(make: Callable[..., dict[str, Any]], **cases: tuple[Any, ...]) -> dict[str, Variant]:
+    return {name.replace("_", "-"): partial(make, *case) for name, case in cases.items()}
+
+
+SPLITS: dict[str, Split] = {
+    "loads": Split(
+        "restore-serve-v0",
+        "requests per µs, and how much of a phase the large flows fill",
+        _each(_requests, requests_80=(0.8,), requests_120=(1.2,)) | _each(_fill, fill_90=(0.9,)),
+        _each(_requests, requests_25=(0.25,), requests_50=(0.5,), requests_200=(2.0,))
+        | _each(_fill, fill_75=(0.75,), fill_110=(1.1,)),
+    ),
+    "sizes": Split(
+        "restore-serve-v0",
+        "sizes of requests, number and so size of the large flows",
+        _each(_sizes, requests_1_to_50_KB=(1.0, 50.0)),
+        _each(_sizes, requests_1_to_10_KB=(1.0, 10.0), requests_10_to_100_KB=(10.0, 100.0))
+        | _each(_streams, streams_12=(12,)),
+    ),
+    "rates": Split(
+        "restore-serve-v0",
+        "link rates of 25 to 400 Gb/s; in training 100",
+        {},
+        _each(_rates, g25=(25.0, "dcqcn:hpcc-paper"), g50=(50.0,), g200=(200.0,), g400=(400.0,)),
+    ),
+    "rtt": Split(
+        "restore-serve-v0",
+        "one-way delay between rack and storage; in training 40 µs",
+        _each(_rtt, d35=(35.0,), d45=(45.0,)),
+        _each(_rtt, d10=(10.0,), d20=(20.0,), d60=(60.0,)),
+    ),
+    "senders": Split(
+        "restore-serve-v0",
+        "constants of DCQCN; in training those of the HPCC paper with a slow increase",
+        {},
+        _each(
+            _senders,
+            hpcc_paper=("dcqcn:hpcc-paper",),
+            sigcomm=("dcqcn:paper",),
+            mellanox=("dcqcn:mellanox",),
+        ),
+    ),
+    "topology": Split(
+        "websearch-v0",
+        "size of a leaf-spine network; in training 2 leaves of 4 hosts, 2 spines",
+        {},
+        _each(_fabric, leaves_2_hosts_8=(2, 8, 4), leaves_4_hosts_4=(4, 4, 2)),
+    ),
+    "failures": Split(
+        "websearch-v0",
+        "links between switches that fail; in training none",
+        {},
+        _each(_failed, one_fails=(0.01, 5000.0, None), half_for_5_ms=(0.5, 5000.0, 10000.0)),
+    ),
+}
+"""Splits by name."""

@@ -1,0 +1,311 @@
+"""`ecn-marl tune`: random search over a learner's settings, with its whole budget on record.
+
+Each trial draws settings from the learner's space, trains for a short while and is scored on the
+`trials` part of the tuning stream by J (lower is better). What trial i draws depends on the
+scenario, the learner and i alone. Trial 0 is the recipe as it is.
+
+    OUT/tune.json          what is searched: scenario, learner, budget, space
+    OUT/trials.jsonl       a line per finished trial: settings, J, steps, seconds
+    OUT/trials/NNNN/       the run of the trial that is on; deleted when it is finished
+    OUT/result.json        the budget that was spent and the winner
+
+A search that was killed goes on with the trial it was at; finished trials are not repeated. Random
+search is used because it can be resumed, extended and compared at equal numbers of trials, and is
+hard to beat in so few (Bergstra and Bengio, JMLR 13, 2012).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.common.training import TrainingDiverged
+from ecn_marl.baselines.runs import Session, algorithm_config, resume_run, run_controller, train_run
+from ecn_marl.envs.registry import make
+from ecn_marl.experiments.recipes import Recipe, Tuning, recipe, with_settings
+from ecn_marl.experiments.sources import code
+
+ASKED, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
+
+Progress = Callable[[float, str], None]
+"""`progress(trials done, note)`."""
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A number between two ends, uniform in its logarithm; `digits` significant digits are kept."""
+
+    low: float
+    high: float
+    digits: int = 2
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """A number."""
+        drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        return float(f"{drawn:.{self.digits}g}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """A value."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+Space = Mapping[str, LogUniform | Choice]
+"""What each setting is drawn from."""
+
+_WIDTHS = Choice(((32, 32), (64, 64), (128, 128)))
+
+_PPO: Space = {
+    "actor_lr": LogUniform(1e-4, 3e-3),
+    "critic_lr": LogUniform(3e-4, 5e-3),
+    "gamma": Choice((0.8, 0.9, 0.95, 0.98, 0.99)),
+    "gae_lambda": Choice((0.8, 0.9, 0.95)),
+    "entropy": LogUniform(1e-4, 3e-2),
+    "rollout": Choice((16, 32, 64)),
+    "epochs": Choice((2, 4, 8)),
+    "hidden": _WIDTHS,
+}
+
+_Q: Space = {
+    "lr": LogUniform(1e-4, 3e-3),
+    "gamma": Choice((0.7, 0.8, 0.9, 0.95, 0.98)),
+    "n_step": Choice((1, 3, 5)),
+    "batch": Choice((64, 256, 512)),
+    "target_every": Choice((20, 50, 100, 200)),
+    "epsilon_decay": Choice((0.95, 0.98, 0.99)),
+    "epsilon_min": Choice((0.02, 0.05, 0.1)),
+    "reward_offset": Choice((-2.0, -1.0, 0.0)),
+}
+
+SPACES: dict[str, Space] = {
+    "ippo": _PPO,
+    "mappo": _PPO,
+    "ddqn": {
+        **_Q,
+        "hidden": _WIDTHS,
+        "priority": Choice((0.0, 0.6)),
+        "local_capacity": Choice((8192, 32768)),
+    },
+    "c-acc": {**_Q, "hidden": _WIDTHS, "priority": Choice((0.0, 0.6))},
+    "haecn": {
+        **_Q,
+        "trigger_penalty": LogUniform(3e-4, 1e-1),
+        "decision_hidden": Choice(((16,), (32, 32), (64, 64))),
+        "capacity": Choice((8192, 32768)),
+    },
+}
+"""Spaces by trainer."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is tuned, and for how much.
+
+    Attributes:
+        scenario: name of the scenario.
+        learner: name of a row of the benchmark, see `recipes.LEARNERS`.
+        trials: settings tried, the recipe's own among them.
+        steps: environment steps of each trial.
+        episodes: tuning episodes that each is scored on.
+        options: options of `ecn_marl.make` over those of the recipe, e.g. `{"max_steps": 50}`.
+        settings: settings of the trainer that all trials share, e.g. `{"envs": 16}`.
+    """
+
+    scenario: str
+    learner: str
+    trials: int = 20
+    steps: int = 100_000
+    episodes: int = 32
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check everything before anything is trained."""
+        for name in ("trials", "steps", "episodes"):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        if self.recipe.algorithm not in SPACES:
+            raise unknown_name("algorithm with a space", self.recipe.algorithm, SPACES)
+        make(self.scenario, **self.make_options)
+        algorithm_config(self.recipe.algorithm, **dict(self.settings))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the trials change."""
+        return recipe(self.scenario, self.learner)
+
+    @property
+    def space(self) -> Space:
+        """What the settings are drawn from; those that all trials share are not drawn."""
+        space = SPACES[self.recipe.algorithm]
+        return {name: x for name, x in space.items() if name not in self.settings}
+
+    @property
+    def make_options(self) -> dict[str, Any]:
+        """Options of the environment."""
+        return {**self.recipe.options, **self.options}
+
+    def drawn(self, trial: int) -> dict[str, Any]:
+        """The settings of a trial, those that all trials share left out; none for trial 0."""
+        if trial == 0:
+            return {}
+        name = f"{self.scenario} {self.learner}".encode()
+        rng = np.random.default_rng([crc32(name), trial])
+        return {setting: kind.draw(rng) for setting, kind in self.space.items()}
+
+    def asked(self) -> dict[str, Any]:
+        """What a log of trials depends on; the number of trials may grow."""
+        facts = asdict(self) | {"recipe": asdict(self.recipe), "code": code()}
+        facts["space"] = {n: [type(x).__name__, asdict(x)] for n, x in self.space.items()}
+        del facts["trials"]
+        plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
+        return plain
+
+
+def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Run the trials that are not in the log yet.
+
+    Args:
+        search: what is tuned.
+        out: folder of the search.
+        progress: called as trials advance.
+
+    Returns:
+        What `result.json` holds: `scenario`, `learner`, the `budget` (trials, steps of each, steps
+        in all, episodes, seconds), the `winner` (its trial, settings, J) and all `trials`.
+
+    Raises:
+        ValueError: the folder holds another search, or no trial could be scored.
+    """
+    show = progress or (lambda done, note: None)
+    rows = _open(search, out)
+    for trial in range(len(rows), search.trials):
+        rows.append(_trial(search, out, trial, show))
+        with (out / TRIALS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+        shutil.rmtree(out / RUNS / f"{trial:04d}", ignore_errors=True)
+    result = _result(search, rows[: search.trials])
+    text = json_text(result) + "\n"
+    write_all({out / RESULT: Output("w", lambda file: file.write(text))})
+    return result
+
+
+def _open(search: Search, out: Path) -> list[dict[str, Any]]:
+    """The trials that are finished; a last line that was cut short is dropped."""
+    asked, file = search.asked(), out / ASKED
+    if file.is_file():
+        if json.loads(file.read_text()) != asked:
+            raise bad_value("out", str(out), "a folder without another search (or other code)")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise bad_value("out", str(out), "a folder that is new or empty, or that of this search")
+    out.mkdir(parents=True, exist_ok=True)
+    text = json_text(asked) + "\n"
+    write_all({file: Output("w", lambda part: part.write(text))})
+    log = out / TRIALS
+    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    if len(whole) < len(lines):
+        write_all({log: Output("w", lambda part: part.write("".join(whole)))})
+    return [json.loads(line) for line in whole]
+
+
+def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, Any]:
+    """Train and score one trial, or go on training it."""
+    drawn = search.drawn(trial)
+    settings = {**search.recipe.settings, **drawn, **search.settings}
+    run, began = out / RUNS / f"{trial:04d}", time.perf_counter()
+    session = Session(
+        save_seconds=60.0,
+        progress=lambda row: show(trial + min(row["steps"] / search.steps, 0.99), f"trial {trial}"),
+    )
+    row: dict[str, Any] = {"trial": trial, "settings": drawn, "J": None}
+    try:
+        if (run / "config.json").is_file():
+            resume_run(run, session=session)
+        else:
+            shutil.rmtree(run, ignore_errors=True)
+            train_run(
+                search.recipe.algorithm,
+                search.scenario,
+                steps=search.steps,
+                options=search.make_options,
+                settings=settings,
+                seed=trial,
+                out=run,
+                eval_every=0,
+                session=session,
+            )
+        row["J"] = _score(search, run)
+    except TrainingDiverged as error:
+        row["error"] = str(error)
+    show(trial + 1, f"trial {trial}: J {row['J']}")
+    return row | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def _score(search: Search, run: Path) -> float | None:
+    """Geometric mean of J of a run's last policy over the tuning episodes, None without any."""
+    env = make(search.scenario, **search.make_options)
+    found = evaluate(
+        env,
+        env.default_params,
+        run_controller(run, env, which="latest"),
+        name="trial",
+        episodes=search.episodes,
+        keys=tuning_keys("trials", 0, search.episodes),
+    )
+    value: float | None = found.summary()["J"]["value"]
+    return value
+
+
+def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    scored = [row for row in rows if row["J"] is not None]
+    if not scored:
+        raise bad_value("trials", len(rows), "at least one that can be scored (see the log)")
+    return {
+        "scenario": search.scenario,
+        "learner": search.learner,
+        "budget": {
+            **asdict(Tuning(len(rows), search.steps, search.episodes)),
+            "steps_in_all": len(rows) * search.steps,
+            "seconds": round(sum(row["seconds"] for row in rows), 1),
+        },
+        "winner": min(scored, key=lambda row: row["J"]),
+        "trials": rows,
+    }
+
+
+def winner_recipe(search: Search, result: Mapping[str, Any]) -> Recipe:
+    """The recipe with the winner's settings, and the budget that found them."""
+    budget = Tuning(**{name: result["budget"][name] for name in ("trials", "steps", "episodes")})
+    return with_settings(search.recipe, result["winner"]["settings"], budget)
+
+
+def recipe_text(learner: str, one: Recipe) -> str:
+    """A recipe as an entry of `recipes.RECIPES[scenario]`."""
+    settings = {name: tuple(x) if isinstance(x, list) else x for name, x in one.settings.items()}
+    return (
+        f'"{learner}": with_settings(\n'
+        f'    LEARNERS["{learner}"],\n'
+        f"    {settings!r},\n"
+        f"    {one.tuning!r},\n"
+        "),\n"
+    )

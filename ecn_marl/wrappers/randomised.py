@@ -1,0 +1,206 @@
+"""Domain randomisation: every episode in a network of its own, drawn from ranges.
+
+A policy trained under one set of senders and links loses to static settings under others. Here link
+rates, propagation delays, the load and constants of the senders are drawn anew at every reset. What
+is drawn are a few factors, which are kept in the state; the parameters of an episode are those of
+the scenario times its factors, so trainers, which give all environments the same parameters, need
+to know nothing of it.
+
+    env = Randomised(make("restore-serve-v0"), ranges_of({"delay": (0.2, 1.0), "load": 1.5}))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
+
+SENDERS = ("ai", "hai", "g", "increase_us", "decrease_us", "alpha_us")
+"""Constants of the senders that are scaled, each by a factor of its own."""
+
+LOADS = ("load", "per_us", "fill")
+"""Parameters of traffic sources that are scaled with the load."""
+
+KINDS = ("rate", "delay", "load", *SENDERS)
+"""What can be drawn: `rate` (links and NICs; the rates of the senders' increases with them),
+`delay` (of all links, so the round trip), `load`, and constants of the senders."""
+
+Ranges = tuple[tuple[str, float, float], ...]
+"""What is drawn, and the lowest and highest factor of each, hashable."""
+
+
+def ranges_of(factors: Mapping[str, Any]) -> Ranges:
+    """Ranges from factors: `{"load": 2.0}` is from half to twice the load.
+
+    Args:
+        factors: by kind, a factor f for the range 1/f to f, or a range `(lowest, highest)`. Delays
+            can only shrink: the lines that feedback travels on are as long as the topology's.
+
+    Raises:
+        ValueError: unknown kind, a range that is not 0 < lowest <= highest, or delays above 1.
+    """
+    found = []
+    for kind, given in factors.items():
+        if kind not in KINDS:
+            raise unknown_name("what to randomise", kind, KINDS)
+        low, high = (1.0 / given, given) if isinstance(given, int | float) else tuple(given)
+        if not 0.0 < low <= high < math.inf:
+            raise bad_value(f"range of {kind}", given, "a factor >= 1, or 0 < lowest <= highest")
+        if kind == "delay" and high > 1.0:
+            raise bad_value("range of delay", given, "factors up to 1, those of the topology")
+        found.append((kind, float(low), float(high)))
+    return tuple(found)
+
+
+def draw(key: jax.Array, ranges: Ranges) -> Float[Array, " kinds"]:
+    """Factors, each uniform in its logarithm, in the order of the ranges."""
+    low, high = (jnp.log(jnp.asarray([r[i] for r in ranges], jnp.float32)) for i in (1, 2))
+    return jnp.exp(jax.random.uniform(key, (len(ranges),), jnp.float32, low, high))
+
+
+def scaled(params: Any, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
+    """Parameters times factors.
+
+    Args:
+        params: `EnvParams` of the scenario.
+        factors: what `draw` gave.
+        ranges: what they are factors of.
+    """
+    by = {kind: factors[i] for i, (kind, _, _) in enumerate(ranges)}
+    sim = params.sim
+    net, senders, traffic = sim.net, sim.transport, sim.traffic
+    rate, delay = by.get("rate"), by.get("delay")
+    if rate is not None:
+        net = _times(net, rate, ("port_rate", "nic_rate"))
+        senders = _times(senders, rate, ("ai", "hai"))
+        params = replace(params, scale=_times(params.scale, rate, ("port_scale",)))
+    if delay is not None:
+        net = _times(net, delay, ("port_delay", "nic_delay", "base_rtt"))
+    if "load" in by:
+        traffic = tuple(_times(source, by["load"], LOADS) for source in traffic)
+    for name in SENDERS:
+        if name in by:
+            senders = _times(senders, by[name], (name,))
+    return replace(params, sim=replace(sim, net=net, transport=senders, traffic=traffic))
+
+
+def _times(tree: Any, factor: Array, names: tuple[str, ...]) -> Any:
+    """A dataclass with the fields of these names that it has times a factor."""
+    held = {f.name for f in fields(tree)}
+    changed = {n: jnp.asarray(getattr(tree, n), jnp.float32) * factor for n in names if n in held}
+    return replace(tree, **changed)
+
+
+def randomised(params: Any, key: jax.Array, ranges: Ranges) -> Any:
+    """Parameters of one episode, drawn.
+
+    Args:
+        params: `EnvParams` of the scenario.
+        key: PRNG key.
+        ranges: what is drawn, from `ranges_of`.
+    """
+    return scaled(params, draw(key, ranges), ranges)
+
+
+@struct.dataclass
+class RandomisedState:
+    """State of `Randomised`.
+
+    Attributes:
+        env: state of the wrapped environment.
+        factors: what was drawn for this episode, `[kinds]`.
+        steps: intervals so far; trainers set it to start in the midst of an episode.
+    """
+
+    env: Any
+    factors: Leaf
+    steps: Leaf
+
+
+@dataclass(frozen=True)
+class Randomised:
+    """The wrapped environment with parameters that are drawn at every reset.
+
+    Every attribute of the wrapped environment is there, too.
+
+    Attributes:
+        env: functional environment (without auto-reset).
+        ranges: what is drawn, from `ranges_of`.
+    """
+
+    env: Any
+    ranges: Ranges
+
+    def __post_init__(self) -> None:
+        """Check that the environment has what is to be drawn."""
+        if not self.ranges:
+            raise bad_value("ranges", self.ranges, "at least one range")
+        sim = self.env.default_params.sim
+        for kind, _, _ in self.ranges:
+            trees = sim.traffic if kind == "load" else (sim.transport,)
+            names = LOADS if kind == "load" else (kind,)
+            held = {f.name for tree in trees for f in fields(tree)}
+            if kind not in ("rate", "delay") and not held & set(names):
+                raise bad_value("what to randomise", kind, f"something that {self.env.name} has")
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped environment."""
+        if name.startswith("__") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def load(self) -> Callable[[RandomisedState], Array]:
+        """How busy an environment is; see `EcnEnv.load`."""
+        return lambda state: self.env.load(state.env)
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Array, RandomisedState]:
+        """Draw parameters and start an episode; see the wrapped environment."""
+        draw_key, env_key = jax.random.split(key)
+        factors = draw(draw_key, self.ranges)
+        obs, state = self.env.reset(env_key, scaled(params, factors, self.ranges))
+        return obs, RandomisedState(state, factors, state.steps)
+
+    def step(
+        self, key: jax.Array, state: RandomisedState, action: Array, params: Any
+    ) -> tuple[Array, RandomisedState, Array, Array, Array, dict[str, Array]]:
+        """One step under the parameters of the episode; see the wrapped environment."""
+        return self._step(self.env.step, key, state, action, params)
+
+    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Any, params: Any) -> Any:
+        """Like `step`, with thresholds instead of actions."""
+        return self._step(self.env.step_ecn, key, state, ecn, params)
+
+    def _step(
+        self, step: Any, key: jax.Array, state: RandomisedState, action: Any, params: Any
+    ) -> Any:
+        here = scaled(params, state.factors, self.ranges)
+        inner = replace(state.env, steps=state.steps)
+        obs, inner, *rest = step(key, inner, action, here)
+        return obs, RandomisedState(inner, state.factors, inner.steps), *rest
+
+    def phase(self, state: RandomisedState, params: Any) -> Array:
+        """Phase of every port; see `EcnEnv.phase`."""
+        here = scaled(params, state.factors, self.ranges)
+        found: Array = self.env.phase(state.env, here)
+        return found
+
+    def global_state(self, state: RandomisedState, params: Any) -> Float[Array, " state"]:
+        """Features of the last interval of all ports; see `EcnEnv.global_state`."""
+        found: Array = self.env.global_state(state.env, params)
+        return found
+
+    def episode_metrics(self, state: RandomisedState, params: Any) -> dict[str, Array]:
+        """Metrics of the episode so far; see `EcnEnv.episode_metrics`."""
+        here = scaled(params, state.factors, self.ranges)
+        found: dict[str, Array] = self.env.episode_metrics(state.env, here)
+        return found

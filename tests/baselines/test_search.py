@@ -1,0 +1,210 @@
+"""Searches for settings on an environment in closed form; what the reference policies play."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from handover import Handover, log_j
+
+from ecn_marl.baselines import search as sr
+from ecn_marl.baselines.common.evaluation import roll_out
+from ecn_marl.baselines.common.objective import episode_objective, geometric_means
+from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.oracle import Random, Rule, RuleSettings, Settings
+from ecn_marl.envs.actions import EcnSetting, MultiDiscreteAction
+
+KMIN = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+GRID = tuple(EcnSetting(k, 2 * k, 1.0) for k in KMIN)
+EFFORT = sr.Effort(episodes=24, grid=GRID, thin=GRID)
+
+
+def searched(env, effort=EFFORT):
+    return sr.Search(env, env.default_params, effort, batch=16)
+
+
+def test_static_search_finds_the_best_of_the_grid():
+    found = searched(Handover()).find("static:best")
+    best = min(KMIN, key=lambda k: log_j((k, k), (k, k)))
+    assert found.settings.shape == (2, 2, 3)
+    assert (found.settings == np.array([best, 2 * best, 1.0])).all()
+    assert found.episodes == 24
+    assert len(found.table) == len(GRID)
+    assert {tuple(row["settings"][0][0]) for row in found.table} == set(GRID)
+    assert found.table[0]["J"] == found.objective
+    luck = [  # J is proportional to the root of an episode's luck
+        0.5 * np.log(float(Handover().reset(jax.random.split(key)[0], None)[1].luck))
+        for key in tuning_keys("search", 0, 24)
+    ]
+    want = log_j((best, best), (best, best)) + np.mean(luck)
+    assert np.log(found.objective) == pytest.approx(want, abs=0.01)  # a bin of the histogram
+
+
+def test_oracle_is_found_by_switching_inside_the_run():
+    """Alone, 20 KB is best for the bulk phase; what it leaves behind makes 80 KB best."""
+    assert log_j((20, 20), (5, 5)) > log_j((80, 80), (5, 5))
+    found = searched(Handover()).find("oracle")
+    pairs = {(a, b): log_j((a, a), (b, b)) for a, b in product(KMIN, KMIN)}
+    best = min(pairs, key=pairs.__getitem__)
+    assert best == (80.0, 5.0)
+    assert found.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
+
+
+@pytest.mark.parametrize("combinations", [1, 256])
+def test_oracle_by_coordinates_where_the_product_is_too_large(combinations):
+    """Coordinate descent may stop short of the best pair, but never behind the static setting."""
+    effort = sr.Effort(episodes=8, grid=GRID, thin=GRID, combinations=combinations)
+    search = searched(Handover(), effort)
+    found = search.find("oracle")
+    assert found.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
+    assert found.objective <= search.find("static:best").objective
+
+
+def test_groups_of_ports_get_settings_of_their_own():
+    env = Handover(phase_names=("all",), want=(5.0, 160.0))
+    search = searched(env)
+    found = search.find("static:ports")
+    each = {(a, b): log_j((a, b), (a, b), (5.0, 160.0)) for a, b in product(KMIN, KMIN)}
+    assert log_j(found.settings[0, :, 0], found.settings[0, :, 0], (5, 160)) <= min(
+        each[(k, k)] for k in KMIN
+    )
+    assert found.objective <= search.find("static:best").objective
+    both = searched(Handover(want=(80.0, 160.0))).find("oracle:ports")
+    assert both.settings[..., 0].tolist() == [[80.0, 160.0], [5.0, 5.0]]
+
+
+def test_without_groups_and_phases_all_are_the_best_static_setting():
+    env = Handover(phase_names=("all",), port_groups=())
+    search = searched(env)
+    for name in ("static:ports", "oracle", "oracle:ports"):
+        np.testing.assert_array_equal(
+            search.find(name).settings, search.find("static:best").settings
+        )
+
+
+def test_rule_is_tuned():
+    """Half a flow per 100 µs begins in bulk, four in serving: limits between these switch."""
+    deep, shallow = (80.0, 160.0, 1.0), (5.0, 10.0, 1.0)
+    rules = tuple(
+        (*d, *s, x) for d, s, x in product((deep, shallow), (deep, shallow), (0.1, 2.0, 9.0))
+    )
+    search = searched(Handover(), sr.Effort(episodes=8, grid=GRID, rules=rules))
+    found = search.find("rule")
+    assert found.settings.tolist() == [*deep, *shallow, 2.0]
+    assert found.runs == 12 * 8 and len(found.table) == 12
+    assert sr.rule_grid().shape == (45, 7)
+
+
+def test_rule_remembers_what_began():
+    env = Handover(interval_us=50.0)
+    rule = Rule(
+        env,
+        env.default_params,
+        RuleSettings(jnp.array((80.0, 160.0, 0.1)), jnp.array((5.0, 10.0, 1.0)), 2.0),
+    )
+    none = (jax.random.key(0), jnp.zeros((2, 1)))
+    memory = rule.init()
+    assert rule(*none, memory).kmin.tolist() == [80e3, 80e3]
+    memory = rule.observe(memory, {"flows_begun": jnp.array([1.0, 2.0])})  # 2 and 4 per 100 µs
+    np.testing.assert_allclose(memory, [1.4, 2.8])
+    chosen = rule(*none, memory)
+    assert chosen.kmin.tolist() == [80e3, 5e3]
+    np.testing.assert_allclose(chosen.pmax, [0.1, 1.0])
+    np.testing.assert_allclose(
+        rule.observe(memory, {"flows_begun": jnp.zeros(2)}), [0.3 * 1.4, 0.3 * 2.8], rtol=1e-6
+    )
+    with pytest.raises(ValueError, match="flows_begun"):
+        rule.observe(memory, {})
+
+
+def test_settings_must_fit_phases_and_groups():
+    env = Handover()
+    with pytest.raises(ValueError, match=r"settings shape = \(1, 2, 3\) .* \(2, 2, 3\)"):
+        Settings(env, env.default_params, np.ones((1, 2, 3)))
+    with pytest.raises(ValueError, match=r"port_groups = .* one name for each of 2 ports"):
+        searched(Handover(port_groups=("a",)))
+
+
+def test_halving_ends_with_all_episodes_and_drops_no_incumbent():
+    env = Handover()
+    trials = searched(env).trials("static:best")
+    every = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in sr.static_grid()]
+    incumbent = np.broadcast_to(np.array((640.0, 40960.0, 0.005)), (2, 2, 3))  # the worst of all
+    left = sr.halving(trials, [incumbent, *every], 24, finalists=4, keep=1)
+    assert any((x == incumbent).all() for x in left)
+    scores = geometric_means(trials.measure(left, 24))
+    assert (np.diff(scores) >= 0).all()
+    whole = geometric_means(trials.measure(every, 24))  # nothing is run twice
+    assert trials.runs == 24 * len(every)
+    assert whole.min() == pytest.approx(scores[0])
+
+
+def test_measured_is_what_a_run_gives_whatever_the_batch():
+    env = Handover()
+    keys = tuning_keys("search", 3, 5)
+    each = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in GRID[:3]]
+    found = [
+        sr.Trials(
+            env, env.default_params, lambda x: Settings(env, env.default_params, x), keys, batch=b
+        ).measure(each, 5)
+        for b in (4, 64)
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    state, _, _ = roll_out(
+        env, env.default_params, Settings(env, env.default_params, each[1]), keys[2]
+    )
+    alone = episode_objective(jax.device_get(env.episode_metrics(state, None)))["J"]
+    assert found[0][1, 2] == pytest.approx(float(alone), rel=1e-6)
+
+
+def test_what_was_found_survives_json():
+    found = searched(Handover()).find("oracle")
+    again = sr.Found.from_dict(json.loads(json.dumps(found.as_dict())))
+    np.testing.assert_array_equal(again.settings, found.settings)
+    assert again.as_dict() == found.as_dict()
+    env = Handover()
+    assert again.controller(env, env.default_params).ecn.kmin.shape == (2, 2)
+
+
+def test_grid_is_broad_and_allowed():
+    grid = sr.static_grid()
+    assert len(set(grid)) == len(grid) >= 150
+    assert all(0 < s.kmin_kb < s.kmax_kb and 0 < s.pmax <= 1 for s in grid)
+    kmin = {s.kmin_kb for s in grid}
+    assert (min(kmin), max(kmin)) == (2.5, 640.0)
+    assert {0.005, 1.0} <= {s.pmax for s in grid}
+
+
+def test_episodes_without_an_objective_are_left_out_of_all():
+    values = np.array([[1.0, 4.0, np.nan], [np.nan, 9.0, 2.0]])
+    np.testing.assert_allclose(geometric_means(values), [4.0, 9.0])
+    with pytest.raises(ValueError, match="3 without J"):
+        geometric_means(np.full((2, 3), np.nan))
+    with pytest.raises(ValueError, match="slowdown_sum"):
+        episode_objective({"flows_measured": np.ones(3)})
+
+
+@pytest.mark.parametrize("field", ["episodes", "combinations", "sweeps"])
+def test_bad_efforts_are_named(field):
+    with pytest.raises(ValueError, match=f"{field} = 0"):
+        sr.Effort(**{field: 0})
+    with pytest.raises(ValueError, match="grid: Pmax = 2"):
+        sr.Effort(grid=(EcnSetting(1.0, 2.0, 2.0),))
+    with pytest.raises(ValueError, match="unknown policy to search for 'orakle'"):
+        searched(Handover()).find("orakle")
+
+
+def test_random_draws_every_action():
+    env = SimpleNamespace(action=MultiDiscreteAction(), num_agents=3)
+    act = jax.vmap(lambda key: Random(env)(key, jnp.zeros(())))
+    drawn = np.asarray(act(jax.random.split(jax.random.key(0), 500)))
+    assert drawn.shape == (500, 3, 3)
+    for i, n in enumerate(env.action.nvec):
+        counts = np.bincount(drawn[..., i].ravel(), minlength=n)
+        assert len(counts) == n
+        np.testing.assert_allclose(counts, 1500 / n, atol=5 * (1500 / n) ** 0.5)

@@ -1,0 +1,159 @@
+"""Recipes and splits: what rows are, that they are fair, and that the sides are disjoint."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ecn_marl
+from ecn_marl.baselines.haecn import HAECNConfig
+from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
+from ecn_marl.baselines.search import static_grid
+from ecn_marl.envs.registry import Scenario, make, scenarios
+from ecn_marl.experiments import recipes as rc
+from ecn_marl.experiments.splits import SPLITS
+from ecn_marl.experiments.tune import SPACES
+from ecn_marl.sim.simulator import Simulator
+
+EXPERIMENTS = Path(ecn_marl.__file__).parent / "experiments"
+
+
+def every_recipe():
+    rows = [("default", name, one) for name, one in rc.LEARNERS.items()]
+    for scenario, entries in rc.RECIPES.items():
+        rows += [(scenario, name, one) for name, one in entries.items()]
+    return rows
+
+
+def test_recipes_fit_their_trainers():
+    for _, name, one in every_recipe():
+        assert one.algorithm in ALGORITHMS
+        config = algorithm_config(one.algorithm, **one.settings)
+        assert all(rc.steps_of(s) >= config.steps_per_update for s in (*rc.STEPS, "other-v0"))
+        assert one.algorithm in SPACES, name
+    assert {one.algorithm for one in rc.LEARNERS.values()} == set(ALGORITHMS)
+
+
+def test_no_recipe_can_set_steps_or_what_is_asked():
+    names = {f.name for f in fields(rc.Recipe)}
+    assert names == {"algorithm", "options", "settings", "tuning"}
+    asked = {f.name for f in fields(Scenario)} - {"action_options"}
+    assert not asked & set(rc.OPTIONS)
+    for wrong in ("steps", "max_steps", "traffic", "load", "priority", "reward_options"):
+        with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
+            rc.Recipe("ippo", {wrong: 1})
+    for kind in (kind for _, kind in ALGORITHMS.values()):
+        assert not {"steps", "updates", "seeds"} & {f.name for f in fields(kind)}
+
+
+def test_budgets_are_equal():
+    for scenario in rc.RECIPES:
+        assert len(rc.budgets(scenario)) <= 1, scenario
+        untuned = [n for n, one in rc.RECIPES[scenario].items() if one.tuning is None]
+        assert not untuned, "an entry that no search has paid for"
+
+
+def test_unequal_budgets_would_be_seen(monkeypatch):
+    a, b = (
+        rc.with_settings(rc.LEARNERS["ippo"], {}, rc.Tuning(trials, 10, 4)) for trials in (3, 4)
+    )
+    monkeypatch.setattr(rc, "RECIPES", {"x": {"ippo": a, "mappo": b}})
+    assert len(rc.budgets("x")) == 2
+
+
+def test_the_papers_rows_are_the_papers():
+    """Their own features and rewards, and the settings that the papers state."""
+    assert not {name for found in rc.RECIPES.values() for name in found} & set(rc.PAPERS)
+    views = {name: rc.LEARNERS[name].options for name in rc.PAPERS}
+    assert {name: (x["features"], x["reward"]) for name, x in views.items()} == {
+        "pet": ("pet", "pet"),
+        "ddqn": ("acc", "acc"),
+        "c-acc": ("acc", "acc"),
+        "haecn": ("haecn", "haecn"),
+    }
+    assert all(not rc.LEARNERS[name].settings for name in rc.PAPERS)
+    assert HAECNConfig().trigger_penalty == 0.05 and HAECNConfig().gamma == 0.98
+    assert algorithm_config("ddqn").idle_gating is True
+    for name, one in rc.LEARNERS.items():
+        if name not in rc.PAPERS:
+            assert one.options["reward"] == "slowdown"
+
+
+def test_action_lists_follow_from_the_range_of_the_hardware():
+    """An octave of Kmin per rung; every learner has the same list, and no search has a say."""
+    assert [s[0] for s in rc.DEPTHS] == pytest.approx([2.5 * 2**i for i in range(9)], rel=1e-3)
+    assert all(s[1] == 4 * s[0] for s in rc.DEPTHS)
+    steps = np.diff([math.log(s[2]) for s in rc.DEPTHS])
+    assert steps == pytest.approx(math.log(0.01) / 8, rel=0.1)
+    for _, _, one in every_recipe():
+        assert one.options["action_options"] == {"template": rc.DEPTHS}
+    text = (EXPERIMENTS / "recipes.py").read_text()
+    modules = {n.module for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)}
+    assert modules <= {"__future__", "collections.abc", "dataclasses", "typing", "ecn_marl._errors"}
+    assert set(rc.DEPTHS) != {tuple(s) for s in static_grid()}
+
+
+def test_unknown_learners_are_named():
+    with pytest.raises(ValueError, match="unknown learner 'ipo'"):
+        rc.recipe("websearch-v0", "ipo")
+
+
+def fingerprint(scenario, options):
+    """What an environment is, as text: its network, traffic, senders, failures."""
+    env = make(scenario, **options)
+    keys = ("topology", "traffic", "transport", "failures", "slots")
+    sim: Simulator = env.sim
+    return repr([getattr(sim, key) for key in keys]) + repr(env.failing)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_sides_of_a_split_are_disjoint(name):
+    split = SPLITS[name]
+    assert split.scenario in scenarios()
+    assert split.test, "nothing to be scored in"
+    train = {"as it is": fingerprint(split.scenario, {})}
+    train |= {key: fingerprint(split.scenario, make_it()) for key, make_it in split.train.items()}
+    test = {key: fingerprint(split.scenario, make_it()) for key, make_it in split.test.items()}
+    both = [*train.values(), *test.values()]
+    assert len(set(both)) == len(both)
+    plain = make(split.scenario)
+    for key, make_it in split.test.items():
+        env = make(split.scenario, **make_it())
+        assert (env.obs_dim, env.action) == (plain.obs_dim, plain.action), key
+
+
+def test_splits_are_frozen():
+    """A change of a variant must come with a new version: then change this, too."""
+    from ecn_marl.experiments.splits import SPLITS_VERSION
+
+    assert SPLITS_VERSION == 1
+    sides = {name: (sorted(s.train), sorted(s.test)) for name, s in SPLITS.items()}
+    assert json.loads(json.dumps(sides)) == {
+        "loads": [
+            ["fill-90", "requests-120", "requests-80"],
+            ["fill-110", "fill-75", "requests-200", "requests-25", "requests-50"],
+        ],
+        "sizes": [
+            ["requests-1-to-50-KB"],
+            ["requests-1-to-10-KB", "requests-10-to-100-KB", "streams-12"],
+        ],
+        "rates": [[], ["g200", "g25", "g400", "g50"]],
+        "rtt": [["d35", "d45"], ["d10", "d20", "d60"]],
+        "senders": [[], ["hpcc-paper", "mellanox", "sigcomm"]],
+        "topology": [[], ["leaves-2-hosts-8", "leaves-4-hosts-4"]],
+        "failures": [[], ["half-for-5-ms", "one-fails"]],
+    }
+
+
+def test_links_of_the_failure_split_fail():
+    split = SPLITS["failures"]
+    env = make(split.scenario, **split.test["one-fails"]())
+    net = env.default_params.sim.net
+    assert env.sim.failures and int((np.asarray(net.fail_step) == 1000).sum()) == 2
+    assert not make(split.scenario).sim.failures
