@@ -56,6 +56,8 @@ class Scenario:
         host_groups: groups of hosts that differ in role or place on the timeline.
         failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
             empty if no link fails.
+        features: what agents see if nothing else is asked for.
+        reward: what they are paid if nothing else is asked for.
         superseded: why the scenario is no longer part of the benchmark; empty if it is.
     """
 
@@ -81,6 +83,8 @@ class Scenario:
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
     failing: dict[str, Any] = field(default_factory=dict)
+    features: str = "acc"
+    reward: str = "acc"
     superseded: str = ""
 
 
@@ -116,9 +120,9 @@ def scenarios() -> tuple[str, ...]:
 def make(
     scenario: str | Scenario,
     *,
-    features: FeatureSet | Columns = "acc",
+    features: FeatureSet | Columns | None = None,
     actions: str | ActionCodec = "multidiscrete",
-    reward: str | Reward = "acc",
+    reward: str | Reward | None = None,
     history: int | None = None,
     load: float | None = None,
     flows: str | None = None,
@@ -134,9 +138,10 @@ def make(
         scenario: name of a registered scenario, or a `Scenario`.
         features: what an agent sees: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`,
             `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
-            tuple of these; or a feature set. See `features.feature_set`.
+            tuple of these; or a feature set. See `features.feature_set`. None for the scenario's.
         actions: `multidiscrete`, `discrete`, `box`, or a codec.
-        reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward.
+        reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
+            scenario's.
         history: intervals per observation (else that of the feature set).
         load: load of the Poisson traffic (else that of the scenario).
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
@@ -147,7 +152,8 @@ def make(
         telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
         counts: counters that `info` has beside those that the features need, e.g.
             `("flows_begun",)`; see `sim.state.COUNTS`.
-        **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`.
+        **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
+            another `interval_us` and no `max_steps`, episodes last as long as they did.
 
     Raises:
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
@@ -158,6 +164,8 @@ def make(
     for name in overrides:
         if name not in known:
             raise unknown_name("scenario option", name, (*known, "history", "load"))
+    if "interval_us" in overrides and "max_steps" not in overrides:
+        overrides["max_steps"] = _same_time(spec, overrides["interval_us"])
     spec = replace(spec, **overrides)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
@@ -174,13 +182,13 @@ def make(
         spec = replace(spec, reward_options=_weighted(spec, priority))
     if spec.max_steps < 1:
         raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
-    seen = feature_set(features, history)
+    seen = feature_set(spec.features if features is None else features, history)
     between = Telemetry.of(telemetry)
     between.check(spec.interval_us, spec.max_steps)
     wanted = (*counters("counts", counts), *seen.needs, *between.needs)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
-    paid = reward_function(reward, credit)
+    paid = reward_function(spec.reward if reward is None else reward, credit)
     kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
     made: EcnEnv = (kind if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
@@ -198,6 +206,31 @@ def make(
     )
     check_features(seen, made.sim)
     return made
+
+
+def _same_time(spec: Scenario, interval_us: float) -> int:
+    """Intervals of another length in an episode of the same time."""
+    if not 0 < interval_us < float("inf"):
+        raise bad_value("interval_us", interval_us, f"a multiple of dt_us = {spec.dt_us}")
+    return max(1, round(spec.max_steps * spec.interval_us / interval_us))
+
+
+def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `make` for episodes that a learner with a view of its own meets.
+
+    Args:
+        scenario: name of the scenario.
+        options: options of the episodes; `max_steps` counts the scenario's intervals.
+        view: options that belong to the learner, `interval_us` perhaps among them.
+
+    Returns:
+        Both, with `max_steps` in intervals of the view, so that episodes last as long.
+    """
+    found = {**options, **view}
+    if "interval_us" in view and "max_steps" in options:
+        spec = replace(_lookup(scenario), max_steps=options["max_steps"])
+        found["max_steps"] = _same_time(spec, view["interval_us"])
+    return found
 
 
 def _weights(spec: Scenario) -> dict[str, float]:

@@ -43,7 +43,7 @@ from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCHED
 from ecn_marl.baselines.runs import ALGORITHMS, Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import parse_ecn
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.plan import SEALED, Place, Plan
 from ecn_marl.experiments.recipes import LEARNERS, budgets, recipe
@@ -185,7 +185,7 @@ def _training(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
         "algorithm": one.algorithm,
         "scenario": scenario,
         "steps": plan.steps_in(scenario),
-        "options": {**one.options, **plan.options},
+        "options": in_view(scenario, plan.options, one.options),
         "settings": {**one.settings, **more},
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
@@ -279,7 +279,8 @@ def _score_learner(
     run = plan.out / place.scenario / name
     began = time.perf_counter()
     algorithm, actors = run_actors(run)
-    env = make(place.scenario, **{**recipe(place.scenario, name).options, **place.options})
+    view = recipe(place.scenario, name).options
+    env = make(place.scenario, **in_view(place.scenario, place.options, view))
     params = env.default_params
     compiled = episodes_runner(env, params, lambda x: greedy_controller(algorithm, x, env))
     found: list[Evaluation] = []

@@ -99,8 +99,11 @@ class Recipe:
                 raise bad_value("option of a recipe", name, f"one of {', '.join(OPTIONS)}")
 
 
-OPTIONS = ("features", "history", "actions", "action_options", "reward", "credit")
-"""Options of `make` that a recipe may set: what the learner sees, sets and is paid for."""
+OPTIONS = (
+    *("features", "history", "actions", "action_options", "interval_us"),
+    *("reward", "credit"),
+)
+"""Options of `make` that a recipe may set: what the learner sees, sets, how often, and is paid."""
 
 _LADDER = {"actions": "discrete", "action_options": {"template": DEPTHS}}
 

@@ -19,7 +19,7 @@ from ecn_marl.baselines.search import Effort, Found, Progress, Search
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.sources import code
 
-VIEW = ("features", "actions", "history", "action_options")
+VIEW = ("features", "actions", "history", "action_options", "interval_us")
 """Options of `make` that say what an agent sees and sets; searches do not depend on them."""
 
 _KNOWN: dict[str, Search] = {}

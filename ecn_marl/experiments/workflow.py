@@ -41,10 +41,11 @@ from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.recipes import RECIPES, Recipe, steps_of
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.searches import find
+from ecn_marl.experiments.searches import VIEW, find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 from ecn_marl.wrappers.randomised import ranges_of
@@ -55,7 +56,6 @@ DEFAULT_SCENARIO = "websearch-v0"
 DEFAULT_STEPS = 1_000_000
 """Environment steps: a minute of `websearch-v0` on two CPU cores."""
 
-DEFAULT_VIEW = {"features": "acc", "actions": "multidiscrete", "reward": "acc"}
 
 Show = Callable[..., None]
 """`show(done, note)`: moves a progress bar."""
@@ -158,7 +158,7 @@ def _convert(name: str, text: str, default: Any) -> Any:
 def new_job(
     algorithm: str | None, asked: dict[str, Any], view: dict[str, Any], settings: list[str]
 ) -> Job:
-    """The job that a user asks for, defaults where nothing is said.
+    """The job that a user asks for; where nothing is said, the scenario's recipe, else defaults.
 
     Args:
         algorithm: name of the trainer.
@@ -174,7 +174,11 @@ def new_job(
     values = parse_settings(algorithm, settings)
     if "envs" in asked:
         values["envs"] = asked["envs"]
-    job = Job(algorithm, DEFAULT_SCENARIO, DEFAULT_STEPS, DEFAULT_VIEW | view, values)
+    scenario = asked.get("scenario", DEFAULT_SCENARIO)
+    known = RECIPES.get(scenario, {}).get(algorithm, Recipe(algorithm))
+    steps = steps_of(scenario) if algorithm in RECIPES.get(scenario, {}) else DEFAULT_STEPS
+    options = in_view(scenario, view, {**known.options, **view})
+    job = Job(algorithm, scenario, steps, options, {**known.settings, **values})
     return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
 
 
@@ -311,12 +315,12 @@ class Arena:
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
-        options = self.options | NEEDS.get(policy, {})
-        if not is_rule(policy):
-            trained = _run_config(policy.partition("#")[0])["options"]
-            view = ("features", "actions", "history", "action_options")
-            options |= {name: trained[name] for name in view if name in trained}
-        return make(self.scenario, **options)
+        if is_rule(policy):
+            options = {name: x for name, x in self.options.items() if name != "interval_us"}
+            return make(self.scenario, **options, **NEEDS.get(policy, {}))
+        trained = _run_config(policy.partition("#")[0])["options"]
+        view = {name: trained[name] for name in VIEW if name in trained}
+        return make(self.scenario, **in_view(self.scenario, self.options, view))
 
     def controller(self, policy: str) -> Controller | StatefulController:
         """What sets the thresholds."""
