@@ -279,7 +279,7 @@ def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
 
 
 def in_window(
-    step: Int[Array, "*n"], rest: Float[Array, "*n"], dt: float, window: tuple[Array, Array]
+    step: Int[Array, "*#n"], rest: Float[Array, "*n"], dt: float, window: tuple[Leaf, Leaf]
 ) -> Bool[Array, "*n"]:
     """Whether flows that start `rest` µs after a substep begin within a window of substeps."""
     begin = step + jnp.floor(jnp.clip(rest, -1e9, 1e9) / dt).astype(jnp.int32)

@@ -7,6 +7,7 @@ from ecn_marl.envs.scenarios import (
     incast,
     mixed_rtt,
     moving_tenants,
+    pet_fabric,
     pet_websearch,
     restore_serve,
     rpc_shuffle,
@@ -26,3 +27,4 @@ register("moving-tenants-v0", moving_tenants.scenario)
 register("shuffle-serve-v0", shuffle_serve.scenario)
 register("mixed-rtt-v0", mixed_rtt.scenario)
 register("fabric-v0", fabric.scenario)
+register("pet-fabric-v0", pet_fabric.scenario)

@@ -31,9 +31,7 @@ LEAVES, PER_LEAF, SPINES = 4, 4, 2
 
 def network() -> Topology:
     """16 hosts at 100 Gb/s, 4:3 oversubscribed: uplinks are bundles of three 50 Gb/s links."""
-    return leaf_spine(
-        LEAVES, PER_LEAF, SPINES, gbps=100.0, uplink_gbps=150.0, uplink_delay_us=20.0
-    )
+    return leaf_spine(LEAVES, PER_LEAF, SPINES, gbps=100.0, uplink_gbps=150.0, uplink_delay_us=20.0)
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,29 @@ class Job:
         return tuple(pairs)
 
 
-def _traffic(job: Job) -> tuple[Any, ...]:
+def traffic(
+    job: Job,
+    fetched: int = 4,
+    exchanged: int = 6,
+    near_per_us: float = 0.3,
+    far_per_us: tuple[float, float] = (0.02, 0.05),
+    width: int = 4,
+) -> tuple[Any, ...]:
+    """Traffic to the hosts of a job.
+
+    Args:
+        job: the job.
+        fetched: flows to each host while loading, from other racks.
+        exchanged: large flows to each host while serving, within its rack.
+        near_per_us: requests per µs while serving, all racks together, each within a rack.
+        far_per_us: requests per µs between racks while loading and while serving.
+        width: large flows that can begin in a tick.
+    """
     common: dict[str, Any] = {"timeline": TIMELINE, "shift": job.me}
     hosts = job.hosts
     within = tuple(
         Requests(
-            per_us=(0.0, 0.3 / job.leaves),
+            per_us=(0.0, near_per_us / job.leaves),
             sources=tuple(range(r * job.per_leaf, (r + 1) * job.per_leaf)),
             destinations=job.rack(r),
             width=8,
@@ -100,9 +115,9 @@ def _traffic(job: Job) -> tuple[Any, ...]:
         for r in range(job.leaves)
     )
     return (
-        FlowSets(phase=0, pairs=job.fetches(4), fill=0.9, **common),
-        FlowSets(phase=1, pairs=job.exchanges(6), fill=0.8, **common),
-        Requests(per_us=(0.02, 0.05), sources=hosts, destinations=hosts, width=8, **common),
+        FlowSets(phase=0, pairs=job.fetches(fetched), fill=0.9, width=width, **common),
+        FlowSets(phase=1, pairs=job.exchanges(exchanged), fill=0.8, width=width, **common),
+        Requests(per_us=far_per_us, sources=hosts, destinations=hosts, width=8, **common),
         *within,
     )
 
@@ -120,7 +135,7 @@ def scenario() -> Scenario:
     topology, jobs = network(), (Job(0), Job(1))
     return Scenario(
         topology=topology,
-        traffic=_traffic(jobs[0]) + _traffic(jobs[1]),
+        traffic=traffic(jobs[0]) + traffic(jobs[1]),
         transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
         dt_us=2.0,
         tick_steps=5,
@@ -128,7 +143,7 @@ def scenario() -> Scenario:
         max_steps=320,
         ack_priority=True,
         memory_us=1024.0,
-        slowdown_weights=(1.0, 1.0, 1.0),
+        slowdown_weights=(0.00333, 1.0, 0.0879),
         margins_us=(1000.0, 1000.0),
         benchmark=True,
         host_groups=job_groups(topology, jobs),

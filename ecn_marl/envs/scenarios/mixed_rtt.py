@@ -76,7 +76,7 @@ def scenario() -> Scenario:
         max_steps=320,
         ack_priority=True,
         memory_us=1024.0,
-        slowdown_weights=(1.0, 1.0, 1.0),
+        slowdown_weights=(0.00799, 1.0, 0.217),
         margins_us=(1000.0, 1000.0),
         benchmark=True,
         host_groups=tuple(
