@@ -63,8 +63,11 @@ def test_scenarios():
     assert {"websearch-v0", "incast-v0", "pet-websearch-v0"} <= set(named)
     assert named["pet-websearch-v0"]["agents"] == 432
     assert named["websearch-v0"]["port_gbps"] == [25.0, 50.0]
+    assert named["restore-serve-v0"]["benchmark"] and not named["incast-v0"]["benchmark"]
+    assert named["incast-v0"]["superseded"] and not named["websearch-v0"]["superseded"]
     table = run("scenarios").stdout
     assert all(name in table for name in named)
+    assert f"incast-v0 is superseded: {named['incast-v0']['superseded']}." in table
 
 
 def test_replay_round_trip(flows, tmp_path):

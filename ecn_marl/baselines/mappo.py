@@ -12,7 +12,10 @@ What its authors found to matter (section 5), and what is done here:
 
 * value normalisation: running mean and standard deviation (`common/value_norm.py`);
 * the critic's input: the global state with what is specific to an agent (their "AS"), here the last
-  interval of all ports, the agent's own history, and a learnt vector that tells agents apart;
+  interval of all ports, the agent's own history, and a learnt vector that tells agents apart. Of
+  all ports it gets the mean of every feature: its input, and the memory of an update, then grow
+  with the number of ports, not with its square. `critic_state="ports"` is the paper's, every port's
+  features side by side (432 ports with 6 features: 2,592 numbers for each port);
 * few passes over a rollout, undivided: 5 passes, 1 minibatch;
 * a clip of at most 0.2;
 * large batches: 64 environments x 32 intervals x all agents.
@@ -59,6 +62,9 @@ from ecn_marl.baselines.common.ppo import (
 from ecn_marl.baselines.common.value_norm import ValueNorm
 from ecn_marl.wrappers import AutoReset
 
+CRITIC_STATES = ("mean", "ports")
+"""What the critic can see of all ports."""
+
 
 @dataclass(frozen=True)
 class MAPPOConfig(PPOConfig):
@@ -73,6 +79,7 @@ class MAPPOConfig(PPOConfig):
         value_clip: the critic's output moves at most this far from that of the rollout before its
             gradient is cut, in the critic's units.
         huber: where the value loss goes from squared to linear, in the critic's units.
+        critic_state: what the critic sees of all ports, `mean` or `ports` (each one's features).
     """
 
     epochs: int = 5
@@ -87,6 +94,7 @@ class MAPPOConfig(PPOConfig):
     value_norm_decay: float = 0.99
     value_clip: float = 0.2
     huber: float = 10.0
+    critic_state: str = "mean"
 
     def __post_init__(self) -> None:
         """Check all settings."""
@@ -94,6 +102,8 @@ class MAPPOConfig(PPOConfig):
         if not 0.0 <= self.value_norm_decay < 1.0:
             raise bad_value("value_norm_decay", self.value_norm_decay, "a number in [0, 1)")
         check.positive(self, "value_clip", "huber")
+        if self.critic_state not in CRITIC_STATES:
+            raise bad_value("critic_state", self.critic_state, " or ".join(CRITIC_STATES))
 
 
 @struct.dataclass
@@ -110,22 +120,28 @@ class MAPPOState(TrainState):
 class JointCritic(nn.Module):
     """Value of every agent from the state of all and its own observation.
 
-    Every agent's input repeats the state of all; two products, one of them made once for all
-    agents, would save that memory.
+    Every agent's input repeats the state of all. Two products, one of them made once for all
+    agents, would save that memory, but made the CPU backend wait for itself.
 
     Attributes:
         hidden: widths of the hidden layers.
         width: number of an observation's last entries that make up the global state.
+        state: `mean`, the mean of these entries over agents, or `ports`, those of all agents.
     """
 
     hidden: tuple[int, ...]
     width: int
+    state: str = "mean"
 
     @nn.compact
     def __call__(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
         """Evaluate the network."""
         agents, first = obs.shape[-2], self.hidden[0]
-        joint = obs[..., -self.width :].reshape(*obs.shape[:-2], 1, agents * self.width)
+        joint = obs[..., -self.width :]
+        if self.state == "mean":
+            joint = joint.mean(-2, keepdims=True)
+        else:
+            joint = joint.reshape(*obs.shape[:-2], 1, agents * self.width)
         init = nn.initializers.orthogonal(jnp.sqrt(2.0))
         wide = jnp.broadcast_to(joint, (*obs.shape[:-1], joint.shape[-1]))
         x = nn.Dense(first, kernel_init=init)(jnp.concatenate((obs, wide), -1))
@@ -150,7 +166,7 @@ class MAPPO:
         self.actor = Mlp(config.hidden, self.head.outputs, last_scale=0.01)
         whole = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", whole) // env.num_agents
-        self.critic = JointCritic(config.hidden, width)
+        self.critic = JointCritic(config.hidden, width, config.critic_state)
         self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
         self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
 

@@ -300,15 +300,15 @@ def play(
 
 @app.command()
 def scenarios(as_json: Json = False) -> None:
-    """List the registered scenarios."""
+    """List the registered scenarios, and which of them policies are compared on."""
     from ecn_marl._files import json_text
-    from ecn_marl.envs.registry import make
+    from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
 
     rows = []
     for name in names():
-        env = make(name)
+        spec, env = lookup(name), make(name)
         net = env.sim.topology
         rows.append(
             {
@@ -320,9 +320,14 @@ def scenarios(as_json: Json = False) -> None:
                 "transport": f"dcqcn:{env.sim.transport.name}",
                 "interval_us": env.interval_us,
                 "max_steps": env.horizon,
+                "benchmark": spec.benchmark,
+                "superseded": spec.superseded,
             }
         )
     if as_json:
         typer.echo(json_text(rows))
     else:
         show_tables([scenario_table(rows)])
+        for row in rows:
+            if row["superseded"]:
+                typer.echo(f"{row['name']} is superseded: {row['superseded']}.")

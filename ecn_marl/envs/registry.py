@@ -58,7 +58,8 @@ class Scenario:
             empty if no link fails.
         features: what agents see if nothing else is asked for.
         reward: what they are paid if nothing else is asked for.
-        superseded: why the scenario is no longer part of the benchmark; empty if it is.
+        benchmark: whether policies are compared on it. Plain traffic is for tests and timings.
+        superseded: why the scenario was taken out of the benchmark; empty if it was not.
     """
 
     topology: Topology
@@ -85,7 +86,13 @@ class Scenario:
     failing: dict[str, Any] = field(default_factory=dict)
     features: str = "acc"
     reward: str = "acc"
+    benchmark: bool = False
     superseded: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that nothing superseded is part of the benchmark."""
+        if self.benchmark and self.superseded:
+            raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")
 
 
 PRIORITIES = {"latency": 0.3, "throughput": 0.7}
@@ -115,6 +122,23 @@ def scenarios() -> tuple[str, ...]:
     """Names of all registered scenarios."""
     _load_builtin()
     return tuple(sorted(_REGISTRY))
+
+
+def lookup(name: str) -> Scenario:
+    """The scenario of a name, as registered.
+
+    Raises:
+        ValueError: unknown name, with the nearest ones.
+    """
+    _load_builtin()
+    if name not in _REGISTRY:
+        raise unknown_name("scenario", name, _REGISTRY)
+    return _REGISTRY[name]()
+
+
+def benchmark() -> tuple[str, ...]:
+    """Names of the scenarios that policies are compared on; none of them is superseded."""
+    return tuple(name for name in scenarios() if lookup(name).benchmark)
 
 
 def make(
@@ -159,7 +183,7 @@ def make(
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
             a value that is not allowed.
     """
-    spec = _lookup(scenario) if isinstance(scenario, str) else scenario
+    spec = lookup(scenario) if isinstance(scenario, str) else scenario
     known = tuple(f.name for f in fields(Scenario))
     for name in overrides:
         if name not in known:
@@ -291,13 +315,6 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         memory_us=spec.memory_us,
         failures=bool(spec.failing),
     )
-
-
-def _lookup(name: str) -> Scenario:
-    _load_builtin()
-    if name not in _REGISTRY:
-        raise unknown_name("scenario", name, _REGISTRY)
-    return _REGISTRY[name]()
 
 
 def _load_builtin() -> None:

@@ -82,11 +82,14 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
 def scenario_table(rows: list[dict[str, Any]]) -> Table:
     """Table of the registered scenarios; `rows` as `ecn-marl scenarios --json` prints them."""
     table = _table("Scenarios")
-    for name in ("name", "topology", "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
-        table.add_column(name, justify="left" if name in ("name", "topology") else "right")
+    left = ("name", "topology", "benchmark")
+    for name in (*left, "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
+        side = "left" if name in left else "right"
+        table.add_column(name, justify=side, no_wrap=name == "name")
     for row in rows:
         rates = ", ".join(f"{rate:g}" for rate in row["port_gbps"])
-        cells = (row["name"], row["topology"], str(row["hosts"]), str(row["agents"]), rates)
+        part = "superseded" if row["superseded"] else "yes" if row["benchmark"] else "no"
+        cells = (row["name"], row["topology"], part, str(row["hosts"]), str(row["agents"]), rates)
         table.add_row(*cells, row["transport"], f"{row['interval_us']:g}", str(row["max_steps"]))
     return table
 

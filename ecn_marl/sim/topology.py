@@ -322,6 +322,7 @@ def leaf_spine(
     gbps: float = 25.0,
     uplink_gbps: float = 100.0,
     delay_us: float = 1.0,
+    uplink_delay_us: float | None = None,
 ) -> Topology:
     """A two-tier Clos network: every leaf has one link to every spine.
 
@@ -332,6 +333,7 @@ def leaf_spine(
         gbps: rate of the host links, Gb/s.
         uplink_gbps: rate of the links between leaves and spines, Gb/s.
         delay_us: one-way propagation delay of every link, µs.
+        uplink_delay_us: that of the links between leaves and spines, µs; `delay_us` if None.
 
     Returns:
         A topology with `leaves * hosts_per_leaf + 2 * leaves * spines` ports of the kinds
@@ -344,7 +346,8 @@ def leaf_spine(
     leaf = [f"leaf{i}" for i in range(leaves)]
     spine = [f"spine{i}" for i in range(spines)]
     links = [Link(h, leaf[i // hosts_per_leaf], gbps, delay_us) for i, h in enumerate(names)]
-    links += [Link(a, b, uplink_gbps, delay_us) for a in leaf for b in spine]
+    far = delay_us if uplink_delay_us is None else uplink_delay_us
+    links += [Link(a, b, uplink_gbps, far) for a in leaf for b in spine]
     return from_links(
         f"leaf-spine:{leaves},{hosts_per_leaf},{spines}",
         names,

@@ -11,7 +11,7 @@ from toy import ToyEnv, ToyParams
 from ecn_marl.baselines.common.ppo import Batch
 from ecn_marl.baselines.common.training import train
 from ecn_marl.baselines.common.value_norm import ValueNorm
-from ecn_marl.baselines.mappo import MAPPO, JointCritic, MAPPOConfig
+from ecn_marl.baselines.mappo import CRITIC_STATES, MAPPO, JointCritic, MAPPOConfig
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
 
@@ -62,15 +62,48 @@ def test_value_loss_by_hand():
     assert float(algorithm.value_loss(None, batch)[0]) == pytest.approx(want, rel=1e-6)
 
 
-def test_critic_sees_what_is_global_of_all_ports_and_the_rest_of_its_own():
+@pytest.mark.parametrize("state", CRITIC_STATES)
+def test_critic_sees_what_is_global_of_all_ports_and_the_rest_of_its_own(state):
     """Derivatives of one agent's value with respect to every agent's observation."""
     obs = jax.random.normal(jax.random.key(1), (3, 2))
-    critic = JointCritic((8, 8), 1)
+    critic = JointCritic((8, 8), 1, state)
     params = jax.jit(critic.init)(jax.random.key(2), obs)
     part = jax.jit(jax.jacobian(lambda o: critic.apply(params, o)))(obs)
     seen = np.abs(part) > 0  # [of agent, by agent, entry]
     assert seen[:, :, 1].all()  # the last entry is global
     np.testing.assert_array_equal(seen[:, :, 0], np.eye(3, dtype=bool))  # the first is not
+
+
+def test_the_critic_of_a_mean_does_not_grow_with_the_ports():
+    """Numbers that the first layer takes in per port, and that ports side by side would need."""
+
+    def inputs(agents, state):
+        critic = JointCritic((8, 8), 6, state)
+        shapes = jax.eval_shape(critic.init, jax.random.key(0), jnp.zeros((agents, 24)))
+        return shapes["params"]["Dense_0"]["kernel"].shape[0]
+
+    assert [inputs(n, "mean") for n in (3, 432)] == [30, 30]
+    assert [inputs(n, "ports") for n in (3, 432)] == [24 + 3 * 6, 24 + 432 * 6]
+
+
+def test_the_mean_is_that_of_the_ports():
+    """A network fed with the mean by hand gives what the critic gives."""
+    obs = jax.random.normal(jax.random.key(1), (5, 3, 4))
+    critic = JointCritic((8, 8), 2)
+    params = critic.init(jax.random.key(2), obs)
+    same = obs.at[..., 2:].set(obs[..., 2:].mean(-2, keepdims=True))
+    shuffled = obs.at[:, 1:, 2:].set(obs[:, :0:-1, 2:])  # other ports change places
+    np.testing.assert_allclose(
+        critic.apply(params, obs)[:, 0], critic.apply(params, shuffled)[:, 0], rtol=1e-5
+    )
+    x = np.concatenate((obs, np.broadcast_to(same[..., 2:], (5, 3, 2))), -1)
+    layers = params["params"]
+    dense = layers["Dense_0"]
+    y = np.tanh(x @ dense["kernel"] + dense["bias"] + layers["agent"])
+    for name in ("Dense_0", "Dense_1"):
+        y = y @ layers["Mlp_0"][name]["kernel"] + layers["Mlp_0"][name]["bias"]
+        y = np.tanh(y) if name == "Dense_0" else y
+    np.testing.assert_allclose(critic.apply(params, obs), y[..., 0], rtol=1e-4, atol=1e-5)
 
 
 def test_joint_part_is_the_global_state():
@@ -102,7 +135,8 @@ def test_several_seeds_at_once_come_back():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("value_norm_decay", 1.0), ("huber", 0.0), ("gamma", 1.5)]
+    ("field", "value"),
+    [("value_norm_decay", 1.0), ("huber", 0.0), ("gamma", 1.5), ("critic_state", "all")],
 )
 def test_bad_settings_are_named(field, value):
     with pytest.raises(ValueError, match=field):

@@ -3,8 +3,11 @@
 from ecn_marl.envs.registry import register
 from ecn_marl.envs.scenarios import (
     demand_phases,
+    fabric,
     incast,
+    mixed_rtt,
     moving_tenants,
+    pet_fabric,
     pet_websearch,
     restore_serve,
     rpc_shuffle,
@@ -22,3 +25,6 @@ register("websearch-star-v0", websearch_star.scenario)
 register("restore-serve-v0", restore_serve.scenario)
 register("moving-tenants-v0", moving_tenants.scenario)
 register("shuffle-serve-v0", shuffle_serve.scenario)
+register("mixed-rtt-v0", mixed_rtt.scenario)
+register("fabric-v0", fabric.scenario)
+register("pet-fabric-v0", pet_fabric.scenario)

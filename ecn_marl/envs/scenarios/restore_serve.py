@@ -89,6 +89,7 @@ def scenario() -> Scenario:
         reward="slowdown",
         slowdown_weights=(0.0076, 1.0, 0.5),
         margins_us=(1000.0, 1000.0),
+        benchmark=True,
         host_groups=(
             HostGroup("rack", host_names(tuple(range(RACK)))),
             HostGroup("storage", host_names(tuple(range(RACK, RACK + STORAGE)))),

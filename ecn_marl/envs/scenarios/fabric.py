@@ -1,0 +1,150 @@
+"""`fabric-v0`: two jobs share racks and spines; by turns one shuffles across them, one serves.
+
+Four racks, 20 µs from their two spines: a round trip between racks takes 84 µs, one within a rack
+4 µs. Every rack hosts both jobs, half of its hosts each. A job that loads fetches data from its
+hosts in the other racks, through three queues: leaf to spine, spine to leaf, leaf to host. A job
+that serves exchanges large flows and requests within its racks, and a few requests between them.
+The jobs swap after phases of random length.
+
+What is good for a port depends on the others. A fetch gets its rate only if none of its three
+queues marks it away. While the host ports hold it down, deep queues in the fabric gain nothing, and
+requests between racks wait in them; once the host ports let it run, a shallow fabric costs it its
+rate, and what it leaves undone runs on into the serving phase. See
+`ecn_marl.experiments.interaction`, which measures this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.topology import Topology, leaf_spine
+
+TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("load", "serve"))
+
+LEAVES, PER_LEAF, SPINES = 4, 4, 2
+"""The fabric; hosts 4 r to 4 r + 3 are on leaf r, the first two of them job A's."""
+
+
+def network() -> Topology:
+    """16 hosts at 100 Gb/s, 4:3 oversubscribed: uplinks are bundles of three 50 Gb/s links."""
+    return leaf_spine(LEAVES, PER_LEAF, SPINES, gbps=100.0, uplink_gbps=150.0, uplink_delay_us=20.0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of two jobs that share all racks.
+
+    Attributes:
+        me: 0 or 1; job 1 runs a phase behind.
+        leaves: number of racks.
+        per_leaf: hosts of a rack, half of them this job's.
+    """
+
+    me: int
+    leaves: int = LEAVES
+    per_leaf: int = PER_LEAF
+
+    @property
+    def half(self) -> int:
+        """Hosts of the job in a rack."""
+        return self.per_leaf // 2
+
+    def rack(self, r: int) -> tuple[int, ...]:
+        """Hosts of the job in a rack."""
+        first = r * self.per_leaf + self.me * self.half
+        return tuple(range(first, first + self.half))
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """All hosts of the job."""
+        return sum((self.rack(r) for r in range(self.leaves)), ())
+
+    def fetches(self, streams: int) -> tuple[tuple[int, int], ...]:
+        """`streams` flows to every host, from hosts of the job in the racks that follow."""
+        others, pairs = self.leaves - 1, []
+        for r in range(self.leaves):
+            for j, d in enumerate(self.rack(r)):
+                for i in range(streams):
+                    there = self.rack((r + 1 + i % others) % self.leaves)
+                    pairs.append((there[(j + i // others) % self.half], d))
+        return tuple(pairs)
+
+    def exchanges(self, streams: int) -> tuple[tuple[int, int], ...]:
+        """`streams` flows to every host, in turn from the others of the job in its rack."""
+        pairs = []
+        for r in range(self.leaves):
+            rack = self.rack(r)
+            for j, d in enumerate(rack):
+                for i in range(streams):
+                    pairs.append((rack[(j + 1 + i % (self.half - 1)) % self.half], d))
+        return tuple(pairs)
+
+
+def traffic(
+    job: Job,
+    fetched: int = 4,
+    exchanged: int = 6,
+    near_per_us: float = 0.3,
+    far_per_us: tuple[float, float] = (0.02, 0.05),
+    width: int = 4,
+) -> tuple[Any, ...]:
+    """Traffic to the hosts of a job.
+
+    Args:
+        job: the job.
+        fetched: flows to each host while loading, from other racks.
+        exchanged: large flows to each host while serving, within its rack.
+        near_per_us: requests per µs while serving, all racks together, each within a rack.
+        far_per_us: requests per µs between racks while loading and while serving.
+        width: large flows that can begin in a tick.
+    """
+    common: dict[str, Any] = {"timeline": TIMELINE, "shift": job.me}
+    hosts = job.hosts
+    within = tuple(
+        Requests(
+            per_us=(0.0, near_per_us / job.leaves),
+            sources=tuple(range(r * job.per_leaf, (r + 1) * job.per_leaf)),
+            destinations=job.rack(r),
+            width=8,
+            **common,
+        )
+        for r in range(job.leaves)
+    )
+    return (
+        FlowSets(phase=0, pairs=job.fetches(fetched), fill=0.9, width=width, **common),
+        FlowSets(phase=1, pairs=job.exchanges(exchanged), fill=0.8, width=width, **common),
+        Requests(per_us=far_per_us, sources=hosts, destinations=hosts, width=8, **common),
+        *within,
+    )
+
+
+def job_groups(topology: Topology, jobs: tuple[Job, ...]) -> tuple[HostGroup, ...]:
+    """Hosts of each job, with its place on the timeline."""
+    return tuple(
+        HostGroup(f"job {'AB'[job.me]}", tuple(topology.hosts[i] for i in job.hosts), shift=job.me)
+        for job in jobs
+    )
+
+
+def scenario() -> Scenario:
+    """4 leaves, 2 spines, 16 hosts: 32 ports; phases of 4 to 12 ms, episodes of 32 ms."""
+    topology, jobs = network(), (Job(0), Job(1))
+    return Scenario(
+        topology=topology,
+        traffic=traffic(jobs[0]) + traffic(jobs[1]),
+        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
+        dt_us=2.0,
+        tick_steps=5,
+        slots=448,
+        max_steps=320,
+        ack_priority=True,
+        memory_us=1024.0,
+        slowdown_weights=(0.00333, 1.0, 0.0879),
+        margins_us=(1000.0, 1000.0),
+        benchmark=True,
+        host_groups=job_groups(topology, jobs),
+    )

@@ -1,0 +1,87 @@
+"""`mixed-rtt-v0`: short and long round trips at one switch, and tenants that move.
+
+Rack hosts are 1 µs from the switch, storage hosts 20 µs. So a port carries flows over 4, 42 or 80
+µs, by who sends and who receives. Two tenants share the switch, each with half of the rack and half
+of the storage. A tenant loads: its rack hosts read from its storage, and its storage is copied from
+the other tenant's. Then it serves: its rack hosts exchange large flows and requests, its storage
+takes small writes from the other tenant's rack. While one loads the other serves, and they swap
+after phases of random length.
+
+A port that loads wants deep thresholds, the deeper the longer the round trip; one that serves wants
+shallow ones. All ports do both in turn, so no setting per port is right for long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.topology import Link, Topology, from_links
+
+HALF = 4
+"""Rack hosts of a tenant, and its storage hosts."""
+
+NEAR_US, FAR_US = 1.0, 20.0
+"""Delay of the links of rack hosts, 0 to 7, and of storage hosts, 8 to 15."""
+
+TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("load", "serve"))
+
+RACKS = (tuple(range(HALF)), tuple(range(HALF, 2 * HALF)))
+STORAGE = (tuple(range(2 * HALF, 3 * HALF)), tuple(range(3 * HALF, 4 * HALF)))
+"""Hosts of the two tenants."""
+
+
+def network(gbps: float = 100.0) -> Topology:
+    """16 hosts around one switch, 8 near and 8 far."""
+    hosts = [f"host{i}" for i in range(4 * HALF)]
+    delays = [NEAR_US] * (2 * HALF) + [FAR_US] * (2 * HALF)
+    links = [Link(h, "switch0", gbps, delay) for h, delay in zip(hosts, delays, strict=True)]
+    return from_links(f"star:{4 * HALF}-near-and-far", hosts, ["switch0"], links)
+
+
+def _tenant(me: int, streams: int = 6) -> tuple[Any, ...]:
+    """Traffic to the hosts of a tenant; the second one runs a phase behind."""
+    rack, storage = RACKS[me], STORAGE[me]
+    other_rack, other_storage = RACKS[1 - me], STORAGE[1 - me]
+    common: dict[str, Any] = {"timeline": TIMELINE, "shift": me}
+    reads = tuple((storage[(j + i) % HALF], rack[j]) for j in range(HALF) for i in range(2))
+    copies = tuple(
+        (other_storage[(j + i) % HALF], storage[j]) for j in range(HALF) for i in range(2)
+    )
+    senders = [(s, d) for d in rack for s in rack if s != d]
+    shuffle = tuple(pair for pair in senders for _ in range(streams // (HALF - 1)))
+    return (
+        FlowSets(phase=0, pairs=reads, fill=0.9, **common),
+        FlowSets(phase=0, pairs=copies, fill=0.9, **common),
+        FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
+        Requests(per_us=(0.01, 0.0), sources=storage, destinations=rack, width=4, **common),
+        Requests(per_us=(0.0, 0.1), sources=rack, destinations=rack, width=8, **common),
+        Requests(per_us=(0.0, 0.05), sources=other_rack, destinations=storage, width=8, **common),
+    )
+
+
+def scenario() -> Scenario:
+    """16 hosts at 100 Gb/s, 8 of them 20 µs away; phases of 4 to 12 ms, episodes of 32 ms."""
+    names = network().hosts
+    groups = (("rack", RACKS), ("storage", STORAGE))
+    return Scenario(
+        topology=network(),
+        traffic=_tenant(0) + _tenant(1),
+        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
+        dt_us=2.0,
+        tick_steps=5,
+        slots=256,
+        max_steps=320,
+        ack_priority=True,
+        memory_us=1024.0,
+        slowdown_weights=(0.00799, 1.0, 0.217),
+        margins_us=(1000.0, 1000.0),
+        benchmark=True,
+        host_groups=tuple(
+            HostGroup(f"{kind} {tenant}", tuple(names[i] for i in hosts[me]), shift=me)
+            for kind, hosts in groups
+            for me, tenant in enumerate("AB")
+        ),
+    )

@@ -1,0 +1,212 @@
+"""Do neighbours matter: does the best setting of some ports depend on what others are set to?
+
+Two groups of ports play every combination of some settings in the same episodes, all other ports
+stand still. If the first group's best setting is the same whatever the second one's, each could be
+tuned alone. If it is not, playing the answer to one setting against another costs something, and
+this module says how much, with an interval.
+
+The answers are picked on every other episode and their cost is measured on the rest, so that chance
+in the picking does not count as interaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from ecn_marl import lanes
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.evaluation import evaluation_keys, roll_out
+from ecn_marl.envs.actions import EcnSetting
+from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.sim.metrics import histogram_quantile
+from ecn_marl.sim.topology import KB
+
+RESAMPLES = 2000
+"""Bootstrap samples of an interval."""
+
+
+@dataclass(frozen=True)
+class BestResponses:
+    """J of two groups' combinations of settings, and what follows.
+
+    Attributes:
+        groups: names of the two groups.
+        settings: the settings, S of them.
+        J: the objective (lower is better), `[first's setting, second's setting, episodes]`.
+        counts: totals over all runs: `flows_started`, `flows_waiting`, `deferred`,
+            `bytes_dropped`, `bytes_offered`, `feedback_cut`, `flow_ticks`.
+    """
+
+    groups: tuple[str, str]
+    settings: tuple[EcnSetting, ...]
+    J: Float[np.ndarray, "first second episodes"]
+    counts: Mapping[str, float]
+
+    @property
+    def mean(self) -> Float[np.ndarray, "first second"]:
+        """Geometric mean of J over episodes, NaN left out."""
+        return np.asarray(np.exp(np.nanmean(np.log(self.J), -1)))
+
+    def best(self, group: int = 0, episodes: slice = slice(None)) -> Int[np.ndarray, " settings"]:
+        """Index of a group's best setting against each setting of the other."""
+        log = np.nanmean(np.log(self.J[..., episodes]), -1)
+        return np.asarray(log.argmin(group))
+
+    def regrets(self, group: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+        """What it costs a group to play its answer to the wrong setting of the other.
+
+        Args:
+            group: 0 or 1.
+            seed: of the bootstrap.
+
+        Returns:
+            One entry for every two settings of the other group, indices `here` and `there`, to
+            which the answers `answer` and `other` differ, picked on even episodes. `cost` is the
+            ratio of J under `other` to J under `answer`, less one, both against `here`, a geometric
+            mean over odd episodes, and `low` and `high` its 95 % interval (paired bootstrap).
+        """
+        if group not in (0, 1):
+            raise bad_value("group", group, "0 or 1")
+        log = np.log(self.J if group == 0 else self.J.swapaxes(0, 1))[..., 1::2]
+        best, rng = self.best(group, slice(0, None, 2)), np.random.default_rng(seed)
+        n = log.shape[-1]
+        draws = rng.integers(0, n, (RESAMPLES, n))
+        found = []
+        for here in range(len(best)):
+            for there in range(len(best)):
+                answer, other = int(best[here]), int(best[there])
+                if answer == other:
+                    continue
+                more = log[other, here] - log[answer, here]
+                low, high = np.nanquantile(np.nanmean(more[draws], -1), (0.025, 0.975))
+                cost, low, high = (float(np.expm1(x)) for x in (np.nanmean(more), low, high))
+                row = {"here": here, "there": there, "answer": answer, "other": other}
+                found.append(row | {"cost": cost, "low": low, "high": high})
+        return found
+
+    def interacts(self, group: int = 0) -> bool:
+        """Whether a group's answer changes, and both answers cost more in the other's place.
+
+        True if for two settings of the other group both costs of `regrets` are above 0 by their
+        intervals.
+        """
+        sure = {(r["here"], r["there"]) for r in self.regrets(group) if r["low"] > 0.0}
+        return any((there, here) in sure for here, there in sure)
+
+
+def best_response_table(
+    env: Any,
+    groups: Mapping[str, np.ndarray],
+    settings: Sequence[EcnSetting | tuple[float, float, float]],
+    episodes: int = 16,
+    *,
+    base: EcnSetting | tuple[float, float, float] | np.ndarray = (5.0, 200.0, 0.01),
+    seed: int = 0,
+    batch: int = 32,
+) -> BestResponses:
+    """J of all combinations of settings of two groups of ports, in the same episodes.
+
+    Args:
+        env: functional environment (without auto-reset).
+        groups: two names, each with the ports that it means, bool `[A]`, or the ports in each phase
+            of the traffic, bool `[phases, A]`; no port is in both at once.
+        settings: what both groups try, KB at 25 Gb/s.
+        episodes: episodes of every combination, at least 4.
+        base: what all other ports have; one setting, or `[phases, A, 3]`.
+        seed: which episodes of the evaluation stream.
+        batch: episodes run at once.
+
+    Raises:
+        ValueError: not two groups, groups that overlap or are empty, fewer than two settings, or
+            fewer than 4 episodes.
+    """
+    if len(groups) != 2:
+        raise bad_value("groups", tuple(groups), "two groups")
+    if len(settings) < 2:
+        raise bad_value("settings", tuple(settings), "at least two settings")
+    if episodes < 4:
+        raise bad_value("episodes", episodes, "an integer >= 4")
+    shape = (len(env.phase_names), env.num_agents)
+    first, second = (np.broadcast_to(np.asarray(g, bool), shape) for g in groups.values())
+    if not first.any() or not second.any() or (first & second).any():
+        raise bad_value("groups", tuple(groups), "groups of at least one port that do not overlap")
+    table = np.broadcast_to(np.asarray(base, np.float32), (*shape, 3))
+    tables = []
+    for a in settings:
+        for b in settings:
+            both = np.where(first[..., None], np.float32(a), table)
+            tables.append(np.where(second[..., None], np.float32(b), both))
+    metrics = play(env, np.stack(tables), episodes, seed=seed, batch=batch)
+    J = _objective(metrics).reshape(len(settings), len(settings), episodes)
+    counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}
+    names = tuple(groups)
+    return BestResponses(
+        (names[0], names[1]), tuple(EcnSetting(*map(float, s)) for s in settings), J, counts
+    )
+
+
+_COUNTED = (
+    *("flows_started", "flows_waiting", "deferred"),
+    *("bytes_dropped", "bytes_offered", "feedback_cut", "flow_ticks"),
+)
+
+
+def play(
+    env: Any,
+    tables: Float[np.ndarray, "tables phases agents 3"],
+    episodes: int,
+    *,
+    seed: int = 0,
+    batch: int = 32,
+) -> dict[str, np.ndarray]:
+    """Metrics of episodes under thresholds given by phase and port.
+
+    Args:
+        env: functional environment (without auto-reset).
+        tables: thresholds, KB at 25 Gb/s, and Pmax.
+        episodes: episodes of every table, the same for all.
+        seed: which episodes of the evaluation stream.
+        batch: episodes run at once.
+
+    Returns:
+        Those of `EcnEnv.episode_metrics`, each `[tables, episodes, ...]`.
+    """
+    params = env.default_params
+    scale = np.asarray(env.port_scale(params.sim))
+    bytes_ = np.stack([scale * KB, scale * KB, np.ones_like(scale)], -1)
+    scaled = (np.asarray(tables) * bytes_).astype(np.float32)
+
+    @lanes.mapped
+    def episode(key: jax.Array, table: jax.Array) -> dict[str, jax.Array]:
+        ecn = PhaseEcn(kmin=table[..., 0], kmax=table[..., 1], pmax=table[..., 2])
+        state, _, _ = roll_out(env, params, lambda key, obs: ecn, key)
+        metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
+        return metrics
+
+    run = jax.jit(jax.vmap(episode))
+    keys = evaluation_keys(seed, episodes)
+    pairs = np.array([(t, e) for t in range(len(tables)) for e in range(episodes)])
+    batch = min(batch, len(pairs))
+    padded = np.concatenate([pairs, pairs[: -len(pairs) % batch]])
+    parts = [
+        jax.device_get(run(keys[rows[:, 1]], scaled[rows[:, 0]]))
+        for rows in np.split(padded, len(padded) // batch)
+    ]
+    joined = {k: np.concatenate([part[k] for part in parts])[: len(pairs)] for k in parts[0]}
+    return {k: v.reshape(len(tables), episodes, *v.shape[1:]) for k, v in joined.items()}
+
+
+def _objective(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """J of every episode: (mean short * p99 short)^(1/4) * (geometric mean long)^(1/2)."""
+    flows = np.asarray(metrics["flows_measured"], np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = metrics["slowdown_sum"][..., 0] / flows[..., 0]
+        long = np.exp(metrics["slowdown_log_sum"][..., 2] / flows[..., 2])
+    p99 = histogram_quantile(metrics["slowdown_histogram"], 0.99)[..., 0]
+    return np.asarray((mean * p99) ** 0.25 * long**0.5)

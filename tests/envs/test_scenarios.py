@@ -1,0 +1,159 @@
+"""Built-in scenarios: which are the benchmark, that they count, and what their rewards weigh."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import ecn_marl
+from ecn_marl import lanes
+from ecn_marl.baselines.common.evaluation import evaluation_keys, roll_out
+from ecn_marl.baselines.static import Static
+from ecn_marl.envs.registry import Scenario, benchmark, lookup, make, scenarios
+from ecn_marl.envs.scenarios import fabric, mixed_rtt
+from ecn_marl.experiments.interaction import play
+from ecn_marl.sim import Poisson, star
+
+SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (320, 640, 0.2), (2.5, 5, 1.0))
+"""SECN1, SECN2, a deep and a shallow setting."""
+
+LARGE = "pet-fabric-v0"
+SUPERSEDED = {"rpc-shuffle-v0", "demand-phases-v0", "incast-v0"}
+
+
+def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
+    names = set(benchmark())
+    assert {"restore-serve-v0", "moving-tenants-v0", "shuffle-serve-v0"} < names
+    assert {"mixed-rtt-v0", "fabric-v0", LARGE} < names
+    assert not names & {"websearch-v0", "websearch-star-v0", "pet-websearch-v0"}
+    assert {name for name in scenarios() if lookup(name).superseded} == SUPERSEDED
+    assert not names & SUPERSEDED
+
+
+def test_a_superseded_scenario_is_still_made():
+    assert make("incast-v0").num_agents == 17
+
+
+def test_nothing_superseded_is_part_of_the_benchmark():
+    with pytest.raises(ValueError, match="benchmark"):
+        Scenario(star(3), (Poisson(load=0.1),), benchmark=True, superseded="it is old")
+
+
+def flows_count(name: str, episodes: int, **options: int) -> None:
+    """Nothing waits, is dropped or cut, beyond 0.1 % of flows, under any setting."""
+    env = make(name, **options)
+    tables = np.broadcast_to(
+        np.array(SETTINGS)[:, None, None],
+        (len(SETTINGS), len(env.phase_names), env.num_agents, 3),
+    )
+    found = play(env, tables, episodes, seed=11)
+    started = found["flows_started"].sum(1)
+    assert (started > 1000).all()
+    assert ((found["deferred"] + found["flows_waiting"]).sum(1) <= 1e-3 * started).all()
+    assert (found["bytes_dropped"] == 0).all()
+    assert (found["feedback_cut"] == 0).all()
+
+
+@pytest.mark.parametrize("name", [n for n in benchmark() if n != LARGE])
+def test_no_setting_makes_flows_wait(name):
+    """The first 15 ms: both kinds of phases, and a change between them."""
+    flows_count(name, episodes=2, max_steps=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", benchmark())
+def test_no_setting_makes_flows_wait_in_whole_episodes(name):
+    flows_count(name, episodes=1 if name == LARGE else 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", benchmark())
+def test_classes_count_alike_under_secn1(name):
+    """Each class that there is earns its share of -1 per interval, to what episodes allow.
+
+    The mean over fresh episodes may be off by its own error and by that of the weights, which were
+    measured in the same way on at least as many, hence the root of 2; and by 0.5 % of rounding. The
+    quantile makes one false alarm in 1,000 such means.
+    """
+    episodes = 4 if name == LARGE else 24
+    env = make(name, reward="slowdown")
+    params = env.default_params
+    keys = evaluation_keys(12, episodes)
+    weights = np.diag(np.asarray(params.reward.slowdown_weights))
+
+    @lanes.mapped
+    def episode(key: jax.Array, weights: jax.Array) -> jax.Array:
+        own = replace(params, reward=replace(params.reward, slowdown_weights=weights))
+        return roll_out(env, own, Static(env, params, "secn1"), key)[1]
+
+    run = jax.jit(jax.vmap(jax.vmap(episode, (0, None)), (None, 0)))
+    earned = np.asarray(run(keys, jnp.asarray(weights, jnp.float32)))
+    there = earned.mean(1) < 0.0
+    share = -1.0 / there.sum()
+    error = earned.std(1, ddof=1) * np.sqrt(2.0 / episodes) * stats.t.ppf(0.9995, episodes - 1)
+    assert there[0] and there[2]
+    off = np.abs(earned.mean(1) - share)[there]
+    assert (off <= error[there] - 0.005 * share).all()
+    assert (error[there] < 0.5).all()  # else the test could not fail
+
+
+def test_mixed_rtt_has_three_round_trips():
+    """4 µs within the rack, 42 to storage, 80 from storage to storage: all are used."""
+    net = mixed_rtt.network()
+    scenario = mixed_rtt.scenario()
+    delay = np.array(net.nic_delay_us)
+    trips = {
+        round(2.0 * (delay[a] + delay[b]), 6)
+        for source in scenario.traffic
+        if hasattr(source, "pairs")
+        for a, b in source.pairs
+    }
+    assert trips == {4.0, 42.0, 80.0}
+
+
+@pytest.mark.parametrize("scenario", [mixed_rtt.scenario, fabric.scenario])
+def test_every_host_loads_and_serves_at_other_times_than_its_neighbour(scenario):
+    """Every host has large flows in both phases, and both shifts are at work."""
+    spec = scenario()
+    large = [s for s in spec.traffic if hasattr(s, "pairs")]
+    for host in range(16 if scenario is fabric.scenario else 8):
+        phases = {(s.phase, s.shift) for s in large for _, d in s.pairs if d == host}
+        assert {phase for phase, _ in phases} == {0, 1}
+        assert len({shift for _, shift in phases}) == 1
+    assert {s.shift for s in spec.traffic} == {0, 1}
+    assert all(a != b for s in large for a, b in s.pairs)
+
+
+def test_jobs_of_the_fabric_share_racks_and_stay_apart():
+    a, b = (fabric.Job(me) for me in (0, 1))
+    assert sorted(a.hosts + b.hosts) == list(range(16))
+    leaf = np.arange(16) // 4
+    for job in (a, b):
+        fetches, exchanges = job.fetches(4), job.exchanges(6)
+        assert all(leaf[s] != leaf[d] for s, d in fetches)
+        assert all(leaf[s] == leaf[d] for s, d in exchanges)
+        for pairs, each in ((fetches, 4), (exchanges, 6)):
+            assert {h for pair in pairs for h in pair} == set(job.hosts)
+            for side in range(2):  # every host sends and receives as much as the others
+                assert set(np.bincount([p[side] for p in pairs])[list(job.hosts)]) == {each}
+
+
+def test_fetches_cross_three_queues():
+    net = fabric.network()
+    hops = [net.routes[net.edge[s], d, 0] for s, d in fabric.Job(0).fetches(4)]
+    assert all((path < net.n_ports).sum() == 3 for path in hops)
+
+
+def test_phases_of_ports_follow_their_hosts():
+    env = ecn_marl.make("fabric-v0", reward="slowdown")
+    params = env.default_params
+    _, state = jax.jit(env.reset)(jax.random.key(0), params)
+    phase, groups = np.asarray(env.phase(state, params)), np.array(env.port_groups)
+    assert env.phase_names == ("load", "serve")
+    assert (phase[groups == "job A"] == 0).all() and (phase[groups == "job B"] == 1).all()
+    assert (groups == "fabric").sum() == 16

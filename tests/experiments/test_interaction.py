@@ -1,0 +1,126 @@
+"""Interaction: answers and their cost against tables written by hand; play against evaluate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.static import Static
+from ecn_marl.envs.actions import EcnSetting
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.experiments.interaction import BestResponses, best_response_table, play
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.topology import star
+
+LINE = Timeline((500.0, 500.0), names=("load", "serve"))
+SCENARIO = Scenario(
+    topology=star(3),
+    traffic=(
+        FlowSets(LINE, phase=0, pairs=((0, 2), (1, 2)), fill=2.0, start_us=100.0),
+        FlowSets(LINE, phase=1, pairs=((0, 1),), fill=2.0, start_us=100.0),
+        Requests(LINE, per_us=(0.02, 0.02), sources=(0, 1, 2), destinations=(1, 2), width=4),
+    ),
+    slots=32,
+    max_steps=20,
+)
+SETTINGS = (EcnSetting(5, 10, 1.0), EcnSetting(160, 320, 0.1))
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make(SCENARIO)
+
+
+def table(rows, noise=0.0, episodes=40):
+    """Responses to means written by hand, with noise of its own in every run."""
+    rng = np.random.default_rng(3)
+    mean = np.asarray(rows)[..., None]
+    J = mean * np.exp(noise * rng.normal(size=(*np.shape(rows), episodes)))
+    return BestResponses(("a", "b"), SETTINGS, J, {})
+
+
+def test_answers_that_match_interact():
+    """Against b's first setting a's first is better by 10 %, against the second one its second."""
+    both = table([[1.0, 1.25], [1.1, 1.0]], noise=0.01)
+    np.testing.assert_array_equal(both.best(0), [0, 1])
+    np.testing.assert_array_equal(both.best(1), [0, 1])
+    found = {(r["here"], r["there"]): r for r in both.regrets(0)}
+    assert found.keys() == {(0, 1), (1, 0)}
+    assert found[0, 1]["cost"] == pytest.approx(0.10, abs=0.01)
+    assert found[1, 0]["cost"] == pytest.approx(0.25, abs=0.01)
+    assert all(r["low"] < r["cost"] < r["high"] for r in found.values())
+    assert both.interacts(0) and both.interacts(1)
+
+
+def test_one_best_setting_does_not_interact():
+    same = table([[1.0, 1.2], [1.1, 1.4]], noise=0.01)
+    np.testing.assert_array_equal(same.best(0), [0, 0])
+    assert same.regrets(0) == [] and not same.interacts(0)
+
+
+def test_noise_is_no_interaction():
+    """Of 200 tables without any effect, hardly one seems to interact."""
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(200):
+        J = np.exp(0.1 * rng.normal(size=(2, 2, 16)))
+        wrong += BestResponses(("a", "b"), SETTINGS, J, {}).interacts()
+    assert wrong <= 4  # both costs above 2.5 % quantiles, where answers differ at all
+
+
+def test_the_interval_of_a_cost_is_paired():
+    """Episodes that differ tenfold in J, and hardly in what is better."""
+    level = np.geomspace(1.0, 10.0, 20)
+    J = np.stack([np.stack([level, 1.2 * level]), np.stack([1.1 * level, level])])
+    found = BestResponses(("a", "b"), SETTINGS, J, {}).regrets(0)
+    assert found[0]["low"] == pytest.approx(0.1) and found[0]["high"] == pytest.approx(0.1)
+
+
+def test_play_is_evaluate(env):
+    """A table of one setting everywhere earns what a static controller earns."""
+    tables = np.broadcast_to(np.array(SETTINGS)[:, None, None], (2, 2, 3, 3))
+    got = play(env, tables, 5, seed=4, batch=4)
+    params = env.default_params
+    for i, setting in enumerate(SETTINGS):
+        static = Static(env, params, ",".join(str(x) for x in setting))
+        want = evaluate(env, params, static, name="x", episodes=5, seed=4).episodes
+        for name, values in want.items():
+            np.testing.assert_allclose(got[name][i], values, rtol=1e-5, err_msg=name)
+
+
+def test_groups_get_their_settings_and_the_rest_the_base(env):
+    """Every cell of the table is `play` of thresholds written down by hand."""
+    busy = np.zeros((2, 3), bool)
+    busy[0, 2] = True  # port 2 while it loads
+    groups = {"busy": busy, "near": np.array([False, True, False])}
+    found = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
+    assert found.groups == ("busy", "near") and found.J.shape == (2, 2, 4)
+    assert found.counts["flows_started"] > 100 and found.counts["bytes_dropped"] == 0
+    by_hand = np.full((2, 3, 3), (20, 40, 0.5))
+    by_hand[0, 2], by_hand[:, 1] = SETTINGS[1], SETTINGS[0]
+    metrics = play(env, by_hand[None], 4, seed=4)
+    flows = metrics["flows_measured"][0].astype(float)
+    long = np.exp(metrics["slowdown_log_sum"][0, :, 2] / flows[:, 2])
+    short = metrics["slowdown_sum"][0, :, 0] / flows[:, 0]
+    p99 = (found.J[1, 0] / long**0.5) ** 4 / short  # what J leaves for the percentile
+    assert (p99 >= 1.0).all() and (p99 < 1e4).all()
+    other = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
+    np.testing.assert_array_equal(found.J, other.J)
+    assert (found.J[1, 0] != found.J[0, 0]).any() and (found.J[1, 0] != found.J[1, 1]).any()
+
+
+@pytest.mark.parametrize(
+    ("groups", "settings", "episodes", "word"),
+    [
+        ({"a": [1, 0, 0]}, SETTINGS, 4, "groups"),
+        ({"a": [1, 0, 0], "b": [1, 1, 0]}, SETTINGS, 4, "overlap"),
+        ({"a": [1, 0, 0], "b": [0, 0, 0]}, SETTINGS, 4, "groups"),
+        ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS[:1], 4, "settings"),
+        ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS, 3, "episodes"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(env, groups, settings, episodes, word):
+    masks = {name: np.array(mask, bool) for name, mask in groups.items()}
+    with pytest.raises(ValueError, match=word):
+        best_response_table(env, masks, settings, episodes)
