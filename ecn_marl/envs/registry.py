@@ -252,7 +252,7 @@ def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) 
     """
     found = {**options, **view}
     if "interval_us" in view and "max_steps" in options:
-        spec = replace(_lookup(scenario), max_steps=options["max_steps"])
+        spec = replace(lookup(scenario), max_steps=options["max_steps"])
         found["max_steps"] = _same_time(spec, view["interval_us"])
     return found
 
