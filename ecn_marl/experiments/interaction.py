@@ -140,8 +140,8 @@ def best_response_table(
     tables = []
     for a in settings:
         for b in settings:
-            both = np.where(first[..., None], np.float32(a), table)
-            tables.append(np.where(second[..., None], np.float32(b), both))
+            both = np.where(first[..., None], np.asarray(a, np.float32), table)
+            tables.append(np.where(second[..., None], np.asarray(b, np.float32), both))
     metrics = play(env, np.stack(tables), episodes, seed=seed, batch=batch)
     J = _objective(metrics).reshape(len(settings), len(settings), episodes)
     counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}

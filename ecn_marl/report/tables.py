@@ -84,8 +84,8 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     table = _table("Scenarios")
     left = ("name", "topology", "benchmark")
     for name in (*left, "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
-        side = "left" if name in left else "right"
-        table.add_column(name, justify=side, no_wrap=name == "name")
+        shown: Any = "left" if name in left else "right"
+        table.add_column(name, justify=shown, no_wrap=name == "name")
     for row in rows:
         rates = ", ".join(f"{rate:g}" for rate in row["port_gbps"])
         part = "superseded" if row["superseded"] else "yes" if row["benchmark"] else "no"

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._types import Leaf
 from ecn_marl.lanes import hints
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import hash_bits, to_unit
