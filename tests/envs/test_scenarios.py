@@ -80,7 +80,7 @@ def test_classes_count_alike_under_secn1(name):
     measured in the same way on at least as many, hence the root of 2; and by 0.5 % of rounding. The
     quantile makes one false alarm in 1,000 such means.
     """
-    episodes = 4 if name == LARGE else 24
+    episodes = 8 if name == LARGE else 24
     env = make(name, reward="slowdown")
     params = env.default_params
     keys = evaluation_keys(12, episodes)

@@ -143,6 +143,8 @@ def scenario() -> Scenario:
         max_steps=320,
         ack_priority=True,
         memory_us=1024.0,
+        features="flows",
+        reward="slowdown",
         slowdown_weights=(0.00333, 1.0, 0.0879),
         margins_us=(1000.0, 1000.0),
         benchmark=True,

@@ -27,6 +27,8 @@ def scenario() -> Scenario:
         traffic=tuple(source for part in sources for source in part),
         transport="dcqcn:hpcc-paper",
         slots=2048,
-        slowdown_weights=(1.0, 1.0, 1.0),
+        features="flows",
+        reward="slowdown",
+        slowdown_weights=(0.000695, 1.0, 0.0196),
         host_groups=fabric.job_groups(topology, jobs),
     )
