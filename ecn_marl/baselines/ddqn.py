@@ -61,6 +61,7 @@ class DDQNConfig:
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
             where they end, instead of first climbing to offset / (1 - gamma); which action is best
             does not change, as no episode terminates (Naik et al. 2024, "Reward Centering").
+        reward_scale: factor of what is left, see `PPOConfig`.
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
         shared: one network for all agents, as when ACC installs one model offline, or one each, as
@@ -92,6 +93,7 @@ class DDQNConfig:
     n_step: int = 1
     target_every: int = 50
     reward_offset: float = 0.0
+    reward_scale: float = 1.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = True
@@ -116,7 +118,7 @@ class DDQNConfig:
         check.at_least_one(self, *counts, *sizes)
         shares = ("gamma", "epsilon", "epsilon_min", "to_global", "to_local", "correction")
         check.shares(self, *shares)
-        check.positive(self, "lr", "max_grad_norm")
+        check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         check.not_negative(self, "priority", "idle_tolerance")
@@ -324,7 +326,7 @@ class DDQN:
                 "inferences_saved": gate.idle.mean(),
             }
             gate = self._watch(gate, action, reward, info)
-            paid = reward - c.reward_offset
+            paid = c.reward_scale * (reward - c.reward_offset)
             step = (obs, action, paid, terminated, truncated, info["final_obs"], gate.idle)
             done = info["episode_done"]
             first = self._first_gate(reward.shape[-1])

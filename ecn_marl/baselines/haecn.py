@@ -66,6 +66,7 @@ class HAECNConfig:
         n_step: steps of a return before it is bootstrapped (Algorithm 1, line 14: 1).
         target_every: gradient steps between copies to the target networks (Table 1: 20).
         reward_offset: subtracted from the rewards that both modules learn from, see `DDQNConfig`.
+        reward_scale: factor of what is left, see `PPOConfig`.
         trigger_penalty: alpha, what a trigger costs (Table 1: 0.05).
         max_grad_norm: gradients are scaled down to this norm.
         hidden: hidden layers of the policy generator; with its output these are six layers, their
@@ -90,6 +91,7 @@ class HAECNConfig:
     n_step: int = 1
     target_every: int = 20
     reward_offset: float = 0.0
+    reward_scale: float = 1.0
     trigger_penalty: float = 0.05
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
@@ -107,7 +109,7 @@ class HAECNConfig:
         counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
         check.at_least_one(self, *counts, "capacity")
         check.shares(self, "gamma", "epsilon", "epsilon_min")
-        check.positive(self, "lr", "max_grad_norm")
+        check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         check.not_negative(self, "trigger_penalty")
@@ -370,12 +372,12 @@ class HAECN:
             next_seen = jnp.concatenate([last, saved.obs], -1)
             paid = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
-            base = c.reward_offset
+            base, scale = c.reward_offset, c.reward_scale
             quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_seen)) == 0
             free = jnp.zeros_like(quiet)
             rows = (
-                (seen, trigger.astype(jnp.int32), paid - base, *ends, next_seen, free),
-                (obs, saved.action, reward - base, *ends, last, quiet & c.every_interval),
+                (seen, trigger.astype(jnp.int32), scale * (paid - base), *ends, next_seen, free),
+                (obs, saved.action, scale * (reward - base), *ends, last, quiet & c.every_interval),
                 trigger,
             )
             metrics = {

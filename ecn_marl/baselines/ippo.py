@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl.baselines.common.distributions import Head, head_for
-from ecn_marl.baselines.common.environments import start_environments
+from ecn_marl.baselines.common.environments import start_environments, wander
 from ecn_marl.baselines.common.gae import gae
 from ecn_marl.baselines.common.networks import (
     Mlp,
@@ -39,6 +39,7 @@ from ecn_marl.baselines.common.networks import (
     init_network,
     network_flops,
     one_agent,
+    standardise,
 )
 from ecn_marl.baselines.common.ppo import (
     Batch,
@@ -93,8 +94,8 @@ class IPPO:
         self.config = config
         self.start = start
         self.head: Head = head_for(env.action)
-        self.actor = Mlp(config.hidden, self.head.outputs, last_scale=0.01)
-        self.critic = Mlp(config.hidden, 1)
+        self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
+        self.critic = Mlp(config.hidden, 1, standardised=config.standardise > 0)
         self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
         self.critic_opt = adam(config.critic_lr, config.max_grad_norm, config.shared)
 
@@ -105,13 +106,17 @@ class IPPO:
         shape = (env.obs_dim, env.num_agents, c.shared)
         actor = init_network(self.actor, actor_key, *shape)
         critic = init_network(self.critic, critic_key, *shape)
+        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
+        if c.standardise:
+            wander_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
+            actor, critic = standardise(actor, *seen), standardise(critic, *seen)
         if self.start is not None:
             actor, critic = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(jnp.asarray(old), new.shape),
                 (actor, critic),
                 self.start,
             )
-        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         return TrainState(
             actor=actor,
             critic=critic,
@@ -165,7 +170,13 @@ class IPPO:
         value = self.value(state.critic, seen.obs)
         after = self.value(state.critic, seen.final_obs)
         advantage, target = gae(
-            seen.reward, value, after, seen.terminated, seen.truncated, c.gamma, c.gae_lambda
+            c.reward_scale * seen.reward,
+            value,
+            after,
+            seen.terminated,
+            seen.truncated,
+            c.gamma,
+            c.gae_lambda,
         )
         batch = Batch(seen.obs, seen.action, seen.log_prob, advantage, target)
         clip = clip_range(c, state.updates)

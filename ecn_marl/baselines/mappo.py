@@ -39,14 +39,16 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head, head_for
-from ecn_marl.baselines.common.environments import start_environments
+from ecn_marl.baselines.common.environments import start_environments, wander
 from ecn_marl.baselines.common.gae import gae
 from ecn_marl.baselines.common.networks import (
     Mlp,
     apply_network,
+    centred,
     init_network,
     network_flops,
     one_agent,
+    standardise,
 )
 from ecn_marl.baselines.common.ppo import (
     Batch,
@@ -132,11 +134,14 @@ class JointCritic(nn.Module):
     hidden: tuple[int, ...]
     width: int
     state: str = "mean"
+    standardised: bool = False
 
     @nn.compact
     def __call__(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
         """Evaluate the network."""
         agents, first = obs.shape[-2], self.hidden[0]
+        if self.standardised:
+            obs = centred(self, obs)
         joint = obs[..., -self.width :]
         if self.state == "mean":
             joint = joint.mean(-2, keepdims=True)
@@ -163,10 +168,10 @@ class MAPPO:
         self.env = AutoReset(env)
         self.config = config
         self.head: Head = head_for(env.action)
-        self.actor = Mlp(config.hidden, self.head.outputs, last_scale=0.01)
+        self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
         whole = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", whole) // env.num_agents
-        self.critic = JointCritic(config.hidden, width, config.critic_state)
+        self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
         self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
         self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
 
@@ -177,6 +182,11 @@ class MAPPO:
         actor = init_network(self.actor, actor_key, env.obs_dim, env.num_agents, c.shared)
         critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
+        if c.standardise:
+            wander_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
+            actor = standardise(actor, *seen)
+            critic = standardise(critic, *seen)
         return MAPPOState(
             actor=actor,
             critic=critic,
@@ -232,7 +242,13 @@ class MAPPO:
         value = state.norm.restore(said)
         after = state.norm.restore(self.value(state.critic, seen.final_obs))
         advantage, target = gae(
-            seen.reward, value, after, seen.terminated, seen.truncated, c.gamma, c.gae_lambda
+            c.reward_scale * seen.reward,
+            value,
+            after,
+            seen.terminated,
+            seen.truncated,
+            c.gamma,
+            c.gae_lambda,
         )
         norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
         batch = Batch(seen.obs, seen.action, seen.log_prob, advantage, norm.normalise(target), said)

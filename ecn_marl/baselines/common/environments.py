@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, Float
+
+from ecn_marl.baselines.common.rollout import roll
 
 
 def start_environments(
@@ -30,3 +32,31 @@ def start_environments(
     obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(key, n), params)
     phase = jax.random.randint(phase_key, (n,), 0, params.max_steps)
     return obs, replace(state, env=replace(state.env, steps=phase))
+
+
+def wander(
+    env: Any, key: jax.Array, params: Any, carry: tuple[Any, Array], steps: int
+) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
+    """Let random actions run for a while, and see what observations are like.
+
+    Args:
+        env: environment in `AutoReset`.
+        key: PRNG key.
+        params: parameters of the environment.
+        carry: states and observations, leading axis of environments.
+        steps: intervals.
+
+    Returns:
+        States and observations after, and mean and standard deviation of every entry of an
+        observation over time, environments and agents.
+    """
+
+    def step(key: jax.Array, carry: tuple[Any, Array], params: Any) -> tuple[Any, Array]:
+        act_key, env_key = jax.random.split(key)
+        action = env.action.sample(act_key, env.num_agents)
+        obs, state, *_ = env.step(env_key, carry[0], action, params)
+        return (state, obs), obs
+
+    carry, seen = roll(env, step, carry, key, steps, params)
+    flat = seen.reshape(-1, seen.shape[-1])
+    return carry, flat.mean(0), flat.std(0)

@@ -73,13 +73,22 @@ def _normalisation(env: EcnEnv) -> dict[str, float]:
 
 
 def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
-    """Weights and biases of an `Mlp`, first layer first; None if it is something else."""
-    params = actor.get("params") if isinstance(actor, dict) else None
-    names = [f"Dense_{i}" for i in range(len(params or ()))]
+    """Weights and biases of an `Mlp`, first layer first; None if it is something else.
+
+    What standardises the features goes into the first layer.
+    """
+    params = dict(actor.get("params") or {}) if isinstance(actor, dict) else {}
+    centre, gain = (params.pop(name, None) for name in ("centre", "gain"))
+    names = [f"Dense_{i}" for i in range(len(params))]
     if not params or set(names) != set(params):
         return None
     found = [jax.device_get(params[name]) for name in names]
-    return tuple((np.asarray(x["kernel"]), np.asarray(x["bias"])) for x in found)
+    layers = [(np.asarray(x["kernel"]), np.asarray(x["bias"])) for x in found]
+    if centre is not None:
+        weight, bias = layers[0]
+        weight = weight * np.asarray(gain)[..., None]
+        layers[0] = (weight, bias - np.einsum("...i,...io->...o", np.asarray(centre), weight))
+    return tuple(layers)
 
 
 def _settings(env: EcnEnv, head: Head) -> np.ndarray:

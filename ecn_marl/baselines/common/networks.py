@@ -20,15 +20,20 @@ class Mlp(nn.Module):
         hidden: widths of the hidden layers.
         outputs: width of the output.
         last_scale: gain of the output layer; small for policies, so that they start uniform.
+        standardised: whether features are centred and scaled first, by `centre` and `gain`. They
+            are parameters that are not learnt, see `standardise`.
     """
 
     hidden: Sequence[int]
     outputs: int
     last_scale: float = 1.0
+    standardised: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch outputs"]:
         """Evaluate the network."""
+        if self.standardised:
+            x = centred(self, x)
         for width in self.hidden:
             x = jnp.tanh(_layer(width, float(np.sqrt(2.0)))(x))
         return _layer(self.outputs, self.last_scale)(x)
@@ -92,6 +97,38 @@ def init_network(
     if shared:
         return net.init(key, x)
     return jax.lax.map(lambda one: net.init(one, x), jax.random.split(key, num_agents))
+
+
+def centred(net: nn.Module, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
+    """Features centred and scaled by two parameters of a network that are not learnt."""
+    centre = net.param("centre", nn.initializers.zeros_init(), (x.shape[-1],))
+    gain = net.param("gain", nn.initializers.ones_init(), (x.shape[-1],))
+    found: Array = (x - jax.lax.stop_gradient(centre)) * jax.lax.stop_gradient(gain)
+    return found
+
+
+SPREAD_MIN = 0.02
+"""Features that differ by less, as a standard deviation, are not magnified further."""
+
+
+def standardise(
+    params: Any, mean: Float[Array, " features"], std: Float[Array, " features"]
+) -> Any:
+    """Parameters of a standardised `Mlp` that centres and scales its features by these moments.
+
+    Features lie in [0, 1], most of them in a narrow band, and share a large mean: without this,
+    a network first learns what all states have in common, and late what tells them apart.
+
+    Args:
+        params: parameters of an `Mlp(standardised=True)`, for all agents or with an axis of them.
+        mean: mean of every feature.
+        std: its standard deviation.
+    """
+    inner = params["params"]
+    gain = 1.0 / jnp.maximum(std, SPREAD_MIN)
+    moments = {"centre": mean, "gain": gain}
+    whole = {name: jnp.broadcast_to(x, inner[name].shape) for name, x in moments.items()}
+    return {**params, "params": {**inner, **whole}}
 
 
 def apply_network(

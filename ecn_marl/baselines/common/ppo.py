@@ -44,6 +44,10 @@ class PPOConfig:
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers of actor and critic.
         shared: one set of parameters for all agents, or one per agent.
+        reward_scale: factor of the rewards that are learnt from. Returns of about 1 are what the
+            critic starts with; a critic that has to climb to returns of a hundred comes late.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for features as they are.
     """
 
     envs: int = 64
@@ -62,12 +66,16 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = True
+    reward_scale: float = 1.0
+    standardise: int = 0
 
     def __post_init__(self) -> None:
         """Check all settings."""
+        check.not_negative(self, "standardise")
         check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
         check.shares(self, "gamma", "gae_lambda")
         check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "max_grad_norm")
+        check.positive(self, "reward_scale")
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
