@@ -31,7 +31,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME,NAME,…",
-            help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-tuned, haecn-tuned) and "
+            help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-fct, haecn-fct) and "
             "rules (SECN1, static:ports, oracle:ports, rule, dynamic:pi, random, …); static:best "
             "and oracle come in any case.",
             show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
@@ -122,7 +122,7 @@ def bench(
 def tune(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     learner: Annotated[
-        str, typer.Argument(metavar="LEARNER", help="ippo, mappo, ddqn-tuned, haecn-tuned, …")
+        str, typer.Argument(metavar="LEARNER", help="ippo, mappo, ddqn-fct, haecn-fct, …")
     ],
     out: Annotated[Path, typer.Option(help="Folder of the search; what it has is not repeated.")],
     trials: Annotated[int, typer.Option(help="Settings that are tried.", min=1)] = 20,

@@ -190,6 +190,9 @@ def make(
             raise unknown_name("scenario option", name, (*known, "history", "load"))
     if "interval_us" in overrides and "max_steps" not in overrides:
         overrides["max_steps"] = _same_time(spec, overrides["interval_us"])
+        if spec.phases and "phase_steps" not in overrides:
+            per_phase = replace(spec, max_steps=spec.phase_steps)
+            overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):

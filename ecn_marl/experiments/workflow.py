@@ -41,9 +41,9 @@ from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import in_view, make
+from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments.compare import compare
-from ecn_marl.experiments.recipes import RECIPES, Recipe, steps_of
+from ecn_marl.experiments.recipes import LEARNERS, Recipe, recipe, steps_of
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import VIEW, find
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
@@ -175,8 +175,9 @@ def new_job(
     if "envs" in asked:
         values["envs"] = asked["envs"]
     scenario = asked.get("scenario", DEFAULT_SCENARIO)
-    known = RECIPES.get(scenario, {}).get(algorithm, Recipe(algorithm))
-    steps = steps_of(scenario) if algorithm in RECIPES.get(scenario, {}) else DEFAULT_STEPS
+    benched = algorithm in LEARNERS and lookup(scenario).benchmark
+    known = recipe(scenario, algorithm) if benched else Recipe(algorithm)
+    steps = steps_of(scenario) if benched else DEFAULT_STEPS
     options = in_view(scenario, view, {**known.options, **view})
     job = Job(algorithm, scenario, steps, options, {**known.settings, **values})
     return replace(job, **{name: x for name, x in asked.items() if name != "envs"})

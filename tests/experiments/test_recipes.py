@@ -82,7 +82,8 @@ def test_the_papers_rows_are_the_papers():
     assert algorithm_config("ddqn").idle_gating is True
     for name, one in rc.LEARNERS.items():
         if name not in rc.PAPERS:
-            assert one.options["reward"] == "slowdown"
+            assert one.options["reward"] == "slowdown-shaped"
+    assert len({one.options["interval_us"] for one in rc.LEARNERS.values()}) == 1
 
 
 def test_action_lists_follow_from_the_range_of_the_hardware():
