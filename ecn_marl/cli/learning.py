@@ -180,7 +180,7 @@ def train(
         return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
     if evaluate:
-        policies = [*wf.learners(folder), "static:secn1", "static:secn2"]
+        policies = [*wf.learners(folder), *wf.references(job.scenario)]
         place = wf.Arena(job.scenario, job.options)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
             result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)

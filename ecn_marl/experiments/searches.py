@@ -22,6 +22,12 @@ from ecn_marl.experiments.sources import code
 VIEW = ("features", "actions", "history", "action_options", "interval_us")
 """Options of `make` that say what an agent sees and sets; searches do not depend on them."""
 
+UNSEEN = (*VIEW, "reward", "credit")
+"""Options of `make` that a search by completion times does not depend on."""
+
+REFERENCES = Path(__file__).parent / "references"
+"""Searches that ship with the package, `SCENARIO/NAME.json`: those of the recorded results."""
+
 _KNOWN: dict[str, Search] = {}
 """Searches of this process, by what they depend on."""
 
@@ -33,7 +39,7 @@ def file_name(policy: str) -> str:
 
 def asked(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str, Any]:
     """What a search depends on, as JSON has it."""
-    seen = {name: x for name, x in options.items() if name not in VIEW}
+    seen = {name: x for name, x in options.items() if name not in UNSEEN}
     facts = {"scenario": scenario, "options": seen, "effort": asdict(effort), "code": code()}
     plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
     return plain
@@ -54,7 +60,8 @@ def find(
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         effort: how much is searched.
-        folder: where it is kept; in memory only if None.
+        folder: where it is kept. None for what ships with the package (`REFERENCES`) if the
+            scenario is as it is registered and the effort the default, else in memory only.
         progress: called with the episodes run so far and what for.
 
     Raises:
@@ -65,20 +72,27 @@ def find(
     facts = asked(scenario, options, effort)
     key = json.dumps(facts, sort_keys=True)
     if key not in _KNOWN:
-        env = make(scenario, **{n: x for n, x in options.items() if n not in VIEW})
+        env = make(scenario, **{n: x for n, x in options.items() if n not in UNSEEN})
         _KNOWN[key] = Search(env, env.default_params, effort)
     search = _KNOWN[key]
     search.listen(progress)
-    if folder is not None and folder.is_dir():
-        for file in sorted(folder.glob("*.json")):
-            known = json.loads(file.read_text())
-            if known["asked"] == facts:
-                search.know(Found.from_dict(known["found"]))
+    for file in sorted((folder or REFERENCES / scenario).glob("*.json")):
+        known = json.loads(file.read_text())
+        if folder is None:  # found by the code of a release, not by this very code
+            known["asked"]["code"] = facts["code"]
+        if known["asked"] == facts:
+            search.know(Found.from_dict(known["found"]))
     found = search.find(name)
     if folder is not None:
         for each in search.found.values():
             _write(folder / f"{file_name(each.name)}.json", facts, each)
     return found
+
+
+def shipped(scenario: str) -> tuple[str, ...]:
+    """Reference policies of a scenario whose search ships with the package."""
+    files = sorted((REFERENCES / scenario).glob("*.json"))
+    return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
 
 
 def listed(found: Found) -> list[list[float]]:

@@ -45,7 +45,7 @@ from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, recipe, steps_of
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.searches import VIEW, find
+from ecn_marl.experiments.searches import VIEW, find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.sim.tuners import parse_tuner
 from ecn_marl.wrappers.randomised import ranges_of
@@ -259,6 +259,11 @@ def train(
         randomise=job.randomise,
         session=session,
     ).metrics
+
+
+def references(scenario: str) -> tuple[str, ...]:
+    """What a run is evaluated beside: searched policies if they are known, SECN1 and SECN2."""
+    return (*shipped(scenario), "static:secn1", "static:secn2")
 
 
 def is_rule(policy: str) -> bool:
