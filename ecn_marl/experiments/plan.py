@@ -12,7 +12,7 @@ from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import benchmark, lookup, make
 from ecn_marl.experiments.recipes import LEARNERS, steps_of
 from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.workflow import is_rule, learners
@@ -86,6 +86,10 @@ class Plan:
             if name not in LEARNERS:
                 learners(name)  # reads the numbers of a setting
         for place in self.places():
+            reason = lookup(place.scenario).superseded
+            if reason:
+                allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
+                raise bad_value("scenario", place.scenario, allowed)
             make(place.scenario, **place.options)
 
     @property

@@ -256,6 +256,7 @@ def train(
         overwrite=overwrite,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
+        score_by="objective" if lookup(job.scenario).benchmark else "reward",
         randomise=job.randomise,
         session=session,
     ).metrics
