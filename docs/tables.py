@@ -337,7 +337,9 @@ def leaderboard() -> str:
     parts = []
     for scenario, found in sorted(measured().items()):
         parts += [f"## {scenario}", *scenario_tables(found), _commits(found["policies"])]
-    return "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
+    return (
+        "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
+    )
 
 
 def _streams(rows: Sequence[dict[str, Any]]) -> str:
