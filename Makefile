@@ -11,7 +11,7 @@ EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 .PHONY: run test lint format wheel-test docs notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
-	$(BIN)/ecn-marl train ippo --scenario websearch-v0 --seed 0 --out $(RUN) --evaluate --overwrite
+	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

@@ -38,7 +38,8 @@ def as_page(stem: str, notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(re.sub(r"\((\d_\w+)\.ipynb\)", r"(\1.md)", source))
+            source = re.sub(r"\((\d_\w+)\.ipynb\)", r"(\1.md)", source)
+            parts.append(source.replace("](../docs/", "](../"))
             continue
         parts.append(f"```python\n{source}\n```")
         for output in cell["outputs"]:

@@ -20,8 +20,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ecn_marl._errors import bad_value
+
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
+FIRST = "restore-serve-v0"
+"""The scenario whose results the README shows."""
+
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -48,17 +53,21 @@ def fields_of(docstring: str) -> dict[str, str]:
 
 
 def scenarios() -> str:
-    """The registered scenarios."""
+    """The registered scenarios but those that are superseded; the benchmark's first."""
     import ecn_marl
+    from ecn_marl.envs.registry import benchmark, lookup
 
+    first = benchmark()
+    others = (name for name in ecn_marl.scenarios() if name not in first)
     rows = []
-    for name in ecn_marl.scenarios():
+    for name in (*first, *(name for name in others if not lookup(name).superseded)):
         env = ecn_marl.make(name)
         net, sim = env.sim.topology, env.sim
         rates = ", ".join(f"{r:g}" for r in sorted({p.gbps for p in net.ports}))
         rows.append(
             (
                 f"`{name}`",
+                "yes" if name in first else "",
                 net.name,
                 net.n_hosts,
                 env.num_agents,
@@ -68,8 +77,17 @@ def scenarios() -> str:
                 env.horizon,
             )
         )
-    head = ("scenario", "network", "hosts", "agents", "ports, Gb/s", "senders")
+    head = ("scenario", "benchmark", "network", "hosts", "agents", "ports, Gb/s", "senders")
     return markdown((*head, "substep / tick / Δt, µs", "intervals"), rows)
+
+
+def superseded() -> str:
+    """Scenarios that are no longer used to compare policies, with the reason."""
+    import ecn_marl
+    from ecn_marl.envs.registry import lookup
+
+    reasons = {name: lookup(name).superseded for name in ecn_marl.scenarios()}
+    return "\n".join(f"* `{name}`: {reason}." for name, reason in reasons.items() if reason)
 
 
 def feature_sets() -> str:
@@ -283,16 +301,57 @@ def commands() -> str:
     return "\n".join(parts)
 
 
-def results() -> str:
-    """Completion times of everything in `results/`, one row for each scenario and policy."""
-    from ecn_marl.report.bench_table import COLUMNS, ranked, row_cells
+def measured() -> dict[str, dict[str, Any]]:
+    """What `results.json` files in `results/` hold of each scenario; empty without such files.
 
-    rows = []
+    Raises:
+        ValueError: two files hold results of one scenario.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for file in sorted(RESULTS.rglob("results.json")):
-        for scenario, found in json.loads(file.read_text())["scenarios"].items():
-            for row in ranked(found["policies"]):
-                rows.append((f"`{scenario}`", *row_cells(row, found["baseline"])))
-    return markdown(("scenario", *COLUMNS), rows)
+        for scenario, result in json.loads(file.read_text())["scenarios"].items():
+            if scenario in found:
+                raise bad_value("results", str(file), f"one file with results of {scenario}")
+            found[scenario] = result
+    return found
+
+
+def results() -> str:
+    """The table of the README: the default scenario."""
+    from ecn_marl.report.bench_table import ranked, readme_row
+
+    found = measured().get(FIRST)
+    if found is None:
+        return f"*No results of `{FIRST}` are recorded in this checkout.*"
+    rows = [row for row in ranked(found["policies"]) if not row["invalid"]]
+    head = ("policy", "J", "score", "short flows: mean / p99", "long flows", "seeds")
+    cells = [readme_row(row) for row in rows]
+    first = f"`{FIRST}`, {found['episodes']} episodes, {_streams(rows)}."
+    return f"{first}\n\n{markdown(head, cells)}"
+
+
+def leaderboard() -> str:
+    """All results, scenario by scenario, with counts and costs."""
+    from ecn_marl.report.bench_table import scenario_tables
+
+    parts = []
+    for scenario, found in sorted(measured().items()):
+        parts += [f"## {scenario}", *scenario_tables(found), _commits(found["policies"])]
+    return (
+        "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
+    )
+
+
+def _streams(rows: Sequence[dict[str, Any]]) -> str:
+    """Which episodes rows were scored on."""
+    names = dict.fromkeys(str(row["meta"].get("stream", "unnamed")) for row in rows)
+    return f"stream: {' and '.join(names)}"
+
+
+def _commits(rows: Iterable[dict[str, Any]]) -> str:
+    """Commits that rows were scored at."""
+    names = sorted({str(row["meta"]["commit"])[:12] for row in rows if "commit" in row["meta"]})
+    return f"Scored at commit {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
 def _default(parameter: Any) -> str:
@@ -312,6 +371,7 @@ TABLES: dict[str, Callable[[], str]] = {
     f.__name__.replace("_", "-"): f
     for f in (
         scenarios,
+        superseded,
         feature_sets,
         features,
         telemetry,
@@ -326,6 +386,7 @@ TABLES: dict[str, Callable[[], str]] = {
         size_tables,
         commands,
         results,
+        leaderboard,
     )
 }
 """Tables by name."""

@@ -30,14 +30,14 @@ def train(
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(help="Name, see `ecn-marl scenarios`.", show_default="websearch-v0"),
+        typer.Option(help="Name, see `ecn-marl scenarios`.", show_default="restore-serve-v0"),
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
             help="Environment steps (tuning intervals) per seed.",
             min=1,
-            show_default="1,000,000",
+            show_default="the recipe's, else 1,000,000",
         ),
     ] = None,
     envs: Annotated[
@@ -63,17 +63,22 @@ def train(
         typer.Option(
             help="What agents see: acc, pet, pet-no-incast, pet-no-mice, haecn, ports, flows, or "
             "features such as acc,flows_begun.",
-            show_default="acc",
+            show_default="the recipe's, else the scenario's",
         ),
     ] = None,
     actions: Annotated[
         str | None,
         typer.Option(
-            help="What they set: multidiscrete, discrete, box.", show_default="multidiscrete"
+            help="What they set: multidiscrete, discrete, box.",
+            show_default="the recipe's, else multidiscrete",
         ),
     ] = None,
     reward: Annotated[
-        str | None, typer.Option(help="What they are paid: acc, pet, haecn.", show_default="acc")
+        str | None,
+        typer.Option(
+            help="What they are paid: slowdown, slowdown-shaped, acc, pet, haecn.",
+            show_default="the recipe's, else the scenario's",
+        ),
     ] = None,
     load: Load = None,
     max_steps: MaxSteps = None,
@@ -244,7 +249,8 @@ def evaluate(
         ),
     ],
     scenario: Annotated[
-        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+        str | None,
+        typer.Option(help="Scenario.", show_default="the run's, else restore-serve-v0"),
     ] = None,
     episodes: Episodes = 64,
     seed: Seed = 0,
@@ -274,7 +280,8 @@ def play(
     ],
     out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
     scenario: Annotated[
-        str | None, typer.Option(help="Scenario.", show_default="the run's, else websearch-v0")
+        str | None,
+        typer.Option(help="Scenario.", show_default="the run's, else restore-serve-v0"),
     ] = None,
     seed: Seed = 0,
     load: Load = None,

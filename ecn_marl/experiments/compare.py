@@ -72,19 +72,19 @@ def compare(
         order of `records`. An estimate is `{value, low, high}` with a 95 % interval, NaN where
         there is none. Each row has
 
-        * `name`, `seeds`, `meta`; `invalid`, why it does not count (empty if it does);
-        * `score`, an estimate, and `gain`, 1 - score;
-        * `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
-          `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their
-          age) and `missing` (pairs of a seed and an episode without it, which are left out); of the
-          last three also `difference`;
-        * `improvement`: probability that it has a lower J than the baseline in the same episode
-          (ties count half), an estimate; `over`: the same over every other policy, by name;
-        * `share` of the oracle's gain in log J, an estimate, None without an oracle that gains;
-        * `over_seeds`: statistics of the seeds' scores, see `statistics.over_seeds`;
-        * `worse`: for each slowdown that is over 5 % worse than the baseline's `figure`, `size`,
-          `ratio` and `certain`, whether the interval excludes 5 %;
-        * `flows`: means per episode of `completion.COUNTS`; shares `dropped` and `cut`; `costs`.
+        `name`, `seeds`, `meta`; `invalid`, why it does not count (empty if it does);
+        `score`, an estimate, and `gain`, 1 - score;
+        `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
+        `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their age)
+        and `missing` (pairs of a seed and an episode without it, which are left out); of the last
+        three also `difference`;
+        `improvement`: probability that it has a lower J than the baseline in the same episode (ties
+        count half), an estimate; `over`: the same over every other policy, by name;
+        `share` of the oracle's gain in log J, an estimate, None without an oracle that gains;
+        `over_seeds`: statistics of the seeds' scores, see `statistics.over_seeds`;
+        `worse`: for each slowdown that is over 5 % worse than the baseline's `figure`, `size`,
+        `ratio` and `certain`, whether the interval excludes 5 %;
+        `flows`: means per episode of `completion.COUNTS`; shares `dropped` and `cut`; `costs`.
 
     Raises:
         ValueError: no baseline, or records of different episodes.

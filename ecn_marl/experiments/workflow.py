@@ -52,9 +52,9 @@ from ecn_marl.wrappers.randomised import ranges_of
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
-DEFAULT_SCENARIO = "websearch-v0"
+DEFAULT_SCENARIO = "restore-serve-v0"
 DEFAULT_STEPS = 1_000_000
-"""Environment steps: a minute of `websearch-v0` on two CPU cores."""
+"""Environment steps where no recipe says how many."""
 
 
 Show = Callable[..., None]

@@ -1,0 +1,83 @@
+"""Tables of results in README and leaderboard: what the files in `results/` hold, and no more."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from synthetic import record
+
+from ecn_marl.experiments.publish import publish
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The module, with an empty folder of results."""
+    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return module
+
+
+def write(folder: Path, scenario: str, **changes) -> None:
+    """Results of three policies of a scenario."""
+    meta = {"stream": "sealed", "commit": "0123456789abcdef"}
+    records = [
+        record("static:best", scenario=scenario, meta=meta | {"settings": [[5, 320, 0.02]]}),
+        record("oracle", (0.4, 1.0, 1.1), scenario=scenario, meta=meta),
+        record("ippo", (0.6, 1.0, 1.0), seeds=3, scenario=scenario, meta=meta, **changes),
+    ]
+    publish({scenario: {one.name: one for one in records}}, folder)
+
+
+def cells(text: str) -> list[list[str]]:
+    """Cells of the first table, without its head."""
+    lines = text[text.index("| policy |") :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_without_results_the_pages_say_so(tables):
+    assert tables.results() == "*No results of `restore-serve-v0` are recorded in this checkout.*"
+    assert tables.leaderboard() == "*No results are recorded in this checkout.*"
+
+
+def test_the_readme_has_the_first_scenario_only_best_first(tables, tmp_path):
+    write(tmp_path / "a", "mixed-rtt-v0")
+    assert "No results" in tables.results()
+    write(tmp_path / "b", "restore-serve-v0")
+    text = tables.results()
+    assert text.startswith("`restore-serve-v0`, 6 episodes, stream: sealed.\n")
+    found = cells(text)
+    assert [row[0] for row in found] == ["oracle", "ippo", "static:best (5,320,0.02)"]
+    assert len(found[0]) == 6
+    best = found[-1]
+    assert best[2] == "1.00" and best[-1] == "1" and found[1][-1] == "3"
+    measured = tables.measured()["restore-serve-v0"]["policies"][0]["figures"]
+    assert float(best[1].lstrip("≥")) == pytest.approx(measured["J"]["value"]["value"], rel=0.01)
+    assert best[3].split(" / ")[0] == f"{measured['short_mean']['value']['value']:.2f}"
+
+
+def test_invalid_rows_are_not_in_the_readme(tables, tmp_path):
+    write(tmp_path, "restore-serve-v0", deferred=[9.0] * 6)
+    assert "ippo" not in tables.results()
+    assert "**INVALID** ippo" in tables.leaderboard()
+
+
+def test_the_leaderboard_has_every_scenario_and_its_commit(tables, tmp_path):
+    write(tmp_path / "a", "restore-serve-v0")
+    write(tmp_path / "b", "mixed-rtt-v0")
+    text = tables.leaderboard()
+    assert text.index("## mixed-rtt-v0") < text.index("## restore-serve-v0")
+    assert text.count("Scored at commit `0123456789ab`.") == 2
+    assert text.count("Sealed test episodes") == 2
+
+
+def test_one_file_per_scenario(tables, tmp_path):
+    write(tmp_path / "a", "restore-serve-v0")
+    write(tmp_path / "b", "restore-serve-v0")
+    with pytest.raises(ValueError, match="one file with results of restore-serve-v0"):
+        tables.measured()
