@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl import baselines, sim, wrappers
-    from ecn_marl.baselines.common.policy import load_policy
+    from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
     from ecn_marl.wrappers.jaxmarl import jaxmarl_env
@@ -35,6 +35,7 @@ _HOME = {
     "load_policy": "ecn_marl.baselines.common.policy",
     "make": "ecn_marl.envs.registry",
     "parallel_env": "ecn_marl.envs.parallel",
+    "pretrained_policies": "ecn_marl.baselines.common.policy",
     "register": "ecn_marl.envs.registry",
     "register_envs": "ecn_marl.wrappers.registries",
     "scenarios": "ecn_marl.envs.registry",
@@ -50,6 +51,7 @@ __all__ = [
     "load_policy",
     "make",
     "parallel_env",
+    "pretrained_policies",
     "register",
     "register_envs",
     "scenarios",

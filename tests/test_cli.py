@@ -342,7 +342,7 @@ def test_divergence_is_told_and_is_a_failure(tmp_path, monkeypatch):
     [
         (["static:secn3"], "unknown ECN setting 'secn3': did you mean"),
         (["static:200,5,0.01"], "expected 0 < Kmin < Kmax"),
-        (["runs/none"], "policy = 'runs/none' is not allowed: expected the folder of a run, or st"),
+        (["runs/none"], "policy = 'runs/none' is not allowed: expected the folder of a run, FILE"),
         (["."], "config.json"),
         (["static:secn1", "--scenario", "incast"], "unknown scenario 'incast': did you mean"),
     ],

@@ -243,9 +243,9 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="POLICY...",
-            help="Folders of runs, static:secn1, static:5,200,0.01, static:best, static:ports, "
-            "oracle, oracle:ports, rule, random, dynamic:pi (or ecn-sharp, "
-            "buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
+            help="Folders of runs, FILE.npz, pretrained:NAME, static:secn1, "
+            "static:5,200,0.01, static:best, static:ports, oracle, oracle:ports, rule, random, "
+            "dynamic:pi (or ecn-sharp, buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
         ),
     ],
     scenario: Annotated[
@@ -276,7 +276,9 @@ def evaluate(
 def play(
     policy: Annotated[
         str,
-        typer.Argument(help="Folder of a run (FOLDER#I: its I-th seed), static:…, dynamic:…."),
+        typer.Argument(
+            help="Folder of a run (FOLDER#I: its I-th seed), FILE.npz, static:…, dynamic:…."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
     scenario: Annotated[

@@ -39,6 +39,7 @@ from ecn_marl.baselines.common.evaluation import Evaluation, episodes_runner, ev
 from ecn_marl.baselines.common.logs import METRICS
 from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCHED
 from ecn_marl.baselines.runs import ALGORITHMS, Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
@@ -170,6 +171,8 @@ def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
     }
     if name in LEARNERS:
         asked["training"] = _training(plan, place.scenario, name)
+    if is_exported(name):
+        asked["file"] = digest(name)
     if name in SEARCHED:
         asked["effort"] = asdict(plan.effort)
     plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))

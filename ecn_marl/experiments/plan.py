@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
@@ -15,7 +16,7 @@ from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import benchmark, lookup, make
 from ecn_marl.experiments.recipes import LEARNERS, steps_of
 from ecn_marl.experiments.splits import SPLITS
-from ecn_marl.experiments.workflow import is_rule, learners
+from ecn_marl.experiments.workflow import Arena, is_rule, learners
 
 DEFAULT = (
     *("ippo", "mappo", "pet", "ddqn", "c-acc", "haecn"),
@@ -37,7 +38,8 @@ class Plan:
 
     Attributes:
         scenarios: names of scenarios; with a split, its own or none.
-        policies: names of learners (`recipes.LEARNERS`) and of rules (`static:…`, `rule`, …).
+        policies: names of learners (`recipes.LEARNERS`) rules (`static:…`, `rule`, …) and
+            exported policies (`FILE.npz`, `pretrained:NAME`).
         out: folder of the bench.
         seeds: seeds of every learner.
         steps: environment steps per seed of every learner; those of the scenario if None.
@@ -81,7 +83,7 @@ class Plan:
             if self.scenarios not in ((), (own,)):
                 raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
-            if name not in LEARNERS and not is_rule(name):
+            if not (name in LEARNERS or is_rule(name) or is_exported(name)):
                 raise unknown_name("policy", name, (*LEARNERS, *RULES, *_EXAMPLES))
             if name not in LEARNERS:
                 learners(name)  # reads the numbers of a setting
@@ -91,6 +93,8 @@ class Plan:
                 allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
                 raise bad_value("scenario", place.scenario, allowed)
             make(place.scenario, **place.options)
+            for name in filter(is_exported, self.policies):
+                Arena(place.scenario, place.options).controller(name)
 
     @property
     def stream(self) -> str:

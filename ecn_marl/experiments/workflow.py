@@ -1,7 +1,6 @@
 """What the commands `train` and `eval` do, between the command line and the trainers.
 
-A policy is named by a string: the folder of a run, `FOLDER#I` for the I-th of its seeds, a rule
-`static:SETTING` (`static:best` searches a grid) or `dynamic:TUNER`, `oracle` or `random`.
+A policy is named by a string, see `experiments.policies`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
-from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, RULES, SEARCHED, Random
+from ecn_marl.baselines.exported import (
+    Exported,
+    episodes_of,
+    is_exported,
+    read_exported,
+    view_of,
+)
+from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, SEARCHED, Random
 from ecn_marl.baselines.runs import (
     ALGORITHMS,
     Session,
@@ -39,15 +45,15 @@ from ecn_marl.baselines.runs import (
 )
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
-from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.policies import is_rule, label, run_config
+from ecn_marl.experiments.policies import learners as learners
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, recipe, steps_of
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import VIEW, find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
-from ecn_marl.sim.tuners import parse_tuner
 from ecn_marl.wrappers.randomised import ranges_of
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
@@ -267,41 +273,6 @@ def references(scenario: str) -> tuple[str, ...]:
     return (*shipped(scenario), "static:secn1", "static:secn2")
 
 
-def is_rule(policy: str) -> bool:
-    """Whether a policy is a rule, not the folder of a run."""
-    return policy in RULES or policy.startswith((PREFIX, DYNAMIC))
-
-
-def learners(policy: str | Path) -> list[str]:
-    """A policy, or one for each seed if it is a run with several.
-
-    Raises:
-        ValueError: neither the folder of a run, nor a static setting, nor a tuner.
-    """
-    name = str(policy)
-    if name in RULES:
-        return [name]
-    if name.startswith(PREFIX):
-        parse_ecn(name.removeprefix(PREFIX))
-        return [name]
-    if name.startswith(DYNAMIC):
-        parse_tuner(name.removeprefix(DYNAMIC))
-        return [name]
-    folder, _, number = name.partition("#")
-    seeds = _run_config(folder)["seeds"]
-    if number:
-        return [name]
-    return [name] if seeds == 1 else [f"{name}#{i}" for i in range(seeds)]
-
-
-def _run_config(folder: str) -> dict[str, Any]:
-    """Configuration of a run, with an error that says what a policy can be."""
-    if not Path(folder).is_dir():
-        allowed = f"the folder of a run, or {PREFIX}secn1 or {DYNAMIC}pi or another such rule"
-        raise bad_value("policy", folder, allowed)
-    return read_config(folder)
-
-
 @dataclass(frozen=True)
 class Arena:
     """Where policies meet: one scenario and reward; each keeps its own features and actions.
@@ -325,7 +296,10 @@ class Arena:
         if is_rule(policy):
             options = {name: x for name, x in self.options.items() if name != "interval_us"}
             return make(self.scenario, **options, **NEEDS.get(policy, {}))
-        trained = _run_config(policy.partition("#")[0])["options"]
+        if is_exported(policy):
+            own = view_of(read_exported(policy))
+            return make(self.scenario, **in_view(self.scenario, self.options, own))
+        trained = run_config(policy.partition("#")[0])["options"]
         view = {name: trained[name] for name in VIEW if name in trained}
         return make(self.scenario, **in_view(self.scenario, self.options, view))
 
@@ -341,6 +315,8 @@ class Arena:
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):
             return Dynamic(env, env.default_params, policy.removeprefix(DYNAMIC))
+        if is_exported(policy):
+            return Exported(env, read_exported(policy), policy)
         folder, _, number = policy.partition("#")
         return run_controller(folder, env, _learner(policy, number), self.checkpoint)
 
@@ -348,7 +324,7 @@ class Arena:
 def policy_of(name: str, checkpoint: str) -> Policy:
     """The policy of a run, `FOLDER` or `FOLDER#I`, to be written to a file."""
     folder, _, number = name.partition("#")
-    _run_config(folder)
+    run_config(folder)
     return run_policy(folder, _learner(name, number), checkpoint)
 
 
@@ -359,10 +335,13 @@ def _learner(policy: str, number: str) -> int:
 
 
 def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
-    """The scenario, options and reward of the first run among the policies, unless given."""
+    """Scenario, options and reward of the first trained one of the policies, unless given."""
     for policy in policies:
+        if is_exported(policy):
+            own, options = episodes_of(read_exported(policy))
+            return Arena(scenario or own, options | overrides)
         if not is_rule(policy):
-            config = _run_config(policy.partition("#")[0])
+            config = run_config(policy.partition("#")[0])
             return Arena(scenario or config["scenario"], config["options"] | overrides)
     return Arena(scenario or DEFAULT_SCENARIO, overrides)
 
@@ -435,25 +414,6 @@ def _summary(record: Record) -> dict[str, Any]:
         return summary
     each = np.exp(np.log(record.columns["J"]).mean(1))
     return summary | {"statistics": over_seeds(each[:, None]) | {"of": "J"}}
-
-
-def label(policy: str) -> str:
-    """How a policy is shown: runs by trainer and folder, static settings with their numbers, KB."""
-    if policy in RULES:
-        return RULES[policy]
-    if policy.startswith(DYNAMIC):
-        name, _, constants = policy.removeprefix(DYNAMIC).partition(":")
-        title = parse_tuner(name).title
-        return f"{title} ({constants})" if constants else title
-    if not is_rule(policy):
-        folder, _, number = policy.partition("#")
-        config = _run_config(folder)
-        name = f"{config['algorithm'].upper()} {Path(folder).name}"
-        return f"{name}, seed {config['seed'] + int(number)}" if number else name
-    name = policy.removeprefix(PREFIX).strip().lower()
-    setting = parse_ecn(name)
-    numbers = f"({setting.kmin_kb:g},{setting.kmax_kb:g},{setting.pmax:g})"
-    return f"{name.upper()} {numbers}" if name in STATIC_ECN else f"static {numbers}"
 
 
 def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None:

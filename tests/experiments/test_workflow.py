@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 from synthetic import evaluation
 
+from ecn_marl.baselines.search import Effort
+from ecn_marl.experiments import searches
 from ecn_marl.experiments import workflow as wf
 
 
@@ -40,7 +42,7 @@ def test_arena_follows_the_first_run(run_of_three):
     assert place.scenario == "incast-v0"
     assert place.env("static:secn1").reward.name == "pet"
     assert place.env("static:secn1").horizon == 7
-    assert wf.arena(["static:secn1"], None).scenario == "websearch-v0"
+    assert wf.arena(["static:secn1"], None).scenario == wf.DEFAULT_SCENARIO
     assert wf.arena([run_of_three], "websearch-v0").scenario == "websearch-v0"
 
 
@@ -101,3 +103,37 @@ def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
     assert found["static:secn1"]["worse"][0]["size"] == "short"
     alone = rows("static:secn1", "oracle")
     assert "score" not in alone["oracle"]
+
+
+def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
+    job = wf.new_job("ippo", {}, {"max_steps": 20}, ["envs=4"])
+    assert job.scenario == wf.DEFAULT_SCENARIO == "restore-serve-v0"
+    assert job.options["interval_us"] == 500.0 and job.options["features"] == "flows"
+    assert job.options["max_steps"] == 4, "20 intervals of 100 µs"
+    assert job.settings["gamma"] == 0.995 and job.settings["envs"] == 4
+    plain = wf.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
+    assert (plain.options, plain.settings, plain.steps) == ({}, {}, wf.DEFAULT_STEPS)
+
+
+def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):
+    """What is found in the package's folder is not searched again; other options are."""
+    monkeypatch.setattr(searches, "REFERENCES", tmp_path)
+    facts = searches.asked("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
+    table = [{"settings": [[2.5, 5.0, 1.0]], "objective": 8.0, "episodes": 64}]
+    found = {"name": "static:best", "settings": [[[2.5, 5.0, 1.0]]], "objective": 8.0}
+    found |= {"episodes": 64, "runs": 1, "table": table}
+    folder = tmp_path / "restore-serve-v0"
+    folder.mkdir()
+    (folder / "static_best.json").write_text(json.dumps({"asked": facts, "found": found}))
+    assert searches.shipped("restore-serve-v0") == ("static:best",)
+    assert wf.references("restore-serve-v0") == ("static:best", "static:secn1", "static:secn2")
+    assert wf.references("websearch-v0") == ("static:secn1", "static:secn2")
+    known = searches.find("static:best", "restore-serve-v0", {"reward": "acc", "credit": None})
+    assert known.objective == 8.0 and known.runs == 1
+
+    def never(*_, **__):
+        raise AssertionError("a search began")
+
+    monkeypatch.setattr(searches.Search, "find", never)
+    with pytest.raises(AssertionError, match="a search began"):
+        searches.find("static:best", "restore-serve-v0", {"slots": 200})

@@ -37,10 +37,6 @@ def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **abou
     if layers is None or layers[0][0].shape[-2] != env.obs_dim:
         allowed = "a trainer whose policy is one network from a port's observation to its action"
         raise bad_value("algorithm", algorithm, allowed)
-    if head.dim:
-        kind: dict[str, Any] = {"kind": "tanh_mean", "dim": head.dim}
-    else:
-        kind = {"kind": "argmax", "sizes": list(head.sizes), "scalar": head.scalar}
     ports = [env.port_info(i) for i in range(env.num_agents)]
     options = {name: getattr(env.action, name) for name in env.action.options()}
     header = {
@@ -57,12 +53,19 @@ def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **abou
         "network": {
             "layers": [int(w.shape[-1]) for w, _ in layers],
             "activation": ACTIVATION,
-            "head": kind,
+            "head": head_header(head),
         },
         "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
         **about,
     }
     return Policy(header, layers, _settings(env, head))
+
+
+def head_header(head: Head) -> dict[str, Any]:
+    """How outputs become a greedy action, as the header has it."""
+    if head.dim:
+        return {"kind": "tanh_mean", "dim": head.dim}
+    return {"kind": "argmax", "sizes": list(head.sizes), "scalar": head.scalar}
 
 
 def _normalisation(env: EcnEnv) -> dict[str, float]:

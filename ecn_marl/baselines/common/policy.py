@@ -7,6 +7,8 @@ numpy only.
     policy = ecn_marl.load_policy("policy.npz")
     policy.features                                   # what an observation holds, oldest first
     kmin_kb, kmax_kb, pmax = policy.thresholds(obs, gbps=100)
+
+Some policies ship with the package: `pretrained:NAME` stands for their files.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
 
 FORMAT = "ecn-marl-policy"
 VERSION = 1
+PRETRAINED = "pretrained:"
+"""How a policy that ships is named where a file could stand."""
+
+SHIPPED = Path(__file__).resolve().parents[2] / "pretrained"
+"""Folder of the policies that ship."""
+
 BASE_GBPS = 25.0
 """Port rate for which thresholds in KB are meant; they grow with the rate."""
 
@@ -175,6 +183,28 @@ def save_policy(policy: Policy, path: str | Path) -> None:
     write_all({Path(path): Output("wb", lambda file: np.savez(file, **arrays))})
 
 
+def pretrained_policies() -> tuple[str, ...]:
+    """Names of the policies that ship with the package, for `load_policy("pretrained:NAME")`."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.npz")))
+
+
+def policy_file(name: str | Path) -> Path:
+    """The file of a policy.
+
+    Args:
+        name: a path, or `pretrained:NAME`.
+
+    Raises:
+        ValueError: no policy of that name ships; the message has the nearest names.
+    """
+    if not str(name).startswith(PRETRAINED):
+        return Path(name)
+    short, known = str(name).removeprefix(PRETRAINED), pretrained_policies()
+    if short not in known:
+        raise unknown_name("pretrained policy", short, known)
+    return SHIPPED / f"{short}.npz"
+
+
 NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
 """What reading a file of another kind raises: numpy and json have no error of their own for it."""
 
@@ -183,15 +213,16 @@ def load_policy(path: str | Path) -> Policy:
     """Load a policy that `ecn-marl export` has written; needs numpy only.
 
     Args:
-        path: the file.
+        path: the file, or `pretrained:NAME` for a policy that ships, see `pretrained_policies`.
 
     Returns:
         `policy(obs) -> action`, `policy.thresholds(obs)`.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is something else, or of a later version.
+        ValueError: it is something else, or of a later version; or no policy of that name ships.
     """
+    path = policy_file(path)
     allowed = "a file that `ecn-marl export` has written"
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -1,0 +1,157 @@
+"""Exported policies in an environment: `FILE.npz`, or `pretrained:NAME` for one that ships.
+
+The file's header says what its network sees, how often, and what its actions mean; `view_of` makes
+options of `ecn_marl.make` of that. The network is the one that `Policy` runs with numpy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.distributions import head_for
+from ecn_marl.baselines.common.export import head_header
+from ecn_marl.baselines.common.networks import network_flops
+from ecn_marl.baselines.common.policy import PRETRAINED, Policy, load_policy, policy_file
+from ecn_marl.envs.registry import lookup
+
+SUFFIX = ".npz"
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+"""Those of `policy.ACTIVATIONS`."""
+
+
+def is_exported(policy: str) -> bool:
+    """Whether the name of a policy is that of a file; a folder `….npz` is a run."""
+    if policy.startswith(PRETRAINED):
+        return True
+    return policy.endswith(SUFFIX) and not Path(policy).is_dir()
+
+
+def read_exported(policy: str) -> Policy:
+    """The policy of a file.
+
+    Args:
+        policy: `FILE.npz` or `pretrained:NAME`.
+
+    Raises:
+        ValueError: no such file or name (with the nearest ones), or a file of another kind.
+    """
+    file = policy_file(policy)
+    if not file.is_file():
+        raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
+    found = load_policy(file)
+    try:
+        view_of(found), episodes_of(found), found.header["network"]["head"]
+    except (KeyError, TypeError):
+        allowed = "a file whose header has the scenario, features, actions, interval and network"
+        raise bad_value("policy", policy, allowed) from None
+    return found
+
+
+def digest(policy: str) -> str:
+    """SHA-256 of the file of a policy; a name may come to stand for another file."""
+    return hashlib.sha256(policy_file(policy).read_bytes()).hexdigest()
+
+
+def view_of(policy: Policy) -> dict[str, Any]:
+    """What the policy sees and sets, as options of `ecn_marl.make`."""
+    header = policy.header
+    return {
+        "features": tuple(header["features"]["names"]),
+        "history": header["features"]["history"],
+        "actions": header["actions"]["codec"],
+        "action_options": dict(header["actions"]["options"]),
+        "interval_us": header["interval_us"],
+    }
+
+
+def episodes_of(policy: Policy) -> tuple[str, dict[str, Any]]:
+    """The scenario that the policy was trained in, and options of `ecn_marl.make` for its episodes.
+
+    Options that belong to the policy's view are left out, and `max_steps` counts intervals of the
+    scenario, as in `envs.registry.in_view`.
+    """
+    header, view = policy.header, view_of(policy)
+    given = dict(header.get("options", {}))
+    options = {name: x for name, x in given.items() if name not in view}
+    if "max_steps" in options:
+        every = lookup(header["scenario"]).interval_us
+        options["max_steps"] = round(options["max_steps"] * view["interval_us"] / every)
+    return str(header["scenario"]), options
+
+
+class Exported:
+    """A controller that runs an exported network; the most likely action of every port."""
+
+    def __init__(self, env: Any, policy: Policy, name: str = "policy") -> None:
+        """Take the network over as constants.
+
+        Args:
+            env: functional environment, made with the options of `view_of`.
+            policy: the policy.
+            name: how errors call it.
+
+        Raises:
+            ValueError: an environment with other observations, actions or intervals, or with
+                another number of ports than the policy has networks; an unknown activation.
+        """
+        header, self.head = policy.header, head_for(env.action)
+        network = header["network"]
+        options = {key: getattr(env.action, key) for key in env.action.options()}
+        sees = (tuple(env.feature.names), env.feature.history, round(env.interval_us, 3))
+        features = header["features"]
+        meant = (tuple(features["names"]), features["history"], round(header["interval_us"], 3))
+        if sees != meant or env.obs_dim != policy.obs_dim:
+            allowed = f"features, history and interval (µs) {meant}, what {name} was trained with"
+            raise bad_value("observations", sees, allowed)
+        if head_header(self.head) != network["head"] or not _same(options, header["actions"]):
+            allowed = f"{header['actions']['codec']} actions with the options of {name}"
+            raise bad_value("actions", env.action, allowed)
+        ports = policy.layers[0][0].shape[0]
+        if not policy.shared and ports != env.num_agents:
+            allowed = f"one with {ports} ports: {name} has a network for each"
+            raise bad_value("scenario", f"{env.name} ({env.num_agents} ports)", allowed)
+        if network["activation"] not in ACTIVATIONS:
+            allowed = f"one of {', '.join(ACTIVATIONS)}"
+            raise bad_value(f"activation of {name}", network["activation"], allowed)
+        self.activation = ACTIVATIONS[network["activation"]]
+        self.layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in policy.layers]
+        self.shared = policy.shared
+
+    def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
+        """Outputs of the network for every port."""
+        x = obs
+        for i, (weight, bias) in enumerate(self.layers):
+            product = x @ weight if self.shared else jnp.einsum("...ai,aio->...ao", x, weight)
+            x = product + bias
+            if i < len(self.layers) - 1:
+                x = self.activation(x)
+        return x
+
+    def __call__(self, key: jax.Array, obs: Float[Array, "*b agents obs"]) -> Array:
+        """Actions for observations."""
+        return self.head.mode(self.outputs(obs))
+
+    def costs(self) -> dict[str, float]:
+        """What a decision costs: one inference."""
+        widths = [int(w.shape[-1]) for w, _ in self.layers]
+        flops = network_flops(widths[:-1], int(self.layers[0][0].shape[-2]), widths[-1])
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
+
+
+def _same(options: dict[str, Any], actions: Any) -> bool:
+    """Whether options of a codec are those of a header, where lists stand for tuples."""
+    return bool(_plain(options) == _plain(actions["options"]))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(x) for name, x in value.items()}
+    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value

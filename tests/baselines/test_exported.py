@@ -1,0 +1,206 @@
+"""Exported policies where runs can stand: the same actions, in the view that they were made for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import TINY, failure, run
+
+import ecn_marl
+from ecn_marl.baselines.common import policy as files
+from ecn_marl.baselines.common.distributions import head_for
+from ecn_marl.baselines.common.export import export_policy
+from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.common.policy import load_policy, save_policy
+from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
+from ecn_marl.baselines.runs import run_controller, run_policy, train_run
+from ecn_marl.experiments import workflow as wf
+from ecn_marl.experiments.bench import _asked
+from ecn_marl.experiments.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("tiny_scenario")
+
+SETTINGS = {
+    **{"envs": 2, "rollout": 4, "minibatches": 1, "epochs": 4, "hidden": (8,)},
+    **{"actor_lr": 0.05, "max_grad_norm": 100.0},
+}
+OPTIONS = {
+    "multidiscrete": {"actions": "multidiscrete", "action_options": {"alpha_kb": 20.0}},
+    "discrete": {"actions": "discrete", "features": "ports", "history": 2},
+}
+
+
+def trained(folder, actions, shared=True, **more):
+    """A run of two updates with intervals twice as long as the scenario's, and its file."""
+    options = {**OPTIONS[actions], "interval_us": 80.0, "max_steps": 6, "reward": "pet", **more}
+    settings = {**SETTINGS, "shared": shared, "standardise": 4}
+    train_run("ippo", TINY, steps=16, options=options, settings=settings, out=folder)
+    save_policy(run_policy(folder), folder.parent / f"{folder.name}.npz")
+    return folder, folder.parent / f"{folder.name}.npz"
+
+
+@pytest.fixture(scope="module")
+def shared_run(tmp_path_factory, tiny_scenario):
+    return trained(tmp_path_factory.mktemp("runs") / "all", "discrete")
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory, tiny_scenario):
+    return trained(tmp_path_factory.mktemp("runs") / "own", "multidiscrete", shared=False)
+
+
+@pytest.fixture
+def shipped(shared_run, tmp_path, monkeypatch):
+    """A package that ships one policy."""
+    monkeypatch.setattr(files, "SHIPPED", tmp_path)
+    shutil.copy(shared_run[1], tmp_path / "tiny-ippo.npz")
+    return "pretrained:tiny-ippo"
+
+
+def acts_as_its_run(folder, file):
+    """Both choose the same in every interval of an episode; numpy alone agrees."""
+    place = wf.arena([str(file)], None)
+    env, theirs = place.env(str(file)), place.controller(str(file))
+    ours = run_controller(folder, env)
+    policy, params, key = load_policy(file), env.default_params, jax.random.key(3)
+    step = jax.jit(env.step)
+    obs, state = env.reset(key, params)
+    seen = []
+    for _ in range(env.horizon):
+        action = ours(key, obs)
+        np.testing.assert_allclose(theirs(key, obs), action, atol=1e-5)
+        np.testing.assert_allclose(policy(np.asarray(obs)), action, atol=1e-5)
+        np.testing.assert_allclose(theirs.outputs(obs), policy.outputs(np.asarray(obs)), atol=1e-4)
+        seen.append(np.asarray(action))
+        obs, state, *_ = step(key, state, action, params)
+    assert len(np.unique(np.stack(seen).reshape(len(seen) * env.num_agents, -1), axis=0)) > 1
+    return env
+
+
+def test_acts_as_its_run(shared_run):
+    env = acts_as_its_run(*shared_run)
+    assert (env.feature.names, env.feature.history) == (
+        ecn_marl.make(TINY, features="ports").feature.names,
+        2,
+    )
+    assert (env.interval_us, env.horizon, env.reward.name) == (80.0, 6, "pet")
+
+
+def test_acts_as_its_run_with_a_network_per_port(own_run):
+    assert acts_as_its_run(*own_run).action.alpha_kb == 20.0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gives_the_means_of_continuous_actions(shared):
+    options = {"features": "queue,kmin", "action_options": {"pmax": [0.1, 0.5]}}
+    env = ecn_marl.make(TINY, actions="box", **options)
+    head = head_for(env.action)
+    net = Mlp((8,), head.outputs)
+    actor = init_network(net, jax.random.key(1), env.obs_dim, env.num_agents, shared)
+    policy = export_policy(env, head, actor, algorithm="ippo")
+    again = ecn_marl.make(TINY, **view_of(policy))
+    assert again.action == env.action
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(size=(env.num_agents, env.obs_dim)).astype(np.float32)
+    action = Exported(again, policy)(jax.random.key(0), jnp.asarray(obs))
+    np.testing.assert_allclose(action, policy(obs), atol=1e-6)
+    mean = head.mode(apply_network(net, actor, jnp.asarray(obs), shared))
+    np.testing.assert_allclose(action, mean, atol=1e-6)
+    assert np.std(mean) > 0.1
+
+
+def test_keeps_its_view_in_other_episodes(shared_run):
+    """Episodes of the arena last as long as the arena's, in intervals of the policy."""
+    place = wf.arena(["static:secn1", str(shared_run[1])], "incast-v0", max_steps=8)
+    assert place.env("static:secn1").horizon == 8  # of 100 µs
+    env = place.env(str(shared_run[1]))
+    assert (env.name, env.horizon, env.interval_us) == ("incast-v0", 10, 80.0)
+    assert place.controller(str(shared_run[1])).costs()["inferences_per_decision"] == 1.0
+
+
+def test_eval_scores_a_file_as_its_run(shared_run, shipped):
+    folder, file = shared_run
+    result = run("eval", file, shipped, "--episodes", 2, "--json")
+    assert result.exit_code == 0, result.output
+    by_file, by_name = json.loads(result.stdout)["evaluation"]["policies"]
+    env = wf.arena([str(file)], None).env(str(file))
+    alone = wf.evaluate_one(
+        env, env.default_params, run_controller(folder, env), name="run", episodes=2
+    )
+    assert by_file["reward"] == by_name["reward"]
+    assert by_file["reward"]["mean"] == pytest.approx(alone.summary()["reward"]["mean"], rel=1e-4)
+    assert wf.label(str(file)) == "IPPO all"
+    assert wf.label(shipped) == "IPPO tiny-ippo"
+
+
+def test_names_of_what_ships(shipped):
+    assert ecn_marl.pretrained_policies() == ("tiny-ippo",)
+    assert ecn_marl.load_policy(shipped).header["scenario"] == TINY
+    message = r"unknown pretrained policy 'tiny-ipo': did you mean 'tiny-ippo'\? known: tiny-ippo"
+    with pytest.raises(ValueError, match=message):
+        ecn_marl.load_policy("pretrained:tiny-ipo")
+    assert "did you mean 'tiny-ippo'" in failure("eval", "pretrained:tiny-ipo")
+
+
+def test_wrong_files_are_refused(shared_run, tmp_path):
+    other, bare = tmp_path / "other.npz", tmp_path / "bare.npz"
+    np.savez(other, x=np.zeros(2))
+    policy = load_policy(shared_run[1])
+    header = {name: x for name, x in policy.header.items() if name != "interval_us"}
+    save_policy(files.Policy(header, policy.layers, policy.settings), bare)
+    written = "is not allowed: expected a file that `ecn-marl export` has written"
+    assert written in failure("eval", tmp_path / "none.npz")
+    assert written in failure("eval", other)
+    assert "expected a file whose header has the scenario" in failure("eval", bare)
+    assert "expected the folder of a run, FILE.npz, pretr" in failure("eval", "runs/none")
+
+
+def test_wrong_scenarios_are_refused(own_run, shared_run):
+    file = own_run[1]
+    message = failure("eval", file, "--scenario", "websearch-v0", "--episodes", 1)
+    assert "scenario = 'websearch-v0 (" in message
+    assert "expected one with 3 ports" in message
+    shared = load_policy(shared_run[1])
+    with pytest.raises(ValueError, match="observations = "):
+        Exported(ecn_marl.make(TINY), shared)
+    view = view_of(shared) | {"actions": "box", "action_options": {}}
+    with pytest.raises(ValueError, match="expected discrete actions with the options of mine"):
+        Exported(ecn_marl.make(TINY, **view), shared, "mine")
+
+
+def test_options_of_its_episodes(shared_run):
+    scenario, options = episodes_of(load_policy(shared_run[1]))
+    assert (scenario, options) == (TINY, {"max_steps": 12, "reward": "pet"})
+
+
+def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipped, tmp_path):
+    plan = Plan((TINY,), (str(shared_run[1]), shipped), tmp_path)
+    place = plan.places()[0]
+    before = _asked(plan, place, shipped)
+    assert before["file"] == digest(shipped) == _asked(plan, place, str(shared_run[1]))["file"]
+    shutil.copy(own_run[1], files.SHIPPED / "tiny-ippo.npz")
+    assert _asked(plan, place, shipped) != before
+    with pytest.raises(ValueError, match="expected one with 3 ports"):
+        Plan(("incast-v0",), (str(own_run[1]),), tmp_path)
+    with pytest.raises(ValueError, match="expected a file that"):
+        Plan((TINY,), ("none.npz",), tmp_path)
+
+
+def test_what_ships_is_small_told_of_and_fits():
+    folder = Path(ecn_marl.__file__).parent / "pretrained"
+    told = (folder / "README.md").read_text()
+    assert sum(path.stat().st_size for path in folder.rglob("*")) < 2_000_000
+    assert {path.suffix for path in folder.iterdir()} <= {".md", ".npz"}
+    for name in ecn_marl.pretrained_policies():
+        assert f"| `{name}` |" in told, f"{folder}/README.md does not say how {name} was made"
+        policy = f"pretrained:{name}"
+        place = wf.arena([policy], None)
+        env = place.env(policy)
+        shapes = jax.eval_shape(env.reset, jax.random.key(0), env.default_params)
+        jax.eval_shape(place.controller(policy), jax.random.key(0), shapes[0])
