@@ -186,7 +186,7 @@ def train(
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
     if evaluate:
         policies = [*wf.learners(folder), *wf.references(job.scenario)]
-        place = wf.Arena(job.scenario, job.options)
+        place = wf.arena(policies, None)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
             result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, place, result["evaluation"])

@@ -242,6 +242,27 @@ def _same_time(spec: Scenario, interval_us: float) -> int:
     return max(1, round(spec.max_steps * spec.interval_us / interval_us))
 
 
+VIEW = ("features", "actions", "history", "action_options", "interval_us")
+"""Options of `make` that belong to a learner: what it sees and sets, and how often."""
+
+
+def out_of_view(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the episodes of a run, without those of its view; the inverse of `in_view`.
+
+    Args:
+        scenario: name of the scenario.
+        options: options of `make` that the run was trained with.
+
+    Returns:
+        The others, with `max_steps` in intervals of the scenario.
+    """
+    found = {name: value for name, value in options.items() if name not in VIEW}
+    if "max_steps" in options and "interval_us" in options:
+        every = lookup(scenario).interval_us
+        found["max_steps"] = round(options["max_steps"] * options["interval_us"] / every)
+    return found
+
+
 def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `make` for episodes that a learner with a view of its own meets.
 

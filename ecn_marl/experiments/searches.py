@@ -16,11 +16,8 @@ from typing import Any
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.oracle import NEEDS, RULE
 from ecn_marl.baselines.search import Effort, Found, Progress, Search
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import VIEW, make
 from ecn_marl.experiments.sources import code
-
-VIEW = ("features", "actions", "history", "action_options", "interval_us")
-"""Options of `make` that say what an agent sees and sets; searches do not depend on them."""
 
 UNSEEN = (*VIEW, "reward", "credit")
 """Options of `make` that a search by completion times does not depend on."""

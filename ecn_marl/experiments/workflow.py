@@ -46,13 +46,13 @@ from ecn_marl.baselines.runs import (
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import in_view, lookup, make
+from ecn_marl.envs.registry import VIEW, in_view, lookup, make, out_of_view
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.policies import is_rule, label, run_config
 from ecn_marl.experiments.policies import learners as learners
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, recipe, steps_of
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.searches import VIEW, find, shipped
+from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 from ecn_marl.wrappers.randomised import ranges_of
 
@@ -342,7 +342,8 @@ def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
             return Arena(scenario or own, options | overrides)
         if not is_rule(policy):
             config = run_config(policy.partition("#")[0])
-            return Arena(scenario or config["scenario"], config["options"] | overrides)
+            options = out_of_view(config["scenario"], config["options"])
+            return Arena(scenario or config["scenario"], options | overrides)
     return Arena(scenario or DEFAULT_SCENARIO, overrides)
 
 

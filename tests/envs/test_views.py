@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from ecn_marl.envs.registry import benchmark, in_view, lookup, make, scenarios
+from ecn_marl.envs.registry import benchmark, in_view, lookup, make, out_of_view, scenarios
 
 
 def test_longer_intervals_leave_the_episode_as_long():
@@ -47,6 +47,9 @@ def test_max_steps_counts_the_scenarios_intervals():
     assert found == {"max_steps": 10, "load": 0.3, **view}
     assert in_view("restore-serve-v0", {}, view) == view
     assert in_view("restore-serve-v0", {"max_steps": 50}, {}) == {"max_steps": 50}
+    assert out_of_view("restore-serve-v0", found) == {"max_steps": 50, "load": 0.3}
+    own = {"max_steps": 50, "reward": "slowdown", "history": 2}
+    assert out_of_view("restore-serve-v0", own) == {"max_steps": 50, "reward": "slowdown"}
 
 
 def test_scenarios_say_what_is_seen_and_earned():

@@ -15,7 +15,7 @@ import ecn_marl
 from ecn_marl.baselines.haecn import HAECNConfig
 from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.search import static_grid
-from ecn_marl.envs.registry import Scenario, make, scenarios
+from ecn_marl.envs.registry import VIEW, Scenario, make, scenarios
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.tune import SPACES
@@ -43,7 +43,7 @@ def test_recipes_fit_their_trainers():
 def test_no_recipe_can_set_steps_or_what_is_asked():
     names = {f.name for f in fields(rc.Recipe)}
     assert names == {"algorithm", "options", "settings", "tuning"}
-    asked = {f.name for f in fields(Scenario)} - {"action_options"}
+    asked = {f.name for f in fields(Scenario)} - {*VIEW, "reward"}
     assert not asked & set(rc.OPTIONS)
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "reward_options"):
         with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
