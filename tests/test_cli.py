@@ -203,7 +203,7 @@ def test_train_leaves_a_run(trained):
 def test_train_compares_with_static_settings(trained):
     folder, result = trained
     assert "2 episodes never trained on, seed 3" in result.stdout
-    for name in ("IPPO first", "SECN1", "SECN2", "reward", "mice", "queue", "util", "pauses"):
+    for name in ("IPPO first", "SECN1", "SECN2", "J", "short", "long", "queue", "util", "pauses"):
         assert name in result.stdout
     found = json.loads((folder / "evaluation.json").read_text())
     names = [row["name"] for row in found["policies"]]
@@ -211,7 +211,7 @@ def test_train_compares_with_static_settings(trained):
     assert found["scenario"] == TINY
     for row in found["policies"]:
         assert 0 < row["reward"]["mean"] <= 1
-        assert row["slowdown"]["mice"]["flows"] > 0
+        assert row["slowdown"]["short"]["measured"] > 0
 
 
 def test_train_reports_progress_without_a_terminal(trained):
@@ -238,7 +238,7 @@ def test_eval_of_a_run_gives_what_training_gave(trained):
         (["--envs", 4], "envs = 4 is not allowed: expected 2, with which"),
         (["--set", "hidden=8"], "hidden = (8,) is not allowed: expected [4], with which"),
         (["--scenario", "incast-v0"], "scenario = 'incast-v0' is not allowed: expected 'tiny-v0"),
-        (["--reward", "pet"], "reward = 'pet' is not allowed: expected 'acc', with which"),
+        (["--reward", "pet"], "reward = 'pet' is not allowed: expected the scenario's, with which"),
         (["--max-steps", 7], "max_steps = 7 is not allowed: expected None, with which"),
         (["--out", "elsewhere"], "out = 'elsewhere' is not allowed"),
         (["--steps", 8], "steps = 8 is not allowed: expected at least 20, what the run"),

@@ -206,7 +206,8 @@ def resumed_job(folder: Path, asked: dict[str, Any], settings: list[str]) -> Job
     for name, value in (asked | parse_settings(config["algorithm"], settings)).items():
         same = kept.get(name) == (list(value) if isinstance(value, tuple) else value)
         if not same and name != "steps":
-            allowed = f"{kept.get(name)!r}, with which {folder} was started (or leave it out)"
+            own = repr(kept[name]) if kept.get(name) is not None else "the scenario's"
+            allowed = f"{own}, with which {folder} was started (or leave it out)"
             raise bad_value(name, value, allowed)
     job = Job(**{f.name: config[f.name] for f in fields(Job) if f.name in config})
     return replace(job, steps=asked.get("steps", job.steps))
