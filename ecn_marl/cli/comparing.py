@@ -92,7 +92,7 @@ def bench(
 
     if results is not None:
         check_output("--results", results)
-    names = pl.DEFAULT if algorithms is None else tuple(algorithms.split(","))
+    names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
         scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
         policies=tuple(pl.policy_name(name) for name in names),

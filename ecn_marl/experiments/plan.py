@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +140,11 @@ class Place:
     scenario: str
     options: dict[str, Any]
     folder: Path
+
+
+def policy_names(text: str) -> tuple[str, ...]:
+    """Names with commas between them; a comma before a number belongs to a static setting."""
+    return tuple(re.split(r",(?!\s*[\d.])", text))
 
 
 def policy_name(text: str) -> str:

@@ -22,6 +22,7 @@ from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
 from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_of
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments import searches, sources, splits
 from ecn_marl.experiments.plan import Plan
@@ -305,3 +306,8 @@ def test_the_command(tmp_path, monkeypatch):
     assert [row["name"] for row in rows] == ["static:best", "oracle", "static:secn1", "random"]
     monkeypatch.setattr(bn, "_score_rule", never)
     assert run(*args).stdout == first.stdout
+
+
+def test_commas_within_a_static_setting_do_not_part_names():
+    names = pl.policy_names("SECN1,static:37.5,375,1,rule,dynamic:pi,static:5,20,.5")
+    assert names == ("SECN1", "static:37.5,375,1", "rule", "dynamic:pi", "static:5,20,.5")
