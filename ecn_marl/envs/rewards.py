@@ -341,6 +341,8 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
             for another reward.
     """
+    if isinstance(name, str) and name not in REWARDS:
+        raise unknown_name("reward", name, tuple(REWARDS))
     if credit is not None:
         if credit not in CREDITS:
             raise unknown_name("credit", credit, tuple(CREDITS))
@@ -348,8 +350,4 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
             allowed = f"none: only {' and '.join(CREDITS[credit])} are shared out"
             raise bad_value("credit", credit, allowed)
         return CREDITS[credit][name]
-    if isinstance(name, Reward):
-        return name
-    if name not in REWARDS:
-        raise unknown_name("reward", name, tuple(REWARDS))
-    return REWARDS[name]
+    return name if isinstance(name, Reward) else REWARDS[name]

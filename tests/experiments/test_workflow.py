@@ -111,6 +111,8 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert job.options["interval_us"] == 500.0 and job.options["features"] == "flows"
     assert job.options["max_steps"] == 4, "20 intervals of 100 µs"
     assert job.settings["gamma"] == 0.995 and job.settings["envs"] == 4
+    paper = wf.new_job("ippo", {}, {"reward": "pet"}, [])
+    assert paper.options["reward"] == "pet" and "credit" not in paper.options
     plain = wf.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, wf.DEFAULT_STEPS)
 
