@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,3 +31,22 @@ def tiny_scenario() -> None:
     import ecn_marl
 
     ecn_marl.register(TINY, tiny)
+
+
+MANY_MAPPINGS = 25_000
+"""Memory mappings of a process from which on compiled programs are dropped; Linux allows 65,530."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """Drops compiled programs between files before XLA runs out of memory mappings.
+
+    Every program takes some; a process that compiled too many crashed in the compiler.
+    """
+    import jax
+
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.is_file() and maps.read_bytes().count(b"\n") > MANY_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
