@@ -50,7 +50,7 @@ the simulator take `pet`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -219,7 +219,7 @@ def _reciprocal_reward(
     return _weigh(stats, params, floor / jnp.maximum(stats.queue_mean, floor))
 
 
-def _path_reward(
+def _slowdown_reward(
     stats: PortStats,
     params: RewardParams,
     port_scale: Float[Array, " ports"],
@@ -243,28 +243,6 @@ def _shaped_reward(
     return found
 
 
-def _shaped_team_reward(
-    stats: PortStats,
-    params: RewardParams,
-    port_scale: Float[Array, " ports"],
-    interval_us: Float[Array, ""] | float,
-) -> Float[Array, " ports"]:
-    """The shaped reward of the whole network, the same for all ports."""
-    parts = _shaped_reward(stats, params, port_scale, interval_us)
-    return jnp.broadcast_to(parts.sum(), parts.shape)
-
-
-def _team_reward(
-    stats: PortStats,
-    params: RewardParams,
-    port_scale: Float[Array, " ports"],
-    interval_us: Float[Array, ""] | float,
-) -> Float[Array, " ports"]:
-    """Minus the weighted slowdown that accrued in the whole network, the same for all ports."""
-    parts = _path_reward(stats, params, port_scale, interval_us)
-    return jnp.broadcast_to(parts.sum(), parts.shape)
-
-
 RewardRule = Callable[[PortStats, RewardParams, Array, Any], Array]
 """(stats, params, port_scale [A], interval_us) -> reward float32 [A]."""
 
@@ -276,12 +254,14 @@ class Reward:
     Attributes:
         name: its name in `REWARDS`.
         rule: the pure function that computes it.
-        accrues: whether it reads `PortStats.accrued`.
+        accrues: whether it reads `PortStats.accrued` and `progress`.
+        team: whether every port earns the sum over all ports instead of its own part.
     """
 
     name: str
     rule: RewardRule
     accrues: bool = False
+    team: bool = False
 
     def __call__(
         self,
@@ -306,6 +286,8 @@ class Reward:
             float32 [ports]; in [0, 1] for the papers' rules when nobody pays.
         """
         reward = self.rule(stats, params, port_scale, interval_us)
+        if self.team:
+            reward = jnp.broadcast_to(reward.sum(), reward.shape)
         if trigger is not None:
             reward = reward - params.trigger_penalty * trigger.astype(jnp.float32)
         return reward
@@ -315,17 +297,14 @@ REWARDS: dict[str, Reward] = {
     "acc": Reward("acc", _step_reward),
     "pet": Reward("pet", _reciprocal_reward),
     "haecn": Reward("haecn", _step_reward),
-    "slowdown": Reward("slowdown", _team_reward, accrues=True),
-    "slowdown-shaped": Reward("slowdown-shaped", _shaped_team_reward, accrues=True),
+    "slowdown": Reward("slowdown", _slowdown_reward, accrues=True, team=True),
+    "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True, team=True),
 }
 """The rewards known by name."""
 
 CREDITS: dict[str, dict[str, Reward]] = {
     "team": {name: rule for name, rule in REWARDS.items() if rule.accrues},
-    "path": {
-        "slowdown": Reward("slowdown", _path_reward, accrues=True),
-        "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True),
-    },
+    "path": {name: replace(rule, team=False) for name, rule in REWARDS.items() if rule.accrues},
 }
 """The rewards in completion times by who earns them."""
 

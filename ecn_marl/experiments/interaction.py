@@ -22,9 +22,9 @@ from jaxtyping import Float, Int
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.evaluation import evaluation_keys, roll_out
+from ecn_marl.baselines.common.objective import episode_objective
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.ecn import PhaseEcn
-from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.topology import KB
 
 RESAMPLES = 2000
@@ -143,7 +143,7 @@ def best_response_table(
             both = np.where(first[..., None], np.asarray(a, np.float32), table)
             tables.append(np.where(second[..., None], np.asarray(b, np.float32), both))
     metrics = play(env, np.stack(tables), episodes, seed=seed, batch=batch)
-    J = _objective(metrics).reshape(len(settings), len(settings), episodes)
+    J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), episodes)
     counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}
     names = tuple(groups)
     return BestResponses(
@@ -200,13 +200,3 @@ def play(
     ]
     joined = {k: np.concatenate([part[k] for part in parts])[: len(pairs)] for k in parts[0]}
     return {k: v.reshape(len(tables), episodes, *v.shape[1:]) for k, v in joined.items()}
-
-
-def _objective(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
-    """J of every episode: (mean short * p99 short)^(1/4) * (geometric mean long)^(1/2)."""
-    flows = np.asarray(metrics["flows_measured"], np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = metrics["slowdown_sum"][..., 0] / flows[..., 0]
-        long = np.exp(metrics["slowdown_log_sum"][..., 2] / flows[..., 2])
-    p99 = histogram_quantile(metrics["slowdown_histogram"], 0.99)[..., 0]
-    return np.asarray((mean * p99) ** 0.25 * long**0.5)
