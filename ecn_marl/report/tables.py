@@ -167,7 +167,10 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         shares = [percent(row[share]) for share in ("utilisation", "paused")]
         table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", percent(row["dropped"]))
-    table.caption = "Queue: mean±std over ports and time."
+    table.caption = (
+        "Reward: mean per port and interval, which may be longer for a learner.\n"
+        "Queue: mean±std over ports and time."
+    )
     return table
 
 
