@@ -177,7 +177,8 @@ def make(
         counts: counters that `info` has beside those that the features need, e.g.
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
-            another `interval_us` and no `max_steps`, episodes last as long as they did.
+            another `interval_us` and no `max_steps`, episodes last as long as they did: it has
+            to divide that time.
 
     Raises:
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
@@ -239,7 +240,12 @@ def _same_time(spec: Scenario, interval_us: float) -> int:
     """Intervals of another length in an episode of the same time."""
     if not 0 < interval_us < float("inf"):
         raise bad_value("interval_us", interval_us, f"a multiple of dt_us = {spec.dt_us}")
-    return max(1, round(spec.max_steps * spec.interval_us / interval_us))
+    time_us = spec.max_steps * spec.interval_us
+    steps = round(time_us / interval_us)
+    if abs(steps * interval_us - time_us) > 1e-6 * time_us:
+        what = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
+        raise bad_value("interval_us", interval_us, what)
+    return steps
 
 
 VIEW = ("features", "actions", "history", "action_options", "interval_us")

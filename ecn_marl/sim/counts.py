@@ -47,8 +47,11 @@ def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
     none = jnp.zeros((cfg.topology.n_ports,), real)
     here = (flows.stage == fl.SENDING) | (flows.stage == fl.DRAINING)
     if wanted & {"flows_seen", "n_mice"}:
-        counts = replace(counts, present=by_port(cfg, flows, here.astype(real)))
-    if wanted & {"flows_begun", "flows_seen", "n_mice"}:
+        present = by_port(cfg, flows, here.astype(real))
+        counts = replace(counts, present=present, entered=none)
+    if wanted & {"flows_seen", "n_mice", "n_senders", "n_elephants"}:
+        counts = replace(counts, away=(flows.stage != fl.FREE) & ~here)
+    if "flows_begun" in wanted:
         counts = replace(counts, begun=none)
     if "n_senders" in wanted:
         sizes = [n * cfg.topology.n_hosts for n in _level_sizes(cfg)]
@@ -75,19 +78,29 @@ def add(
     """Count what happened in a tick.
 
     A slot holds at most one flow per tick: flows are admitted at its start, slots freed at its end.
+    A flow that had sent all before the interval, and lost bytes since, is in progress again.
     """
     if counts is None:
         return None
     real = seen.start.payload.dtype
     used = seen.start.stage != fl.FREE
     new = used & (seen.before.stage == fl.FREE)
+    entered = new
+    if counts.away is not None:
+        sending = (seen.end.stage == fl.SENDING) | (seen.end.stage == fl.DRAINING)
+        away = counts.away & used & ~new
+        entered = new | (away & sending)
+        counts = replace(counts, away=away & ~sending)
+    if counts.entered is not None:
+        since = counts.entered + by_port(cfg, seen.start, entered.astype(real))
+        counts = replace(counts, entered=since)
     if counts.begun is not None:
         begun = counts.begun + by_port(cfg, seen.start, new.astype(real))
         counts = replace(counts, begun=begun)
     if counts.senders is not None:
-        counts = replace(counts, senders=_with_senders(cfg, counts.senders, seen.start, new))
+        counts = replace(counts, senders=_with_senders(cfg, counts.senders, seen.start, entered))
     if counts.settled is not None:
-        settled = counts.settled & ~new
+        settled = counts.settled & ~entered
         big = used & ~settled & (bytes_so_far(seen.end, net) > ELEPHANT)
         since = counts.big_since + by_port(cfg, seen.start, big.astype(real))
         counts = replace(counts, big_since=since, settled=settled | big)
@@ -107,7 +120,7 @@ def results(
     if counts.begun is not None:
         found["flows_begun"] = counts.begun
     if counts.present is not None:
-        found["flows_seen"] = counts.present + counts.begun
+        found["flows_seen"] = counts.present + counts.entered
     if counts.senders is not None:
         hosts = cfg.topology.n_hosts
         rows = [s.reshape(-1, hosts).sum(1) for s in counts.senders]

@@ -310,20 +310,24 @@ class FlowCounts:
     Attributes:
         present: flows in progress at the start, `[P]`.
         begun: flows that began since, `[P]`.
+        entered: those, and flows that had sent all, lost bytes, and send again since, `[P]`.
         senders: whether a host has sent through a port, one array `[ports * H]` per level.
         big_before: of those present, the ones beyond 1 MB, `[P]`.
         big_since: flows that went beyond 1 MB since, `[P]`.
         settled: slots whose flow is beyond 1 MB already, or was never seen, `[F]`.
+        away: slots whose flow had sent all at the start and has not lost bytes since, `[F]`.
         class_bytes: bytes by what their flow had sent, `[P, 3]`.
         square: bytes sent times their squared marking probability, `[P]`.
     """
 
     present: Leaf = None
     begun: Leaf = None
+    entered: Leaf = None
     senders: Leaf = None
     big_before: Leaf = None
     big_since: Leaf = None
     settled: Leaf = None
+    away: Leaf = None
     class_bytes: Leaf = None
     square: Leaf = None
 

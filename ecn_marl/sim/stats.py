@@ -59,14 +59,14 @@ def closed(sums: PortSums) -> PortSums:
     """Sums without what only serves while they are collected."""
     if sums.counts is None:
         return sums
-    return replace(sums, counts=replace(sums.counts, settled=None))
+    return replace(sums, counts=replace(sums.counts, settled=None, away=None))
 
 
 def merge(first: PortSums, then: PortSums) -> PortSums:
     """Sums over an interval and the next one, as if both had been one.
 
-    Only a flow that falls back below 1 MB by a drop, and goes beyond it again in another interval,
-    counts twice in `n_elephants`.
+    Only a flow that lost bytes may count twice: in `n_elephants` if it falls back below 1 MB, and
+    goes beyond it again in another interval; in `flows_seen` if it had sent all when that began.
 
     Args:
         first: sums of `Simulator.collect`, or merged ones.
@@ -75,6 +75,10 @@ def merge(first: PortSums, then: PortSums) -> PortSums:
     both: PortSums = jax.tree.map(jnp.add, replace(first, counts=None), replace(then, counts=None))
     flows = None if first.counts is None else _merged(first.counts, then.counts)
     return replace(both, peak=jnp.maximum(first.peak, then.peak), counts=flows)
+
+
+SUMMED = ("begun", "entered", "big_since", "class_bytes", "square")
+"""Fields of `FlowCounts` that add up over intervals."""
 
 
 def _merged(first: FlowCounts, then: FlowCounts) -> FlowCounts:
@@ -90,7 +94,7 @@ def _merged(first: FlowCounts, then: FlowCounts) -> FlowCounts:
     return replace(
         first,
         senders=senders,
-        **{name: total(name) for name in ("begun", "big_since", "class_bytes", "square")},
+        **{name: total(name) for name in SUMMED},
     )
 
 

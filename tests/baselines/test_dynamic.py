@@ -43,7 +43,7 @@ def found(env, setting, **options):
 
 def test_evaluation_is_the_loop_written_out(env):
     """Thresholds of an interval follow from the statistics of those before it, as for agents."""
-    tuner, params = parse_tuner("pi:qref_kb=50"), env.default_params
+    tuner, params = parse_tuner("pi:qref_kb=1000"), env.default_params
     step, interval = jax.jit(env.step_ecn), jax.jit(env.sim.interval)
     results, chosen = [], []
     for key in evaluation_keys(3, 2):
@@ -60,7 +60,7 @@ def test_evaluation_is_the_loop_written_out(env):
             np.testing.assert_allclose(network.queue, state.sim.queue, rtol=1e-4, atol=1)
         results.append(env.episode_metrics(state, params))
     assert len(set(chosen)) > STEPS  # the rule did act
-    got = found(env, "dynamic:pi:qref_kb=50", episodes=2, seed=3)
+    got = found(env, "dynamic:pi:qref_kb=1000", episodes=2, seed=3)
     for name in ("reward", "queue_mean", "utilisation", "flows_finished"):
         want = np.stack([row[name] for row in results])
         np.testing.assert_allclose(got[name], want, rtol=1e-4)
@@ -79,7 +79,7 @@ def test_info_tells_all_statistics_of_the_interval(env):
         np.testing.assert_allclose(info[name], getattr(stats, name), rtol=1e-5)
     assert float(info["tx_bytes"].sum()) > 0
     assert len(told) >= 9
-    assert set(info) == told | {"kmin", "kmax", "pmax"}
+    assert set(info) == told | {"kmin", "kmax", "pmax", "reward"}
 
 
 def test_a_tuner_at_rest_is_a_static_setting(env):
@@ -128,7 +128,7 @@ def test_names():
     assert wf.learners("dynamic:pi:qref_kb=60") == ["dynamic:pi:qref_kb=60"]
     assert wf.label("dynamic:ecn-sharp") == "ECN#"
     assert wf.label("dynamic:pi:qref_kb=60") == "PI (qref_kb=60)"
-    assert wf.arena(["dynamic:pi"], None).scenario == "websearch-v0"
+    assert wf.arena(["dynamic:pi"], None).scenario == "restore-serve-v0"
     with pytest.raises(ValueError, match="unknown tuner 'ecnsharp': did you mean 'ecn-sharp'"):
         wf.learners("dynamic:ecnsharp")
 

@@ -187,7 +187,7 @@ def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipp
     shutil.copy(own_run[1], files.SHIPPED / "tiny-ippo.npz")
     assert _asked(plan, place, shipped) != before
     with pytest.raises(ValueError, match="expected one with 3 ports"):
-        Plan(("incast-v0",), (str(own_run[1]),), tmp_path)
+        Plan(("restore-serve-v0",), (str(own_run[1]),), tmp_path)
     with pytest.raises(ValueError, match="expected a file that"):
         Plan((TINY,), ("none.npz",), tmp_path)
 

@@ -18,7 +18,10 @@ SETTINGS = {"envs": 2, "rollout": 4, "minibatches": 2, "epochs": 1, "batch": 4, 
 
 
 def small() -> Scenario:
-    """Three hosts; bursts of 20 KB and flows of 2 MB to the first; eight intervals of 40 µs."""
+    """Three hosts; bursts of 20 KB and flows of 2 MB to the first; 25 intervals of 40 µs.
+
+    Learners decide every 500 µs: twice.
+    """
     return Scenario(
         topology=star(3),
         traffic=(
@@ -26,7 +29,7 @@ def small() -> Scenario:
             Incast(n_min=1, n_max=1, flow_kb=2000.0, width=2),
         ),
         slots=12,
-        max_steps=8,
+        max_steps=25,
         interval_us=40.0,
         pfc=False,
         bins=80,

@@ -61,7 +61,7 @@ def test_everything_is_scored(done):
     records = found[SMALL]
     assert list(records) == ["static:best", "oracle", "pet", "static:secn1"]
     meta = records["pet"].meta
-    env = make(SMALL)
+    env = make(SMALL, interval_us=rc.INTERVAL_US)
     per_second = env.num_agents * 1e6 / env.interval_us
     assert meta["inferences_per_second"] == pytest.approx(per_second)
     assert meta["us_per_decision"] > 0.0 and meta["exchanged_bytes_per_second"] == 0.0
@@ -246,7 +246,7 @@ def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_pa
 @pytest.mark.slow
 def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
     plan, found = done
-    variants = {"short": lambda: {"max_steps": 6}, "long": lambda: {"max_steps": 9}}
+    variants = {"short": lambda: {"max_steps": 25}, "long": lambda: {"max_steps": 50}}
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
     monkeypatch.setattr(bn, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
