@@ -98,6 +98,7 @@ class RewardParams:
         mice_weight: float = 1.0,
         medium_weight: float = 1.0,
         elephant_weight: float = 1.0,
+        mice_factor: float = 1.0,
     ) -> RewardParams:
         """Checks the constants and makes arrays of them.
 
@@ -111,6 +112,9 @@ class RewardParams:
             mice_weight: weight of the slowdown of flows up to 100 KB.
             medium_weight: weight of that of flows up to 1 MB.
             elephant_weight: weight of that of larger flows.
+            mice_factor: factor of `mice_weight`. Built-in scenarios have weights that make classes
+                count alike under SECN1; under a better policy short flows then count for less,
+                and a learner may want them to count for more.
 
         Raises:
             ValueError: if a constant is outside its range.
@@ -124,14 +128,16 @@ class RewardParams:
             mice_weight=mice_weight,
             medium_weight=medium_weight,
             elephant_weight=elephant_weight,
+            mice_factor=mice_factor,
         )
+        weights = [mice_weight * mice_factor, medium_weight, elephant_weight]
         return cls(
             utilisation_weight=jnp.float32(utilisation_weight),
             queue_scale=jnp.float32(queue_scale_kb * KB),
             queue_steps=jnp.float32(queue_steps),
             queue_floor=jnp.float32(queue_floor_kb * KB),
             trigger_penalty=jnp.float32(trigger_penalty),
-            slowdown_weights=jnp.array([mice_weight, medium_weight, elephant_weight], jnp.float32),
+            slowdown_weights=jnp.array(weights, jnp.float32),
         )
 
 
@@ -144,6 +150,7 @@ OPTIONS: dict[str, tuple[float, float, str]] = {
     "mice_weight": (0.0, 1e9, "a number of at least 0"),
     "medium_weight": (0.0, 1e9, "a number of at least 0"),
     "elephant_weight": (0.0, 1e9, "a number of at least 0"),
+    "mice_factor": (0.0, 1e9, "a number of at least 0"),
 }
 """Options of `RewardParams.create`: smallest and largest value, and what is allowed in words."""
 

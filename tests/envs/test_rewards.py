@@ -233,7 +233,7 @@ ACCRUED = np.array([[3.0, 0.5, 0.0], [0.0, 0.25, 2.0]], np.float32)
 @pytest.mark.parametrize("credit", ["team", "path"])
 def test_slowdown_is_weighted_by_class_and_shared_by_credit(port_stats, credit):
     stats = replace(port_stats(2), accrued=jnp.asarray(ACCRUED))
-    weights = {"mice_weight": 0.1, "medium_weight": 2.0, "elephant_weight": 0.5}
+    weights = {"mice_weight": 0.02, "medium_weight": 2.0, "elephant_weight": 0.5, "mice_factor": 5}
     rule = reward_function("slowdown", credit)
     assert rule.accrues
     got = np.asarray(rule(stats, RewardParams.create(**weights), jnp.ones(2), 100.0))

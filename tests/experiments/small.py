@@ -20,7 +20,7 @@ SETTINGS = {"envs": 2, "rollout": 4, "minibatches": 2, "epochs": 1, "batch": 4, 
 def small() -> Scenario:
     """Three hosts; bursts of 20 KB and flows of 2 MB to the first; 25 intervals of 40 µs.
 
-    Learners decide every 500 µs: twice.
+    Learners decide every 250 µs: four times.
     """
     return Scenario(
         topology=star(3),

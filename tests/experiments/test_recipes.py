@@ -43,9 +43,9 @@ def test_recipes_fit_their_trainers():
 def test_no_recipe_can_set_steps_or_what_is_asked():
     names = {f.name for f in fields(rc.Recipe)}
     assert names == {"algorithm", "options", "settings", "tuning"}
-    asked = {f.name for f in fields(Scenario)} - {*VIEW, "reward"}
+    asked = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
     assert not asked & set(rc.OPTIONS)
-    for wrong in ("steps", "max_steps", "traffic", "load", "priority", "reward_options"):
+    for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
         with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
             rc.Recipe("ippo", {wrong: 1})
     for kind in (kind for _, kind in ALGORITHMS.values()):
