@@ -252,7 +252,8 @@ class PortStats:
         flows_begun: flows that began in the interval; one that waited for a free slot begins when
             it gets it. Every flow counts once in its life.
         flows_seen: flows in progress at any time in the interval: those at its start, and those
-            that began. A flow is in progress until its last byte has left its last port.
+            that began. A flow is in progress until its last byte has left its last port, and
+            again if bytes are lost after that.
         n_senders: distinct source hosts of the flows seen.
         n_mice: of the flows seen, those that had sent at most 1 MB when last seen.
         n_elephants: of the flows seen, those that had sent more than 1 MB.

@@ -18,8 +18,9 @@ def test_longer_intervals_leave_the_episode_as_long():
     assert make("restore-serve-v0", interval_us=500.0, max_steps=7).horizon == 7
     phased = make("demand-phases-v0", interval_us=500.0)
     assert (phased.horizon, phased.phase_steps) == (40, 10)
-    with pytest.raises(ValueError, match="interval_us"):
-        make("restore-serve-v0", interval_us=0.0)
+    for wrong in (0.0, 300.0):
+        with pytest.raises(ValueError, match=f"interval_us = {wrong}"):
+            make("restore-serve-v0", interval_us=wrong)
 
 
 def test_a_learner_meets_the_same_traffic_in_longer_intervals():
