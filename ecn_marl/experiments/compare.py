@@ -33,7 +33,9 @@ from ecn_marl.baselines.common.statistics import (
 )
 from ecn_marl.experiments.records import Record
 
-BASELINE, ORACLE = "static:best", "oracle"
+BASELINE, ORACLES = "static:best", ("oracle:ports", "oracle")
+"""What scores are relative to, and whose gain is the whole of what there is to gain: where ports
+differ, that of the oracle with a setting for each group of them."""
 
 GEOMETRIC = ("J", *SLOWDOWNS)
 """Figures that are averaged geometrically; lower is better."""
@@ -54,7 +56,7 @@ SAME = ("scenario", "eval_seed", "stream")
 def compare(
     records: Mapping[str, Record],
     baseline: str = BASELINE,
-    oracle: str = ORACLE,
+    oracle: str | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -63,7 +65,8 @@ def compare(
     Args:
         records: records by the policy's name.
         baseline: the policy that scores are relative to.
-        oracle: the policy whose gain is the whole of what there is to gain; may be missing.
+        oracle: the policy whose gain is the whole of what there is to gain. None: the first of
+            `ORACLES` that is there, if any.
         resamples: resamples of the bootstrap.
         seed: seed of the bootstrap.
 
@@ -92,7 +95,9 @@ def compare(
     _check(records, baseline)
     draws = Draws(records[baseline].episodes, resamples, seed)
     sides = {name: _Side(name, record, draws) for name, record in records.items()}
-    best, top = sides[baseline], sides.get(oracle)
+    if oracle is None:
+        oracle = next((name for name in ORACLES if name in sides), None)
+    best, top = sides[baseline], sides.get(oracle or "")
     rows = [_row(side, best, top) for side in sides.values()]
     for row, side in zip(rows, sides.values(), strict=True):
         others = (other for other in sides.values() if other is not side)

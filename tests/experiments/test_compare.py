@@ -146,6 +146,14 @@ def test_an_oracle_that_gains_nothing_has_no_share():
     assert np.isnan(found["low"]) and np.isnan(found["high"])
 
 
+def test_where_ports_differ_the_oracle_that_knows_them_is_the_whole():
+    rows = compared(BEST, ORACLE, made("oracle:ports", [2.0, 0.5]))
+    assert rows["oracle:ports"]["share"]["value"] == 1.0
+    assert rows["oracle"]["share"]["value"] == pytest.approx(0.5)
+    assert compare({"static:best": BEST, "oracle": ORACLE})["oracle"] == "oracle"
+    assert compare({"static:best": BEST})["oracle"] is None
+
+
 def test_what_got_worse():
     """7 % worse in every episode is certain; 7 % with much noise is not; 4 % is not worse."""
     wild = np.exp(np.array([[-0.9, 0.9, -0.5, 0.5]]) + np.log(1.07))
