@@ -18,7 +18,7 @@ SETTINGS = {"envs": 2, "rollout": 4, "minibatches": 2, "epochs": 1, "batch": 4, 
 
 
 def small() -> Scenario:
-    """Three hosts; bursts of 20 KB and flows of 2 MB to the first; 25 intervals of 40 µs.
+    """Three hosts; bursts of 20 KB and flows of 2 MB to the first; 20 intervals of 50 µs.
 
     Learners decide every 250 µs: four times.
     """
@@ -29,8 +29,9 @@ def small() -> Scenario:
             Incast(n_min=1, n_max=1, flow_kb=2000.0, width=2),
         ),
         slots=12,
-        max_steps=25,
-        interval_us=40.0,
+        max_steps=20,
+        interval_us=50.0,
+        tick_steps=5,
         pfc=False,
         bins=80,
     )

@@ -246,7 +246,7 @@ def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_pa
 @pytest.mark.slow
 def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
     plan, found = done
-    variants = {"short": lambda: {"max_steps": 25}, "long": lambda: {"max_steps": 50}}
+    variants = {"short": lambda: {"max_steps": 20}, "long": lambda: {"max_steps": 40}}
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
     monkeypatch.setattr(bn, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
