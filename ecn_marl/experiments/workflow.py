@@ -184,7 +184,8 @@ def new_job(
     benched = algorithm in LEARNERS and lookup(scenario).benchmark
     known = recipe(scenario, algorithm) if benched else Recipe(algorithm)
     steps = steps_of(scenario) if benched else DEFAULT_STEPS
-    own = {n: x for n, x in known.options.items() if n != "credit" or "reward" not in view}
+    paid = ("credit", "reward_options") if "reward" in view else ()
+    own = {name: x for name, x in known.options.items() if name not in paid}
     options = in_view(scenario, view, {**own, **view})
     job = Job(algorithm, scenario, steps, options, {**known.settings, **values})
     return replace(job, **{name: x for name, x in asked.items() if name != "envs"})

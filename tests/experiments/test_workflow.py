@@ -108,11 +108,12 @@ def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
 def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     job = wf.new_job("ippo", {}, {"max_steps": 20}, ["envs=4"])
     assert job.scenario == wf.DEFAULT_SCENARIO == "restore-serve-v0"
-    assert job.options["interval_us"] == 500.0 and job.options["features"] == "flows"
-    assert job.options["max_steps"] == 4, "20 intervals of 100 µs"
-    assert job.settings["gamma"] == 0.995 and job.settings["envs"] == 4
+    assert job.options["interval_us"] == 250.0 and job.options["features"] == "flows"
+    assert job.options["max_steps"] == 8, "20 intervals of 100 µs"
+    assert job.settings["gamma"] == 0.9975 and job.settings["envs"] == 4
     paper = wf.new_job("ippo", {}, {"reward": "pet"}, [])
-    assert paper.options["reward"] == "pet" and "credit" not in paper.options
+    assert paper.options["reward"] == "pet"
+    assert not {"credit", "reward_options"} & set(paper.options), "they belong to another reward"
     plain = wf.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, wf.DEFAULT_STEPS)
 
