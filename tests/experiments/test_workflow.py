@@ -131,7 +131,11 @@ def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):
     assert searches.shipped("restore-serve-v0") == ("static:best",)
     assert wf.references("restore-serve-v0") == ("static:best", "static:secn1", "static:secn2")
     assert wf.references("websearch-v0") == ("static:secn1", "static:secn2")
-    known = searches.find("static:best", "restore-serve-v0", {"reward": "acc", "credit": None})
+    known = searches.find(
+        "static:best",
+        "restore-serve-v0",
+        {"reward": "acc", "credit": None, "reward_options": {"mice_factor": 2.0}},
+    )
     assert known.objective == 8.0 and known.runs == 1
 
     def never(*_, **__):
