@@ -143,9 +143,10 @@ while a port restores earns nothing within 2 ms, and 20 to 100 times its first g
 what is read in time does not disturb the next phase. So the horizon of an advantage is 20 ms
 (lambda gamma = 0.9875), and a rollout is a whole episode. Features are standardised: without it the
 phases are told apart too late. Eight environments make updates small and many: at 120 k steps of
-500 µs, J was 6.25 with 8, 6.34 with 16 and 6.52 with 32. All this, `PMAX`, `INTERVAL_US` and the
-factor of short flows were found by hand in some 25 runs of `ippo` and of the simple rule, on
-training and tuning episodes of `restore-serve-v0`; `mappo` has the settings unchanged."""
+500 µs, J was 6.25 with 8, 6.34 with 16 and 6.52 with 32 (two seeds each). All this, `PMAX`,
+`INTERVAL_US` and the factor of short flows were found by hand in some 25 runs of `ippo` and of the
+simple rule, on training and tuning episodes of `restore-serve-v0`; `mappo` has the settings
+unchanged."""
 
 _Q = {"gamma": 0.99, "n_step": 3, "reward_scale": 0.03}
 """Q-learning for the same reward, not tuned."""
