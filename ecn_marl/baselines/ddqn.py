@@ -30,7 +30,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import gating, replay
 from ecn_marl.baselines.common import q_learning as ql
 from ecn_marl.baselines.common import settings as check
-from ecn_marl.baselines.common.environments import start_environments
+from ecn_marl.baselines.common.environments import start_environments, wander
 from ecn_marl.baselines.common.gating import Gate
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
@@ -64,6 +64,8 @@ class DDQNConfig:
         reward_scale: factor of what is left, see `PPOConfig`.
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for features as they are.
         shared: one network for all agents, as when ACC installs one model offline, or one each, as
             when its switches train on online. Memories are one each in both cases.
         epsilon: chance of a random action at first.
@@ -96,6 +98,7 @@ class DDQNConfig:
     reward_scale: float = 1.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64)
+    standardise: int = 0
     shared: bool = True
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
@@ -121,7 +124,7 @@ class DDQNConfig:
         check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "priority", "idle_tolerance")
+        check.not_negative(self, "priority", "idle_tolerance", "standardise")
 
     @property
     def steps_per_update(self) -> int:
@@ -194,7 +197,7 @@ class DDQN:
         self.config = config
         self.head = ql.discrete_head(env.action)
         self.learner = QLearner(
-            Mlp(config.hidden, self.head.outputs, last_scale=0.1),
+            Mlp(config.hidden, self.head.outputs, 0.1, config.standardise > 0),
             self.head,
             rate=config.lr,
             max_grad_norm=config.max_grad_norm,
@@ -215,9 +218,14 @@ class DDQN:
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
+        moments = None
+        if c.standardise:
+            wander_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
+            moments = (seen[0], seen[1])
         local = replay.empty(self.row, c.local_capacity)
         return TrainState(
-            q=self.learner.init(q_key, env.obs_dim, env.num_agents),
+            q=self.learner.init(q_key, env.obs_dim, env.num_agents, moments),
             local=replay.copies(local, env.num_agents),
             shared=replay.empty(self.row, c.global_capacity),
             gate=replay.copies(self._first_gate(env.num_agents), c.envs),

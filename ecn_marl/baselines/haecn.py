@@ -40,7 +40,7 @@ from ecn_marl.baselines.common import q_learning as ql
 from ecn_marl.baselines.common import replay
 from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.environments import start_environments
+from ecn_marl.baselines.common.environments import start_environments, wander
 from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
@@ -72,6 +72,8 @@ class HAECNConfig:
         hidden: hidden layers of the policy generator; with its output these are six layers, their
             widths are not stated.
         decision_hidden: hidden layers of the decision module; "lightweight", not stated.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for features as they are.
         every_interval: the policy generator learns from every interval, and values a setting for as
             long as it stays; else from triggered ones only, as the paper has it.
         shared: one pair of modules for all agents, or one each (the paper's agents are
@@ -96,6 +98,7 @@ class HAECNConfig:
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
     decision_hidden: tuple[int, ...] = (16,)
+    standardise: int = 0
     every_interval: bool = True
     shared: bool = True
     epsilon: float = 1.0
@@ -112,7 +115,7 @@ class HAECNConfig:
         check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "trigger_penalty")
+        check.not_negative(self, "trigger_penalty", "standardise")
 
     @property
     def steps_per_update(self) -> int:
@@ -207,9 +210,9 @@ class HAECN:
             "target_every": c.target_every,
             "shared": c.shared,
         }
-        small = Mlp(c.decision_hidden, TRIGGER.outputs, last_scale=0.1)
+        small = Mlp(c.decision_hidden, TRIGGER.outputs, 0.1, c.standardise > 0)
         self.decision = QLearner(small, TRIGGER, double=False, **common)
-        large = Mlp(c.hidden, self.head.outputs, last_scale=0.1)
+        large = Mlp(c.hidden, self.head.outputs, 0.1, c.standardise > 0)
         self.policy = QLearner(large, self.head, double=True, **common)
         self.decision_row = ql.transition_shapes(2 * env.obs_dim, ())
         self.policy_row = ql.transition_shapes(env.obs_dim, env.action.shape)
@@ -228,11 +231,17 @@ class HAECN:
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
+        once = twice = None
+        if c.standardise:
+            wander_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
+            once = (seen[0], seen[1])
+            twice = (jnp.tile(seen[0], 2), jnp.tile(seen[1], 2))  # what is, and what was
         intervals = replay.empty(self.decision_row, c.capacity)
         settings = replay.empty(self.policy_row, c.capacity)
         return TrainState(
-            decision=self.decision.init(decision_key, 2 * env.obs_dim, env.num_agents),
-            policy=self.policy.init(policy_key, env.obs_dim, env.num_agents),
+            decision=self.decision.init(decision_key, 2 * env.obs_dim, env.num_agents, twice),
+            policy=self.policy.init(policy_key, env.obs_dim, env.num_agents, once),
             intervals=replay.copies(intervals, env.num_agents),
             settings=replay.copies(settings, env.num_agents),
             saved=replay.copies(self._nothing_saved(env.num_agents), c.envs),

@@ -75,25 +75,27 @@ Space = Mapping[str, LogUniform | Choice]
 _WIDTHS = Choice(((32, 32), (64, 64), (128, 128)))
 
 _PPO: Space = {
-    "actor_lr": LogUniform(1e-4, 3e-3),
+    "actor_lr": LogUniform(3e-4, 5e-3),
     "critic_lr": LogUniform(3e-4, 5e-3),
-    "gamma": Choice((0.8, 0.9, 0.95, 0.98, 0.99)),
-    "gae_lambda": Choice((0.8, 0.9, 0.95)),
-    "entropy": LogUniform(1e-4, 3e-2),
-    "rollout": Choice((16, 32, 64)),
+    "gamma": Choice((0.95, 0.98, 0.99, 0.995, 0.9975)),
+    "gae_lambda": Choice((0.9, 0.95, 0.98, 0.99)),
+    "entropy": LogUniform(1e-4, 1e-2),
+    "rollout": Choice((32, 64, 128)),
     "epochs": Choice((2, 4, 8)),
+    "minibatches": Choice((4, 8, 16)),
     "hidden": _WIDTHS,
 }
 
 _Q: Space = {
     "lr": LogUniform(1e-4, 3e-3),
-    "gamma": Choice((0.7, 0.8, 0.9, 0.95, 0.98)),
-    "n_step": Choice((1, 3, 5)),
-    "batch": Choice((64, 256, 512)),
-    "target_every": Choice((20, 50, 100, 200)),
+    "gamma": Choice((0.9, 0.95, 0.98, 0.99, 0.995)),
+    "rollout": Choice((8, 32)),
+    "n_step": Choice((1, 3, 8, 32)),
+    "gradient_steps": Choice((8, 32, 128)),
+    "batch": Choice((64, 256)),
+    "target_every": Choice((50, 200, 1000)),
     "epsilon_decay": Choice((0.95, 0.98, 0.99)),
     "epsilon_min": Choice((0.02, 0.05, 0.1)),
-    "reward_offset": Choice((-2.0, -1.0, 0.0)),
 }
 
 SPACES: dict[str, Space] = {

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common.distributions import Head, head_for
-from ecn_marl.baselines.common.networks import apply_network, init_network
+from ecn_marl.baselines.common.networks import apply_network, init_network, standardise
 
 
 class Transition(NamedTuple):
@@ -233,9 +233,25 @@ class QLearner:
         self.target_every = target_every
         self.opt = optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate, eps=1e-5))
 
-    def init(self, key: jax.Array, features: int, num_agents: int) -> QState:
-        """A fresh network, which is also the target."""
+    def init(
+        self,
+        key: jax.Array,
+        features: int,
+        num_agents: int,
+        moments: tuple[Array, Array] | None = None,
+    ) -> QState:
+        """A fresh network, which is also the target.
+
+        Args:
+            key: PRNG key.
+            features: width of its input.
+            num_agents: number of agents A.
+            moments: mean and standard deviation of every feature, by which a standardised network
+                centres and scales them; None for other networks.
+        """
         params = init_network(self.net, key, features, num_agents, self.shared)
+        if moments is not None:
+            params = standardise(params, *moments)
         opt = self.opt.init(params) if self.shared else jax.vmap(self.opt.init)(params)
         target = jax.tree.map(jnp.copy, params)  # apart, so that both can be given away
         return QState(params, target, opt, jnp.zeros((), jnp.int32))

@@ -22,6 +22,8 @@ from ecn_marl.baselines.common.networks import (
 )
 from ecn_marl.baselines.common.policy import load_policy, save_policy
 from ecn_marl.baselines.common.training import train
+from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
+from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.registry import Scenario, make
@@ -113,6 +115,32 @@ def test_moments_are_not_learnt(kind, config):
         for a, b in zip(centred_part(old), centred_part(new), strict=True):
             np.testing.assert_array_equal(a, b)
         weights = [x["params"]["Dense_0"]["kernel"] for x in (old, new)]
+        assert not np.array_equal(*weights)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+@pytest.mark.parametrize(
+    ("kind", "config", "size"),
+    [(DDQN, DDQNConfig, "local_capacity"), (HAECN, HAECNConfig, "capacity")],
+    ids=["ddqn", "haecn"],
+)
+def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
+    small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}
+    algorithm = kind(Toy(), config(**small, standardise=8, shared=shared))
+    before = algorithm.init(jax.random.key(2), PARAMS)
+    after, _ = jax.jit(algorithm.update)(before, PARAMS)
+    for name in ("q",) if kind is DDQN else ("decision", "policy"):
+        old, new = getattr(before, name), getattr(after, name)
+        centre, gain = centred_part(old.params)
+        assert (np.abs(centre) > 0.2).all() and (np.asarray(gain) > 1.5).all()
+        width = algorithm.env.obs_dim * (2 if name == "decision" else 1)
+        assert centre.shape[-1] == width, "the decision sees what is, and what was"
+        if name == "decision":
+            np.testing.assert_array_equal(centre[..., : width // 2], centre[..., width // 2 :])
+        for x in (old.target, new.params, new.target):
+            for a, b in zip(centred_part(old.params), centred_part(x), strict=True):
+                np.testing.assert_array_equal(a, b)
+        weights = [x.params["params"]["Dense_0"]["kernel"] for x in (old, new)]
         assert not np.array_equal(*weights)
 
 
