@@ -26,8 +26,8 @@ def replay(
     topology: Annotated[
         str,
         typer.Option(
-            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS or "
-            "leaf-spine:LEAVES,HOSTS,SPINES."
+            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, "
+            "leaf-spine:LEAVES,HOSTS,SPINES or fat-tree:K."
         ),
     ],
     link_gbps: Annotated[float, typer.Option(help="Rate of host links, Gb/s.")] = 25.0,

@@ -26,11 +26,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
 from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
-
-ORDER_LANE = 17
-"""Lane of the hash that orders the phases of a cycle; traffic draws from lanes 0 to 4."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class PhasedEnv(EcnEnv):
         """Index of the phase that the next tuning interval belongs to, the same for all ports."""
         n = len(self.phases)
         slot = state.steps // params.phase_steps
-        draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), ORDER_LANE)
+        draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), Stream.PHASE_ORDER)
         now = jnp.argsort(draws)[slot % n].astype(jnp.int32)
         return jnp.broadcast_to(now, (self.num_agents,))
 

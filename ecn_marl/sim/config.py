@@ -219,8 +219,11 @@ def base_rtt(topology: Topology) -> float:
     delay = np.append([p.delay_us for p in t.ports], 0.0)
     stored = np.append([PAYLOAD / (p.gbps * GBPS) for p in t.ports], 0.0)
     nic_delay, nic_rate = np.array(t.nic_delay_us), np.array(t.nic_gbps) * GBPS
-    way = (2.0 * delay + stored)[t.routes].sum(-1).max(-1)
-    first = 2.0 * nic_delay + PAYLOAD / nic_rate
-    edge = np.array(t.edge)
-    from_edge = np.array([first[edge == e].max(initial=0.0) for e in range(way.shape[0])])
-    return float((way + from_edge[:, None]).max())
+    time = 2.0 * delay + stored
+    between = time[t.routes].sum(-1).max(-1)
+    first, edge = 2.0 * nic_delay + PAYLOAD / nic_rate, np.array(t.edge)
+
+    def slowest(each: np.ndarray) -> np.ndarray:
+        return np.array([each[edge == e].max(initial=0.0) for e in range(len(between))])
+
+    return float((slowest(first)[:, None] + between + slowest(time[t.last])).max())

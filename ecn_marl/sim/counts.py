@@ -18,15 +18,12 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.queues import segment_sum
-from ecn_marl.sim.random import binomial
+from ecn_marl.sim.random import Stream, binomial
 from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
 from ecn_marl.sim.traffic import CHUNK, PAYLOAD, wire_bytes
 
 ELEPHANT = fl.SIZE_CLASSES[1]
 """Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
-
-MARK_LANES = (21, 22)
-"""Lanes of the hash that draws marked packets."""
 
 
 class FlowsOfTick(NamedTuple):
@@ -184,7 +181,7 @@ def _marked_packets(sums: PortSums, state: SimState, net: NetParams) -> Float[Ar
     chance = jnp.clip(square / jnp.maximum(mean, 1e-6), 1e-6, 1.0)
     n_ports = mean.shape[0]
     counter = state.step * n_ports + jnp.arange(n_ports, dtype=jnp.int32)
-    return binomial(state.seed, counter, MARK_LANES, mean / chance, chance)
+    return binomial(state.seed, counter, (Stream.MARKED_OF, Stream.MARKED), mean / chance, chance)
 
 
 def _with_senders(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import CHUNK, Offer
@@ -109,7 +109,7 @@ def reroute(
     back = works[flows.back // classes].all(0)
     used = flows.stage != fl.FREE
     broken = used & ~(forth & back)
-    bits = hash_bits(seed, flows.coin.astype(jnp.int32), 19)
+    bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
     offer = _as_offer(flows)
     paths = fl.find_paths(net, offer, bits, up)
     local, home = fl.queue_numbers(paths, flows.kind, bounds, classes)

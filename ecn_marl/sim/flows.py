@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._types import Leaf
 from ecn_marl.lanes import hints
 from ecn_marl.sim.queues import look_up, segment_sum
-from ecn_marl.sim.random import hash_bits, to_unit
+from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import PAYLOAD, Offer, packet_count, wire_bytes
 
@@ -67,23 +67,26 @@ def find_paths(
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
     here, there = net.edge[offer.src], net.edge[offer.dst]
 
-    def choose(edge: Array, host: Array, wanted: Array, shift: int) -> Array:
-        n = net.n_paths[edge, host]
+    def choose(edge: Array, end: Array, host: Array, wanted: Array, shift: int) -> Array:
+        n, last = net.n_paths[edge, end], net.last[host][:, None]
         wanted = jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), -1)
         if up is None:
             hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
-            return net.routes[edge, host, jnp.where(wanted >= 0, wanted, hashed)]
-        routes = net.routes[edge, host]
-        works = jnp.append(up, True)[routes].all(-1) & (jnp.arange(routes.shape[1]) < n[:, None])
+            chosen = jnp.where(wanted >= 0, wanted, hashed)
+            return jnp.concatenate([net.routes[edge, end, chosen], last], axis=1)
+        routes = net.routes[edge, end]
+        works = jnp.append(up, True)[routes].all(-1) & up[last]
+        works = works & (jnp.arange(routes.shape[1]) < n[:, None])
         count = jnp.maximum(works.sum(-1), 1)
         pick = ((bits >> shift) % count.astype(jnp.uint32)).astype(jnp.int32)
         hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
         given = (wanted >= 0) & jnp.take_along_axis(works, wanted[:, None], 1)[:, 0]
         chosen = jnp.where(given, wanted, hashed)
-        return jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
+        middle = jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
+        return jnp.concatenate([middle, last], axis=1)
 
-    forward = choose(here, offer.dst, offer.path, 0)
-    back = choose(there, offer.src, offer.path_back, 8)
+    forward = choose(here, there, offer.dst, offer.path, 0)
+    back = choose(there, here, offer.src, offer.path_back, 8)
     go = net.nic_delay[offer.src] + delay[forward].sum(-1)
     home = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
@@ -189,8 +192,10 @@ def admit(
     busy = hints.busy((flows.stage != FREE) | new)
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, 17), up)
-    coin = jax.lax.bitcast_convert_type(hash_bits(seed, number, 18) | jnp.uint32(1), jnp.int32)
+    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
+    coin = jax.lax.bitcast_convert_type(
+        hash_bits(seed, number, Stream.COIN) | jnp.uint32(1), jnp.int32
+    )
     local, home = queue_numbers(paths, kind, bounds, classes)
 
     reals = jnp.stack(

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import hash_bits, uniform
+from ecn_marl.sim.random import Stream, hash_bits, uniform
 from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, anonymous_offer
 
 FAR = 1e9
@@ -34,9 +34,6 @@ FAR = 1e9
 
 SHORTEST_US = 100.0
 """Shortest phase; at most one boundary falls into a tick."""
-
-LENGTH_LANE = 40
-"""Lane of the hash that draws lengths; the sources draw from lanes of their own seeds."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Timeline:
     def length(self, params: TimelineParams, seed: Array, index: Int[Array, "*n"]) -> Array:
         """Length of the phases with these numbers, µs, `[*n]`; number k has phase k mod n."""
         mean = jnp.asarray(params.lengths_us)[index % self.n_phases]
-        u = uniform(seed, index, LENGTH_LANE)
+        u = uniform(seed, index, Stream.PHASE_LENGTH)
         return mean * (1.0 + params.spread * (2.0 * u - 1.0))
 
     def default_params(self) -> TimelineParams:

@@ -15,7 +15,7 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
 from ecn_marl.sim.queues import Ecn, batches, look_up, pfc, segment_sum
-from ecn_marl.sim.random import hash_bits, to_unit
+from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.substep import Tick
 
@@ -115,7 +115,7 @@ def _line(
     back_wait = flows.back_wait
     if cfg.jitter_us > 0:
         n = back_wait.shape[0]
-        bits = hash_bits(state.seed, state.step * n + jnp.arange(n, dtype=jnp.int32), 20)
+        bits = hash_bits(state.seed, state.step * n + jnp.arange(n, dtype=jnp.int32), Stream.JITTER)
         back_wait = back_wait + cfg.jitter_us * to_unit(bits).astype(back_wait.dtype)
     delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
     delay = jnp.maximum(delay, 0.0).astype(jnp.int32)

@@ -1,29 +1,56 @@
 """Counter-based random numbers for the inner loop.
 
 Threefry keys cost more than the physics of a substep. Traffic draws from an integer hash of
-`(seed, counter, lane)`, and every flow slot carries a 32-bit xorshift state (Marsaglia, "Xorshift
+`(seed, counter, stream)`, and every flow slot carries a 32-bit xorshift state (Marsaglia, "Xorshift
 RNGs", J. Stat. Soft. 8(14), 2003) for its marking coins. Both are plain integer arithmetic: the
 same seed gives the same bits on every backend, alone or inside a batch.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum, unique
+
 import jax
 import jax.numpy as jnp
 
 
-def hash_bits(seed: jax.Array, counter: jax.Array, lane: int) -> jax.Array:
-    """Scramble `(seed, counter, lane)` into 32 bits (two multiply-xorshift rounds each).
+@unique
+class Stream(IntEnum):
+    """What is drawn from the seed of an episode: one stream each, so that no draws are the same.
+
+    Traffic sources have seeds of their own, from which they draw in streams 0 to 4.
+    """
+
+    PATH = 17
+    """Equal-cost paths of flows."""
+    COIN = 18
+    """First state of each flow's marking coins."""
+    REROUTE = 19
+    """Paths around links that failed."""
+    JITTER = 20
+    """NIC processing."""
+    MARKED_OF = 21
+    """Fraction of a packet in the count of marked ones."""
+    MARKED = 22
+    """Count of marked packets."""
+    PHASE_LENGTH = 40
+    """Lengths of a timeline's phases."""
+    PHASE_ORDER = 41
+    """Order of a scenario's phases."""
+
+
+def hash_bits(seed: jax.Array, counter: jax.Array, stream: int) -> jax.Array:
+    """Scramble `(seed, counter, stream)` into 32 bits (two multiply-xorshift rounds each).
 
     Args:
         seed: uint32, scalar or broadcastable.
         counter: integer index of the draw.
-        lane: static small integer that separates the draws made at one counter.
+        stream: static small integer that separates the draws made at one counter.
 
     Returns:
         uint32 of the broadcast shape.
     """
-    x = counter.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(lane) * jnp.uint32(
+    x = counter.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(stream) * jnp.uint32(
         0x85EBCA6B
     )
     x = _scramble(x ^ seed)
@@ -44,9 +71,9 @@ def to_unit(bits: jax.Array) -> jax.Array:
     return ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
 
 
-def uniform(seed: jax.Array, counter: jax.Array, lane: int) -> jax.Array:
-    """Uniform float32 in (0, 1) for `(seed, counter, lane)`."""
-    return to_unit(hash_bits(seed, counter, lane))
+def uniform(seed: jax.Array, counter: jax.Array, stream: int) -> jax.Array:
+    """Uniform float32 in (0, 1) for `(seed, counter, stream)`."""
+    return to_unit(hash_bits(seed, counter, stream))
 
 
 def normal_quantile(u: jax.Array) -> jax.Array:
@@ -69,7 +96,7 @@ TERMS = 32
 
 
 def binomial(
-    seed: jax.Array, counter: jax.Array, lanes: tuple[int, int], n: jax.Array, p: jax.Array
+    seed: jax.Array, counter: jax.Array, streams: tuple[int, int], n: jax.Array, p: jax.Array
 ) -> jax.Array:
     """Whole numbers with the mean `n p` and the variance `n p (1 - p)` of a binomial distribution.
 
@@ -81,7 +108,7 @@ def binomial(
     Args:
         seed: uint32, scalar or broadcastable.
         counter: integer index of each draw.
-        lanes: two static small integers that separate these draws from others.
+        streams: two static small integers that separate these draws from others.
         n: number of trials, at least 0, float32.
         p: chance of each, in [0, 1].
 
@@ -89,8 +116,8 @@ def binomial(
         Whole numbers in [0, n + 1], float32 of the broadcast shape.
     """
     low = jnp.floor(n)
-    trials = low + (uniform(seed, counter, lanes[0]) < n - low)
-    u = uniform(seed, counter, lanes[1])
+    trials = low + (uniform(seed, counter, streams[0]) < n - low)
+    u = uniform(seed, counter, streams[1])
     rare = jnp.minimum(p, 1.0 - p)  # of heads and tails, those of which there are fewer
     mean = trials * rare
     odds = rare / (1.0 - rare)

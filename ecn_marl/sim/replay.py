@@ -28,7 +28,7 @@ from ecn_marl._files import without_nan
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.trace import FlowList, read_flows
@@ -304,7 +304,7 @@ def _ideal_us(params: SimParams, seed: Array) -> Array:
     number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)
     net = jax.tree.map(jnp.asarray, params.net)
     rows = offer.offer(source, plan, net.nic_rate)
-    return fl.find_paths(net, rows, hash_bits(seed, number, 17)).ideal
+    return fl.find_paths(net, rows, hash_bits(seed, number, Stream.PATH)).ideal
 
 
 @partial(jax.jit, static_argnums=0)

@@ -85,6 +85,7 @@ class Simulator(SimConfig):
             edge=np.array(t.edge, np.int32),
             routes=t.routes,
             n_paths=t.n_paths,
+            last=t.last,
             base_rtt=real.type(base_rtt(t)),
             fail_step=np.full(t.n_ports, NEVER, np.int32),
             repair_step=np.full(t.n_ports, NEVER, np.int32),

@@ -31,8 +31,9 @@ class NetParams:
         ack_bytes: wire bytes of an ACK.
         packet_bytes: wire bytes of a full data packet.
         edge: edge switch of every host, `[H]`.
-        routes: ports of every path, `[E, H, K, L]`, see `Topology`.
-        n_paths: number of equal-cost paths, `[E, H]`.
+        routes: ports of every path between edge switches, `[E, E, K, L - 1]`, see `Topology`.
+        n_paths: number of equal-cost paths, `[E, E]`.
+        last: port to every host, `[H]`.
         base_rtt: longest round-trip time of a packet through empty queues, µs; windows are sized
             for it.
         fail_step: substep at which the link behind each port fails, `[P]`.
@@ -53,6 +54,7 @@ class NetParams:
     edge: Leaf
     routes: Leaf
     n_paths: Leaf
+    last: Leaf
     base_rtt: Leaf
     fail_step: Leaf
     repair_step: Leaf

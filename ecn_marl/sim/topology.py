@@ -10,13 +10,14 @@ network without artificial per-hop delay).
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim.routing import Route, compiled_routes, tiers
 
 GBPS = 125.0
 """Bytes per microsecond in one Gb/s."""
@@ -26,13 +27,6 @@ KB = 1000.0
 
 MIB = float(2**20)
 """Bytes in one MiB, the unit of switch buffers."""
-
-
-Hop = tuple[str, str]
-"""A port on the way: (switch, peer)."""
-
-Hops = tuple[Hop, ...]
-"""A path: the ports a packet leaves by, in order."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,8 @@ class Topology:
     """A network of hosts and switches with all its shortest paths.
 
     `P` is the number of ports, `H` of hosts, `S` of switches, `L` of levels, `E` of switches with
-    hosts (edges), `K` the largest number of equal-cost paths.
+    hosts (edges), `K` the largest number of equal-cost paths. A path goes from edge switch to edge
+    switch and then out of the port to the host, which is on the last level.
 
     Attributes:
         name: for messages and run directories, e.g. `star:9`.
@@ -89,9 +84,10 @@ class Topology:
         nic_gbps: rate of each host's NIC, Gb/s, length H.
         nic_delay_us: propagation delay from each host to its switch, µs, length H.
         edge: index in `0..E-1` of each host's edge switch, length H.
-        routes: int32 `[E, H, K, L]`, port index at each level of the k-th path from an edge
-            switch to a host, `P` where the path has no hop at that level.
-        n_paths: int32 `[E, H]`, number of equal-cost paths.
+        routes: int32 `[E, E, K, L - 1]`, port index at each level of the k-th path from an edge
+            switch to another, `P` where the path has no hop at that level.
+        n_paths: int32 `[E, E]`, number of equal-cost paths, all there are.
+        last: int32 `[H]`, port to each host, the last hop of every path there.
         level_bounds: `L + 1` offsets; level `l` holds ports `bounds[l]:bounds[l + 1]`.
     """
 
@@ -104,6 +100,7 @@ class Topology:
     edge: tuple[int, ...]
     routes: np.ndarray
     n_paths: np.ndarray
+    last: np.ndarray
     level_bounds: tuple[int, ...]
 
     def __hash__(self) -> int:
@@ -168,12 +165,20 @@ class Topology:
         port = [index.get(p.peer, self.n_switches) for p in self.ports]
         return np.array(nic + port, dtype=np.int32)
 
+    def paths(self, source: int, sink: int) -> np.ndarray:
+        """All equal-cost paths from a host to another, int32 `[n, L]`, `P` for no hop at a level.
+
+        Args:
+            source: index of the host that sends.
+            sink: index of the host that receives.
+        """
+        here, there = self.edge[source], self.edge[sink]
+        middle = self.routes[here, there, : self.n_paths[here, there]]
+        return np.concatenate([middle, np.full((len(middle), 1), self.last[sink])], axis=1)
+
     def _edge_names(self) -> list[str]:
-        names: dict[int, str] = {}
-        number = {host: i for i, host in enumerate(self.hosts)}
-        for p in self.ports:
-            if p.peer in number:
-                names[self.edge[number[p.peer]]] = p.switch
+        ends = zip(self.edge, self.last, strict=True)
+        names = {edge: self.ports[last].switch for edge, last in ends}
         return [names[i] for i in range(len(names))]
 
 
@@ -183,7 +188,6 @@ def from_links(
     switches: Sequence[str],
     links: Sequence[Link],
     *,
-    max_paths: int = 16,
     kinds: dict[str, str] | None = None,
 ) -> Topology:
     """Build a topology from a list of links.
@@ -193,7 +197,6 @@ def from_links(
         hosts: host names; each must have exactly one link, to a switch.
         switches: switch names.
         links: full-duplex links.
-        max_paths: equal-cost shortest paths kept per pair of edge switch and host.
         kinds: names for the port kinds `up` and `down`, e.g. `{"up": "leaf-up"}`.
 
     Returns:
@@ -208,34 +211,12 @@ def from_links(
     neighbours = _adjacency(hosts, switches, links)
     by_ends = {(ln.a, ln.b): ln for ln in links} | {(ln.b, ln.a): ln for ln in links}
     home = {h: neighbours[h][0] for h in hosts}
-    edges = [s for s in switches if s in set(home.values())]
-    host_set = set(hosts)
-    paths: dict[tuple[str, str], list[Hops]] = {}
-    for dst in hosts:
-        distance = _distances(dst, neighbours, host_set)
-        for e in edges:
-            if e not in distance:
-                raise ValueError(f"topology {name!r}: no path from switch {e!r} to host {dst!r}")
-            paths[e, dst] = _shortest_paths(e, dst, neighbours, distance, max_paths)
-    level = _levels(paths.values(), name)
-    ends = [(s, t) for s in switches for t in neighbours[s]]
-    ends.sort(key=lambda st: level.get(st, 0))
-    tier = _tiers(switches, hosts, neighbours)
+    try:
+        route = compiled_routes(switches, neighbours, home)
+    except ValueError as error:
+        raise ValueError(f"topology {name!r}: {error}") from None
     label = {"up": "up", "down": "down"} | (kinds or {})
-    ports = tuple(
-        Port(
-            s,
-            t,
-            by_ends[s, t].gbps,
-            by_ends[s, t].delay_us,
-            "host" if t in host_set else label["up" if tier[t] > tier[s] else "down"],
-            level.get((s, t), 0),
-        )
-        for s, t in ends
-    )
-    index = {st: i for i, st in enumerate(ends)}
-    routes, n_paths = _route_table(paths, edges, list(hosts), index, level)
-    per_level = np.bincount([p.level for p in ports], minlength=routes.shape[-1])
+    ports = _ports(route, by_ends, tiers(hosts, neighbours), label)
     return Topology(
         name=name,
         hosts=tuple(hosts),
@@ -243,11 +224,25 @@ def from_links(
         ports=ports,
         nic_gbps=tuple(by_ends[h, home[h]].gbps for h in hosts),
         nic_delay_us=tuple(by_ends[h, home[h]].delay_us for h in hosts),
-        edge=tuple(edges.index(home[h]) for h in hosts),
-        routes=routes,
-        n_paths=n_paths,
-        level_bounds=tuple(int(x) for x in np.concatenate([[0], np.cumsum(per_level)])),
+        edge=route.edge,
+        routes=route.routes,
+        n_paths=route.n_paths,
+        last=route.last,
+        level_bounds=route.level_bounds,
     )
+
+
+def _ports(
+    route: Route, links: dict[tuple[str, str], Link], tier: dict[str, int], label: dict[str, str]
+) -> tuple[Port, ...]:
+    """The ports of a compiled network; hosts have tier 0."""
+    found = []
+    for (switch, peer), level in zip(route.ends, route.level, strict=True):
+        kind = "up" if tier[peer] > tier[switch] else "down"
+        link = links[switch, peer]
+        kind = "host" if tier[peer] == 0 else label[kind]
+        found.append(Port(switch, peer, link.gbps, link.delay_us, kind, level))
+    return tuple(found)
 
 
 def star(hosts: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topology:
@@ -357,20 +352,64 @@ def leaf_spine(
     )
 
 
+def fat_tree(
+    k: int, *, gbps: float = 25.0, uplink_gbps: float | None = None, delay_us: float = 1.0
+) -> Topology:
+    """A three-tier fat-tree of switches with `k` ports (Al-Fares et al., SIGCOMM'08, §2.2).
+
+    `k` pods of `k / 2` edge and `k / 2` aggregation switches, `(k / 2)**2` cores, `k**3 / 4` hosts.
+    Hosts of different pods have `(k / 2)**2` equal-cost paths, all of which are used.
+
+    Args:
+        k: ports of a switch, an even number >= 2.
+        gbps: rate of the host links, Gb/s.
+        uplink_gbps: rate of the links between switches, Gb/s; `gbps` if None. With half of `gbps`
+            the network is oversubscribed 2:1.
+        delay_us: one-way propagation delay of every link, µs.
+
+    Returns:
+        A topology with `5 k**3 / 4` ports of the kinds `up`, `down` and `host`.
+
+    Raises:
+        ValueError: `k` is odd or too small.
+    """
+    if k < 2 or k % 2:
+        raise bad_value("k", k, "an even number >= 2")
+    half = k // 2
+    middle = gbps if uplink_gbps is None else uplink_gbps
+    core = [f"core{i}" for i in range(half * half)]
+    up = [[f"agg{p}.{i}" for i in range(half)] for p in range(k)]
+    edge = [[f"edge{p}.{i}" for i in range(half)] for p in range(k)]
+    names = [f"host{i}" for i in range(k * half * half)]
+    flat = [switch for pod in edge for switch in pod]
+    links = [Link(h, flat[i // half], gbps, delay_us) for i, h in enumerate(names)]
+    for p in range(k):
+        links += [Link(a, b, middle, delay_us) for a in edge[p] for b in up[p]]
+        for i, switch in enumerate(up[p]):
+            links += [Link(switch, c, middle, delay_us) for c in core[i * half : (i + 1) * half]]
+    switches = [*flat, *(switch for pod in up for switch in pod), *core]
+    return from_links(f"fat-tree:{k}", names, switches, links)
+
+
 _SHAPES: dict[str, tuple[Callable[..., Topology], int]] = {
     "star": (star, 1),
     "dumbbell": (dumbbell, 2),
     "parking-lot": (parking_lot, 1),
     "leaf-spine": (leaf_spine, 3),
+    "fat-tree": (fat_tree, 1),
 }
+
+
+_MIDDLE = ("dumbbell", "leaf-spine", "fat-tree")
+"""Shapes whose links between switches have a rate of their own."""
 
 
 def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: float) -> Topology:
     """Build a topology from its short form, as the command line takes it.
 
     Args:
-        text: `star:HOSTS`, `dumbbell:LEFT,RIGHT`, `parking-lot:HOPS` or
-            `leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES`.
+        text: `star:HOSTS`, `dumbbell:LEFT,RIGHT`, `parking-lot:HOPS`,
+            `leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES` or `fat-tree:K`.
         gbps: rate of the host links, Gb/s.
         uplink_gbps: rate of the links between switches where the shape has its own, Gb/s.
         delay_us: one-way propagation delay of every link, µs.
@@ -390,7 +429,7 @@ def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: floa
         numbers = []
     if len(numbers) != arity:
         raise bad_value("topology", text, f"{kind}: followed by {arity} integer(s), comma between")
-    extra = {"uplink_gbps": uplink_gbps} if kind in ("dumbbell", "leaf-spine") else {}
+    extra = {"uplink_gbps": uplink_gbps} if kind in _MIDDLE else {}
     return build(*numbers, gbps=gbps, delay_us=delay_us, **extra)
 
 
@@ -403,8 +442,8 @@ def _adjacency(
     hosts: Sequence[str], switches: Sequence[str], links: Sequence[Link]
 ) -> dict[str, list[str]]:
     neighbours: dict[str, list[str]] = {n: [] for n in (*hosts, *switches)}
-    for node in neighbours:
-        if [*hosts, *switches].count(node) > 1:
+    for node, count in Counter((*hosts, *switches)).items():
+        if count > 1:
             raise bad_value("node name", node, "a name of its own for every host and switch")
     for ln in links:
         for end in (ln.a, ln.b):
@@ -418,98 +457,8 @@ def _adjacency(
             raise bad_value("link", (ln.a, ln.b), "two different nodes, not joined by another link")
         neighbours[ln.a].append(ln.b)
         neighbours[ln.b].append(ln.a)
+    known = set(switches)
     for h in hosts:
-        if len(neighbours[h]) != 1 or neighbours[h][0] not in set(switches):
+        if len(neighbours[h]) != 1 or neighbours[h][0] not in known:
             raise bad_value(f"links of {h}", neighbours[h], "exactly one link, to a switch")
     return neighbours
-
-
-def _distances(dst: str, neighbours: dict[str, list[str]], hosts: set[str]) -> dict[str, int]:
-    """Hops to `dst` from every switch; hosts do not forward."""
-    distance = {dst: 0}
-    todo = deque([dst])
-    while todo:
-        node = todo.popleft()
-        for other in neighbours[node]:
-            if other not in distance and other not in hosts:
-                distance[other] = distance[node] + 1
-                todo.append(other)
-    return distance
-
-
-def _shortest_paths(
-    src: str, dst: str, neighbours: dict[str, list[str]], distance: dict[str, int], limit: int
-) -> list[Hops]:
-    """Up to `limit` shortest paths as tuples of (switch, peer) ports."""
-    if src == dst:
-        return [()]
-    found: list[Hops] = []
-    for nxt in neighbours[src]:
-        if distance.get(nxt, 1 << 30) == distance[src] - 1:
-            for rest in _shortest_paths(nxt, dst, neighbours, distance, limit - len(found)):
-                found.append(((src, nxt), *rest))
-            if len(found) >= limit:
-                break
-    return found
-
-
-def _levels(all_paths: Iterable[list[Hops]], name: str) -> dict[Hop, int]:
-    """Level of every port: last hops share the highest, others as late as their followers allow.
-
-    Counting from the end keeps all ports of one kind on one level in the usual topologies.
-    """
-    after: dict[Hop, set[Hop]] = {}
-    for paths in all_paths:
-        for path in paths:
-            for a, b in itertools.pairwise(path):
-                after.setdefault(a, set()).add(b)
-            if path:
-                after.setdefault(path[-1], set())
-    height: dict[Hop, int] = {}
-
-    def visit(port: Hop, trail: Hops) -> int:
-        if port in trail:
-            raise ValueError(f"topology {name!r}: shortest paths allow a cycle of queues at {port}")
-        if port not in height:
-            height[port] = 1 + max((visit(b, (*trail, port)) for b in after[port]), default=-1)
-        return height[port]
-
-    for port in after:
-        visit(port, ())
-    top = max(height.values())
-    return {port: top - h for port, h in height.items()}
-
-
-def _tiers(
-    switches: Sequence[str], hosts: Sequence[str], neighbours: dict[str, list[str]]
-) -> dict[str, int]:
-    """Distance from the nearest host: 1 at the edge, growing towards the core."""
-    tier = {h: 0 for h in hosts}
-    todo = deque(hosts)
-    while todo:
-        node = todo.popleft()
-        for other in neighbours[node]:
-            if other not in tier:
-                tier[other] = tier[node] + 1
-                todo.append(other)
-    return tier
-
-
-def _route_table(
-    paths: dict[tuple[str, str], list[Hops]],
-    edges: list[str],
-    hosts: list[str],
-    index: dict[Hop, int],
-    level: dict[Hop, int],
-) -> tuple[np.ndarray, np.ndarray]:
-    n_levels = max(level.values()) + 1
-    k = max(len(p) for p in paths.values())
-    routes = np.full((len(edges), len(hosts), k, n_levels), len(index), dtype=np.int32)
-    n_paths = np.zeros((len(edges), len(hosts)), dtype=np.int32)
-    for (e, dst), options in paths.items():
-        i, j = edges.index(e), hosts.index(dst)
-        n_paths[i, j] = len(options)
-        for o, path in enumerate(options):
-            for port in path:
-                routes[i, j, o, level[port]] = index[port]
-    return routes, n_paths

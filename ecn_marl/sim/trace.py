@@ -207,7 +207,7 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
     def path(name: str, source: int, sink: int) -> int:
         if not text.get(name):
             return -1
-        k = int(topology.n_paths[topology.edge[source], sink])
+        k = int(topology.n_paths[topology.edge[source], topology.edge[sink]])
         allowed = f"-1 or empty (choose by hash), or one of the {k} equal-cost path(s), from 0"
         return whole(name, allowed, lambda v: -1 <= v < k)
 

@@ -145,7 +145,7 @@ def test_jobs_of_the_fabric_share_racks_and_stay_apart():
 
 def test_fetches_cross_three_queues():
     net = fabric.network()
-    hops = [net.routes[net.edge[s], d, 0] for s, d in fabric.Job(0).fetches(4)]
+    hops = [net.paths(s, d)[0] for s, d in fabric.Job(0).fetches(4)]
     assert all((path < net.n_ports).sum() == 3 for path in hops)
 
 

@@ -86,9 +86,9 @@ def play(sim: Simulator, flows: dict[str, np.ndarray], ecn: Any = (20, 80, 0.2))
 def crossed(sim: Simulator, flows: dict[str, np.ndarray]) -> np.ndarray:
     """Which ports each flow crosses, from the topology's routes, `[N, P]`."""
     t = sim.topology
-    edge = np.array(t.edge)[flows["src"]]
-    path = np.minimum(flows["spine_data"], t.n_paths[edge, flows["dst"]] - 1)
-    hops = t.routes[edge, flows["dst"], path]
+    ends = zip(flows["src"], flows["dst"], flows["spine_data"], strict=True)
+    paths = ((t.paths(src, dst), spine) for src, dst, spine in ends)
+    hops = np.stack([found[min(spine, len(found) - 1)] for found, spine in paths])
     return np.stack([(hops == port).any(1) for port in range(t.n_ports)], 1)
 
 

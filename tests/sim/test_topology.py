@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecn_marl.sim import routing
 from ecn_marl.sim.topology import (
     Link,
     dumbbell,
+    fat_tree,
     from_links,
     leaf_spine,
     parking_lot,
@@ -26,12 +28,12 @@ def mesh(*pairs, gbps=25.0, delay_us=1.0):
     return [Link(a, b, gbps, delay_us) for a, b in pairs]
 
 
-def diamond(max_paths=16):
+def diamond():
     """Two edge switches, three ways between them, one of which is longer."""
     links = mesh(("h0", "a"), ("h1", "a"), ("h2", "d"), ("a", "b"), ("a", "c"), ("b", "d"))
     links += mesh(("c", "d"), ("a", "e"), ("e", "f"), ("f", "d"))
     hosts, switches = ["h0", "h1", "h2"], ["a", "b", "c", "d", "e", "f"]
-    return from_links("diamond", hosts, switches, links, max_paths=max_paths)
+    return from_links("diamond", hosts, switches, links)
 
 
 TOPOLOGIES = {
@@ -42,6 +44,7 @@ TOPOLOGIES = {
     "leaf-spine": leaf_spine(3, 2, 4),
     "one spine": leaf_spine(2, 1, 1),
     "diamond": diamond(),
+    "fat-tree": fat_tree(4),
 }
 
 
@@ -71,22 +74,22 @@ def search(neighbours, start, goal):
     return length, layer[goal]
 
 
-def walks(topology, edge, host):
-    """The paths in the route table, as lists of ports."""
-    n = topology.n_paths[edge, host]
-    for row in topology.routes[edge, host, :n]:
+def walks(topology, source, sink):
+    """All paths from a host to another, as lists of ports."""
+    for row in topology.paths(source, sink):
         yield [(level, port) for level, port in enumerate(row) if port < topology.n_ports]
 
 
-def check_paths(topology, max_paths=16):
+def check_paths(topology):
     neighbours = graph(topology)
     edge_switch = {topology.edge[i]: home(topology, h) for i, h in enumerate(topology.hosts)}
+    first = {topology.edge[i]: i for i in range(topology.n_hosts)}
     assert sorted(edge_switch) == list(range(len(edge_switch)))
-    assert topology.routes.shape[:2] == (len(edge_switch), topology.n_hosts)
+    assert topology.n_paths.shape == (len(edge_switch), len(edge_switch))
     for (e, switch), (d, host) in itertools.product(edge_switch.items(), enumerate(topology.hosts)):
         length, ways = search(neighbours, switch, host)
-        found = list(walks(topology, e, d))
-        assert len(found) == min(ways, max_paths)
+        found = list(walks(topology, first[e], d))
+        assert len(found) == ways == topology.n_paths[e, topology.edge[d]], "none is left out"
         assert len({tuple(walk) for walk in found}) == len(found), "a path is listed twice"
         for walk in found:
             ports = [topology.ports[p] for _, p in walk]
@@ -95,7 +98,7 @@ def check_paths(topology, max_paths=16):
             assert all(a.peer == b.switch for a, b in itertools.pairwise(ports))
             assert ports[-1].peer == host
             assert all(topology.ports[p].level == level for level, p in walk)
-        unused = topology.routes[e, d, len(found) :]
+        unused = topology.routes[e, topology.edge[d], len(found) :]
         assert (unused == topology.n_ports).all()
 
 
@@ -109,7 +112,7 @@ def test_ports_are_grouped_by_level(name):
     t = TOPOLOGIES[name]
     assert t.level_bounds[0] == 0
     assert t.level_bounds[-1] == t.n_ports
-    assert t.n_levels == len(t.level_bounds) - 1 == t.routes.shape[-1]
+    assert t.n_levels == len(t.level_bounds) - 1 == t.routes.shape[-1] + 1
     for level, (low, high) in enumerate(itertools.pairwise(t.level_bounds)):
         assert low < high, "no level is empty"
         assert [p.level for p in t.ports[low:high]] == [level] * (high - low)
@@ -138,6 +141,9 @@ def test_port_counts_and_kinds():
     assert kinds(leaf_spine(3, 2, 4)) == {"host": 6, "leaf-up": 12, "spine-down": 12}
     pet = leaf_spine(12, 24, 6)
     assert (pet.n_hosts, pet.n_ports, pet.n_switches, pet.n_levels) == (288, 432, 18, 3)
+    tree = fat_tree(10)
+    assert (tree.n_hosts, tree.n_switches, tree.n_levels) == (250, 125, 5)
+    assert kinds(tree) == {"host": 250, "up": 500, "down": 500}
     assert kinds(diamond()) == {"host": 3, "up": 6, "down": 8}
 
 
@@ -149,10 +155,9 @@ def test_leaf_spine_levels_rates_and_paths():
     assert t.ports_of_kind("none such").size == 0
     assert t.nic_gbps == (25.0,) * 6
     assert t.nic_delay_us == (1.5,) * 6
-    same_leaf = np.arange(6) // 2 == np.arange(3)[:, None]
-    np.testing.assert_array_equal(t.n_paths, np.where(same_leaf, 1, 4))
+    np.testing.assert_array_equal(t.n_paths, np.where(np.eye(3, dtype=bool), 1, 4))
     for k in range(4):  # the k-th path is by spine k: flow lists name spines by number
-        first = t.ports[t.routes[0, 5, k, 0]]
+        first = t.ports[t.paths(0, 5)[k, 0]]
         assert (first.switch, first.peer) == ("leaf0", f"spine{k}")
 
 
@@ -166,14 +171,29 @@ def test_port_names():
 
 def test_diamond_keeps_the_two_shortest_paths():
     t = diamond()
-    assert t.n_paths[t.edge[0], 2] == 2
-    via = {t.ports[w[0][1]].peer for w in walks(t, t.edge[0], 2)}
+    assert len(t.paths(0, 2)) == 2
+    via = {t.ports[w[0][1]].peer for w in walks(t, 0, 2)}
     assert via == {"b", "c"}
 
 
-def test_paths_are_capped():
-    assert leaf_spine(2, 1, 20).n_paths.max() == 16
-    check_paths(diamond(max_paths=1), max_paths=1)
+@pytest.mark.parametrize("t", [leaf_spine(2, 2, 32), fat_tree(10)], ids=["wide", "10-ary"])
+def test_every_port_is_on_a_path(t):
+    used = {*t.routes.ravel().tolist(), *t.last.tolist()} - {t.n_ports}
+    assert used == set(range(t.n_ports))
+    assert t.n_paths.max() == (32 if t.n_levels == 3 else 25)
+
+
+def test_fat_tree_rates():
+    t = fat_tree(4, gbps=25.0, uplink_gbps=12.5)
+    assert {(p.kind, p.gbps) for p in t.ports} == {("host", 25.0), ("up", 12.5), ("down", 12.5)}
+    assert fat_tree(2).n_hosts == 2
+
+
+def test_too_many_paths_are_refused(monkeypatch):
+    monkeypatch.setattr(routing, "MOST_ENTRIES", 2 * 2 * 3 * 2 - 1)
+    assert leaf_spine(2, 1, 2).n_paths.max() == 2
+    with pytest.raises(ValueError, match=r"'leaf-spine:2,1,3': 3 equal-cost paths .* too many"):
+        leaf_spine(2, 1, 3)
 
 
 def test_each_direction_has_the_rate_of_its_link():
@@ -264,7 +284,7 @@ BAD_LINKS = {
     "no link": (mesh(("h0", "a"), ("a", "b")), r"links of h1 = \[\] is not allowed: .* one link"),
     "two links": (HOME + mesh(("h0", "b")), r"links of h0 = \['a', 'b'\] .* exactly one link, to"),
     "hosts joined": (mesh(("h0", "h1")), r"links of h0 = \['h1'\] is not allowed: .* to a switch"),
-    "unreachable": (HOME, "topology 'bad': no path from switch '[ab]' to host 'h[01]'"),
+    "unreachable": (HOME, "topology 'bad': no path from switch '[ab]' to switch '[ab]'"),
     "rate 0": (HOME + mesh(("a", "b"), gbps=0.0), "gbps = 0.0 is not allowed: .* rate > 0 Gb/s"),
     "rate NaN": (HOME + mesh(("a", "b"), gbps=float("nan")), "gbps = nan is not allowed"),
     "delay": (HOME + mesh(("a", "b"), delay_us=-1.0), "delay_us = -1.0 is not allowed: .* >= 0 µs"),
@@ -296,6 +316,7 @@ def test_names_must_differ():
         (lambda: leaf_spine(1, 1, 1), "leaves = 1 is not allowed: expected an integer >= 2"),
         (lambda: leaf_spine(2, 0, 1), "hosts_per_leaf = 0 is not allowed"),
         (lambda: leaf_spine(2, 1, 0), "spines = 0 is not allowed"),
+        (lambda: fat_tree(3), "k = 3 is not allowed: expected an even number >= 2"),
         (lambda: star(3, gbps=-25.0), "gbps = -25.0 is not allowed"),
     ],
 )
@@ -312,6 +333,7 @@ def test_short_forms():
     assert parse("star:4") == star(4, gbps=10.0, delay_us=2.0)
     assert parse("dumbbell:2,3") == dumbbell(2, 3, gbps=10.0, uplink_gbps=40.0, delay_us=2.0)
     assert parse("parking-lot:2") == parking_lot(2, gbps=10.0, delay_us=2.0)
+    assert parse("fat-tree:4") == fat_tree(4, gbps=10.0, uplink_gbps=40.0, delay_us=2.0)
     want = leaf_spine(2, 3, 4, gbps=10.0, uplink_gbps=40.0, delay_us=2.0)
     assert parse("leaf-spine:2,3,4") == want
     assert want.name == "leaf-spine:2,3,4"
@@ -320,7 +342,10 @@ def test_short_forms():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stra:4", "unknown topology 'stra': did you mean 'star'.* known: dumbbell, leaf-spine"),
+        (
+            "stra:4",
+            "unknown topology 'stra': did you mean 'star'.* known: dumbbell, fat-tree",
+        ),
         ("", "unknown topology ''"),
         ("star", "topology = 'star' is not allowed: expected star: followed by 1 integer"),
         ("star:4,2", "topology = 'star:4,2' is not allowed"),

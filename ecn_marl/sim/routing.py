@@ -1,0 +1,199 @@
+"""Equal-cost paths between edge switches, the order of queues, and both as arrays.
+
+Everything is worked out per destination: the switches on shortest paths to an edge switch form a
+graph without cycles, whose paths are put together from the end. Nothing is cut: a switch pair has
+all its equal-cost paths.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Neighbours = Mapping[str, Sequence[str]]
+"""The nodes that each node has a link to."""
+
+Hop = tuple[str, str]
+"""A port: (switch, peer)."""
+
+MOST_ENTRIES = 2**26
+"""Largest table of paths, entries: 256 MiB."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Ports in the order in which they are served, and all paths in terms of them.
+
+    Attributes:
+        ends: (switch, peer) of each of the P ports, sorted by level.
+        level: level of each port.
+        edge: index of each host's edge switch among those with hosts, length H.
+        routes: int32 `[E, E, K, L - 1]`, see `Topology`.
+        n_paths: int32 `[E, E]`.
+        last: int32 `[H]`.
+        level_bounds: first port of every level, and one past the last.
+    """
+
+    ends: tuple[Hop, ...]
+    level: tuple[int, ...]
+    edge: tuple[int, ...]
+    routes: np.ndarray
+    n_paths: np.ndarray
+    last: np.ndarray
+    level_bounds: tuple[int, ...]
+
+
+def compiled_routes(
+    switches: Sequence[str], neighbours: Neighbours, home: Mapping[str, str]
+) -> Route:
+    """Compile a network.
+
+    Args:
+        switches: switch names.
+        neighbours: of every host and switch.
+        home: the edge switch of every host.
+
+    Raises:
+        ValueError: an edge switch cannot reach another, shortest paths allow a cycle of queues, or
+            there are more equal-cost paths than a table of `MOST_ENTRIES` holds.
+    """
+    hosted = set(home.values())
+    edges = [s for s in switches if s in hosted]
+    onwards = {end: _onwards(end, edges, switches, neighbours) for end in edges}
+    level = _levels(onwards, home)
+    ends = [(s, t) for s in switches for t in neighbours[s]]
+    ends.sort(key=lambda hop: level.get(hop, 0))
+    number = {hop: i for i, hop in enumerate(ends)}
+    levels = [level.get(hop, 0) for hop in ends]
+    routes, n_paths = _tables(edges, onwards, number, np.array(levels))
+    per_level = np.bincount(levels, minlength=routes.shape[-1] + 1)
+    place = {s: i for i, s in enumerate(edges)}
+    return Route(
+        ends=tuple(ends),
+        level=tuple(levels),
+        edge=tuple(place[s] for s in home.values()),
+        routes=routes,
+        n_paths=n_paths,
+        last=np.array([number[s, h] for h, s in home.items()], np.int32),
+        level_bounds=tuple(int(x) for x in np.concatenate([[0], np.cumsum(per_level)])),
+    )
+
+
+def tiers(hosts: Sequence[str], neighbours: Neighbours) -> dict[str, int]:
+    """Distance from the nearest host: 0 for hosts, 1 at the edge, growing towards the core."""
+    return _distances(hosts, neighbours)
+
+
+def _distances(
+    start: Iterable[str], neighbours: Neighbours, among: set[str] | None = None
+) -> dict[str, int]:
+    """Hops from the nearest of some nodes to all others (of those in `among`)."""
+    distance = dict.fromkeys(start, 0)
+    todo = deque(distance)
+    while todo:
+        node = todo.popleft()
+        for other in neighbours[node]:
+            if other not in distance and (among is None or other in among):
+                distance[other] = distance[node] + 1
+                todo.append(other)
+    return distance
+
+
+Onwards = dict[str, list[str]]
+"""Next switches on shortest paths to one edge switch, nearest switches first."""
+
+
+def _onwards(
+    end: str, edges: Sequence[str], switches: Sequence[str], neighbours: Neighbours
+) -> Onwards:
+    """Shortest paths to an edge switch from all others; switches on none of them are left out."""
+    distance = _distances([end], neighbours, set(switches))
+    for edge in edges:
+        if edge not in distance:
+            raise ValueError(f"no path from switch {edge!r} to switch {end!r}")
+    found: Onwards = {}
+    todo, seen = deque(edges), set(edges)
+    while todo:
+        node = todo.popleft()
+        nearer = distance[node] - 1
+        found[node] = [t for t in neighbours[node] if distance.get(t, -1) == nearer >= 0]
+        fresh = [t for t in found[node] if t not in seen]
+        seen.update(fresh)
+        todo.extend(fresh)
+    return dict(sorted(found.items(), key=lambda item: distance[item[0]]))
+
+
+def _levels(onwards: Mapping[str, Onwards], home: Mapping[str, str]) -> dict[Hop, int]:
+    """Level of every port: last hops share the highest, others as late as their followers allow.
+
+    Counting from the end keeps all ports of one kind on one level in the usual topologies.
+    """
+    after: dict[Hop, set[Hop]] = {(s, h): set() for h, s in home.items()}
+    to_hosts: dict[str, set[Hop]] = {}
+    for host, switch in home.items():
+        to_hosts.setdefault(switch, set()).add((switch, host))
+    for end, steps in onwards.items():
+        for node, ahead in steps.items():
+            for nxt in ahead:
+                follow = {(nxt, t) for t in steps[nxt]} if nxt != end else to_hosts[end]
+                after.setdefault((node, nxt), set()).update(follow)
+    height: dict[Hop, int] = {}
+
+    def visit(port: Hop, trail: tuple[Hop, ...]) -> int:
+        if port in trail:
+            raise ValueError(f"shortest paths allow a cycle of queues at {port}")
+        if port not in height:
+            height[port] = 1 + max((visit(b, (*trail, port)) for b in after[port]), default=-1)
+        return height[port]
+
+    for port in after:
+        visit(port, ())
+    top = max(height.values())
+    return {port: top - h for port, h in height.items()}
+
+
+def _tables(
+    edges: Sequence[str],
+    onwards: Mapping[str, Onwards],
+    number: Mapping[Hop, int],
+    level: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`routes` and `n_paths` of a `Route`."""
+    n = len(edges)
+    ways = [_count(onwards[end]) for end in edges]
+    counts = np.array([[to_end[start] for to_end in ways] for start in edges], object)
+    most, middle = int(counts.max()), int(level.max())
+    if n * n * most * max(middle, 1) > MOST_ENTRIES:
+        raise ValueError(
+            f"{most} equal-cost paths between two of {n} edge switches are too many: expected a "
+            f"table of at most {MOST_ENTRIES} entries"
+        )
+    routes = np.full((n, n, most, middle), len(number), np.int32)
+    for j, end in enumerate(edges):
+        steps = onwards[end]
+        paths: dict[str, np.ndarray] = {end: np.zeros((1, 0), np.int32)}
+        for node, ahead in steps.items():  # nearest first, so what follows is known
+            if node != end:
+                paths[node] = np.concatenate(
+                    [_before(number[node, nxt], paths[nxt]) for nxt in ahead]
+                )
+        for i, start in enumerate(edges):
+            found = paths[start]
+            routes[i, j, np.arange(len(found))[:, None], level[found]] = found
+    return routes, counts.astype(np.int32)
+
+
+def _before(port: int, paths: np.ndarray) -> np.ndarray:
+    """Paths with one more port in front."""
+    return np.concatenate([np.full((len(paths), 1), port, np.int32), paths], axis=1)
+
+
+def _count(steps: Onwards) -> dict[str, int]:
+    """Number of shortest paths from every switch."""
+    found: dict[str, int] = {}
+    for node, ahead in steps.items():
+        found[node] = sum(found[nxt] for nxt in ahead) if ahead else 1
+    return found
