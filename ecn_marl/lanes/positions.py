@@ -31,6 +31,8 @@ class Positions(Arithmetic):
     def _gather(self, eqn: Any, x: View, index: View) -> list[View]:
         d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
         shape = eqn.outvars[0].aval.shape
+        if 0 in shape:
+            return [View(x.node, np.zeros(shape, np.int64))]
         skipped = (*d.collapsed_slice_dims, *d.operand_batching_dims)
         window = [k for k in range(x.where.ndim) if k not in skipped]
         batch = [k for k in range(len(shape)) if k not in d.offset_dims]

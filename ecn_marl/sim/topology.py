@@ -13,6 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -165,7 +166,7 @@ class Topology:
         port = [index.get(p.peer, self.n_switches) for p in self.ports]
         return np.array(nic + port, dtype=np.int32)
 
-    def paths(self, source: int, sink: int) -> np.ndarray:
+    def paths(self, source: SupportsIndex, sink: SupportsIndex) -> np.ndarray:
         """All equal-cost paths from a host to another, int32 `[n, L]`, `P` for no hop at a level.
 
         Args:
