@@ -55,7 +55,8 @@ def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEn
     width = min(32, max(4, topology.n_hosts // 8))
     traffic = (Poisson(load=0.6, table="WebSearch", width=width),)
     steps = round(EPISODE_US / interval_us)
-    return make(Scenario(topology, traffic, slots=slots, interval_us=interval_us, max_steps=steps))
+    scenario = Scenario(topology, traffic, dt_us=5.0, slots=slots, interval_us=interval_us)
+    return make(scenario, max_steps=steps)
 
 
 def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:

@@ -16,6 +16,7 @@ from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.envs.telemetry import Telemetry
+from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
@@ -33,7 +34,8 @@ class Scenario:
         topology: the network.
         traffic: traffic sources.
         transport: senders, e.g. `dcqcn:hpcc-paper`.
-        dt_us: substep, µs.
+        dt_us: substep, µs; `auto` for the longest that is certified for the senders in this network,
+            see `sim.clocks.choose_clock`. It chooses `tick_steps` as well.
         tick_steps: substeps per tick.
         interval_us: tuning interval, µs.
         slots: flows in progress at most.
@@ -65,7 +67,7 @@ class Scenario:
     topology: Topology
     traffic: tuple[Any, ...]
     transport: str = "dcqcn:hpcc-paper"
-    dt_us: float = 5.0
+    dt_us: float | str = "auto"
     tick_steps: int = 4
     interval_us: float = 100.0
     slots: int = 128
@@ -177,7 +179,8 @@ def make(
         counts: counters that `info` has beside those that the features need, e.g.
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
-            another `interval_us` and no `max_steps`, episodes last as long as they did: it has
+            another `transport` and no `dt_us`, a substep that the senders cannot bear becomes
+            `auto`. With another `interval_us` and no `max_steps`, episodes last as long as they did: it has
             to divide that time.
 
     Raises:
@@ -195,6 +198,7 @@ def make(
             per_phase = replace(spec, max_steps=spec.phase_steps)
             overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
+    spec = _with_clock(spec, keep="dt_us" in overrides)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
@@ -203,8 +207,8 @@ def make(
         if load is not None or spec.phases:
             why = "none" if spec.phases else "none beside a load"
             raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")
-        tick_us = spec.dt_us * spec.tick_steps
-        source = recorded(flows, spec.topology, spec.dt_us, tick_us, spec.slots)
+        dt_us = float(spec.dt_us)
+        source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps, spec.slots)
         spec = replace(spec, traffic=(source,))
     if priority is not None:
         spec = replace(spec, reward_options=_weighted(spec, priority))
@@ -320,19 +324,37 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
     return {k: v for k, v in options.items() if k in known}
 
 
+def _with_clock(spec: Scenario, keep: bool) -> Scenario:
+    """A scenario whose substep is a number.
+
+    Args:
+        spec: scenario.
+        keep: whether a given substep stays, even if the senders cannot bear it (an error later).
+    """
+    given, senders = spec.dt_us, parse_transport(spec.transport)
+    if isinstance(given, str) and given != "auto":
+        raise bad_value("dt_us", given, "a substep in us, or auto")
+    longest = longest_dt_us(senders, spec.topology).dt_us
+    if isinstance(given, str) or (given > longest and not keep):
+        dt_us, steps = choose_clock(senders, spec.topology, spec.interval_us)
+        return replace(spec, dt_us=dt_us, tick_steps=steps)
+    return spec
+
+
 def _with_load(source: Any, load: float) -> Any:
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
 
 def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulator:
-    steps = spec.interval_us / spec.dt_us
+    dt_us = float(spec.dt_us)
+    steps = spec.interval_us / dt_us
     if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
-        raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {spec.dt_us}")
+        raise bad_value("interval_us", spec.interval_us, f"a multiple of dt_us = {dt_us}")
     return Simulator(
         topology=spec.topology,
         traffic=spec.traffic,
         transport=parse_transport(spec.transport),
-        dt_us=spec.dt_us,
+        dt_us=dt_us,
         tick_steps=spec.tick_steps,
         interval_steps=round(steps),
         slots=spec.slots,

@@ -19,7 +19,7 @@ from ecn_marl.envs.scenarios import restore_serve as rs
 from ecn_marl.sim.jobs import FlowSets, Requests
 from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine
 
-SPLITS_VERSION = 1
+SPLITS_VERSION = 2
 
 Variant = Callable[[], dict[str, Any]]
 """Makes options of `ecn_marl.make`."""

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.clocks import MAX_TICK, check_dt
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.traffic import PAYLOAD
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
-
-MAX_TICK = 32
-"""Most substeps per tick: the near part of the delay line of the CNPs has 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class SimConfig:
         topology: the network.
         traffic: traffic sources, their flows share the slots.
         transport: the senders (those of `classes`, if there are any).
-        dt_us: substep, µs.
+        dt_us: substep, µs; at most what the senders can bear, see `clocks.longest_dt_us`.
         tick_steps: substeps per tick.
         interval_steps: substeps per tuning interval, a multiple of `tick_steps`.
         slots: flows in progress at most; further ones wait at their hosts and are counted.
@@ -118,6 +116,7 @@ class SimConfig:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
         object.__setattr__(self, "counts", counters("counts", self.counts))
         self._check_classes()
+        check_dt(self.dt_us, self.transport, self.topology)
 
     def _check_classes(self) -> None:
         """Check that every source has a class; let the classes' senders be the senders."""

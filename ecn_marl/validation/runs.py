@@ -41,7 +41,7 @@ SENDERS = {
 }
 """Our senders for each recorded profile."""
 
-SAME_PROGRAM = {"dcqcn:hpcc-paper": "dcqcn:hpcc-run"}
+SAME_PROGRAM = {"dcqcn:hpcc-run": "dcqcn:hpcc-paper"}
 """Senders that differ from others in numbers only, and so need no compiled program of their own."""
 
 ECN = {

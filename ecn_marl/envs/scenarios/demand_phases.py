@@ -39,6 +39,7 @@ def scenario() -> Scenario:
     return Scenario(
         topology=star(8, delay_us=10.0),
         traffic=_queries("FbHdp", 0.6),
+        dt_us=5.0,
         slots=64,
         phases=(
             Phase("rpc", _queries("FbHdp", 0.6), 1.0, 0.1),

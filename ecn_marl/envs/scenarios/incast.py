@@ -12,6 +12,7 @@ def scenario() -> Scenario:
     return Scenario(
         topology=star(17),
         traffic=(Incast(load=0.8, n_min=2, n_max=16, flow_kb=500.0, width=16),),
+        dt_us=5.0,
         slots=64,
         superseded=(
             "its bursts are over before thresholds can act: every setting earns the same, "

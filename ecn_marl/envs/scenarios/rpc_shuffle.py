@@ -43,6 +43,7 @@ def scenario() -> Scenario:
         topology=star(8, delay_us=4.0),
         traffic=_requests(),
         transport="dcqcn:paper",
+        dt_us=5.0,
         slots=64,
         phases=(
             Phase("rpc", _requests(), utilisation_weight=0.1),

@@ -24,6 +24,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
+from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import ACKS, CNP, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
 
@@ -179,6 +180,19 @@ class Dcqcn:
     def default_params(self) -> DcqcnParams:
         """Constants of the named preset, overrides applied."""
         return preset(self.name, **dict(self.overrides))
+
+    def bound_dt(self, line: float) -> Bound:
+        """Longest substep: at most one cut, and a tenth of the byte counter, may fall into it.
+
+        Args:
+            line: rate of the fastest NIC, bytes/µs.
+        """
+        constants = self.default_params()
+        timer = float(constants.decrease_us) / 2.0
+        counter = float(constants.byte_counter) / line / 10.0
+        if counter < timer:
+            return Bound(counter, "a tenth of the byte counter at line rate")
+        return Bound(timer, "half of decrease_us")
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1

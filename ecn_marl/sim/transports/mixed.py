@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
+from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports.base import Transport
 
@@ -52,6 +54,11 @@ class Mixed:
     def latched(self) -> bool:
         """Whether any member's rates wait for the packet under way; then all do."""
         return any(m.latched for m in self.members)
+
+    def bound_dt(self, line: float) -> Bound:
+        """Longest substep that all members can bear; `line`: rate of the fastest NIC, bytes/µs."""
+        bounds = [m.bound_dt(line) for m in self.members if hasattr(m, "bound_dt")]
+        return min(bounds, default=Bound(math.inf, "nothing in these senders"))
 
     @property
     def needs(self) -> frozenset[str]:

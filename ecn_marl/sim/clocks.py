@@ -1,0 +1,75 @@
+"""Which substep the senders can bear, and a choice of substep and tick."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim.topology import GBPS, Topology
+
+CERTIFIED_US = 2.0
+"""Longest substep at which incasts of up to 32 senders keep the queue statistics of 0.25 µs
+(docs/validation.md), µs."""
+
+MAX_TICK = 32
+"""Most substeps per tick: the near part of the delay line of the CNPs has 32 bits."""
+
+TICK_US = 10.0
+"""Longest tick that `choose_clock` takes, µs."""
+
+
+class Bound(NamedTuple):
+    """The longest substep that senders can bear, µs, and what bounds it."""
+
+    dt_us: float
+    why: str
+
+
+def longest_dt_us(transport: Any, topology: Topology) -> Bound:
+    """The longest substep at which the machine of some senders works as it should.
+
+    Args:
+        transport: senders; those with timers or counters of their own have a `bound_dt`.
+        topology: the network; the fastest NIC counts.
+    """
+    bound = getattr(transport, "bound_dt", None)
+    if bound is None:
+        return Bound(math.inf, "nothing in these senders")
+    found: Bound = bound(max(topology.nic_gbps) * GBPS)
+    return found
+
+
+def check_dt(dt_us: float, transport: Any, topology: Topology) -> None:
+    """Refuse a substep that the senders cannot bear.
+
+    Raises:
+        ValueError: it is longer than `longest_dt_us`.
+    """
+    bound = longest_dt_us(transport, topology)
+    if dt_us > bound.dt_us * (1.0 + 1e-6):
+        what = f"at most {bound.dt_us:.3g} us with {transport.kind}:{transport.name} ({bound.why})"
+        raise bad_value("dt_us", dt_us, what)
+
+
+def choose_clock(transport: Any, topology: Topology, interval_us: float) -> tuple[float, int]:
+    """Substep and substeps per tick for some senders in a network.
+
+    The longest tick up to `TICK_US` that divides the interval, halved until its `MAX_TICK` parts
+    are short enough; and the longest substep that divides the tick, up to `CERTIFIED_US` and what
+    the senders can bear.
+
+    Args:
+        transport: senders.
+        topology: the network.
+        interval_us: tuning interval, µs.
+
+    Returns:
+        Substep (µs) and substeps per tick.
+    """
+    longest = min(CERTIFIED_US, longest_dt_us(transport, topology).dt_us) * (1.0 + 1e-6)
+    tick = interval_us / math.ceil(interval_us / TICK_US - 1e-9)
+    while tick / MAX_TICK > longest:
+        tick /= 2.0
+    steps = math.ceil(tick / longest)
+    return tick / steps, steps
