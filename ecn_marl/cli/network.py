@@ -116,18 +116,29 @@ def validate(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A selection of the cases.")] = False,
     dt_us: Annotated[
-        float | None, typer.Option(metavar="MICROSECONDS", help="Substep instead of the default.")
+        float | None,
+        typer.Option(
+            metavar="MICROSECONDS",
+            help="Substep instead of the default; nothing is expected of it.",
+        ),
+    ] = None,
+    write_expected: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the verdicts of this run as the expected ones."),
     ] = None,
 ) -> None:
     """Compare the simulator with theory and with recorded packet-level runs.
 
-    Exits with 1 if a line is out of tolerance.
+    Exits with 1 if a verdict is another than the expected one, better or worse; with --dt-us, if a
+    line is out of tolerance.
 
     Takes a few minutes on two cores.
     """
     import time
 
+    from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.validation import expected as ex
     from ecn_marl.validation.pool import run_cases
     from ecn_marl.validation.registry import select
     from ecn_marl.validation.runs import force_dt_us
@@ -138,6 +149,11 @@ def validate(
     if plots is not None:
         plots.mkdir(parents=True, exist_ok=True)
     chosen = select(only, quick)
+    if write_expected is not None:
+        check_output("--write-expected", write_expected)
+        if only or quick or dt_us is not None:
+            allowed = "a run of all cases as they are"
+            raise bad_value("--write-expected", str(write_expected), allowed)
     if dt_us is not None:
         force_dt_us(dt_us)
     start = time.perf_counter()
@@ -154,11 +170,19 @@ def validate(
 
         for name, png in pages(done).items():
             outputs[plots / f"{name}.png"] = Output("wb", partial(write_bytes, png))
+    if write_expected is not None:
+        verdicts = ex.as_csv(lines)
+        outputs[write_expected] = Output("w", lambda file: file.write(verdicts))
     write_all(outputs)
     show_tables([validation_table(lines)])
     typer.echo(verdict_text(lines, seconds))
-    if any(line.verdict == "FAIL" for line in lines):
-        raise typer.Exit(1)
+    if dt_us is not None:
+        raise typer.Exit(int(any(line.verdict == "FAIL" for line in lines)))
+    if write_expected is None:
+        changed = ex.changes(lines, ex.expected(), whole=not only and not quick)
+        if changed:
+            typer.echo(ex.changes_text(changed))
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -34,8 +34,8 @@ class Scenario:
         topology: the network.
         traffic: traffic sources.
         transport: senders, e.g. `dcqcn:hpcc-paper`.
-        dt_us: substep, µs; `auto` for the longest that is certified for the senders in this network,
-            see `sim.clocks.choose_clock`. It chooses `tick_steps` as well.
+        dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
+            network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
         tick_steps: substeps per tick.
         interval_us: tuning interval, µs.
         slots: flows in progress at most.
@@ -180,8 +180,8 @@ def make(
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
             another `transport` and no `dt_us`, a substep that the senders cannot bear becomes
-            `auto`. With another `interval_us` and no `max_steps`, episodes last as long as they did: it has
-            to divide that time.
+            `auto`. With another `interval_us` and no `max_steps`, episodes last as long as they
+            did: it has to divide that time.
 
     Raises:
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or

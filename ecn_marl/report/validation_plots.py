@@ -154,7 +154,7 @@ def overview(lines: Sequence[Line]) -> bytes:
     for axis in axes[:, 0]:
         axis.set_ylabel("ours / reference", fontsize=9)
     figure.suptitle(
-        "All lines with a tolerance (band). Red: out of it; triangle: held out; "
+        "All lines with a tolerance (band). Red: out of it; triangle: independent; "
         "arrow: beyond the frame",
         x=0.01,
         ha="left",
@@ -170,7 +170,7 @@ def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:
     ratio = np.array([line.ours / line.reference for line in lines])
     band = np.array([line.allowed / line.reference for line in lines])
     failed = np.array([line.verdict == "FAIL" for line in lines])
-    aside = np.array([line.basis == "held out" for line in lines])
+    aside = np.array([line.basis == "independent" for line in lines])
     away = np.abs(ratio - 1) > FRAME
     axis.vlines(place, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.0)
     for wrong, colour in ((~failed, OURS), (failed, BAD)):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-Basis = Literal["tuned", "held out", "theory"]
-"""Where a reference comes from: a recorded run that the simulator was developed against, one that
-was kept aside, or a closed form.
+Basis = Literal["tuned", "independent", "other seed", "repeated", "theory"]
+"""Where a reference comes from: a recorded run that the simulator was developed against (`tuned`);
+a setting, network or flow list that nothing was fitted to (`independent`); another seed of a tuned
+setting; a tuned run again, row for row (`repeated`); or a closed form.
 """
+
+BASES: tuple[Basis, ...] = get_args(Basis)
 
 Verdict = Literal["pass", "FAIL", "reported"]
 """`reported`: a line without a tolerance, for the reader to judge."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 
 from ecn_marl._errors import bad_value
-from ecn_marl.validation import closed_loop, incast, leaf_spine, messages, theory
+from ecn_marl.validation import closed_loop, incast, leaf_spine, messages, substeps, theory
 from ecn_marl.validation.lines import Case
 
 SOURCES: list[Callable[[], Iterable[Case]]] = [
@@ -15,6 +15,7 @@ SOURCES: list[Callable[[], Iterable[Case]]] = [
     messages.cases,
     leaf_spine.cases,
     closed_loop.cases,
+    substeps.cases,
 ]
 
 

@@ -24,7 +24,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.replay import SAMPLE_US, Settings
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import GBPS, Topology
-from ecn_marl.sim.traffic import schedule
+from ecn_marl.sim.traffic import Schedule, schedule
 from ecn_marl.sim.transports import parse_transport
 
 DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 2.0, "timely:hpcc": 5.0}
@@ -38,8 +38,9 @@ SENDERS = {
     "dctcp": "dctcp:hpcc",
     "hpcc": "hpcc:hpcc",
     "timely": "timely:hpcc",
+    "mellanox": "dcqcn:mellanox",
 }
-"""Our senders for each recorded profile."""
+"""Our senders for each recorded profile; there are no recorded runs of `mellanox`."""
 
 SAME_PROGRAM = {"dcqcn:hpcc-run": "dcqcn:hpcc-paper"}
 """Senders that differ from others in numbers only, and so need no compiled program of their own."""
@@ -141,6 +142,13 @@ def incast_flows(n: int) -> dict[str, np.ndarray]:
     }
 
 
+class Clock(NamedTuple):
+    """Substep, µs, and substeps per tick; 10 µs are a multiple of both."""
+
+    dt_us: float
+    tick_steps: int
+
+
 def simulate(
     profile: str,
     variants: Sequence[tuple[Topology, Columns]],
@@ -151,6 +159,7 @@ def simulate(
     buffer_mib: float = 32.0,
     slots: int | None = None,
     until_done: bool = False,
+    clock: Clock | None = None,
 ) -> Samples:
     """Run every variant under every setting with every seed, all lanes side by side.
 
@@ -163,18 +172,21 @@ def simulate(
         buffer_mib: shared buffer of each switch, MiB.
         slots: flows in progress at most; None for all.
         until_done: stop as soon as all flows of less than 1 GB have finished.
+        clock: None for the senders' default substep and short ticks.
 
     Returns:
         Samples of the queues towards hosts (on a star: towards the first one).
     """
     transport = SENDERS[profile]
-    dt = default_dt_us(transport)
+    dt = default_dt_us(transport) if clock is None else clock.dt_us
     # The widest network fixes how far back marks can reach.
     network, flows = max(variants, key=lambda variant: base_rtt(variant[0]))
     settings = Settings(
         transport=transport, dt_us=dt, duration_ms=duration_ms, buffer_mib=buffer_mib, slots=slots
     )
     sim = settings.simulator(network, np.asarray(flows["start_ns"], np.float64))
+    if clock is not None:
+        sim = replace(sim, tick_steps=clock.tick_steps, traffic=(Schedule(dt, sim.slots),))
     trees = [
         replace(sim, topology=t).default_params(traffic=(schedule(f, dt),)) for t, f in variants
     ]

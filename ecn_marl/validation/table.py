@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from ecn_marl.report.tables import DASH
-from ecn_marl.validation.lines import Line
+from ecn_marl.validation.lines import BASES, Line
 from ecn_marl.validation.pool import Finished
 
 SCHEMA = 1
@@ -87,7 +87,8 @@ def validation_table(lines: list[Line]) -> Table:
         )
     table.caption_justify = "left"
     table.caption = (
-        "held out: recorded runs that nothing was fitted to. pt: points of a percentage."
+        "independent: recorded runs of settings that nothing was fitted to; other seed, repeated: "
+        "of settings that something was. pt: points of a percentage."
     )
     return table
 
@@ -102,7 +103,7 @@ def all_lines(done: list[Finished]) -> list[Line]:
 def counts(lines: list[Line]) -> dict[str, dict[str, int]]:
     """Number of lines per basis (`all` for the sum) and verdict."""
     table: dict[str, dict[str, int]] = {}
-    for basis in ("all", "tuned", "held out", "theory"):
+    for basis in ("all", *BASES):
         of = [line for line in lines if basis in ("all", line.basis)]
         if of:
             verdicts = [line.verdict for line in of]

@@ -179,7 +179,8 @@ def validate(*args: object):
 
 
 def outcome(ours: float) -> Outcome:
-    judged = Line("g", "c", "queue mean", "KB", 100.0, ours, Tolerance(0.1), "held out", "a note")
+    tenth = Tolerance(0.1)
+    judged = Line("g", "c", "queue mean", "KB", 100.0, ours, tenth, "independent", "a note")
     unknown = Line("g", "c", "drained", "ms", 1.0, NAN, None)
     time = np.linspace(0.01, 20, 2000)
     size = np.array([5e4, 5e5, 5e6] * 10)
@@ -197,14 +198,14 @@ def test_exit_code(ours, code, monkeypatch, tmp_path):
     result = validate("--json", path, "--plots", folder)
     assert result.exit_code == code, result.output
     assert ("FAIL" in result.stdout) == (code == 1)
-    assert f"{1 - code} of 1 lines within tolerance (held out {1 - code}/1)" in result.stdout
+    assert f"{1 - code} of 1 lines within tolerance (independent {1 - code}/1)" in result.stdout
     assert sorted(p.name for p in folder.iterdir()) == [
         *(["fct-list-run.png"] + ["overview.png"] * (ours == ours) + ["queues-n8.png"])
     ]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in folder.iterdir())
     tree = json.loads(path.read_text())
     assert tree.keys() == {"schema", "seconds", "counts", "cases", "lines"}
-    assert tree["counts"]["held out"] == {"pass": 1 - code, "FAIL": code, "reported": 0}
+    assert tree["counts"]["independent"] == {"pass": 1 - code, "FAIL": code, "reported": 0}
     assert tree["cases"][0]["name"] == "g/c"
     first, second = tree["lines"]
     assert first == {
@@ -218,7 +219,7 @@ def test_exit_code(ours, code, monkeypatch, tmp_path):
         "relative_error": None if ours != ours else pytest.approx(ours / 100 - 1),
         "tolerance": {"relative": 0.1, "absolute": 0.0, "allowed": 10.0},
         "verdict": "FAIL" if code else "pass",
-        "basis": "held out",
+        "basis": "independent",
         "note": "a note",
     }
     assert (second["tolerance"], second["verdict"], second["ours"]) == (None, "reported", None)

@@ -1,0 +1,66 @@
+"""The clock that scenarios use against a substep of 0.25 µs, and against packets under pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ecn_marl.sim.clocks import choose_clock
+from ecn_marl.sim.transports import parse_transport
+from ecn_marl.validation import recorded
+from ecn_marl.validation.incast import MEAN, SEEDS, STD, steady, under_pauses, utilisation_tolerance
+from ecn_marl.validation.lines import Case, Line, Outcome
+from ecn_marl.validation.runs import SENDERS, Clock, incast_flows, simulate
+
+FINE = Clock(0.25, 20)
+SETTINGS = ("SECN1", "SECN2", "E3")
+INTERVAL_US = 100.0
+LENGTH_MS = 60.0
+
+
+def cases() -> Iterator[Case]:
+    """Every preset with timers, few to many senders."""
+    for profile in ("paper", "run", "mellanox"):
+        for n in (2, 8, 32):
+            work = partial(_against_fine, profile, n)
+            yield Case(f"substeps/{profile}-n{n}", work, 12 + 0.5 * n, program=f"substeps-{n}")
+    yield Case("substeps/pauses-n64", _pauses, 6.0)
+
+
+def scenario_clock(profile: str) -> Clock:
+    """What `dt_us="auto"` is for these senders on a star at 25 Gb/s."""
+    senders = parse_transport(SENDERS[profile])
+    return Clock(*choose_clock(senders, recorded.star(2), INTERVAL_US))
+
+
+def _against_fine(profile: str, n: int) -> Outcome:
+    """Steady incast at the scenarios' clock and at the fine one; both are means of seeds."""
+    clock = scenario_clock(profile)
+    network = [(recorded.star(n + 1), incast_flows(n))]
+    ours, fine = (
+        simulate(profile, network, SETTINGS, SEEDS, LENGTH_MS, clock=c) for c in (clock, FINE)
+    )
+    lines = []
+    for i, ecn in enumerate(SETTINGS):
+        found, wanted = (steady(s, i, (LENGTH_MS / 2, LENGTH_MS)) for s in (ours, fine))
+        case = f"{profile} N={n} {ecn}, dt = {clock.dt_us:g} µs"
+        table = (
+            ("queue mean", "KB", MEAN),
+            ("queue std", "KB", STD),
+            ("utilisation", "%", utilisation_tolerance(n)),
+        )
+        for (quantity, unit, tolerance), theirs, value in zip(table, wanted, found, strict=True):
+            line = Line("substeps", case, quantity, unit, float(theirs), float(value), tolerance)
+            lines.append(line)
+    return Outcome(lines)
+
+
+def _pauses() -> Outcome:
+    """8 MiB and 64 senders, whose pauses are decided once per tick of the scenarios."""
+    table = recorded.rows("incast_40ms", profile="run_b8", N=64)
+    names = [row["ecn"] for row in table]
+    network = [(recorded.star(65), incast_flows(64))]
+    clock = scenario_clock("run")
+    samples = simulate("run", network, names, SEEDS, 40.0, buffer_mib=8.0, clock=clock)
+    tick = f", tick of {clock.dt_us * clock.tick_steps:g} µs"
+    return Outcome(under_pauses(samples, table, "substeps", tick))
