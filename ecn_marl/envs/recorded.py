@@ -21,9 +21,12 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.traffic import (
+    HEADER,
+    PAYLOAD,
     Offer,
     Schedule,
     ScheduleParams,
@@ -31,6 +34,9 @@ from ecn_marl.sim.traffic import (
     schedule,
     widest_tick,
 )
+
+WIDEST = 4096
+"""Flows that may start within one tick."""
 
 
 @struct.dataclass
@@ -70,6 +76,24 @@ class Recorded(Schedule):
         period = max(round((span + gap) / self.dt_us), 1)
         return RecordedParams(schedule(columns, self.dt_us), np.int32(period))
 
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """What the list brings on average, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        flows = _read(self.path, self.topology)
+        columns, n = flows.take(np.arange(len(flows))), len(nic_rate)
+        size = np.asarray(columns["size_B"], np.float64)
+        wire = size + HEADER * np.ceil(size / PAYLOAD)
+        pairs = np.zeros((n, n))
+        np.add.at(pairs, (columns["src"], columns["dst"]), wire / wire.sum())
+        span = float(np.ptp(flows.start_ns)) / 1e3
+        return Demand(
+            per_us=len(flows) / max(span, self.dt_us),
+            burst=1.0,
+            wire=float(wire.mean()),
+            square=float((wire**2).mean()),
+            pairs=pairs,
+            most=self.width,
+        )
+
     def init(
         self, key: jax.Array, params: Any, nic_rate: Array, episode: Array | None = None
     ) -> ScheduleState:
@@ -95,7 +119,7 @@ class Recorded(Schedule):
         return super().advance(state, params.flows, nic_rate, taken, elapsed)
 
 
-def recorded(path: str, topology: Topology, dt_us: float, tick_us: float, slots: int) -> Recorded:
+def recorded(path: str, topology: Topology, dt_us: float, tick_us: float) -> Recorded:
     """A source that replays a flow list.
 
     Args:
@@ -103,7 +127,6 @@ def recorded(path: str, topology: Topology, dt_us: float, tick_us: float, slots:
         topology: network it is for.
         dt_us: substep, µs.
         tick_us: time between admissions, µs.
-        slots: flows in progress at most.
 
     Raises:
         ValueError: it cannot be read, or does not fit the network.
@@ -112,7 +135,7 @@ def recorded(path: str, topology: Topology, dt_us: float, tick_us: float, slots:
     flows = _read(path, topology)
     if len(flows) < 2:
         raise bad_value("flows", path, "a list of at least two flows")
-    return Recorded(dt_us, widest_tick(flows.start_ns, tick_us, slots), path, topology)
+    return Recorded(dt_us, widest_tick(flows.start_ns, tick_us, WIDEST), path, topology)
 
 
 @cache

@@ -14,9 +14,9 @@ from ecn_marl.envs.ecn import EcnEnv, HostGroup
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
+from ecn_marl.envs.resolve import with_clock, with_room
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.envs.telemetry import Telemetry
-from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
@@ -38,7 +38,7 @@ class Scenario:
             network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
         tick_steps: substeps per tick.
         interval_us: tuning interval, µs.
-        slots: flows in progress at most.
+        slots: flows in progress at most; `auto` for what the traffic needs, see `sim.sizing`.
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
@@ -70,7 +70,7 @@ class Scenario:
     dt_us: float | str = "auto"
     tick_steps: int = 4
     interval_us: float = 100.0
-    slots: int = 128
+    slots: int | str = "auto"
     max_steps: int = 200
     buffer_mib: float = 32.0
     pfc: bool = True
@@ -180,8 +180,9 @@ def make(
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
             another `transport` and no `dt_us`, a substep that the senders cannot bear becomes
-            `auto`. With another `interval_us` and no `max_steps`, episodes last as long as they
-            did: it has to divide that time.
+            `auto`. With other traffic and no `slots`, these become more where they are needed.
+            With another `interval_us` and no `max_steps`, episodes last as long as they did: it
+            has to divide that time.
 
     Raises:
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
@@ -198,7 +199,8 @@ def make(
             per_phase = replace(spec, max_steps=spec.phase_steps)
             overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
-    spec = _with_clock(spec, keep="dt_us" in overrides)
+    given = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
+    spec = with_clock(spec, given)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
@@ -208,8 +210,9 @@ def make(
             why = "none" if spec.phases else "none beside a load"
             raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")
         dt_us = float(spec.dt_us)
-        source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps, spec.slots)
+        source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps)
         spec = replace(spec, traffic=(source,))
+    spec = with_room(spec, given)
     if priority is not None:
         spec = replace(spec, reward_options=_weighted(spec, priority))
     if spec.max_steps < 1:
@@ -324,23 +327,6 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
     return {k: v for k, v in options.items() if k in known}
 
 
-def _with_clock(spec: Scenario, keep: bool) -> Scenario:
-    """A scenario whose substep is a number.
-
-    Args:
-        spec: scenario.
-        keep: whether a given substep stays, even if the senders cannot bear it (an error later).
-    """
-    given, senders = spec.dt_us, parse_transport(spec.transport)
-    if isinstance(given, str) and given != "auto":
-        raise bad_value("dt_us", given, "a substep in us, or auto")
-    longest = longest_dt_us(senders, spec.topology).dt_us
-    if isinstance(given, str) or (given > longest and not keep):
-        dt_us, steps = choose_clock(senders, spec.topology, spec.interval_us)
-        return replace(spec, dt_us=dt_us, tick_steps=steps)
-    return spec
-
-
 def _with_load(source: Any, load: float) -> Any:
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
@@ -357,7 +343,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         dt_us=dt_us,
         tick_steps=spec.tick_steps,
         interval_steps=round(steps),
-        slots=spec.slots,
+        slots=int(spec.slots),
         bins=spec.bins,
         pfc=spec.pfc,
         ack_priority=spec.ack_priority,

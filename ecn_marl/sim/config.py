@@ -12,6 +12,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
+from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.traffic import PAYLOAD
@@ -115,6 +116,8 @@ class SimConfig:
             if not getattr(self, name) >= 0:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
         object.__setattr__(self, "counts", counters("counts", self.counts))
+        traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
+        object.__setattr__(self, "traffic", traffic)
         self._check_classes()
         check_dt(self.dt_us, self.transport, self.topology)
 

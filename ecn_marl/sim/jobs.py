@@ -27,7 +27,8 @@ from jaxtyping import Array, Float, Int
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import Stream, hash_bits, uniform
-from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, anonymous_offer
+from ecn_marl.sim.sizing import Demand, uniform_pairs
+from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, anonymous_offer, fixed_width
 
 FAR = 1e9
 """Start of a flow that is not due within any tick, µs from now."""
@@ -171,7 +172,7 @@ class Requests:
         smallest_kb: smallest payload, KB.
         largest_kb: largest payload, KB.
         shift: phases by which these hosts are behind the timeline.
-        width: flows offered per tick.
+        width: flows offered per tick; `auto` for what the rates need.
     """
 
     timeline: Timeline
@@ -181,7 +182,7 @@ class Requests:
     smallest_kb: float = 0.5
     largest_kb: float = 50.0
     shift: int = 0
-    width: int = 8
+    width: int | str = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -195,8 +196,19 @@ class Requests:
         if not 0.0 < self.smallest_kb <= self.largest_kb < math.inf:
             given = (self.smallest_kb, self.largest_kb)
             raise bad_value("smallest_kb, largest_kb", given, "0 < smallest_kb <= largest_kb")
-        if self.width < 1:
-            raise bad_value("width", self.width, "an integer >= 1")
+
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """What the busiest phase brings, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        low, high = 1000.0 * self.smallest_kb, 1000.0 * self.largest_kb
+        payload = low * (high / low) ** ((np.arange(10_000) + 0.5) / 10_000)
+        wire = payload + HEADER * np.ceil(payload / PAYLOAD)
+        return Demand(
+            per_us=max(self.per_us),
+            burst=1.0,
+            wire=float(wire.mean()),
+            square=float((wire**2).mean()),
+            pairs=uniform_pairs(self.sources, self.destinations, len(nic_rate)),
+        )
 
     def default_params(self) -> RequestsParams:
         """Traced parameters for the fields above."""
@@ -242,7 +254,8 @@ class Requests:
 
     def offer(self, state: RequestsState, params: RequestsParams, nic_rate: Array) -> Offer:
         """The next `width` flows."""
-        index = state.count + jnp.arange(self.width, dtype=jnp.int32)
+        width = fixed_width(self)
+        index = state.count + jnp.arange(width, dtype=jnp.int32)
         gaps = self._gap(state.seed, index[1:])
         due = state.due + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         start = self._when(due, state.clock, params)
@@ -256,7 +269,7 @@ class Requests:
         octaves = jnp.log(params.largest / params.smallest)
         payload = params.smallest * jnp.exp(octaves * uniform(state.seed, index, 3))
         payload = jnp.maximum(jnp.floor(payload), 1.0)
-        valid = jnp.ones((self.width,), bool)
+        valid = jnp.ones((width,), bool)
         return anonymous_offer(start, src, jnp.asarray(to)[which], payload, valid)
 
     def advance(
@@ -268,8 +281,9 @@ class Requests:
         elapsed: float,
     ) -> RequestsState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
-        index = state.count + 1 + jnp.arange(self.width, dtype=jnp.int32)
-        passed = jnp.where(jnp.arange(self.width) < taken, self._gap(state.seed, index), 0.0).sum()
+        first = jnp.arange(fixed_width(self), dtype=jnp.int32)
+        gaps = self._gap(state.seed, state.count + 1 + first)
+        passed = jnp.where(first < taken, gaps, 0.0).sum()
         clock = self.timeline.advance(params.timeline, state.clock, elapsed)
         now = self._rate(params, state.clock.index)
         first = jnp.minimum(state.clock.length - state.clock.spent, elapsed)
@@ -329,7 +343,7 @@ class FlowSets:
         size_spread: spread of the sizes.
         start_us: the starts are spread evenly over this time, µs.
         shift: phases by which these hosts are behind the timeline.
-        width: flows offered per tick.
+        width: flows offered per tick; `auto` for what the starts need.
     """
 
     timeline: Timeline
@@ -339,7 +353,7 @@ class FlowSets:
     size_spread: float = 0.15
     start_us: float = 1000.0
     shift: int = 0
-    width: int = 4
+    width: int | str = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -356,8 +370,13 @@ class FlowSets:
         if not 0.0 <= self.start_us < shortest:
             allowed = f"at least 0 and below the shortest phase, {shortest:g} µs"
             raise bad_value("start_us", self.start_us, allowed)
-        if self.width < 1:
-            raise bad_value("width", self.width, "an integer >= 1")
+
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """What a set brings, see `sizing.Demand`: two sets may be in progress at once."""
+        n = len(self.pairs)
+        at_once = math.ceil(n * tick_us / self.start_us) + 1 if self.start_us else n
+        none = np.zeros((len(nic_rate), len(nic_rate)))
+        return Demand(0.0, 1.0, 0.0, 0.0, none, standing=2.0 * n, most=min(at_once, n))
 
     def default_params(self) -> FlowSetsParams:
         """Traced parameters for the fields above."""
@@ -386,7 +405,7 @@ class FlowSets:
     def offer(self, state: FlowSetsState, params: FlowSetsParams, nic_rate: Array) -> Offer:
         """What is left of the present or next set, at most `width` flows."""
         n = len(self.pairs)
-        number = state.taken + jnp.arange(self.width, dtype=jnp.int32)
+        number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         index = state.slot * n + number
         coin = uniform(state.seed, index, 0)
         start = state.origin + params.start_us * (number + coin) / n

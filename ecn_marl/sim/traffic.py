@@ -14,6 +14,7 @@ own, and the `episode`'s seed, which all sources share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import hash_bits, uniform
+from ecn_marl.sim.sizing import Demand, uniform_pairs
 
 CHUNK = float(2**18)
 """Bytes per unit of the high part of a byte count."""
@@ -182,6 +184,17 @@ def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid:
     )
 
 
+def fixed_width(source: Any) -> int:
+    """The width of a source as a number.
+
+    Raises:
+        ValueError: it is `auto`, which a simulator turns into a number.
+    """
+    if not isinstance(source.width, int):
+        raise bad_value("width", source.width, "a number outside of a simulator")
+    return source.width
+
+
 @struct.dataclass
 class PoissonParams:
     """Parameters of `Poisson`, all traced.
@@ -214,12 +227,12 @@ class Poisson:
     Attributes:
         load: default load, share of NIC rate.
         table: name of the default flow-size table.
-        width: flows offered per tick.
+        width: flows offered per tick; `auto` for what the defaults above need.
     """
 
     load: float = 0.6
     table: str = "WebSearch"
-    width: int = 8
+    width: int | str = "auto"
 
     def __post_init__(self) -> None:
         """Check the load and the table's name."""
@@ -230,6 +243,21 @@ class Poisson:
     def default_params(self) -> PoissonParams:
         """Traced parameters for the defaults above."""
         return PoissonParams(np.float32(self.load), size_table(self.table))
+
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        table, n = size_table(self.table), len(nic_rate)
+        payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
+        wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+        pairs = np.repeat(nic_rate[:, None] / nic_rate.sum() / (n - 1), n, axis=1)
+        np.fill_diagonal(pairs, 0.0)
+        return Demand(
+            per_us=self.load * float(nic_rate.sum()) / float(table.mean),
+            burst=1.0,
+            wire=float(wire.mean()),
+            square=float((wire**2).mean()),
+            pairs=pairs,
+        )
 
     def init(
         self, key: jax.Array, params: PoissonParams, nic_rate: Array, episode: Array | None = None
@@ -246,7 +274,8 @@ class Poisson:
 
     def offer(self, state: PoissonState, params: PoissonParams, nic_rate: Array) -> Offer:
         """The next `width` flows."""
-        index = state.count + jnp.arange(self.width, dtype=jnp.int32)
+        width = fixed_width(self)
+        index = state.count + jnp.arange(width, dtype=jnp.int32)
         gaps = self._gap(params, nic_rate, state.seed, index[1:])
         start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         n = nic_rate.shape[0]
@@ -256,7 +285,7 @@ class Poisson:
         hop = jnp.floor(uniform(state.seed, index, 2) * (n - 1)).astype(jnp.int32)
         dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
         payload = sample_size(params.table, uniform(state.seed, index, 3))
-        return anonymous_offer(start, src, dst, payload, jnp.ones((self.width,), bool))
+        return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
     def advance(
         self,
@@ -267,9 +296,9 @@ class Poisson:
         elapsed: float,
     ) -> PoissonState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
-        index = state.count + 1 + jnp.arange(self.width, dtype=jnp.int32)
-        gaps = self._gap(params, nic_rate, state.seed, index)
-        passed = jnp.sum(jnp.where(jnp.arange(self.width) < taken, gaps, 0.0))
+        first = jnp.arange(fixed_width(self), dtype=jnp.int32)
+        gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + first)
+        passed = jnp.sum(jnp.where(first < taken, gaps, 0.0))
         return PoissonState(
             state.seed, state.count + taken.astype(jnp.int32), state.start + passed - elapsed
         )
@@ -320,7 +349,8 @@ class Incast:
         flow_kb: payload per sender, KB.
         receiver: receiving host, -1 for a random one each burst.
         jitter_us: the starts of a burst are spread over this time, µs.
-        width: flows offered per tick; a burst larger than that starts over several ticks.
+        width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
+            for `n_max`.
     """
 
     load: float = 0.8
@@ -329,7 +359,7 @@ class Incast:
     flow_kb: float = 500.0
     receiver: int = 0
     jitter_us: float = 0.0
-    width: int = 16
+    width: int | str = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -351,6 +381,23 @@ class Incast:
             receiver=np.int32(self.receiver),
         )
 
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        n, hosts = np.arange(self.n_min, self.n_max + 1), len(nic_rate)
+        share = np.diff(np.log(np.append(n, self.n_max + 1.0)))
+        size = 1000.0 * self.flow_kb
+        wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
+        mean = float(np.average(wire, weights=share))
+        anyone = self.receiver < 0
+        return Demand(
+            per_us=self.load * float(nic_rate.mean()) * (hosts if anyone else 1) / mean,
+            burst=float(self.n_max),
+            wire=mean,
+            square=float(wire[-1]) ** 2,
+            pairs=uniform_pairs(range(hosts), range(hosts) if anyone else (self.receiver,), hosts),
+            most=self.n_max,
+        )
+
     def init(
         self, key: jax.Array, params: IncastParams, nic_rate: Array, episode: Array | None = None
     ) -> IncastState:
@@ -369,7 +416,7 @@ class Incast:
     def offer(self, state: IncastState, params: IncastParams, nic_rate: Array) -> Offer:
         """What is left of the current burst, at most `width` flows."""
         n_hosts = nic_rate.shape[0]
-        number = state.taken + jnp.arange(self.width, dtype=jnp.int32)
+        number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         anyone = (hash_bits(state.seed, state.burst, 1) % jnp.uint32(n_hosts)).astype(jnp.int32)
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
         shift = (hash_bits(state.seed, state.burst, 2) % jnp.uint32(n_hosts - 1)).astype(jnp.int32)

@@ -1,0 +1,186 @@
+"""How many flows a simulation has to hold: `width` of a source, `slots` of a simulator.
+
+Arrays have fixed sizes: a source offers at most `width` flows per tick, and at most `slots` flows
+are in progress. Too few of either and flows wait that no network would let wait, so both follow
+from the traffic unless they are given.
+
+*Width*: the flows that arrive in a tick, exceeded once in a million ticks (Poisson).
+
+*Slots*: every link is taken as a queue that flows share, with `rho / (1 - rho)` flows in progress
+at load rho (processor sharing), as if each flow were held up by every link on its way. To that come
+the flows that wait behind a deep queue: arrivals times the longest wait, which is that of a FIFO
+queue without any marking (Pollaczek and Khinchine), but at most `DEEP_US`, the deepest threshold
+that a switch is set to. Flow sets count twice, for the next may begin before the last is through.
+Five standard deviations come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import poisson
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim.topology import GBPS, Topology
+
+DEEP_US = 5120e3 / (25.0 * GBPS)
+"""Wait behind a queue of 5120 KB on a port of 25 Gb/s, the deepest Kmax of the literature, µs."""
+
+RARE = 1e-6
+"""Share of the ticks in which more flows may arrive than a source offers."""
+
+SIGMAS = 5.0
+FULL = 0.99
+"""Load of a link above which flows pile up without bound."""
+
+
+class Demand(NamedTuple):
+    """What a source brings, at its busiest.
+
+    Attributes:
+        per_us: arrivals per µs, of bursts if flows come in bursts.
+        burst: flows per arrival.
+        wire: mean bytes of an arrival on the wire.
+        square: mean of their square, bytes².
+        pairs: share of the arrivals from host i to host j, `[H, H]`.
+        standing: flows that may be in progress besides.
+        most: flows that arrive within a tick at most; None for a Poisson process.
+    """
+
+    per_us: float
+    burst: float
+    wire: float
+    square: float
+    pairs: np.ndarray
+    standing: float = 0.0
+    most: int | None = None
+
+
+def uniform_pairs(sources: Iterable[int], destinations: Iterable[int], hosts: int) -> np.ndarray:
+    """Equal shares for all pairs of different hosts of two groups, `[H, H]`."""
+    pairs = np.zeros((hosts, hosts))
+    pairs[np.ix_(list(sources), list(destinations))] = 1.0
+    np.fill_diagonal(pairs, 0.0)
+    return pairs / max(pairs.sum(), 1.0)
+
+
+def demand_of(source: Any, topology: Topology, tick_us: float) -> Demand | None:
+    """What a source brings; None if it does not say (it has no method `demand`)."""
+    tell = getattr(source, "demand", None)
+    if tell is None:
+        return None
+    found: Demand = tell(np.array(topology.nic_gbps) * GBPS, tick_us)
+    return found
+
+
+def width_for(demand: Demand, tick_us: float) -> int:
+    """Flows that a source has to offer per tick."""
+    if demand.most is not None:
+        return max(demand.most, 1)
+    return int(poisson.isf(RARE, demand.per_us * tick_us)) + 1
+
+
+def with_widths(
+    traffic: Sequence[Any], topology: Topology, tick_us: float, phases: Sequence[Any] = ()
+) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
+    """Sources whose `width` is a number.
+
+    Args:
+        traffic: sources.
+        topology: the network.
+        tick_us: time between admissions, µs.
+        phases: sources that stand in for them at times, as many; they get the same widths.
+
+    Returns:
+        The sources, and those of the phases.
+
+    Raises:
+        ValueError: a source without `demand` has no number as its width.
+    """
+    everything = [tuple(traffic), *(tuple(p) for p in phases)]
+    widest = [
+        max(_width(s, topology, tick_us) for s in column if s is not None)
+        for column in zip(*everything, strict=True)
+    ]
+    first, *others = (
+        tuple(
+            replace(s, width=w) if getattr(s, "width", None) == "auto" else s
+            for s, w in zip(row, widest, strict=True)
+        )
+        for row in everything
+    )
+    return first, tuple(others)
+
+
+def _width(source: Any, topology: Topology, tick_us: float) -> int:
+    given = getattr(source, "width", 1)
+    if given != "auto":
+        if not isinstance(given, int) or given < 1:
+            raise bad_value("width", given, "an integer >= 1, or auto")
+        return given
+    demand = demand_of(source, topology, tick_us)
+    if demand is None:
+        raise bad_value("width", given, f"a number: {type(source).__name__} has no demand()")
+    return width_for(demand, tick_us)
+
+
+def link_loads(demands: Sequence[Demand], topology: Topology) -> np.ndarray:
+    """Load of every NIC and port, share of its rate, `[H + P]`; paths are taken evenly."""
+    t = topology
+    rate = np.array([*t.nic_gbps, *(p.gbps for p in t.ports)]) * GBPS
+    offered = np.zeros(t.n_hosts + t.n_ports + 1)
+    edge = np.array(t.edge)
+    member = np.eye(len(t.n_paths))[edge]  # [H, E]
+    for d in demands:
+        rates = d.per_us * d.wire * d.pairs
+        offered[: t.n_hosts] += rates.sum(1)
+        np.add.at(offered, t.n_hosts + t.last, rates.sum(0))
+        between = member.T @ rates @ member / np.maximum(t.n_paths, 1)
+        shares = np.broadcast_to(between[..., None, None], t.routes.shape)
+        exists = np.arange(t.routes.shape[2]) < t.n_paths[..., None]
+        np.add.at(offered, t.n_hosts + t.routes, shares * exists[..., None])
+    return offered[:-1] / rate
+
+
+def least_slots(demands: Sequence[Demand], topology: Topology, tick_us: float) -> int:
+    """Flows in progress if no flow ever met another: what any table has to hold on average.
+
+    A flow has a slot for a tick longer than it takes, for flows come and go once per tick.
+    """
+    arrivals = sum(d.per_us * d.burst for d in demands)
+    receivers = link_loads(demands, topology)[topology.n_hosts + topology.last]
+    return math.ceil(arrivals * tick_us + receivers.sum())
+
+
+def slots_for(demands: Sequence[Demand], topology: Topology, tick_us: float) -> int:
+    """Flow slots that hold the traffic under thresholds as deep as `DEEP_US`.
+
+    Raises:
+        ValueError: a link is offered more than it can carry.
+    """
+    loads = link_loads(demands, topology)
+    if loads.max() >= FULL:
+        what = f"a number: a link is offered {100 * loads.max():.0f} % of its rate"
+        raise bad_value("slots", "auto", f"{what}, and flows pile up without bound")
+    wait = _longest_wait(demands, topology, loads)
+    mean = sum(d.standing + d.per_us * d.burst * (tick_us + wait) for d in demands)
+    variance = mean
+    burst = max((d.burst for d in demands), default=1.0)
+    mean += burst * float((loads / (1.0 - loads)).sum())
+    variance += burst**2 * float((loads / (1.0 - loads) ** 2).sum())
+    return 16 * math.ceil((mean + SIGMAS * math.sqrt(variance)) / 16)
+
+
+def _longest_wait(demands: Sequence[Demand], topology: Topology, loads: np.ndarray) -> float:
+    """Wait of a flow behind the deepest queue that can arise towards a host, µs."""
+    if any(d.standing for d in demands):
+        return DEEP_US
+    t = topology
+    rate = np.array([t.ports[i].gbps for i in t.last]) * GBPS
+    squares = sum((d.per_us * d.square * d.pairs.sum(0) for d in demands), np.zeros(t.n_hosts))
+    queue = squares / (2.0 * rate**2 * (1.0 - loads[t.n_hosts + t.last]))
+    return min(DEEP_US, float(queue.max(initial=0.0)))
