@@ -24,9 +24,9 @@ from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
+from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.stats import idle, summarise, to_info
 from ecn_marl.sim.topology import GBPS
-from ecn_marl.sim.traffic import CHUNK
 
 BASE_GBPS = 25.0
 """Link rate for which thresholds in KB are meant; they scale with the rate of a port."""

@@ -17,7 +17,7 @@ from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import with_clock, with_room
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.envs.telemetry import Telemetry
-from ecn_marl.sim.config import counters
+from ecn_marl.sim.config import TrafficClass, counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
@@ -56,6 +56,11 @@ class Scenario:
         margins_us: flows that begin so long after the start, or before the end, of an episode are
             not measured, µs; at most a quarter of the episode each.
         host_groups: groups of hosts that differ in role or place on the timeline.
+        classes: traffic classes, each with senders, a queue at every port and a weight; empty for
+            one class of `transport`. All queues of a port have the thresholds that its agent sets.
+        class_of: traffic class of each source; empty for the first.
+        jitter_us: NIC processing adds up to this to every feedback delay, µs.
+        softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
         failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
             empty if no link fails.
         features: what agents see if nothing else is asked for.
@@ -85,6 +90,10 @@ class Scenario:
     slowdown_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
+    classes: tuple[TrafficClass, ...] = ()
+    class_of: tuple[int, ...] = ()
+    jitter_us: float = 0.0
+    softness: float = 0.0
     failing: dict[str, Any] = field(default_factory=dict)
     features: str = "acc"
     reward: str = "acc"
@@ -352,6 +361,10 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         buffer_mib=spec.buffer_mib,
         memory_us=spec.memory_us,
         failures=bool(spec.failing),
+        classes=spec.classes,
+        class_of=spec.class_of,
+        jitter_us=spec.jitter_us,
+        softness=spec.softness,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
-from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.transports import Mixed, Transport, parse_transport
 
 if TYPE_CHECKING:
     from ecn_marl.envs.registry import Scenario
@@ -30,7 +30,10 @@ def with_clock(spec: Scenario, given: Collection[str]) -> Scenario:
     Raises:
         ValueError: the substep is neither a number nor `auto`.
     """
-    dt_us, senders = spec.dt_us, parse_transport(spec.transport)
+    dt_us = spec.dt_us
+    senders: Transport = parse_transport(spec.transport)
+    if spec.classes:
+        senders = Mixed(tuple(kind.transport for kind in spec.classes))
     if isinstance(dt_us, str) and dt_us != "auto":
         raise bad_value("dt_us", dt_us, "a substep in us, or auto")
     longest = longest_dt_us(senders, spec.topology).dt_us

@@ -18,11 +18,11 @@ is shaping by a potential (Ng, Harada, Russell, ICML'99): what throughput is wor
 not when a flow of many milliseconds ends.
 
 The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
-both in [0, 1], so the reward is in [0, 1] too (before the trigger penalty):
+both in [0, 1], so the reward is in [0, 1] too:
 
     acc     w T + (1 - w) D(L)            ACC (SIGCOMM'21), section 3
     pet     w T + (1 - w) La              PET, section 4.2.3, eq. (6)-(8)
-    haecn   w T + (1 - w) D(L)            HAECN, section 3.3, eq. (2); minus a penalty on request
+    haecn   w T + (1 - w) D(L)            HAECN, section 3.3, eq. (2); its trainer charges triggers
 
 `T` is the utilisation of the interval, `L` the time mean of the queue over the interval: a mean
 cannot be gamed by a queue that happens to be short when it is read, and HAECN asks for it (section
@@ -56,7 +56,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
@@ -76,7 +76,6 @@ class RewardParams:
         queue_scale: alpha, where the first step of D(L) ends on a 25 Gb/s port, bytes.
         queue_steps: N, the number of steps of D(L), a whole number in [1, 32].
         queue_floor: the queue at and below which PET's La is 1 on a 25 Gb/s port, bytes.
-        trigger_penalty: cost of one trigger (HAECN's alpha).
         slowdown_weights: weight of the slowdown of mice, medium flows and elephants, `[3]`.
     """
 
@@ -84,7 +83,6 @@ class RewardParams:
     queue_scale: Leaf
     queue_steps: Leaf
     queue_floor: Leaf
-    trigger_penalty: Leaf
     slowdown_weights: Leaf
 
     @classmethod
@@ -94,7 +92,6 @@ class RewardParams:
         queue_scale_kb: float = 5.0,
         queue_steps: int | float = 10,
         queue_floor_kb: float = 1.0,
-        trigger_penalty: float = 0.05,
         mice_weight: float = 1.0,
         medium_weight: float = 1.0,
         elephant_weight: float = 1.0,
@@ -108,7 +105,6 @@ class RewardParams:
             queue_scale_kb: alpha of D(L), KB for a 25 Gb/s port. ACC and PET print 20.
             queue_steps: N of D(L).
             queue_floor_kb: floor and unit of PET's queue, KB for a 25 Gb/s port.
-            trigger_penalty: HAECN's alpha (its Table 1).
             mice_weight: weight of the slowdown of flows up to 100 KB.
             medium_weight: weight of that of flows up to 1 MB.
             elephant_weight: weight of that of larger flows.
@@ -124,7 +120,6 @@ class RewardParams:
             queue_scale_kb=queue_scale_kb,
             queue_steps=queue_steps,
             queue_floor_kb=queue_floor_kb,
-            trigger_penalty=trigger_penalty,
             mice_weight=mice_weight,
             medium_weight=medium_weight,
             elephant_weight=elephant_weight,
@@ -136,7 +131,6 @@ class RewardParams:
             queue_scale=jnp.float32(queue_scale_kb * KB),
             queue_steps=jnp.float32(queue_steps),
             queue_floor=jnp.float32(queue_floor_kb * KB),
-            trigger_penalty=jnp.float32(trigger_penalty),
             slowdown_weights=jnp.array(weights, jnp.float32),
         )
 
@@ -146,7 +140,6 @@ OPTIONS: dict[str, tuple[float, float, str]] = {
     "queue_scale_kb": (1e-9, 1e9, "a number of KB above 0"),
     "queue_steps": (1, MAX_STEPS, f"a whole number in [1, {MAX_STEPS}]"),
     "queue_floor_kb": (1e-9, 1e9, "a number of KB above 0"),
-    "trigger_penalty": (0.0, 1e9, "a number of at least 0"),
     "mice_weight": (0.0, 1e9, "a number of at least 0"),
     "medium_weight": (0.0, 1e9, "a number of at least 0"),
     "elephant_weight": (0.0, 1e9, "a number of at least 0"),
@@ -276,7 +269,6 @@ class Reward:
         params: RewardParams,
         port_scale: Float[Array, " ports"],
         interval_us: Float[Array, ""] | float,
-        trigger: Bool[Array, " ports"] | Float[Array, " ports"] | None = None,
     ) -> Float[Array, " ports"]:
         """The reward of every port for one interval.
 
@@ -286,17 +278,13 @@ class Reward:
             port_scale: port rate / 25 Gb/s; queue scales grow with it.
             interval_us: length of the interval, µs. For rules that need rates; the rules here
                 read the utilisation and leave it.
-            trigger: which agents asked their policy for a new setting. Each pays
-                `params.trigger_penalty`. None: nobody pays, in any reward.
 
         Returns:
-            float32 [ports]; in [0, 1] for the papers' rules when nobody pays.
+            float32 [ports]; in [0, 1] for the papers' rules.
         """
         reward = self.rule(stats, params, port_scale, interval_us)
         if self.team:
             reward = jnp.broadcast_to(reward.sum(), reward.shape)
-        if trigger is not None:
-            reward = reward - params.trigger_penalty * trigger.astype(jnp.float32)
         return reward
 
 

@@ -18,7 +18,7 @@ from ecn_marl.baselines.common.evaluation import (
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.traffic import CHUNK, PAYLOAD
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD
 
 _SEEN = (
     *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),

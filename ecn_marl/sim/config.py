@@ -12,10 +12,10 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
+from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.topology import GBPS, Topology
-from ecn_marl.sim.traffic import PAYLOAD
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
 
 

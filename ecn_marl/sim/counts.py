@@ -19,8 +19,8 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.queues import segment_sum
 from ecn_marl.sim.random import Stream, binomial
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_bytes
 from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
-from ecn_marl.sim.traffic import CHUNK, PAYLOAD, wire_bytes
 
 ELEPHANT = fl.SIZE_CLASSES[1]
 """Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""

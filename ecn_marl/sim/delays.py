@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim.sizes import CHUNK, HEADER, wire_bytes
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
-from ecn_marl.sim.traffic import CHUNK, HEADER, wire_bytes
 
 
 def residence(

@@ -1,8 +1,8 @@
 """Links that fail and are repaired.
 
 A link that is down sends nothing. Flows whose way crosses it choose another equal-cost path by a
-new hash; what they had in flight is lost and sent again (go-back-N, as RoCE NICs do), counted as
-dropped. A flow with no path left waits until a repair.
+new hash; what they had in flight is lost and sent again, and nothing else (selective repeat),
+counted as dropped. A flow with no path left waits until a repair.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.random import Stream, hash_bits
+from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import CHUNK, Offer
+from ecn_marl.sim.traffic import Offer
 
 NEVER = 2**31 - 1
 """Substep at which nothing happens any more."""
@@ -55,8 +56,11 @@ def fail_links(
         Parameters with `net.fail_step` and `net.repair_step` set for the ports of these links.
 
     Raises:
-        ValueError: a share outside (0, 1], times out of order, or no link between switches.
+        ValueError: a share outside (0, 1], times out of order, no link between switches, or a
+            simulator without failures.
     """
+    if params.net.fail_step is None:
+        raise bad_value("failures", False, "True in the simulator that these parameters are for")
     if not 0 < share <= 1:
         raise bad_value("share", share, "a share in (0, 1]")
     if not (at_us >= 0 and (repair_us is None or repair_us > at_us)):

@@ -25,8 +25,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.queues import segment_sum, shift_register_or
 from ecn_marl.sim.random import to_unit, xorshift
+from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.state import Flows
-from ecn_marl.sim.traffic import PAYLOAD
 
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
 """Signals a transport can ask for."""

@@ -20,8 +20,9 @@ from ecn_marl._types import Leaf
 from ecn_marl.lanes import hints
 from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
+from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
 from ecn_marl.sim.state import Flows, NetParams, Totals
-from ecn_marl.sim.traffic import PAYLOAD, Offer, packet_count, wire_bytes
+from ecn_marl.sim.traffic import Offer
 
 FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""

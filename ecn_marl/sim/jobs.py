@@ -26,9 +26,10 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import Stream, hash_bits, uniform
+from ecn_marl.sim.random import Stream, hash_bits, shuffled, uniform
+from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.sizing import Demand, uniform_pairs
-from ecn_marl.sim.traffic import HEADER, PAYLOAD, Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
 
 FAR = 1e9
 """Start of a flow that is not due within any tick, µs from now."""
@@ -409,10 +410,8 @@ class FlowSets:
         index = state.slot * n + number
         coin = uniform(state.seed, index, 0)
         start = state.origin + params.start_us * (number + coin) / n
-        strides = jnp.asarray(np.array([k for k in range(1, n + 1) if math.gcd(k, n) == 1]))
         draw = hash_bits(state.seed, jnp.stack([state.slot, -1 - state.slot]), 1)
-        stride = strides[draw[0] % jnp.uint32(len(strides))].astype(jnp.int32)
-        order = ((draw[1] % jnp.uint32(n)).astype(jnp.int32) + number * stride) % n
+        order = shuffled(draw, number, n)
         pairs = np.array(self.pairs, np.int32)
         src, dst = (jnp.asarray(side)[order] for side in pairs.T)
         sharing = np.array([(pairs[:, 1] == d).sum() for d in pairs[:, 1]], np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.sim.flows import SLOWDOWN_TOP
-from ecn_marl.sim.traffic import CHUNK
+from ecn_marl.sim.sizes import CHUNK
 
 CLASS_NAMES = ("mice", "medium", "elephants")
 """Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""

@@ -98,6 +98,7 @@ def prepare(
         go=~stopped,
         accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
         limit=_lossy_limits(cfg, state, net),
+        site=None if any(cfg.lossless) else _sites(cfg, queues),
         weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
         transport=params.transport,
         ecn=_per_queue(ecn, cfg),
@@ -172,6 +173,12 @@ def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
     return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
 
 
+def _sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
+    """Switch of every queue, `[Q]`, and of each flow's queue at each level, `[L, F]`."""
+    site = jnp.asarray(np.repeat(cfg.topology.port_switch(), cfg.n_classes))
+    return site, jnp.append(site, jnp.int32(cfg.topology.n_switches))[queues]
+
+
 def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
     """Bytes queued in each switch, `[S]`."""
     t = cfg.topology
@@ -202,15 +209,17 @@ def _lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | No
 def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     """Decide, for the next tick, which links pause and which headrooms are full.
 
+    Without pauses nothing is decided: full buffers drop.
+
     Pauses are per link and class; only lossless classes have them.
     """
     t, c = cfg.topology, cfg.n_classes
     n_links = t.n_hosts + t.n_ports
     used = _buffer_use(cfg, state)
     into = jnp.asarray(np.repeat(t.link_switch(), c))
-    brim = jnp.append(used >= net.buffer, False)[into]
     if not any(cfg.lossless):
-        return replace(state, full=brim)
+        return state  # full buffers drop, see `substep.forward`
+    brim = jnp.append(used >= net.buffer, False)[into]
     links = fl.ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
     used_by = jnp.where(state.flows.stage != fl.FREE, state.flows.backlog, 0.0)
     ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)

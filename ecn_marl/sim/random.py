@@ -8,10 +8,12 @@ same seed gives the same bits on every backend, alone or inside a batch.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum, unique
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 @unique
@@ -74,6 +76,19 @@ def to_unit(bits: jax.Array) -> jax.Array:
 def uniform(seed: jax.Array, counter: jax.Array, stream: int) -> jax.Array:
     """Uniform float32 in (0, 1) for `(seed, counter, stream)`."""
     return to_unit(hash_bits(seed, counter, stream))
+
+
+def shuffled(bits: jax.Array, position: jax.Array, n: int) -> jax.Array:
+    """Elements of a random cyclic order of `0..n-1`: a random start and a random coprime stride.
+
+    Args:
+        bits: two uint32, which order, `[2]`.
+        position: places in it, from 0 on, int32; beyond n it begins again.
+        n: number of elements.
+    """
+    strides = jnp.asarray(np.array([k for k in range(1, n + 1) if math.gcd(k, n) == 1]))
+    stride = strides[bits[0] % jnp.uint32(len(strides))].astype(jnp.int32)
+    return ((bits[1] % jnp.uint32(n)).astype(jnp.int32) + position * stride) % n
 
 
 def normal_quantile(u: jax.Array) -> jax.Array:

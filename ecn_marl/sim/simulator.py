@@ -25,10 +25,11 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
 from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
 from ecn_marl.sim.topology import GBPS, KB, MIB
-from ecn_marl.sim.traffic import CHUNK, HEADER, PAYLOAD, Offer, ScheduleParams, packet_count
+from ecn_marl.sim.traffic import Offer, ScheduleParams
 from ecn_marl.sim.transports import Mixed
 
 __all__ = [
@@ -53,10 +54,10 @@ class Simulator(SimConfig):
     def default_params(self, **traffic: Any) -> SimParams:
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
 
-        PFC follows the HPCC simulator's switch: `alpha = 1/8` for links at the slowest rate,
-        doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis. Headroom holds three
-        link delays at line rate, as there (what can arrive in a tick, the time between two PFC
-        decisions here, comes on top of it, see `ports.police`).
+        PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
+        slowest NIC, doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis.
+        Headroom holds three link delays at line rate, as there (what can arrive in a tick, the time
+        between two PFC decisions here, comes on top of it, see `ports.police`).
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -67,7 +68,7 @@ class Simulator(SimConfig):
         delay = np.array([p.delay_us for p in t.ports])
         nic_delay = np.array(t.nic_delay_us)
         rate = np.concatenate([nic_rate, port_rate])
-        doublings = np.floor(np.log2(rate / rate.min()) + 1e-9)
+        doublings = np.maximum(np.floor(np.log2(rate / nic_rate.min()) + 1e-9), 0.0)
         headroom = rate * 3.0 * np.concatenate([nic_delay, delay])
         real = np.dtype(jnp.result_type(float))
         net = NetParams(
@@ -87,8 +88,8 @@ class Simulator(SimConfig):
             n_paths=t.n_paths,
             last=t.last,
             base_rtt=real.type(base_rtt(t)),
-            fail_step=np.full(t.n_ports, NEVER, np.int32),
-            repair_step=np.full(t.n_ports, NEVER, np.int32),
+            fail_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
+            repair_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
         )
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
         always = (np.int32(0), np.int32(NEVER))

@@ -36,8 +36,8 @@ class NetParams:
         last: port to every host, `[H]`.
         base_rtt: longest round-trip time of a packet through empty queues, µs; windows are sized
             for it.
-        fail_step: substep at which the link behind each port fails, `[P]`.
-        repair_step: substep at which it works again, `[P]`.
+        fail_step: substep at which the link behind each port fails, `[P]`; None without failures.
+        repair_step: substep at which it works again, `[P]`; None without failures.
     """
 
     port_rate: Leaf

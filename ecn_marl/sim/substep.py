@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.feedback import Line
-from ecn_marl.sim.queues import Ecn, look_up, serve_level, tail_drop, water_level
+from ecn_marl.sim.queues import Ecn, look_up, segment_sum, serve_level, tail_drop, water_level
+from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, NetParams
-from ecn_marl.sim.traffic import CHUNK
 
 LAST_BYTE = 0.5
 """A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
@@ -38,6 +38,8 @@ class Tick(NamedTuple):
         accept: whether bytes may enter each level, `[L, F]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
             without such.
+        site: switch of each queue, and of the queue of each flow at each level (S for none), where
+            full buffers drop, `[Q]` and `[L, F]`; None where pauses keep them from filling.
         weights: round-robin weight of each class, `[C]`.
         transport: constants of the senders.
         ecn: thresholds, `[Q]`.
@@ -53,6 +55,7 @@ class Tick(NamedTuple):
     go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
     limit: Float[Array, " queues"] | None
+    site: tuple[Int[Array, " queues"], Int[Array, "levels flows"]] | None
     weights: Float[Array, " classes"]
     transport: Any
     ecn: Ecn
@@ -197,6 +200,7 @@ def forward(
     levels, backlog = [], []
     pool = pool.at[0].add(tick.ack_bytes)
     classes = tick.weights.shape[0]
+    free = None if tick.site is None else _free_buffer(queue, tick)
     for i, (low, high) in enumerate(itertools.pairwise(bounds)):
         here, ports = slice(low, high), slice(low // classes, high // classes)
         entering = jnp.where(tick.accept[i], x, 0.0)
@@ -204,6 +208,11 @@ def forward(
             room = tick.limit[here] - queue[here]
             keep = tail_drop(entering, flows.hop[i], room)
             entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
+        if tick.site is not None and free is not None:
+            at = tick.site[1][i]
+            kept = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
+            entering = entering * kept
+            free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
         dropped = dropped + (x - entering)
         served = serve_level(
             jnp.where(tick.busy, flows.backlog[i], 0.0),
@@ -253,6 +262,13 @@ def forward(
         pace=jnp.concatenate([s.pace for s in levels]),
         ahead=ahead,
     )
+
+
+def _free_buffer(queue: Float[Array, " queues"], tick: Tick) -> Float[Array, " switches"]:
+    """Bytes that fit into the shared buffer of each switch, `[S]`."""
+    assert tick.site is not None
+    buffer = tick.net.buffer
+    return jnp.maximum(buffer - segment_sum(queue, tick.site[0], buffer.shape[0]), 0.0)
 
 
 def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:

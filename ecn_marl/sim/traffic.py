@@ -17,123 +17,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import hash_bits, uniform
-from ecn_marl.sim.sizing import Demand, uniform_pairs
-
-CHUNK = float(2**18)
-"""Bytes per unit of the high part of a byte count."""
-
-PAYLOAD = 1000.0
-"""Payload of a full data packet, bytes."""
-
-HEADER = 48.0
-"""Header of a data packet, bytes."""
-
-TABLES = (
-    "WebSearch",
-    "DataMining",
-    "FbHdp",
-    "AliStorage2019",
-    "GoogleRPC2008",
-    "DataMining_ABM",
-    "DataMining_ConWeave",
-    "FacebookKV_TrafficGenerator",
-    "Hadoop_ABM",
-    "Solar2022",
-    "WebSearch_ABM",
-    "WebSearch_TrafficGenerator",
+from ecn_marl.sim.matrices import Matrix, as_matrix
+from ecn_marl.sim.random import hash_bits, shuffled, uniform
+from ecn_marl.sim.sizes import (
+    CHUNK,
+    HEADER,
+    PAYLOAD,
+    SizeTable,
+    sample_size,
+    size_table,
+    wire_bytes,
 )
-"""Names of the flow-size tables that ship with the package."""
-
-
-@struct.dataclass
-class SizeTable:
-    """A distribution of flow sizes, linear between its points.
-
-    Attributes:
-        size: payload bytes at each point, `[R]`.
-        cdf: cumulative probability at each point, from 0 to 1, `[R]`.
-        mean: mean payload, bytes.
-    """
-
-    size: Leaf
-    cdf: Leaf
-    mean: Leaf
-
-
-@cache
-def size_table(name: str) -> SizeTable:
-    """Load a flow-size table that ships with the package.
-
-    Args:
-        name: one of `TABLES`; each file's first line names its source.
-
-    Raises:
-        ValueError: unknown table.
-    """
-    if name not in TABLES:
-        raise unknown_name("flow-size table", name, TABLES)
-    text = resources.files("ecn_marl.sim").joinpath("data", f"{name}.csv").read_text()
-    rows = np.loadtxt(text.splitlines(), delimiter=",", comments="#", skiprows=2)
-    return make_table(rows[:, 0], rows[:, 1])
-
-
-def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:
-    """Build a size table from points.
-
-    Args:
-        size: payload bytes, non-decreasing, `[R]`.
-        cdf: cumulative probabilities, non-decreasing, ending in 1, `[R]`.
-
-    Raises:
-        ValueError: not increasing, or not a distribution.
-    """
-    size, cdf = np.asarray(size, np.float64), np.asarray(cdf, np.float64)
-    if size.ndim != 1 or size.shape != cdf.shape or size.size < 2:
-        raise bad_value("size table", size.shape, "two equally long columns of at least 2 rows")
-    if np.any(np.diff(size) < 0) or np.any(np.diff(cdf) < 0) or size[0] < 0:
-        raise bad_value("size table", "columns", "non-decreasing sizes >= 0 and probabilities")
-    if abs(cdf[-1] - 1.0) > 1e-9 or cdf[0] < 0:
-        raise bad_value("cdf", (cdf[0], cdf[-1]), "a first value >= 0 and a last value of 1")
-    step = np.diff(cdf, prepend=0.0)
-    middle = np.concatenate([[size[0]], 0.5 * (size[1:] + size[:-1])])
-    return SizeTable(
-        size.astype(np.float32), cdf.astype(np.float32), np.float32((step * middle).sum())
-    )
-
-
-def sample_size(table: SizeTable, u: Float[Array, " m"]) -> Float[Array, " m"]:
-    """Payload bytes (whole, at least 1) at quantiles `u`, `[M]`."""
-    return jnp.maximum(jnp.floor(jnp.interp(u, table.cdf, table.size)), 1.0)
-
-
-def packet_count(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
-    """Packets of a payload, `[*M]`.
-
-    Not `ceil(payload / 1000)`: XLA multiplies by 0.001 instead, which is a packet too many for most
-    whole thousands.
-    """
-    n = jnp.round(payload / PAYLOAD)
-    return n + (n * PAYLOAD < payload)
-
-
-def wire_bytes(
-    payload: Float[Array, "*m"], header: float | Float[Array, ""] = HEADER
-) -> Float[Array, "*m"]:
-    """Bytes on the wire: payload and one header per packet, `[*M]`."""
-    return payload + header * packet_count(payload)
+from ecn_marl.sim.sizing import Demand, uniform_pairs
 
 
 @struct.dataclass
@@ -202,10 +107,15 @@ class PoissonParams:
     Attributes:
         load: offered payload as a share of the NICs' total rate.
         table: flow sizes.
+        sources: cumulative share of the flows by source host, `[H]`; None without a matrix.
+        destinations: cumulative shares of each source's flows by destination, `[H, H]`; None
+            without a matrix.
     """
 
     load: Leaf
     table: SizeTable
+    sources: Leaf = None
+    destinations: Leaf = None
 
 
 @struct.dataclass
@@ -219,38 +129,58 @@ class PoissonState:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Poisson arrivals at every host, uniform destinations.
+    """Poisson arrivals at every host, to uniform destinations or by a traffic matrix.
 
-    Independent Poisson processes per host, at rates proportional to the NICs, are one process whose
-    flows pick their source with these proportions; that is how it is generated.
+    Independent Poisson processes per host, at rates proportional to the NICs or to the rows of the
+    matrix, are one process whose flows pick their source with these proportions; that is how it is
+    generated.
 
     Attributes:
         load: default load, share of NIC rate.
         table: name of the default flow-size table.
         width: flows offered per tick; `auto` for what the defaults above need.
+        matrix: weights of (source, destination), see `sim.matrices`; empty for sources in
+            proportion to their NICs and uniform destinations.
     """
 
     load: float = 0.6
     table: str = "WebSearch"
     width: int | str = "auto"
+    matrix: Matrix = ()
 
     def __post_init__(self) -> None:
-        """Check the load and the table's name."""
+        """Check the load, the table's name and the matrix."""
         if not self.load > 0:
             raise bad_value("load", self.load, "a number > 0 (1 is the line rate of all hosts)")
         size_table(self.table)
+        if self.matrix:
+            object.__setattr__(self, "matrix", as_matrix(self.matrix))
 
     def default_params(self) -> PoissonParams:
         """Traced parameters for the defaults above."""
-        return PoissonParams(np.float32(self.load), size_table(self.table))
+        load, table = np.float32(self.load), size_table(self.table)
+        if not self.matrix:
+            return PoissonParams(load, table)
+        weights = np.array(self.matrix)
+        rows = weights.sum(1)
+        to = np.cumsum(weights, axis=1) / np.maximum(rows, 1e-300)[:, None]
+        # Rounded, a cumulative share may end below a draw: the last host that receives ends it.
+        last = weights.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
+        to = np.where(np.arange(weights.shape[1]) >= last[:, None], 2.0, to)
+        share = np.cumsum(rows) / rows.sum()
+        share = np.where(np.arange(len(rows)) >= np.flatnonzero(rows)[-1], 2.0, share)
+        return PoissonParams(load, table, share.astype(np.float32), to.astype(np.float32))
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         table, n = size_table(self.table), len(nic_rate)
         payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
         wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+        self._check_hosts(n)
         pairs = np.repeat(nic_rate[:, None] / nic_rate.sum() / (n - 1), n, axis=1)
         np.fill_diagonal(pairs, 0.0)
+        if self.matrix:
+            pairs = np.array(self.matrix) / np.sum(self.matrix)
         return Demand(
             per_us=self.load * float(nic_rate.sum()) / float(table.mean),
             burst=1.0,
@@ -263,9 +193,14 @@ class Poisson:
         self, key: jax.Array, params: PoissonParams, nic_rate: Array, episode: Array | None = None
     ) -> PoissonState:
         """A fresh process; `key` seeds it."""
+        self._check_hosts(nic_rate.shape[0])
         seed = jax.random.bits(key, (), jnp.uint32)
         first = self._gap(params, nic_rate, seed, jnp.zeros((), jnp.int32))
         return PoissonState(seed, jnp.zeros((), jnp.int32), first)
+
+    def _check_hosts(self, hosts: int) -> None:
+        if self.matrix and len(self.matrix) != hosts:
+            raise bad_value("matrix", f"{len(self.matrix)} rows", f"one for each of {hosts} hosts")
 
     def _gap(self, params: PoissonParams, nic_rate: Array, seed: Array, index: Array) -> Array:
         """Time between flow `index - 1` and flow `index`, µs."""
@@ -279,11 +214,15 @@ class Poisson:
         gaps = self._gap(params, nic_rate, state.seed, index[1:])
         start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         n = nic_rate.shape[0]
-        share = jnp.cumsum(nic_rate) / nic_rate.sum()
-        src = jnp.searchsorted(share, uniform(state.seed, index, 1), method="compare_all")
-        src = jnp.minimum(src, n - 1)
-        hop = jnp.floor(uniform(state.seed, index, 2) * (n - 1)).astype(jnp.int32)
-        dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
+        coins = uniform(state.seed, index, 1), uniform(state.seed, index, 2)
+        if params.sources is not None:
+            src = (coins[0][:, None] >= jnp.asarray(params.sources)).sum(1)
+            dst = (coins[1][:, None] >= jnp.asarray(params.destinations)[src]).sum(1)
+        else:
+            share = jnp.cumsum(nic_rate) / nic_rate.sum()
+            src = jnp.minimum(jnp.searchsorted(share, coins[0], method="compare_all"), n - 1)
+            hop = jnp.floor(coins[1] * (n - 1)).astype(jnp.int32)
+            dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
         payload = sample_size(params.table, uniform(state.seed, index, 3))
         return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
@@ -338,6 +277,8 @@ class IncastState:
 @dataclass(frozen=True)
 class Incast:
     """Bursts of N senders to one receiver, N log-uniform in `[n_min, n_max]`.
+
+    The senders of a burst are hosts in an order drawn for it, each again only after all others.
 
     The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
     bursts are followed by longer pauses, so the load does not depend on N.
@@ -419,8 +360,8 @@ class Incast:
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         anyone = (hash_bits(state.seed, state.burst, 1) % jnp.uint32(n_hosts)).astype(jnp.int32)
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
-        shift = (hash_bits(state.seed, state.burst, 2) % jnp.uint32(n_hosts - 1)).astype(jnp.int32)
-        src = (receiver + 1 + (shift + number) % (n_hosts - 1)) % n_hosts
+        draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), 2)
+        src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
         size = self._size(state, params)
         coin = uniform(state.seed, state.burst * 4096 + number, 3)
         late = params.jitter_us * (number + coin) / size

@@ -48,12 +48,12 @@ STEPS_BY_HAND = [
 ]
 
 
-def value(reward, stats, scale=1.0, trigger=None, **constants):
+def value(reward, stats, scale=1.0, **constants):
     """The rewards of all ports, as numpy."""
     num_ports = stats.queue_mean.shape[0]
     port_scale = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), (num_ports,))
     params = RewardParams.create(**constants)
-    out = REWARDS[reward](stats, params, port_scale, 100.0, trigger)
+    out = REWARDS[reward](stats, params, port_scale, 100.0)
     assert out.dtype == jnp.float32
     assert out.shape == (num_ports,)
     return np.asarray(out)
@@ -118,18 +118,6 @@ def test_faster_ports_earn_the_same_for_the_same_delay(port_stats, name):
     fast = slow.replace(queue_mean=4 * slow.queue_mean)
     np.testing.assert_allclose(value(name, slow), value(name, fast, scale=4.0), rtol=1e-6)
     assert (value(name, slow, scale=4.0) > value(name, slow))[1:].all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_trigger_costs_only_those_who_pull_it_and_only_when_told(port_stats, name):
-    stats = port_stats(3, queue_mean=30 * KB, utilisation=0.5)
-    free = value(name, stats, trigger_penalty=0.25)
-    assert (free == value(name, stats, trigger_penalty=0.0)).all()
-    trigger = jnp.asarray([True, False, True])
-    told = value(name, stats, trigger=trigger, trigger_penalty=0.25)
-    np.testing.assert_allclose(told, free - [0.25, 0.0, 0.25], atol=1e-6)
-    usual = value(name, stats, trigger=trigger)
-    np.testing.assert_allclose(usual, free - [0.05, 0.0, 0.05], atol=1e-6)
 
 
 queues = st.floats(0, 1e9, width=32)
@@ -210,7 +198,6 @@ def test_pet_has_a_gradient_and_the_steps_have_none(port_stats):
         ("queue_steps", 0, r"\[1, 32\]"),
         ("queue_steps", 33, r"\[1, 32\]"),
         ("queue_floor_kb", -1.0, "above 0"),
-        ("trigger_penalty", -0.1, "at least 0"),
     ],
 )
 def test_constants_out_of_range_are_named(field, wrong, allowed):

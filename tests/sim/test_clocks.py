@@ -34,7 +34,7 @@ def test_a_substep_that_is_too_long_is_refused():
     with pytest.raises(ValueError, match=message):
         ecn_marl.make("websearch-v0", transport="dcqcn:mellanox", dt_us=5.0)
     senders = parse_transport("dcqcn:hpcc-run")
-    with pytest.raises(ValueError, match="at most 2 us .*half of decrease_us"):
+    with pytest.raises(ValueError, match=r"at most 2 us .*half of decrease_us"):
         Simulator(star(3), (Incast(),), senders, dt_us=2.5)
     classes = (TrafficClass("a", senders), TrafficClass("b", parse_transport("dctcp:hpcc")))
     with pytest.raises(ValueError, match=r"dt_us = 2.5 .* at most 2 us"):

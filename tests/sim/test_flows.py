@@ -17,7 +17,8 @@ from ecn_marl.sim import Poisson, Simulator, leaf_spine
 from ecn_marl.sim.flows import SLOWDOWN_TOP, find_paths, slowdown_bin
 from ecn_marl.sim.metrics import counter_bytes, histogram_quantile, slowdown_summary
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.traffic import CHUNK, Schedule, schedule
+from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic import Schedule, schedule
 
 SPINES = 4
 TOPOLOGY = leaf_spine(3, 2, SPINES)

@@ -21,7 +21,7 @@ from netcases import (
 )
 
 from ecn_marl.sim.metrics import histogram_quantile
-from ecn_marl.sim.traffic import CHUNK
+from ecn_marl.sim.sizes import CHUNK
 
 LINE = 3125.0
 """25 Gb/s in bytes/µs."""

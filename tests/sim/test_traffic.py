@@ -16,21 +16,16 @@ from hypothesis import strategies as st
 from netcases import kolmogorov, wire
 
 from ecn_marl.sim.random import uniform
-from ecn_marl.sim.traffic import (
+from ecn_marl.sim.sizes import (
     CHUNK,
     TABLES,
-    Incast,
-    Poisson,
-    PoissonParams,
-    Schedule,
     make_table,
     packet_count,
     sample_size,
-    schedule,
     size_table,
-    widest_tick,
     wire_bytes,
 )
+from ecn_marl.sim.traffic import Incast, Poisson, PoissonParams, Schedule, schedule, widest_tick
 
 NIC = np.array([3125.0, 3125.0, 12500.0, 6250.0], np.float32)
 
@@ -272,6 +267,16 @@ def test_incast_senders_are_distinct(bursts):
     assert senders[0] == 0, "the receiver does not send"
     share = senders[1:] / senders.sum()
     np.testing.assert_allclose(share, 1 / 7, atol=0.01)
+
+
+def test_incast_senders_are_drawn_anew(bursts):
+    """Every pair of hosts sends together, near ones as often as far ones."""
+    together = np.zeros((8, 8))
+    for _, src, _ in bursts:
+        if len(src) == 2:
+            together[src[0], src[1]] += 1
+    pairs = (together + together.T)[1:, 1:][np.triu_indices(7, 1)]
+    np.testing.assert_allclose(pairs / pairs.mean(), 1.0, atol=5 / np.sqrt(pairs.mean()))
 
 
 def test_incast_load_does_not_depend_on_the_number_of_senders(bursts):
