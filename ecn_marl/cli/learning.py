@@ -11,6 +11,7 @@ import typer
 
 from ecn_marl.cli.app import app
 from ecn_marl.cli.terminal import (
+    Env,
     Episodes,
     Json,
     Load,
@@ -82,6 +83,7 @@ def train(
     ] = None,
     load: Load = None,
     max_steps: MaxSteps = None,
+    env: Env = None,
     priority: Annotated[
         str | None,
         typer.Option(
@@ -171,6 +173,7 @@ def train(
         priority=priority,
         flows=None if flows is None else str(flows.absolute()),
     )
+    view |= wf.parse_fields(env or [])
     if resume is not None:
         asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))
         job, folder = wf.resumed_job(resume, asked, setting or []), resume
@@ -256,6 +259,7 @@ def evaluate(
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,
+    env: Env = None,
     checkpoint: Annotated[
         str, typer.Option(help="Which policy of a run: best (if it was scored) or latest.")
     ] = "best",
@@ -265,7 +269,8 @@ def evaluate(
     from ecn_marl.experiments import workflow as wf
 
     names = [name for policy in policies for name in wf.learners(policy)]
-    place = wf.arena(names, scenario, **wf.given(load=load, max_steps=max_steps))
+    changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
+    place = wf.arena(names, scenario, **changed)
     place = replace(place, checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
         result = wf.evaluate(place, names, episodes, seed, show)
@@ -288,6 +293,7 @@ def play(
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,
+    env: Env = None,
     fps: Annotated[int, typer.Option(help="Intervals per second (gif, mp4).", min=1, max=50)] = 10,
 ) -> None:
     """Watch an episode: a page with a time slider, a GIF or a film."""
@@ -298,13 +304,14 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
-    place = wf.arena([policy], scenario, **wf.given(load=load, max_steps=max_steps))
-    env, controller = place.env(policy), place.controller(policy)
-    episode = record(env, env.default_params, controller, seed)
-    data = player.content(env, episode, wf.label(policy), seed, suffix, fps)
+    changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
+    place = wf.arena([policy], scenario, **changed)
+    made, controller = place.env(policy), place.controller(policy)
+    episode = record(made, made.default_params, controller, seed)
+    data = player.content(made, episode, wf.label(policy), seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     size = len(data) / 1e6
-    typer.echo(f"{out}: {env.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
+    typer.echo(f"{out}: {made.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
 
 
 @app.command()

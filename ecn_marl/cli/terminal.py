@@ -15,6 +15,15 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max
 
 Load = Annotated[float | None, typer.Option(help="Load of Poisson traffic, 1 = line rate.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Tuning intervals per episode.", min=1)]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="A field of the scenario, e.g. transport=dcqcn:paper, dt_us=auto, jitter_us=2, "
+        "pfc=false; JSON where it is not a number or a word. Repeatable.",
+    ),
+]
 Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
 
 

@@ -14,10 +14,10 @@ from ecn_marl.envs.ecn import EcnEnv, HostGroup
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
-from ecn_marl.envs.resolve import with_clock, with_room
+from ecn_marl.envs.resolve import with_classes, with_clock, with_room
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.envs.telemetry import Telemetry
-from ecn_marl.sim.config import TrafficClass, counters
+from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
@@ -56,8 +56,9 @@ class Scenario:
         margins_us: flows that begin so long after the start, or before the end, of an episode are
             not measured, µs; at most a quarter of the episode each.
         host_groups: groups of hosts that differ in role or place on the timeline.
-        classes: traffic classes, each with senders, a queue at every port and a weight; empty for
-            one class of `transport`. All queues of a port have the thresholds that its agent sets.
+        classes: traffic classes (or dicts of their fields, `transport` in its short form), each
+            with senders, a queue at every port and a weight; empty for one class. All queues of a
+            port have the thresholds that its agent sets.
         class_of: traffic class of each source; empty for the first.
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
         softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
@@ -90,7 +91,7 @@ class Scenario:
     slowdown_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
     margins_us: tuple[float, float] = (0.0, 0.0)
     host_groups: tuple[HostGroup, ...] = ()
-    classes: tuple[TrafficClass, ...] = ()
+    classes: tuple[Any, ...] = ()
     class_of: tuple[int, ...] = ()
     jitter_us: float = 0.0
     softness: float = 0.0
@@ -209,7 +210,7 @@ def make(
             overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
     given = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
-    spec = with_clock(spec, given)
+    spec = with_clock(with_classes(spec), given)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")

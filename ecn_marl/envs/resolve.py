@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
+from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.transports import Mixed, Transport, parse_transport
 
 if TYPE_CHECKING:
@@ -17,6 +18,25 @@ if TYPE_CHECKING:
 
 TRAFFIC = ("traffic", "topology", "load", "flows", "phases")
 """What decides how many flows there are."""
+
+
+def with_classes(spec: Scenario) -> Scenario:
+    """A scenario whose traffic classes are `TrafficClass`es; dicts of their fields become such.
+
+    Raises:
+        ValueError: an unknown field, or senders that do not exist.
+    """
+    known = [f.name for f in fields(TrafficClass)]
+    made: list[TrafficClass] = []
+    for kind in spec.classes:
+        if isinstance(kind, Mapping):
+            for name in kind:
+                if name not in known:
+                    raise unknown_name("field of a traffic class", str(name), known)
+            senders = {"transport": parse_transport(str(kind.get("transport", spec.transport)))}
+            kind = TrafficClass(**{"name": str(len(made)), **kind, **senders})
+        made.append(kind)
+    return replace(spec, classes=tuple(made), class_of=tuple(spec.class_of))
 
 
 def with_clock(spec: Scenario, given: Collection[str]) -> Scenario:

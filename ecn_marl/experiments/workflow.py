@@ -46,7 +46,7 @@ from ecn_marl.baselines.runs import (
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import VIEW, in_view, lookup, make, out_of_view
+from ecn_marl.envs.registry import VIEW, Scenario, in_view, lookup, make, out_of_view
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.policies import is_rule, label, run_config
 from ecn_marl.experiments.policies import learners as learners
@@ -146,6 +146,27 @@ def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
             raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
         found[name] = numbers[0] if len(numbers) == 1 else numbers
     return {name: [low, high] for name, low, high in ranges_of(found)}
+
+
+def parse_fields(texts: list[str]) -> dict[str, Any]:
+    """Fields of a scenario from `NAME=VALUE`: numbers, true and false, JSON, or words.
+
+    Raises:
+        ValueError: not of that form, or no field of a scenario (with the nearest names).
+    """
+    found: dict[str, Any] = {}
+    known = [f.name for f in fields(Scenario)]
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise bad_value("--env", text, "NAME=VALUE")
+        if name not in known:
+            raise unknown_name("field of a scenario", name, known)
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
 
 
 def _convert(name: str, text: str, default: Any) -> Any:

@@ -9,10 +9,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-Basis = Literal["tuned", "independent", "other seed", "repeated", "theory"]
+Basis = Literal["tuned", "independent", "other seed", "repeated", "finer", "theory"]
 """Where a reference comes from: a recorded run that the simulator was developed against (`tuned`);
 a setting, network or flow list that nothing was fitted to (`independent`); another seed of a tuned
-setting; a tuned run again, row for row (`repeated`); or a closed form.
+setting; a tuned run again, row for row (`repeated`); our own run at a finer substep; or a closed
+form.
 """
 
 BASES: tuple[Basis, ...] = get_args(Basis)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import resources
 
 import numpy as np
 import pytest
 from commands import run
 
 from ecn_marl.sim.topology import star
-from ecn_marl.validation import incast, leaf_spine, messages, recorded, registry, runs
+from ecn_marl.validation import expected, incast, leaf_spine, messages, recorded, registry, runs
 from ecn_marl.validation.lines import (
     Case,
     Line,
@@ -191,9 +192,64 @@ def outcome(ours: float) -> Outcome:
     )
 
 
+WANTED = {("g", "c", "queue mean"): "pass", ("g", "c", "drained"): "reported"}
+
+
+def expect(monkeypatch, verdicts):
+    monkeypatch.setattr(expected, "expected", lambda: verdicts)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({("g", "c", "queue mean"): "FAIL"}, "g, c, queue mean: pass, expected FAIL"),
+        ({("g", "c", "drained"): "pass"}, "g, c, drained: reported, expected pass"),
+        ({("g", "c", "more"): "pass"}, "g, c, more: no line, expected pass"),
+        ({("g", "c", "drained"): None}, "g, c, drained: reported, expected no line"),
+        ({("g", "c", "queue mean"): "edge"}, None),
+        ({}, None),
+    ],
+)
+def test_any_change_of_a_verdict_is_news(change, said, monkeypatch):
+    """Better, worse, new or gone; a line at the edge may fall to either side."""
+    monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(100.0))]])
+    known = {name: verdict for name, verdict in (WANTED | change).items() if verdict}
+    expect(monkeypatch, known)
+    result = validate()
+    assert result.exit_code == int(said is not None), result.output
+    if said:
+        assert said in result.stdout
+        part = validate("--only", "g")
+        gone = "no line, expected" in said
+        assert part.exit_code == int(not gone), "a part of the cases lacks lines, as it should"
+
+
+def test_expected_verdicts_are_written_whole(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(108.5))]])
+    path = tmp_path / "expected.csv"
+    assert validate("--write-expected", path).exit_code == 0
+    assert path.read_text().splitlines() == [
+        "group,case,quantity,verdict",
+        "g,c,queue mean,edge",
+        "g,c,drained,reported",
+    ]
+    result = validate("--write-expected", path, "--quick")
+    assert result.exit_code == 2 and "a run of all cases" in result.stderr
+
+
+def test_every_case_is_expected():
+    """The committed file has lines of all groups, each once, with verdicts that exist."""
+    known = expected.expected()
+    assert set(known.values()) <= {"pass", "FAIL", "reported", "edge"}
+    assert {group for group, _, _ in known} >= {"theory", "link delay", "leaf-spine", "substeps"}
+    path = resources.files("ecn_marl.validation") / "data" / expected.FILE
+    assert len(path.read_text().splitlines()) == len(known) + 1, "a line is there twice"
+
+
 @pytest.mark.parametrize(("ours", "code"), [(110.0, 0), (110.1, 1), (NAN, 1)])
-def test_exit_code(ours, code, monkeypatch, tmp_path):
+def test_report(ours, code, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(ours))]])
+    expect(monkeypatch, WANTED)
     path, folder = tmp_path / "out.json", tmp_path / "new" / "plots"
     result = validate("--json", path, "--plots", folder)
     assert result.exit_code == code, result.output
@@ -236,6 +292,7 @@ def test_theory_case(monkeypatch):
     """The shortest way to add a comparison: a function that returns lines."""
     exact = Line("theory", "fixed point", "rate", "Gb/s", 2.5, 2.5, Tolerance(1e-3), "theory")
     monkeypatch.setattr(registry, "SOURCES", [lambda: [theory_case("theory/a", lambda: [exact])]])
+    expect(monkeypatch, {("theory", "fixed point", "rate"): "pass"})
     result = validate("--quick")
     assert result.exit_code == 0
     assert "(theory 1/1)" in result.stdout
@@ -273,7 +330,10 @@ def test_a_real_case_in_processes(tmp_path):
     ]
     assert len(tree["lines"]) == 2 * 2 * 3 * 2
     verdicts = [entry["verdict"] for entry in tree["lines"]]
-    assert result.exit_code == int("FAIL" in verdicts)
+    known = expected.expected()
+    wanted = [known[e["group"], e["case"], e["quantity"]] for e in tree["lines"]]
+    fits = [was in (now, "edge") for now, was in zip(verdicts, wanted, strict=True)]
+    assert result.exit_code == int(not all(fits)), result.stdout
     for entry in tree["lines"]:
         assert entry["ours"] == pytest.approx(entry["reference"], rel=0.5), entry["case"]
     large = [e for e in tree["lines"] if "1000 KB" in e["case"] and e["quantity"] == "FCT mean"]
