@@ -8,13 +8,16 @@ STAMP := $(VENV)/.installed
 
 EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 
-.PHONY: run test lint format wheel-test docs notebooks bridges clean
+.PHONY: run test validate lint format wheel-test docs notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+validate: $(STAMP)  ## against theory and recorded packet-level runs; fails if any verdict is not as expected
+	$(BIN)/ecn-marl validate
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

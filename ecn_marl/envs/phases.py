@@ -6,13 +6,14 @@ order drawn anew from the episode's seed, so that no clock tells an agent which 
 of whole cycles hold equal shares of all.
 
 Queues, rates and flows in progress carry over from phase to phase. The sources start anew at a
-switch: an arrival drawn under a phase of low load would else keep a busy phase waiting. What they
-had offered and no slot had taken is gone then.
+switch: an arrival drawn under a phase of low load would else keep a busy phase waiting. A source
+whose flows still wait for a slot brings no new ones, and starts anew when the last of them has one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
+from ecn_marl.sim.traffic import Offer
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,76 @@ class Phase:
     traffic: tuple[Any, ...] = ()
     delay_us: float | None = None
     utilisation_weight: float | None = None
+
+
+@struct.dataclass
+class StoppableState:
+    """State of a `Stoppable`.
+
+    Attributes:
+        source: state of the source itself.
+        stop: µs from now until it stops, `inf` if it goes on.
+        phase: index of the phase whose parameters it has.
+    """
+
+    source: Any
+    stop: Leaf
+    phase: Leaf
+
+    @property
+    def clock(self) -> Any:
+        """The clock of a source with a timeline."""
+        return self.source.clock
+
+
+@dataclass(frozen=True)
+class Stoppable:
+    """A source that can be stopped: flows that begin later are not offered.
+
+    Attributes:
+        source: the source.
+    """
+
+    source: Any
+
+    @property
+    def width(self) -> int:
+        """Flows offered per tick."""
+        width: int = self.source.width
+        return width
+
+    @property
+    def timeline(self) -> Any:
+        """Timeline of the source, None without."""
+        return getattr(self.source, "timeline", None)
+
+    def default_params(self) -> Any:
+        """Those of the source."""
+        return self.source.default_params()
+
+    def init(
+        self, key: jax.Array, params: Any, nic_rate: Array, episode: Array | None = None
+    ) -> StoppableState:
+        """A fresh process that goes on."""
+        inner = self.source.init(key, params, nic_rate, episode)
+        return StoppableState(inner, jnp.float32(jnp.inf), jnp.zeros((), jnp.int32))
+
+    def offer(self, state: StoppableState, params: Any, nic_rate: Array) -> Offer:
+        """The next flows of the source, those before its stop."""
+        found: Offer = self.source.offer(state.source, params, nic_rate)
+        return replace(found, valid=found.valid & (found.start < state.stop))
+
+    def advance(
+        self, state: StoppableState, params: Any, nic_rate: Array, taken: Array, elapsed: float
+    ) -> StoppableState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        inner = self.source.advance(state.source, params, nic_rate, taken, elapsed)
+        return replace(state, source=inner, stop=state.stop - elapsed)
+
+    def waits(self, state: StoppableState, params: Any, nic_rate: Array) -> Array:
+        """Whether flows from before its stop have no slot yet."""
+        stopped = replace(state, stop=jnp.minimum(state.stop, 0.0))
+        return self.offer(stopped, params, nic_rate).valid.any()
 
 
 @struct.dataclass
@@ -79,7 +151,8 @@ class PhasedEnv(EcnEnv):
             raise bad_value("phases", self.phases, "at least one phase")
         if self.phase_steps < 1:
             raise bad_value("phase_steps", self.phase_steps, "an integer >= 1")
-        kinds = [(type(s), getattr(s, "width", None)) for s in self.sim.traffic]
+        own = [getattr(s, "source", s) for s in self.sim.traffic]
+        kinds = [(type(s), getattr(s, "width", None)) for s in own]
         longest = min(p.delay_us for p in self.sim.topology.ports)
         for phase in self.phases:
             if phase.traffic and [(type(s), s.width) for s in phase.traffic] != kinds:
@@ -88,6 +161,9 @@ class PhasedEnv(EcnEnv):
             if phase.delay_us is not None and not 0.0 < phase.delay_us <= longest:
                 allowed = f"a delay above 0 and up to the topology's {longest:g} µs"
                 raise bad_value(f"delay_us of phase {phase.name}", phase.delay_us, allowed)
+        if not all(isinstance(source, Stoppable) for source in self.sim.traffic):
+            stoppable = tuple(Stoppable(source) for source in self.sim.traffic)
+            object.__setattr__(self, "sim", replace(self.sim, traffic=stoppable))
 
     @property
     def default_params(self) -> PhasedParams:
@@ -150,7 +226,10 @@ class PhasedEnv(EcnEnv):
     ) -> tuple[Float[Array, "agents obs"], EnvState]:
         """Start an episode in the first phase of its order; see `EcnEnv.reset`."""
         _, state = super().reset(key, params)
-        return super().reset(key, self.at(params, self.phase(state, params)[0]))
+        first = self.phase(state, params)[0]
+        seen, state = super().reset(key, self.at(params, first))
+        traffic = tuple(replace(one, phase=first) for one in state.sim.traffic)
+        return seen, replace(state, sim=replace(state.sim, traffic=traffic))
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
         """A tuning interval of the phase that is on; see `EcnEnv.step_ecn`.
@@ -164,22 +243,34 @@ class PhasedEnv(EcnEnv):
         now = self.phase(state, params)
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(now)
-        here = self.at(params, now[0])
-        return super().step_ecn(key, self._restarted(state, here), ecn, here)
+        return super().step_ecn(key, *self._handed_over(state, ecn, params, now[0]))
 
-    def _restarted(self, state: EnvState, here: PhasedParams) -> EnvState:
-        """The state with sources that start anew, if a phase begins."""
+    def _handed_over(
+        self, state: EnvState, ecn: Ecn, params: Any, now: Int[Array, ""]
+    ) -> tuple[EnvState, Ecn, PhasedParams]:
+        """State and parameters of the interval: sources go over to the phase that is on.
+
+        One whose flows wait for a slot keeps the parameters of its phase until they have one.
+        """
+        here = self.at(params, now)
         slot = state.steps // here.phase_steps
         begins = state.steps % here.phase_steps == 0
         root = jax.random.fold_in(jax.random.key(state.sim.seed), slot)
         nic = jnp.asarray(here.sim.net.nic_rate)
         keys = jax.random.split(root, len(self.sim.traffic))
-        fresh = tuple(
-            source.init(k, p, nic, state.sim.seed)
-            for source, k, p in zip(self.sim.traffic, keys, here.sim.traffic, strict=True)
-        )
-        traffic = jax.tree.map(lambda a, b: jnp.where(begins, a, b), fresh, state.sim.traffic)
-        return replace(state, sim=replace(state.sim, traffic=traffic))
+        states, constants = [], []
+        each = zip(self.sim.traffic, keys, state.sim.traffic, here.sim.traffic, strict=True)
+        for i, (source, key, old, new) in enumerate(each):
+            kept = self.at(params, old.phase).sim.traffic[i]
+            due = begins | (old.stop <= 0)
+            starts = due & ~source.waits(old, kept, nic)
+            fresh = replace(source.init(key, new, nic, state.sim.seed), phase=now)
+            stopped = replace(old, stop=jnp.where(due, jnp.minimum(old.stop, 0.0), old.stop))
+            either = partial(jax.tree.map, lambda a, b, go=starts: jnp.where(go, a, b))
+            states.append(either(fresh, stopped))
+            constants.append(either(new, kept))
+        state = replace(state, sim=replace(state.sim, traffic=tuple(states)))
+        return state, ecn, replace(here, sim=replace(here.sim, traffic=tuple(constants)))
 
 
 def _stack(*leaves: Any) -> np.ndarray | None:

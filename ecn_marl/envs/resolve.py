@@ -66,8 +66,8 @@ def with_clock(spec: Scenario, given: Collection[str]) -> Scenario:
 def with_room(spec: Scenario, given: Collection[str]) -> Scenario:
     """A scenario whose widths and slots are numbers, see `sim.sizing`.
 
-    Slots that belong to a scenario become more where other traffic needs more. Numbers that the
-    caller has set, and that cannot hold what is offered, are refused.
+    Slots that belong to a scenario become more where the caller has set other traffic. Numbers that
+    cannot hold what is offered are refused, but in superseded scenarios as they are.
 
     Args:
         spec: scenario with a clock.
@@ -121,15 +121,16 @@ def _slots(
         if unknown:
             raise bad_value("slots", "auto", f"a number: {unknown[0]} has no demand()")
         return max(sizing.slots_for(row, spec.topology, tick_us) for row in known)
-    slots = int(spec.slots)
-    if "slots" in given:
+    slots, changed = int(spec.slots), bool(set(given) & set(TRAFFIC))
+    if changed and "slots" not in given:
+        if unknown or _overloaded(known, spec):
+            return slots
+        return max(slots, *(sizing.slots_for(row, spec.topology, tick_us) for row in known))
+    if "slots" in given or not spec.superseded:
         least = max(sizing.least_slots(row, spec.topology, tick_us) for row in known)
         if slots < least:
             what = f"auto, or at least {least}: so many flows are in progress on average even if "
             raise bad_value("slots", slots, what + "none ever meets another")
-        return slots
-    if not unknown and set(given) & set(TRAFFIC) and not _overloaded(known, spec):
-        return max(slots, *(sizing.slots_for(row, spec.topology, tick_us) for row in known))
     return slots
 
 

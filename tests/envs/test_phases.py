@@ -120,6 +120,39 @@ def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
     assert float(a.sim.totals.started) > 0
 
 
+def test_a_switch_loses_no_flow():
+    """With few slots a source stops at the switch, and every flow that began before it gets one."""
+    heavy, light = (Poisson(load=x, table="GoogleRPC2008", width=24) for x in (0.4, 0.001))
+    phases = (Phase("heavy", traffic=(heavy,)), Phase("light", traffic=(light,)))
+    crowded = replace(
+        SCENARIO, topology=star(3), traffic=(heavy,), phases=phases, phase_steps=4, max_steps=40
+    )
+    runs = {}
+    for slots in (8, 512):
+        env = make(replace(crowded, slots=512))
+        env = replace(env, sim=replace(env.sim, slots=slots))
+        params, step = env.default_params, jax.jit(env.step_ecn)
+        ecn = env.static_ecn("secn1", params)
+        for seed in range(9):  # an episode that begins with the heavy phase
+            _, state = env.reset(jax.random.key(seed), params)
+            if int(env.phase(state, params)[0]) == 0:
+                break
+        history = []
+        for _ in range(24):
+            _, state, *_ = step(jax.random.key(0), state, ecn, params)
+            source = state.sim.traffic[0]
+            history.append((int(source.phase), int(source.source.count), int(state.sim.totals.started)))
+        runs[slots] = np.array(history)
+    began = runs[512][3, 2]
+    assert runs[512][4, 0] == 1, "with many slots nothing waits at the switch"
+    phase, count, started = runs[8].T
+    assert began > started[3] + 20, "with few slots flows wait at the switch"
+    last = np.flatnonzero(phase == 0)[-1] if (phase == 0).all() else np.flatnonzero(phase == 1)[0] - 1
+    assert last > 4
+    assert count[last] <= began <= started[last + 1], "all of them have had a slot by the handover"
+    assert (np.diff(started) >= 0).all()
+
+
 def test_thresholds_by_phase_are_those_of_the_phase_that_is_on(env):
     params, key = env.default_params, jax.random.key(1)
     each = [env.static_ecn(s, params) for s in ("secn1", "secn2", "dctcp")]
