@@ -263,7 +263,7 @@ class EcnEnv:
         """Switch, peer, rate (Gb/s) and kind of an agent's port."""
         port = self.sim.topology.ports[agent]
         return {
-            "name": f"{port.switch}->{port.peer}",
+            "name": port.name,
             "switch": port.switch,
             "peer": port.peer,
             "rate_gbps": port.gbps,

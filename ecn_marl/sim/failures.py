@@ -65,18 +65,24 @@ def fail_links(
         raise bad_value("share", share, "a share in (0, 1]")
     if not (at_us >= 0 and (repair_us is None or repair_us > at_us)):
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
-    number = {(p.switch, p.peer): i for i, p in enumerate(topology.ports)}
-    pairs = sorted({tuple(sorted(ends)) for ends in number if ends[::-1] in number})
+    number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}
+    known = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)
+    pairs = sorted(set(known))
     if not pairs:
         raise bad_value("topology", topology.name, "a network with links between switches")
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(pairs), max(1, round(share * len(pairs))), replace=False)
-    ports = [number[ends] for i in chosen for ends in (pairs[i], pairs[i][::-1])]
+    ports = [number[ends] for i in chosen for ends in (pairs[i], _reverse(pairs[i]))]
     fail = np.array(params.net.fail_step, np.int32)
     repair = np.array(params.net.repair_step, np.int32)
     fail[ports] = round(at_us / dt_us)
     repair[ports] = NEVER if repair_us is None else round(repair_us / dt_us)
     return replace(params, net=replace(params.net, fail_step=fail, repair_step=repair))
+
+
+def _reverse(ends: tuple[str, str, int]) -> tuple[str, str, int]:
+    """The other direction of a link."""
+    return ends[1], ends[0], ends[2]
 
 
 class Rerouted(NamedTuple):

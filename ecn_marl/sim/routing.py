@@ -17,7 +17,10 @@ Neighbours = Mapping[str, Sequence[str]]
 """The nodes that each node has a link to."""
 
 Hop = tuple[str, str]
-"""A port: (switch, peer)."""
+"""All links from a switch to a peer."""
+
+End = tuple[str, str, int]
+"""A port: (switch, peer, which of the parallel links)."""
 
 MOST_ENTRIES = 2**26
 """Largest table of paths, entries: 256 MiB."""
@@ -28,7 +31,7 @@ class Route:
     """Ports in the order in which they are served, and all paths in terms of them.
 
     Attributes:
-        ends: (switch, peer) of each of the P ports, sorted by level.
+        ends: (switch, peer, number of the parallel link) of each of the P ports, sorted by level.
         level: level of each port.
         edge: index of each host's edge switch among those with hosts, length H.
         routes: int32 `[E, E, K, L - 1]`, see `Topology`.
@@ -37,7 +40,7 @@ class Route:
         level_bounds: first port of every level, and one past the last.
     """
 
-    ends: tuple[Hop, ...]
+    ends: tuple[End, ...]
     level: tuple[int, ...]
     edge: tuple[int, ...]
     routes: np.ndarray
@@ -47,7 +50,10 @@ class Route:
 
 
 def compiled_routes(
-    switches: Sequence[str], neighbours: Neighbours, home: Mapping[str, str]
+    switches: Sequence[str],
+    neighbours: Neighbours,
+    home: Mapping[str, str],
+    parallel: Mapping[Hop, int],
 ) -> Route:
     """Compile a network.
 
@@ -55,6 +61,7 @@ def compiled_routes(
         switches: switch names.
         neighbours: of every host and switch.
         home: the edge switch of every host.
+        parallel: number of links of every (node, neighbour).
 
     Raises:
         ValueError: an edge switch cannot reach another, shortest paths allow a cycle of queues, or
@@ -64,11 +71,11 @@ def compiled_routes(
     edges = [s for s in switches if s in hosted]
     onwards = {end: _onwards(end, edges, switches, neighbours) for end in edges}
     level = _levels(onwards, home)
-    ends = [(s, t) for s in switches for t in neighbours[s]]
-    ends.sort(key=lambda hop: level.get(hop, 0))
-    number = {hop: i for i, hop in enumerate(ends)}
-    levels = [level.get(hop, 0) for hop in ends]
-    routes, n_paths = _tables(edges, onwards, number, np.array(levels))
+    ends = [(s, t, k) for s in switches for t in neighbours[s] for k in range(parallel[s, t])]
+    ends.sort(key=lambda end: level.get(end[:2], 0))
+    number = {end: i for i, end in enumerate(ends)}
+    levels = [level.get(end[:2], 0) for end in ends]
+    routes, n_paths = _tables(edges, onwards, parallel, number, np.array(levels))
     per_level = np.bincount(levels, minlength=routes.shape[-1] + 1)
     place = {s: i for i, s in enumerate(edges)}
     return Route(
@@ -77,7 +84,7 @@ def compiled_routes(
         edge=tuple(place[s] for s in home.values()),
         routes=routes,
         n_paths=n_paths,
-        last=np.array([number[s, h] for h, s in home.items()], np.int32),
+        last=np.array([number[s, h, 0] for h, s in home.items()], np.int32),
         level_bounds=tuple(int(x) for x in np.concatenate([[0], np.cumsum(per_level)])),
     )
 
@@ -158,12 +165,13 @@ def _levels(onwards: Mapping[str, Onwards], home: Mapping[str, str]) -> dict[Hop
 def _tables(
     edges: Sequence[str],
     onwards: Mapping[str, Onwards],
-    number: Mapping[Hop, int],
+    parallel: Mapping[Hop, int],
+    number: Mapping[End, int],
     level: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`routes` and `n_paths` of a `Route`."""
     n = len(edges)
-    ways = [_count(onwards[end]) for end in edges]
+    ways = [_count(onwards[end], parallel) for end in edges]
     counts = np.array([[to_end[start] for to_end in ways] for start in edges], object)
     most, middle = int(counts.max()), int(level.max())
     if n * n * most * max(middle, 1) > MOST_ENTRIES:
@@ -178,7 +186,11 @@ def _tables(
         for node, ahead in steps.items():  # nearest first, so what follows is known
             if node != end:
                 paths[node] = np.concatenate(
-                    [_before(number[node, nxt], paths[nxt]) for nxt in ahead]
+                    [
+                        _before(number[node, nxt, k], paths[nxt])
+                        for nxt in ahead
+                        for k in range(parallel[node, nxt])
+                    ]
                 )
         for i, start in enumerate(edges):
             found = paths[start]
@@ -191,9 +203,9 @@ def _before(port: int, paths: np.ndarray) -> np.ndarray:
     return np.concatenate([np.full((len(paths), 1), port, np.int32), paths], axis=1)
 
 
-def _count(steps: Onwards) -> dict[str, int]:
-    """Number of shortest paths from every switch."""
+def _count(steps: Onwards, parallel: Mapping[Hop, int]) -> dict[str, int]:
+    """Number of shortest paths from every switch, every parallel link a path of its own."""
     found: dict[str, int] = {}
     for node, ahead in steps.items():
-        found[node] = sum(found[nxt] for nxt in ahead) if ahead else 1
+        found[node] = sum(parallel[node, nxt] * found[nxt] for nxt in ahead) if ahead else 1
     return found

@@ -59,6 +59,7 @@ class Port:
         kind: `host` (peer is a host), `up` or `down` (towards or away from the core); leaf-spine
             names these `leaf-up` and `spine-down`.
         level: position in the order in which queues are served within a substep.
+        link: which of the parallel links to the peer.
     """
 
     switch: str
@@ -67,6 +68,12 @@ class Port:
     delay_us: float
     kind: str
     level: int
+    link: int = 0
+
+    @property
+    def name(self) -> str:
+        """`switch->peer`, with `#1`, `#2`, … for further links to the same peer."""
+        return f"{self.switch}->{self.peer}" + (f"#{self.link}" if self.link else "")
 
 
 @dataclass(frozen=True)
@@ -143,8 +150,8 @@ class Topology:
 
     @property
     def port_names(self) -> tuple[str, ...]:
-        """`switch->peer` of every port."""
-        return tuple(f"{p.switch}->{p.peer}" for p in self.ports)
+        """Name of every port, `switch->peer`."""
+        return tuple(p.name for p in self.ports)
 
     def ports_of_kind(self, kind: str) -> np.ndarray:
         """Indices of the ports of one kind (`host`, `up`, `down`, `leaf-up`, `spine-down`)."""
@@ -197,7 +204,7 @@ def from_links(
         name: name of the network.
         hosts: host names; each must have exactly one link, to a switch.
         switches: switch names.
-        links: full-duplex links.
+        links: full-duplex links; several between the same switches are parallel.
         kinds: names for the port kinds `up` and `down`, e.g. `{"up": "leaf-up"}`.
 
     Returns:
@@ -205,15 +212,19 @@ def from_links(
 
     Raises:
         ValueError: two nodes have one name, a link names an unknown node, joins a node with itself
-            or two nodes again, or has a rate or delay out of range, a host has no or several
-            links, a host cannot be reached, or the shortest paths allow a cycle of queues (no
-            order of levels exists; such a network can also deadlock under PFC).
+            or has a rate or delay out of range, a host has no or several links, a host cannot be
+            reached, or the shortest paths allow a cycle of queues (no order of levels exists; such
+            a network can also deadlock under PFC).
     """
     neighbours = _adjacency(hosts, switches, links)
-    by_ends = {(ln.a, ln.b): ln for ln in links} | {(ln.b, ln.a): ln for ln in links}
+    by_ends: dict[tuple[str, str], list[Link]] = {}
+    for ln in links:
+        by_ends.setdefault((ln.a, ln.b), []).append(ln)
+        by_ends.setdefault((ln.b, ln.a), []).append(ln)
+    parallel = {ends: len(found) for ends, found in by_ends.items()}
     home = {h: neighbours[h][0] for h in hosts}
     try:
-        route = compiled_routes(switches, neighbours, home)
+        route = compiled_routes(switches, neighbours, home, parallel)
     except ValueError as error:
         raise ValueError(f"topology {name!r}: {error}") from None
     label = {"up": "up", "down": "down"} | (kinds or {})
@@ -223,8 +234,8 @@ def from_links(
         hosts=tuple(hosts),
         switches=tuple(switches),
         ports=ports,
-        nic_gbps=tuple(by_ends[h, home[h]].gbps for h in hosts),
-        nic_delay_us=tuple(by_ends[h, home[h]].delay_us for h in hosts),
+        nic_gbps=tuple(by_ends[h, home[h]][0].gbps for h in hosts),
+        nic_delay_us=tuple(by_ends[h, home[h]][0].delay_us for h in hosts),
         edge=route.edge,
         routes=route.routes,
         n_paths=route.n_paths,
@@ -234,24 +245,39 @@ def from_links(
 
 
 def _ports(
-    route: Route, links: dict[tuple[str, str], Link], tier: dict[str, int], label: dict[str, str]
+    route: Route,
+    links: dict[tuple[str, str], list[Link]],
+    tier: dict[str, int],
+    label: dict[str, str],
 ) -> tuple[Port, ...]:
     """The ports of a compiled network; hosts have tier 0."""
     found = []
-    for (switch, peer), level in zip(route.ends, route.level, strict=True):
+    for (switch, peer, k), level in zip(route.ends, route.level, strict=True):
         kind = "up" if tier[peer] > tier[switch] else "down"
-        link = links[switch, peer]
+        link = links[switch, peer][k]
         kind = "host" if tier[peer] == 0 else label[kind]
-        found.append(Port(switch, peer, link.gbps, link.delay_us, kind, level))
+        found.append(Port(switch, peer, link.gbps, link.delay_us, kind, level, k))
     return tuple(found)
 
 
-def star(hosts: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topology:
+Rates = float | Sequence[float]
+"""One rate for all hosts, or one for each, Gb/s."""
+
+
+def _each(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
+    """Hosts and their rates."""
+    rates = [float(gbps)] * len(names) if isinstance(gbps, int | float) else list(gbps)
+    if len(rates) != len(names):
+        raise bad_value("gbps", f"{len(rates)} rates", f"one rate, or one for each of {len(names)}")
+    return list(zip(names, rates, strict=True))
+
+
+def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
     """Hosts around one switch.
 
     Args:
         hosts: number of hosts, at least 2.
-        gbps: rate of every link, Gb/s.
+        gbps: rate of every link, or of each, Gb/s.
         delay_us: one-way propagation delay of every link, µs.
 
     Returns:
@@ -259,7 +285,7 @@ def star(hosts: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topology:
     """
     _at_least("hosts", hosts, 2)
     names = [f"host{i}" for i in range(hosts)]
-    links = [Link(h, "switch0", gbps, delay_us) for h in names]
+    links = [Link(h, "switch0", r, delay_us) for h, r in _each(names, gbps)]
     return from_links(f"star:{hosts}", names, ["switch0"], links)
 
 
@@ -315,37 +341,42 @@ def leaf_spine(
     hosts_per_leaf: int,
     spines: int,
     *,
-    gbps: float = 25.0,
+    gbps: Rates = 25.0,
     uplink_gbps: float = 100.0,
     delay_us: float = 1.0,
     uplink_delay_us: float | None = None,
+    parallel: int = 1,
 ) -> Topology:
-    """A two-tier Clos network: every leaf has one link to every spine.
+    """A two-tier Clos network: every leaf has a link, or several, to every spine.
 
     Args:
         leaves: number of leaf switches.
         hosts_per_leaf: hosts on each leaf; host `h` is on leaf `h // hosts_per_leaf`.
         spines: number of spine switches.
-        gbps: rate of the host links, Gb/s.
+        gbps: rate of the host links, or of each, Gb/s.
         uplink_gbps: rate of the links between leaves and spines, Gb/s.
         delay_us: one-way propagation delay of every link, µs.
         uplink_delay_us: that of the links between leaves and spines, µs; `delay_us` if None.
+        parallel: links between a leaf and a spine.
 
     Returns:
-        A topology with `leaves * hosts_per_leaf + 2 * leaves * spines` ports of the kinds
-        `leaf-up`, `spine-down` and `host`.
+        A topology with `leaves * hosts_per_leaf + 2 * leaves * spines * parallel` ports of the
+        kinds `leaf-up`, `spine-down` and `host`.
     """
     _at_least("leaves", leaves, 2)
     _at_least("hosts_per_leaf", hosts_per_leaf, 1)
     _at_least("spines", spines, 1)
+    _at_least("parallel", parallel, 1)
     names = [f"host{i}" for i in range(leaves * hosts_per_leaf)]
     leaf = [f"leaf{i}" for i in range(leaves)]
     spine = [f"spine{i}" for i in range(spines)]
-    links = [Link(h, leaf[i // hosts_per_leaf], gbps, delay_us) for i, h in enumerate(names)]
+    rates = enumerate(_each(names, gbps))
+    links = [Link(h, leaf[i // hosts_per_leaf], r, delay_us) for i, (h, r) in rates]
     far = delay_us if uplink_delay_us is None else uplink_delay_us
-    links += [Link(a, b, uplink_gbps, far) for a in leaf for b in spine]
+    links += [Link(a, b, uplink_gbps, far) for a in leaf for b in spine for _ in range(parallel)]
+    several = f"x{parallel}" if parallel > 1 else ""
     return from_links(
-        f"leaf-spine:{leaves},{hosts_per_leaf},{spines}",
+        f"leaf-spine:{leaves},{hosts_per_leaf},{spines}{several}",
         names,
         leaf + spine,
         links,
@@ -354,7 +385,7 @@ def leaf_spine(
 
 
 def fat_tree(
-    k: int, *, gbps: float = 25.0, uplink_gbps: float | None = None, delay_us: float = 1.0
+    k: int, *, gbps: Rates = 25.0, uplink_gbps: float | None = None, delay_us: float = 1.0
 ) -> Topology:
     """A three-tier fat-tree of switches with `k` ports (Al-Fares et al., SIGCOMM'08, §2.2).
 
@@ -363,9 +394,9 @@ def fat_tree(
 
     Args:
         k: ports of a switch, an even number >= 2.
-        gbps: rate of the host links, Gb/s.
-        uplink_gbps: rate of the links between switches, Gb/s; `gbps` if None. With half of `gbps`
-            the network is oversubscribed 2:1.
+        gbps: rate of the host links, or of each, Gb/s.
+        uplink_gbps: rate of the links between switches, Gb/s; that of the fastest host if None.
+            With half of that the network is oversubscribed 2:1.
         delay_us: one-way propagation delay of every link, µs.
 
     Returns:
@@ -377,13 +408,14 @@ def fat_tree(
     if k < 2 or k % 2:
         raise bad_value("k", k, "an even number >= 2")
     half = k // 2
-    middle = gbps if uplink_gbps is None else uplink_gbps
     core = [f"core{i}" for i in range(half * half)]
     up = [[f"agg{p}.{i}" for i in range(half)] for p in range(k)]
     edge = [[f"edge{p}.{i}" for i in range(half)] for p in range(k)]
     names = [f"host{i}" for i in range(k * half * half)]
     flat = [switch for pod in edge for switch in pod]
-    links = [Link(h, flat[i // half], gbps, delay_us) for i, h in enumerate(names)]
+    rates = _each(names, gbps)
+    middle = max(r for _, r in rates) if uplink_gbps is None else uplink_gbps
+    links = [Link(h, flat[i // half], r, delay_us) for i, (h, r) in enumerate(rates)]
     for p in range(k):
         links += [Link(a, b, middle, delay_us) for a in edge[p] for b in up[p]]
         for i, switch in enumerate(up[p]):
@@ -454,12 +486,12 @@ def _adjacency(
             raise bad_value("gbps", ln.gbps, "a rate > 0 Gb/s")
         if not ln.delay_us >= 0:
             raise bad_value("delay_us", ln.delay_us, "a delay >= 0 µs")
-        if ln.b == ln.a or ln.b in neighbours[ln.a]:
-            raise bad_value("link", (ln.a, ln.b), "two different nodes, not joined by another link")
+        if ln.b == ln.a:
+            raise bad_value("link", (ln.a, ln.b), "two different nodes")
         neighbours[ln.a].append(ln.b)
         neighbours[ln.b].append(ln.a)
     known = set(switches)
     for h in hosts:
         if len(neighbours[h]) != 1 or neighbours[h][0] not in known:
             raise bad_value(f"links of {h}", neighbours[h], "exactly one link, to a switch")
-    return neighbours
+    return {node: list(dict.fromkeys(ends)) for node, ends in neighbours.items()}

@@ -141,13 +141,17 @@ def test_a_switch_loses_no_flow():
         for _ in range(24):
             _, state, *_ = step(jax.random.key(0), state, ecn, params)
             source = state.sim.traffic[0]
-            history.append((int(source.phase), int(source.source.count), int(state.sim.totals.started)))
+            history.append(
+                (int(source.phase), int(source.source.count), int(state.sim.totals.started))
+            )
         runs[slots] = np.array(history)
     began = runs[512][3, 2]
     assert runs[512][4, 0] == 1, "with many slots nothing waits at the switch"
     phase, count, started = runs[8].T
     assert began > started[3] + 20, "with few slots flows wait at the switch"
-    last = np.flatnonzero(phase == 0)[-1] if (phase == 0).all() else np.flatnonzero(phase == 1)[0] - 1
+    last = (
+        np.flatnonzero(phase == 0)[-1] if (phase == 0).all() else np.flatnonzero(phase == 1)[0] - 1
+    )
     assert last > 4
     assert count[last] <= began <= started[last + 1], "all of them have had a slot by the handover"
     assert (np.diff(started) >= 0).all()
