@@ -63,6 +63,7 @@ def evaluation(
         "flows_finished": measured + np.array([30, 10, 2]),
         "flows_waiting": 0 * ones,
         "deferred": 0 * ones,
+        "deferred_us": 0 * ones,
         "bytes_offered": 4e8 * ones,
         "bytes_dropped": 0 * ones,
         "feedback_cut": 0 * ones,

@@ -315,7 +315,8 @@ class EcnEnv:
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
             that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
-            `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`.
+            `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
+            and the episode's `accounts` so far, the same for all agents.
         """
         return self.step_ecn(
             key, state, self.action.decode(action, self.port_scale(params.sim)), params
@@ -363,6 +364,8 @@ class EcnEnv:
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         info["reward"] = reward
+        for name, count in self.accounts(sim, params).items():
+            info[name] = jnp.broadcast_to(count, reward.shape)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info
@@ -372,13 +375,37 @@ class EcnEnv:
         del params
         return state.history[:, -1].reshape(-1)
 
+    def accounts(self, sim: SimState, params: EnvParams) -> dict[str, Array]:
+        """What became of the flows and bytes of the episode so far; scalars, of the whole network.
+
+        Returns:
+            Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
+            finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
+            `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
+            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut.
+        """
+        totals, waiting = sim.totals, self.sim.waiting(sim, params.sim)
+        finished = totals.finished.sum()
+        return {
+            "offered": totals.started + waiting,
+            "started": totals.started,
+            "finished": finished,
+            "unfinished": totals.started - finished,
+            "waiting": waiting,
+            "deferred": totals.deferred,
+            "deferred_us": totals.deferred_us,
+            "dropped": _bytes(totals.dropped),
+            "late_feedback": totals.late_feedback,
+        }
+
     def episode_metrics(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
         """Metrics of the episode so far; means over ports and time unless said otherwise.
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
             time); counts `pauses`, `flows_started`, `flows_waiting` (arrived, without a slot),
-            `deferred` (those that waited for one), `flow_ticks` and `feedback_cut` (those of them
+            `deferred` (those that waited for one) and `deferred_us` (for how long together),
+            `flow_ticks` and `feedback_cut` (those of them
             whose feedback came from further back than is kept); `bytes_offered`, `bytes_dropped`;
             per size class `[3]` (mice, medium, elephants) `flows_finished`.
 
@@ -399,6 +426,7 @@ class EcnEnv:
             "paused": sums.paused.mean() / n,
             "pauses": totals.pauses,
             "deferred": totals.deferred,
+            "deferred_us": totals.deferred_us,
             "flows_started": totals.started,
             "flows_waiting": self.sim.waiting(state.sim, params.sim),
             "flows_finished": totals.finished,

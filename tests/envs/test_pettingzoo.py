@@ -19,7 +19,7 @@ from playing import CASES, Options
 
 import ecn_marl
 
-LARGE = {"scenario": "pet-websearch-v0", "features": "haecn", "reward": "haecn", "slots": 64}
+LARGE = {"scenario": "pet-websearch-v0", "features": "haecn", "reward": "haecn", "slots": 256}
 
 
 def faces(options: Options) -> types.SimpleNamespace:

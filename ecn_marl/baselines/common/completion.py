@@ -37,6 +37,9 @@ SLOWDOWNS = (
 COUNTS = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
 """Flows of the whole episode. Offered: started or still waiting. Deferred: waited for a slot."""
 
+WAITS = ("deferred_us",)
+"""How long the deferred flows waited together, µs."""
+
 COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
 """What a controller with a method `costs` reports of an episode, per port and interval."""
 
@@ -94,8 +97,8 @@ def summarise(
         `high` and `missing`, the number of episodes that have no such flow and are left out;
         `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
         `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
-        (totals of `COUNTS`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
-        `reward`, queue (bytes), utilisation, pauses and `costs`.
+        (totals of `COUNTS` and `WAITS`), shares `dropped` and `cut`, `invalid` (see
+        `invalid_reasons`); `reward`, queue (bytes), utilisation, pauses and `costs`.
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -118,7 +121,7 @@ def summarise(
         "J": slowdown(columns["J"]),
         "parts": {part: slowdown(columns[part]) for part in PARTS},
         "slowdown": classes,
-        "flows": {key: int(total[key]) for key in COUNTS},
+        "flows": {key: int(total[key]) for key in (*COUNTS, *WAITS) if key in total},
         "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
         "cut": _share(total["feedback_cut"], total["flow_ticks"]),
         "invalid": invalid_reasons(columns),

@@ -121,6 +121,7 @@ class Evaluation:
             "finished": finished,
             "unfinished": raw["flows_started"] - finished,
             "deferred": raw["deferred"],
+            "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
         names = (*_COPIED, *(name for name in COSTS if name in raw))
