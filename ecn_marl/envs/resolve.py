@@ -79,6 +79,10 @@ def with_room(spec: Scenario, given: Collection[str]) -> Scenario:
     """
     tick_us = float(spec.dt_us) * spec.tick_steps
     own = [phase.traffic for phase in spec.phases if phase.traffic]
+    for phase in spec.phases:
+        if phase.traffic and len(phase.traffic) != len(spec.traffic):
+            allowed = f"{len(spec.traffic)} sources, as many as the scenario has"
+            raise bad_value(f"traffic of phase {phase.name}", phase.traffic, allowed)
     if not (spec.superseded and not set(given) & {*TRAFFIC, "slots"}):
         for sources in (spec.traffic, *own):
             for source in sources:

@@ -174,9 +174,10 @@ def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
 
 
 def _sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
-    """Switch of every queue, `[Q]`, and of each flow's queue at each level, `[L, F]`."""
-    site = jnp.asarray(np.repeat(cfg.topology.port_switch(), cfg.n_classes))
-    return site, jnp.append(site, jnp.int32(cfg.topology.n_switches))[queues]
+    """Switch of every port, `[P]`, and of each flow's queue at each level, `[L, F]`."""
+    site = jnp.asarray(cfg.topology.port_switch())
+    none = jnp.int32(cfg.topology.n_switches)
+    return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]
 
 
 def _buffer_use(cfg: SimConfig, state: SimState) -> Array:

@@ -38,8 +38,8 @@ class Tick(NamedTuple):
         accept: whether bytes may enter each level, `[L, F]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
             without such.
-        site: switch of each queue, and of the queue of each flow at each level (S for none), where
-            full buffers drop, `[Q]` and `[L, F]`; None where pauses keep them from filling.
+        site: switch of each port, and of the queue of each flow at each level (S for none), where
+            full buffers drop, `[P]` and `[L, F]`; None where pauses keep them from filling.
         weights: round-robin weight of each class, `[C]`.
         transport: constants of the senders.
         ecn: thresholds, `[Q]`.
@@ -55,7 +55,7 @@ class Tick(NamedTuple):
     go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
     limit: Float[Array, " queues"] | None
-    site: tuple[Int[Array, " queues"], Int[Array, "levels flows"]] | None
+    site: tuple[Int[Array, " ports"], Int[Array, "levels flows"]] | None
     weights: Float[Array, " classes"]
     transport: Any
     ecn: Ecn
@@ -265,10 +265,15 @@ def forward(
 
 
 def _free_buffer(queue: Float[Array, " queues"], tick: Tick) -> Float[Array, " switches"]:
-    """Bytes that fit into the shared buffer of each switch, `[S]`."""
+    """Bytes that fit into the shared buffer of each switch in a substep, `[S]`.
+
+    What its ports send in the substep makes room.
+    """
     assert tick.site is not None
-    buffer = tick.net.buffer
-    return jnp.maximum(buffer - segment_sum(queue, tick.site[0], buffer.shape[0]), 0.0)
+    buffer, ports = tick.net.buffer, tick.port_capacity.shape[0]
+    by_port = queue.reshape(ports, -1).sum(1)
+    staying = by_port - jnp.minimum(by_port, tick.port_capacity)
+    return jnp.maximum(buffer - segment_sum(staying, tick.site[0], buffer.shape[0]), 0.0)
 
 
 def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:

@@ -56,10 +56,10 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.n_senders <= stats.flows_seen).all()
     assert (stats.n_flows <= stats.flows_seen).all()
     assert (stats.flows_begun <= stats.flows_seen).all()
-    # Bytes by class are differences of backlogs, which round as those of the balance above.
+    # Bytes by class are differences of backlogs, each rounded by up to 6e-8 of it.
     beyond = stats.class_bytes.sum(-1, dtype=float) - stats.tx_bytes - stats.queue_max
     per_interval = stats.queue_mean.sum(-1, dtype=float) * RANDOM[name].interval_steps
-    assert (beyond <= 1 + 1e-8 * per_interval[:, None]).all()
+    assert (beyond <= 1 + 6e-8 * per_interval[:, None]).all()
     capacity = run.params.net.port_rate * RANDOM[name].interval_us
     assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
 

@@ -57,7 +57,7 @@ def boundaries(clock):
 
 REQUESTS = Requests(LINE, (0.05, 0.0, 0.4), (0, 1, 2), (2, 3, 4), width=16)
 SETS = FlowSets(
-    LINE, phase=1, pairs=((0, 3), (1, 3), (2, 4), (5, 0), (4, 0)), fill=0.7, start_us=300.0
+    LINE, phase=1, pairs=((0, 3), (1, 3), (2, 4), (5, 0), (4, 0)), fill=0.7, start_us=300.0, width=4
 )
 
 
