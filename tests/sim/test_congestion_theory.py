@@ -318,9 +318,9 @@ def test_reno_sawtooth(n):
     # To the half, of what may have grown by a packet within the same interval.
     assert (after >= before / 2 - 1e-3).all()
     assert (after <= (before + 1) / 2 + 1e-3).all()
-    # Flows notice a loss a round trip late, by when each has grown by one or two packets. Packets of
-    # all flows that arrive together overflow the buffer up to two packets per flow early, and the
-    # window is read up to 10 µs before its cut, in which it grows by 10 / RTT packets.
+    # Flows notice a loss a round trip late, by when each has grown by one or two packets. Packets
+    # of all flows that arrive together overflow the buffer up to two packets per flow early, and
+    # the window is read up to 10 µs before its cut, in which it grows by 10 / RTT packets.
     unread = 10 / (2 * RENO_BDP / SLOW)
     assert top - 1 - unread <= before.mean() <= top + 2
     rounds = top / 2
