@@ -243,11 +243,12 @@ class PhasedEnv(EcnEnv):
         now = self.phase(state, params)
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(now)
-        return super().step_ecn(key, *self._handed_over(state, ecn, params, now[0]))
+        state, here = self._handed_over(state, params, now[0])
+        return super().step_ecn(key, state, ecn, here)
 
     def _handed_over(
-        self, state: EnvState, ecn: Ecn, params: Any, now: Int[Array, ""]
-    ) -> tuple[EnvState, Ecn, PhasedParams]:
+        self, state: EnvState, params: Any, now: Int[Array, ""]
+    ) -> tuple[EnvState, PhasedParams]:
         """State and parameters of the interval: sources go over to the phase that is on.
 
         One whose flows wait for a slot keeps the parameters of its phase until they have one.
@@ -270,7 +271,7 @@ class PhasedEnv(EcnEnv):
             states.append(either(fresh, stopped))
             constants.append(either(new, kept))
         state = replace(state, sim=replace(state.sim, traffic=tuple(states)))
-        return state, ecn, replace(here, sim=replace(here.sim, traffic=tuple(constants)))
+        return state, replace(here, sim=replace(here.sim, traffic=tuple(constants)))
 
 
 def _stack(*leaves: Any) -> np.ndarray | None:
