@@ -333,7 +333,7 @@ def scenarios(as_json: Json = False) -> None:
                 "hosts": net.n_hosts,
                 "agents": env.num_agents,
                 "port_gbps": sorted({p.gbps for p in net.ports}),
-                "transport": f"dcqcn:{env.sim.transport.name}",
+                "transport": f"{env.sim.transport.kind}:{env.sim.transport.name}",
                 "interval_us": env.interval_us,
                 "max_steps": env.horizon,
                 "benchmark": spec.benchmark,
