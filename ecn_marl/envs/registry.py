@@ -21,7 +21,7 @@ from ecn_marl.sim.config import counters
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Poisson
-from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.transports import Transport, as_transport
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scenario:
     Attributes:
         topology: the network.
         traffic: traffic sources.
-        transport: senders, e.g. `dcqcn:hpcc-paper`.
+        transport: senders, e.g. `dcqcn:hpcc-paper`, or a `Transport` of your own.
         dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
             network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
         tick_steps: substeps per tick.
@@ -72,7 +72,7 @@ class Scenario:
 
     topology: Topology
     traffic: tuple[Any, ...]
-    transport: str = "dcqcn:hpcc-paper"
+    transport: str | Transport = "dcqcn:hpcc-paper"
     dt_us: float | str = "auto"
     tick_steps: int = 4
     interval_us: float = 100.0
@@ -349,7 +349,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
     return Simulator(
         topology=spec.topology,
         traffic=spec.traffic,
-        transport=parse_transport(spec.transport),
+        transport=as_transport(spec.transport),
         dt_us=dt_us,
         tick_steps=spec.tick_steps,
         interval_steps=round(steps),

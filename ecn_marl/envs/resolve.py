@@ -11,7 +11,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import TrafficClass
-from ecn_marl.sim.transports import Mixed, Transport, parse_transport
+from ecn_marl.sim.transports import Mixed, Transport, as_transport
 
 if TYPE_CHECKING:
     from ecn_marl.envs.registry import Scenario
@@ -33,7 +33,7 @@ def with_classes(spec: Scenario) -> Scenario:
             for name in kind:
                 if name not in known:
                     raise unknown_name("field of a traffic class", str(name), known)
-            senders = {"transport": parse_transport(str(kind.get("transport", spec.transport)))}
+            senders = {"transport": as_transport(kind.get("transport", spec.transport))}
             kind = TrafficClass(**{"name": str(len(made)), **kind, **senders})
         made.append(kind)
     return replace(spec, classes=tuple(made), class_of=tuple(spec.class_of))
@@ -51,7 +51,7 @@ def with_clock(spec: Scenario, given: Collection[str]) -> Scenario:
         ValueError: the substep is neither a number nor `auto`.
     """
     dt_us = spec.dt_us
-    senders: Transport = parse_transport(spec.transport)
+    senders: Transport = as_transport(spec.transport)
     if spec.classes:
         senders = Mixed(tuple(kind.transport for kind in spec.classes))
     if isinstance(dt_us, str) and dt_us != "auto":

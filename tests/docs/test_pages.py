@@ -81,7 +81,7 @@ def test_every_feature_reward_and_info_is_defined():
     assert defined >= set(REWARDS) | set(FEATURE_SETS) | set(FEATURES)
 
 
-@pytest.mark.parametrize("page", ["frameworks", "scenarios", "ns3"])
+@pytest.mark.parametrize("page", ["frameworks", "scenarios", "ns3", "transport"])
 @pytest.mark.slow
 def test_code_of_pages_runs(page, tmp_path):
     text = (DOCS / "howto" / f"{page}.md").read_text()

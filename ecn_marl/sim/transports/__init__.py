@@ -37,6 +37,7 @@ __all__ = [
     "Swift",
     "Timely",
     "Transport",
+    "as_transport",
     "parse_transport",
     "preset",
     "transports",
@@ -89,6 +90,19 @@ def parse_transport(text: str) -> Transport:
         options["windowed"] = bool(options["windowed"])
     made: Transport = build(name, **options)
     return made
+
+
+def as_transport(senders: str | Transport) -> Transport:
+    """Senders as they are, or built from their short form.
+
+    Raises:
+        ValueError: see `parse_transport`, or an object that is no `Transport`.
+    """
+    if isinstance(senders, str):
+        return parse_transport(senders)
+    if not isinstance(senders, Transport):
+        raise bad_value("transport", senders, "KIND:PRESET, or an object with its methods")
+    return senders
 
 
 def _source(name: str) -> Callable[..., Any]:
