@@ -17,6 +17,7 @@ def tiny() -> Scenario:
     return Scenario(
         topology=star(3),
         traffic=(Incast(n_max=2, flow_kb=50.0, width=2),),
+        dt_us=5.0,
         slots=4,
         max_steps=6,
         interval_us=40.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ecn_marl.benchmark.programs import Measured, time_env
@@ -50,13 +50,14 @@ class Point:
 def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEnv:
     """Web-search traffic at 60 % load, as in `websearch-v0`, on a network; episodes of 20 ms.
 
-    They are as long for all intervals: a network fills slowly, and more flows are more work.
+    They are as long for all intervals: a network fills slowly, and more flows are more work. Slots
+    are what is measured, so they may be too few for the traffic.
     """
     width = min(32, max(4, topology.n_hosts // 8))
     traffic = (Poisson(load=0.6, table="WebSearch", width=width),)
     steps = round(EPISODE_US / interval_us)
-    scenario = Scenario(topology, traffic, dt_us=5.0, slots=slots, interval_us=interval_us)
-    return make(scenario, max_steps=steps)
+    env = make(Scenario(topology, traffic, dt_us=5.0, interval_us=interval_us, max_steps=steps))
+    return replace(env, sim=replace(env.sim, slots=slots))
 
 
 def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:

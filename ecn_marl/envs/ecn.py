@@ -365,7 +365,7 @@ class EcnEnv:
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         info["reward"] = reward
         for name, count in self.accounts(sim, params).items():
-            info[name] = jnp.broadcast_to(count, reward.shape)
+            info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), new, reward, terminated, truncated, info

@@ -34,6 +34,7 @@ def episodes(*slowdowns: tuple[list[float], list[float], list[float]], **changes
         "flows_finished": sizes + 1,
         "flows_waiting": np.zeros(n, int),
         "deferred": np.zeros(n, int),
+        "deferred_us": np.zeros(n),
         "bytes_offered": np.full(n, 1e9),
         "bytes_dropped": np.zeros(n),
         "feedback_cut": np.zeros(n),
@@ -90,6 +91,7 @@ def test_counts_of_flows():
         "unfinished": 2,
         "deferred": 1,
         "waiting": 2,
+        "deferred_us": 0,
     }
 
 

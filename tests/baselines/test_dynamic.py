@@ -79,7 +79,8 @@ def test_info_tells_all_statistics_of_the_interval(env):
         np.testing.assert_allclose(info[name], getattr(stats, name), rtol=1e-5)
     assert float(info["tx_bytes"].sum()) > 0
     assert len(told) >= 9
-    assert set(info) == told | {"kmin", "kmax", "pmax", "reward"}
+    accounts = env.accounts(state.sim, params)
+    assert set(info) == told | {"kmin", "kmax", "pmax", "reward"} | set(accounts)
 
 
 def test_a_tuner_at_rest_is_a_static_setting(env):

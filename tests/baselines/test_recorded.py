@@ -61,7 +61,7 @@ def offered(source, state, params, ticks, tick_us):
 
 def test_a_window_is_what_was_recorded_and_begins_again(flows):
     """By hand: starts 0, 16, 42, 42 µs after the first; the next time round 42 + 14 µs later."""
-    source = recorded(flows, star(3), 1.0, 4.0, 4)
+    source = recorded(flows, star(3), 1.0, 4.0)
     params = source.default_params()
     assert int(params.period) == 56
     rows = [(0, 1, 0, 30000), (16, 1, 2, 90000), (42, 2, 1, 200000), (42, 0, 2, 1000)]
@@ -83,7 +83,7 @@ def test_a_window_is_what_was_recorded_and_begins_again(flows):
 
 def test_a_recorded_list_keeps_its_load():
     """Bytes of the list over its length, of the NICs' rate: what the record was made with."""
-    source = recorded(str(LIST), leaf_spine(4, 8, 2), 5.0, 20.0, 128)
+    source = recorded(str(LIST), leaf_spine(4, 8, 2), 5.0, 20.0)
     params = source.default_params()
     with gzip.open(LIST, "rt") as file:
         rows = list(csv.DictReader(file))

@@ -34,6 +34,7 @@ def env():
         Scenario(
             topology=star(3),
             traffic=(Incast(n_min=2, n_max=2, flow_kb=100.0, width=2),),
+            dt_us=5.0,
             slots=4,
             max_steps=INTERVALS,
             tick_steps=4,

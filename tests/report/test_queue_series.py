@@ -15,6 +15,7 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
         Scenario(
             topology=star(3),
             traffic=(Incast(n_min=2, n_max=2, flow_kb=200.0, width=2),),
+            dt_us=5.0,
             slots=4,
             max_steps=6,
             tick_steps=4,
