@@ -65,7 +65,11 @@ def bare_step(env: Any, state: Any, ecn: Ecn, params: Any) -> Any:
     new = EnvState(sim=sim, ecn=ecn, history=history, steps=steps, sums=sums)
     never = jnp.zeros((env.num_agents,), bool)
     over = jnp.broadcast_to(steps >= params.max_steps, never.shape)
-    return flatten(history), new, reward, never, over, to_info(stats) | ecn.__dict__
+    counts = {
+        name: jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
+        for name, count in env.accounts(sim, params).items()
+    }
+    return flatten(history), new, reward, never, over, to_info(stats) | ecn.__dict__ | counts
 
 
 def operations(jaxpr: Any) -> Counter[str]:
