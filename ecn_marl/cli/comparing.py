@@ -174,6 +174,7 @@ def headroom(
     from ecn_marl.experiments import headroom as hr
     from ecn_marl.experiments.workflow import given
     from ecn_marl.report.headroom_table import headroom_table
+    from ecn_marl.report.tables import flows_table
 
     with progress("headroom", "episodes", 200 * search_episodes) as show:
         result = hr.headroom(
@@ -188,7 +189,7 @@ def headroom(
     if as_json:
         typer.echo(json_text(result))
     else:
-        show_tables([headroom_table(result)])
+        show_tables([headroom_table(result), flows_table(result["policies"])])
 
 
 @contextmanager

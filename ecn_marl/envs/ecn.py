@@ -31,6 +31,12 @@ from ecn_marl.sim.topology import GBPS
 BASE_GBPS = 25.0
 """Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
 
+ACCOUNTS = (
+    *("offered", "started", "finished", "unfinished", "waiting"),
+    *("deferred", "deferred_us", "dropped", "late_feedback"),
+)
+"""What became of the flows of an episode, see `EcnEnv.accounts`."""
+
 
 @dataclass(frozen=True)
 class HostGroup:

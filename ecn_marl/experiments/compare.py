@@ -18,9 +18,9 @@ import numpy as np
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.completion import (
     COSTS,
-    COUNTS,
     SIZES,
     SLOWDOWNS,
+    accounts,
     invalid_reasons,
 )
 from ecn_marl.baselines.common.statistics import (
@@ -87,7 +87,7 @@ def compare(
         `over_seeds`: statistics of the seeds' scores, see `statistics.over_seeds`;
         `worse`: for each slowdown that is over 5 % worse than the baseline's `figure`, `size`,
         `ratio` and `certain`, whether the interval excludes 5 %;
-        `flows`: means per episode of `completion.COUNTS`; shares `dropped` and `cut`; `costs`.
+        `flows`: means per episode of `completion.accounts`; shares `dropped` and `cut`; `costs`.
 
     Raises:
         ValueError: no baseline, or records of different episodes.
@@ -162,7 +162,7 @@ def _row(side: _Side, best: _Side, top: _Side | None) -> dict[str, Any]:
     columns = record.columns
     figures = {name: _figure(side, best, name) for name in (*GEOMETRIC, *ARITHMETIC)}
     score = figures["J"]["ratio"]
-    total = {name: float(columns[name].sum()) for name in (*COUNTS, *_SHARED)}
+    total = {name: float(columns[name].sum()) for name in _SHARED}
     with np.errstate(all="ignore"):
         logs = side.column("J") - best.column("J")
     known = np.isfinite(logs)
@@ -183,7 +183,7 @@ def _row(side: _Side, best: _Side, top: _Side | None) -> dict[str, Any]:
         "share": share_of_gain(side, best, top),
         "over_seeds": over_seeds(np.exp(each)[:, None], THRESHOLDS) if known.all(0).any() else None,
         "worse": _worse(figures),
-        "flows": {name: total[name] / columns[name].size for name in COUNTS},
+        "flows": {name: float(x.mean()) for name, x in accounts(columns).items()},
         "dropped": total["bytes_dropped"] / max(total["bytes_offered"], 1.0),
         "cut": total["feedback_cut"] / max(total["flow_ticks"], 1.0),
         "costs": {name: float(columns[name].mean()) for name in COSTS if name in columns},

@@ -26,11 +26,13 @@ COUNT_COLUMNS = (
     "started",
     "finished",
     "unfinished",
-    "deferred",
+    "deferred (each, µs)",
     "waiting",
-    "cost of a decision",
-    "training",
+    "dropped",
+    "feedback cut",
 )
+
+COST_COLUMNS = ("policy", "cost of a decision", "training")
 
 OVERALL_COLUMNS = ("policy", "score, interquartile mean", "score, mean", "seeds")
 
@@ -57,9 +59,13 @@ than under {baseline}; with ? where the interval includes 5 %."""
 RATIO_NOTE = "Relative to {baseline} in the same episodes, [95 % intervals] likewise."
 
 COUNT_NOTE = """\
-Flows per episode. Unfinished: started, not finished at the end. Deferred: waited for a slot. \
-Waiting: never got one. Cost per port and interval; exchanged: between agents, or with a centre. \
-Training: time of all seeds together."""
+Flows per episode. Unfinished: started, not finished at the end. Deferred: waited for a slot, and \
+how long each. Waiting: never got one. Dropped: share of the bytes. Feedback cut: share of the \
+time of flows in which it came from further back than is kept."""
+
+COST_NOTE = """\
+Cost per port and interval; exchanged: between agents, or with a centre. Training: time of all \
+seeds together."""
 
 
 STREAM_NOTES = {
@@ -78,7 +84,7 @@ def bench_table(result: Mapping[str, Any]) -> str:
 
     Returns:
         For each scenario a table of completion times, best score first and invalid rows last, one
-        of their ratios to the baseline, and one of counts and costs, with notes; at the end the
+        of their ratios to the baseline, one of counts and one of costs, with notes; at the end the
         statistics over all scenarios.
     """
     parts = []
@@ -90,7 +96,7 @@ def bench_table(result: Mapping[str, Any]) -> str:
 
 
 def scenario_tables(found: Mapping[str, Any]) -> list[str]:
-    """Blocks of Markdown of one scenario: three tables, each with its notes.
+    """Blocks of Markdown of one scenario: up to four tables, each with its notes.
 
     Args:
         found: what `compare.compare` returned.
@@ -107,6 +113,7 @@ def scenario_tables(found: Mapping[str, Any]) -> list[str]:
         RATIO_NOTE.format(baseline=baseline),
         markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
         COUNT_NOTE,
+        *_costs(rows),
     ]
 
 
@@ -238,6 +245,29 @@ def _remarks(rows: list[dict[str, Any]]) -> list[str]:
 
 def _count_cells(row: Mapping[str, Any]) -> list[str]:
     """A policy's cells, in the order of `COUNT_COLUMNS`."""
+    flows = row["flows"]
+    cells = [_count(flows[name]) for name in ("offered", "started", "finished", "unfinished")]
+    waited = flows.get("deferred_us")
+    each = DASH if waited is None else _count(waited / max(flows["deferred"], 1e-9))
+    deferred = f"{_count(flows['deferred'])} ({each})" if flows["deferred"] else "0"
+    shares = [_share(row[name]) for name in ("dropped", "cut")]
+    return [policy_title(row), *cells, deferred, _count(flows["waiting"]), *shares]
+
+
+def _share(value: float) -> str:
+    """A share with two digits, so that 0 means none."""
+    return "0" if value == 0.0 else f"{100.0 * value:.2g} %"
+
+
+def _costs(rows: list[dict[str, Any]]) -> list[str]:
+    """What policies cost, a table and its note; nothing where none says."""
+    cells = [_cost_cells(row) for row in rows]
+    known = [row for row in cells if set(row[1:]) != {DASH}]
+    return [markdown(COST_COLUMNS, known), COST_NOTE] if known else []
+
+
+def _cost_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells, in the order of `COST_COLUMNS`."""
     meta = row["meta"]
     cost = []
     if flops := row["costs"].get("flops_per_decision"):
@@ -249,8 +279,7 @@ def _count_cells(row: Mapping[str, Any]) -> list[str]:
     training = DASH
     if meta.get("seconds") is not None and meta.get("steps") is not None:
         training = f"{meta['seconds']:,.0f} s, {row['seeds']} x {meta['steps'] / 1e3:,.0f} k steps"
-    flows = [_count(row["flows"][name]) for name in COUNT_COLUMNS[1:7]]
-    return [policy_title(row), *flows, ", ".join(cost) or DASH, training]
+    return [policy_title(row), ", ".join(cost) or DASH, training]
 
 
 def _count(value: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
 from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report.episode import Episode
 from ecn_marl.sim.queues import Ecn
@@ -51,7 +51,8 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
         `scenario`, `policy`, `seed`, `interval_us`; `colours` and `empty`, see `layout`; `hosts`,
         names by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
         `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
-        `paused` (shares), each `[T][A]`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
+        `paused` (shares), each `[T][A]`; `accounts`: what became of the flows, see
+        `EcnEnv.accounts`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
         path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
         progress.
     """
@@ -78,6 +79,7 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
         ],
         "ticks": _rounded(episode.ticks, 0),
         "intervals": bytes_ | shares | {"marked": _rounded(np.clip(marked, 0, 1), 4)},
+        "accounts": {name: float(info[name][-1, 0]) for name in ACCOUNTS},
         "flows": [
             [
                 *(f.src, f.dst, round(f.size), round(f.start_us, 2), round(f.ideal_us, 3)),

@@ -48,9 +48,6 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     """
     flows = summary["flows"]
     title = f"FCT slowdown: {flows['finished']:,} of {flows['total']:,} flows finished"
-    if flows["deferred"]:
-        wait = number(flows["deferred_mean_us"], 1)
-        title += f"; {flows['deferred']:,} waited for a slot, {wait} µs each"
     slowdown = _table(title)
     slowdown.add_column("payload")
     for name in ("flows", "mean", "p50", "p95", "p99"):
@@ -76,7 +73,15 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     for name in summary["bytes"]:
         balance.add_column(name, justify="right")
     balance.add_row(*[number(value, 0) for value in summary["bytes"].values()])
-    return [slowdown, ports, balance]
+
+    columns = {"listed": "total"} | _COUNTS | {"late feedback": "late_feedback"}
+    counts = _table("Flows")
+    for name in columns:
+        counts.add_column(name, justify="right", no_wrap=True)
+    counts.add_row(*_flow_cells(flows, columns))
+    counts.caption = f"{_COUNTS_LEGEND}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
+    counts.caption_justify = "left"
+    return [slowdown, counts, ports, balance]
 
 
 def scenario_table(rows: list[dict[str, Any]]) -> Table:
@@ -129,7 +134,18 @@ _SCORE_LEGEND = """\
 Score: J over that of the best static setting in the same episodes.
 Gain: share of the oracle's gain in log J."""
 
-_COUNTS = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
+_COUNTS = {
+    **{name: name for name in ("offered", "started", "finished", "unfinished", "deferred")},
+    **{"waited, µs": "deferred_us", "waiting": "waiting"},
+}
+"""Columns of what became of the flows."""
+
+_COUNTS_LEGEND = "Deferred: waited for a slot, for so long together; waiting: never got one."
+
+_LOSSES = {"dropped, B": "dropped", "late feedback": "late_feedback"}
+"""What flows lost; a table of ports has it as shares."""
+
+_LATE_LEGEND = "feedback that came from further back than is kept"
 
 
 def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
@@ -151,14 +167,30 @@ def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
 
 
 def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
-    table = _columns("Flows", _COUNTS)
+    table = _columns("Flows", tuple(_COUNTS))
     for row, name in zip(rows, names, strict=True):
-        table.add_row(name, *[f"{row['flows'][count]:,}" for count in _COUNTS])
+        table.add_row(name, *_flow_cells(row["flows"], _COUNTS))
+    table.caption = _COUNTS_LEGEND
     return table
 
 
+def flows_table(rows: list[dict[str, Any]]) -> Table:
+    """What became of the flows, means per episode; `rows` as of `compare.compare`."""
+    columns = _COUNTS | _LOSSES
+    table = _columns("Flows, means per episode", tuple(columns))
+    for row in rows:
+        table.add_row(row["name"], *_flow_cells(row["flows"], columns))
+    table.caption = f"{_COUNTS_LEGEND}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
+    table.caption_justify = "left"
+    return table
+
+
+def _flow_cells(flows: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
+    return [number(flows.get(key), 0) for key in columns.values()]
+
+
 def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
-    columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped")
+    columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped", "late")
     table = _columns("Ports", columns)
     for row, name in zip(rows, names, strict=True):
         reward = number(row["reward"]["mean"], 4)
@@ -166,10 +198,12 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
             reward += f"±{half:.4f}"
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         shares = [percent(row[share]) for share in ("utilisation", "paused")]
-        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", percent(row["dropped"]))
+        lost = [percent(row[share]) for share in ("dropped", "cut")]
+        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", *lost)
     table.caption = (
         "Reward: mean per port and interval, which may be longer for a learner.\n"
-        "Queue: mean±std over ports and time."
+        "Queue: mean±std over ports and time. Dropped: of bytes.\n"
+        f"Late: of flows' time, {_LATE_LEGEND}."
     )
     return table
 

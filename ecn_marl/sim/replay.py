@@ -191,7 +191,7 @@ class Replay:
         queue_bytes: queue of every port at the end of each sample, float32 `[T, P]`.
         tx_bytes: bytes each port sent during each sample, ACKs included, float32 `[T, P]`.
         ports: per port class, statistics of queues, utilisation, marks and pauses.
-        counts: flows offered, finished, deferred; pauses and drops.
+        counts: flows offered, started, deferred and for how long; late feedback, pauses, drops.
         bytes: balance of wire bytes.
     """
 
@@ -210,22 +210,32 @@ class Replay:
         """Everything but the series, as JSON takes it (`None` where there is no number).
 
         Returns:
-            `flows` (total, started, finished, unfinished, deferred for want of a slot and their
-            mean wait), `slowdown` per size class (flows, mean, p50, p95, p99), `ports` per port
-            class (see `_port_class`), `marks` (expected number of marked packets), `pauses`,
-            `drops` (in packets), `bytes` (`offered = delivered + queued + waiting + dropped +
-            error`, wire bytes; dropped bytes are offered again).
+            `flows`: `total` in the list, `offered` (starting within the time simulated), `started`
+            (with a slot), `finished`, `unfinished` (started, not finished), `waiting` (without a
+            slot at the end), `deferred` (those that waited for one, or still do), `deferred_us`
+            and `deferred_mean_us` (for how long, together and each), `dropped` (bytes),
+            `late_feedback` (ticks of flows whose feedback was cut); `slowdown` per size class
+            (flows, mean, p50, p95, p99); `ports` per port class (see `_port_class`); `marks`
+            (expected number of marked packets), `pauses`, `drops` (in packets); `bytes` (`offered
+            = delivered + queued + waiting + dropped + error`, wire bytes; dropped bytes are offered
+            again).
         """
         counts = self.counts
         started, finished = int(counts["started"]), int(np.isfinite(self.fct_ns).sum())
+        offered = int(counts["offered"])
         by_class = slowdown_summary(self.slowdown, self.flows.size.astype(np.float64))
         tree = {
             "flows": {
                 "total": len(self.flows),
+                "offered": offered,
                 "started": started,
                 "finished": finished,
-                "unfinished": len(self.flows) - finished,
+                "unfinished": started - finished,
+                "waiting": offered - started,
                 "deferred": int(counts["deferred"]),
+                "deferred_us": counts["deferred_us"],
+                "dropped": self.bytes["dropped"],
+                "late_feedback": int(counts["late_feedback"]),
                 "deferred_mean_us": counts["deferred_us"] / max(counts["deferred"], 1.0),
             },
             "slowdown": {
@@ -285,7 +295,7 @@ def replay(
         queue_bytes=record.queue,
         tx_bytes=record.tx_bytes,
         ports=_port_classes(topology, record, packet),
-        counts=counts | {"started": float(order.size)},
+        counts=counts | {"offered": float(order.size)},
         bytes=balance,
     )
 
@@ -390,6 +400,8 @@ def _account(
     offered, *parts = balance.values()
     balance["error"] = offered - sum(parts)
     counts = {
+        "started": float(admitted),
+        "late_feedback": float(totals.late_feedback),
         "deferred": float(totals.deferred) + float(wire.size - admitted),
         "deferred_us": float(totals.deferred_us) + float(left_us[admitted:].sum()),
         "pauses": float(totals.pauses),

@@ -92,6 +92,8 @@ def test_counts_of_flows():
         "deferred": 1,
         "waiting": 2,
         "deferred_us": 0,
+        "dropped": 0,
+        "late_feedback": 0,
     }
 
 

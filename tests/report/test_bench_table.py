@@ -67,9 +67,24 @@ def test_ratios_and_counts_follow():
     ratio = result["policies"][1]["figures"]["short_p99"]["ratio"]
     assert ratios[0][2] == f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
     counts = cells(text, "policy | offered")
-    assert counts[0][1:7] == ["520", "520", "514", "6.0", "0", "0"]
-    assert counts[1][7:] == ["4,321 FLOPs, 3.2 µs", "1,234 s, 3 x 700 k steps"]
+    assert counts[0][1:] == ["520", "520", "514", "6.0", "0", "0", "0", "0"]
+    costs = cells(text, "policy | cost of a decision")
+    assert costs == [["ippo", "4,321 FLOPs, 3.2 µs", "1,234 s, 3 x 700 k steps"]]
     assert "INVALID" not in text
+
+
+def test_losses_and_waits_are_told():
+    more = {"deferred": 0.5, "deferred_us": 5.0, "bytes_dropped": 12e3, "feedback_cut": 2.0}
+    result = found(**{name: np.full(6, x) for name, x in more.items()})
+    ippo = next(row for row in result["policies"] if row["name"] == "ippo")
+    text = bench_table({"scenarios": {"s": result}})
+    row = next(row for row in cells(text, "policy | offered") if row[0].endswith("ippo"))
+    assert row[5] == "0.5 (10.0)"
+    assert row[7] == f"{100 * ippo['dropped']:.2g} %" and ippo["dropped"] > 0
+    assert row[8] == f"{100 * ippo['cut']:.2g} %" and ippo["cut"] > 0
+    # A record of an old version does not say how long flows waited.
+    del ippo["flows"]["deferred_us"]
+    assert "| 0.5 (–) |" in bench_table({"scenarios": {"s": result}})
 
 
 def test_invalid_rows_are_last_and_say_why():

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from ecn_marl.baselines.common.evaluation import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
+from ecn_marl.envs.ecn import ACCOUNTS
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.report import player
 from ecn_marl.report.episode import record
@@ -118,6 +119,10 @@ def test_flows_of_the_page_are_those_that_the_simulator_counted(env, html, plain
     done = [f for f in flows if f[5] is not None]
     assert len(flows) == int(state.sim.totals.started) >= 4
     assert len(done) == int(state.sim.totals.finished.sum()) >= 2
+    accounts = data["accounts"]
+    assert set(accounts) == set(ACCOUNTS)
+    assert (accounts["started"], accounts["finished"]) == (len(flows), len(done))
+    assert accounts["unfinished"] == len(flows) - len(done)
     slowdowns = [(end - start) / ideal for _, _, _, start, ideal, end, _ in done]
     np.testing.assert_allclose(sum(slowdowns), state.sim.totals.slowdown.sum(), rtol=1e-3)
     for src, dst, size, start, ideal, end, path in flows:

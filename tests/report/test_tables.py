@@ -66,12 +66,13 @@ def test_completion_times_are_whole_and_sorted(width, scored):
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_flows_and_ports(width):
-    one = row("b", 0.5, flows_waiting=np.full(6, 3), deferred=np.full(6, 7.0))
+    more = {"deferred": np.full(6, 7.0), "deferred_us": np.full(6, 5.5)}
+    one = row("b", 0.5, flows_waiting=np.full(6, 3), **more)
     _, flows, ports = shown([one, row("c", 1.0)], width)
     for printed in (flows, ports):
         assert "…" not in printed and printed.index("IPPO c") < printed.index("INVALID")
     line = next(line for line in flows.splitlines() if "3,138" in line)
-    assert line.split()[-6:] == ["3,138", "3,120", "3,084", "36", "42", "18"]
+    assert line.split()[-7:] == ["3,138", "3,120", "3,084", "36", "42", "33", "18"]
     for cell in (
         f"{one['reward']['mean']:.4f}±{one['reward']['ci95']:.4f}",
         f"{one['queue_mean'] / 1e3:.1f}±{one['queue_std'] / 1e3:.1f}",

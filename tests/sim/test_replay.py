@@ -120,8 +120,8 @@ def test_unfinished_flows_and_flows_after_the_end():
     np.testing.assert_array_equal(np.isfinite(cut.fct_ns), [True, True, False, False, True])
     np.testing.assert_array_equal(np.isfinite(cut.slowdown), np.isfinite(cut.fct_ns))
     flows = cut.summary()["flows"]
-    assert (flows["total"], flows["started"]) == (5, 4)
-    assert (flows["finished"], flows["unfinished"]) == (3, 2)
+    assert (flows["total"], flows["offered"], flows["started"]) == (5, 4, 4)
+    assert (flows["finished"], flows["unfinished"], flows["waiting"]) == (3, 1, 0)
     text = io.StringIO()
     write_fct(cut, text)
     lines = text.getvalue().splitlines()
@@ -148,6 +148,9 @@ def test_flows_wait_for_a_slot(incast, result):
     cut = replay(incast, STAR, replace(COARSE, slots=1, duration_ms=0.1))
     assert cut.summary()["flows"]["deferred"] == 3
     assert cut.summary()["flows"]["deferred_mean_us"] == pytest.approx((90 + 80 + 70) / 3)
+    assert cut.summary()["flows"]["deferred_us"] == pytest.approx(90 + 80 + 70)
+    assert cut.summary()["flows"]["waiting"] == 3
+    assert (cut.summary()["flows"]["offered"], cut.summary()["flows"]["started"]) == (4, 1)
     assert cut.bytes["waiting"] > 3 * 300 * 1048
     assert abs(cut.bytes["error"]) <= 1e-6 * cut.bytes["offered"]
 

@@ -37,8 +37,13 @@ SLOWDOWNS = (
 COUNTS = ("offered", "started", "finished", "unfinished", "deferred", "waiting")
 """Flows of the whole episode. Offered: started or still waiting. Deferred: waited for a slot."""
 
-WAITS = ("deferred_us",)
-"""How long the deferred flows waited together, µs."""
+COUNTERS = {
+    "deferred_us": "deferred_us",
+    "dropped": "bytes_dropped",
+    "late_feedback": "feedback_cut",
+}
+"""What became of the flows besides, and the column of an episode that holds it: time that the
+deferred flows waited together, µs; bytes dropped; ticks of flows whose feedback was cut."""
 
 COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
 """What a controller with a method `costs` reports of an episode, per port and interval."""
@@ -83,6 +88,15 @@ _CHECKED = (
 )
 
 
+def accounts(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of the flows: those of `columns` that say so, by the names of `EcnEnv.accounts`.
+
+    Columns may hold episodes or totals. Records of old versions lack `deferred_us`.
+    """
+    names = {name: name for name in COUNTS} | COUNTERS
+    return {name: columns[key] for name, key in names.items() if key in columns}
+
+
 def summarise(
     name: str, columns: Mapping[str, Float[np.ndarray, "seeds episodes"]]
 ) -> dict[str, Any]:
@@ -97,8 +111,8 @@ def summarise(
         `high` and `missing`, the number of episodes that have no such flow and are left out;
         `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
         `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
-        (totals of `COUNTS` and `WAITS`), shares `dropped` and `cut`, `invalid` (see
-        `invalid_reasons`); `reward`, queue (bytes), utilisation, pauses and `costs`.
+        (totals, see `accounts`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
+        `reward`, queue (bytes), utilisation, pauses and `costs`.
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -121,7 +135,7 @@ def summarise(
         "J": slowdown(columns["J"]),
         "parts": {part: slowdown(columns[part]) for part in PARTS},
         "slowdown": classes,
-        "flows": {key: int(total[key]) for key in (*COUNTS, *WAITS) if key in total},
+        "flows": {key: int(value) for key, value in accounts(total).items()},
         "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
         "cut": _share(total["feedback_cut"], total["flow_ticks"]),
         "invalid": invalid_reasons(columns),

@@ -96,7 +96,7 @@ class Evaluation:
 
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
-        `_finished` (in the whole episode); `completion.COUNTS`; what `invalid_reasons` reads;
+        `_finished` (in the whole episode); what `accounts` and `invalid_reasons` read;
         reward, queue (bytes), utilisation, pauses; costs if there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
