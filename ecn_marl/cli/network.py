@@ -115,6 +115,9 @@ def validate(
         str | None, typer.Option(metavar="PATTERN", help="Cases whose name has this in it, or *.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A selection of the cases.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="Only the runs of 12 to 100 simulated seconds.")
+    ] = False,
     dt_us: Annotated[
         float | None,
         typer.Option(
@@ -129,10 +132,10 @@ def validate(
 ) -> None:
     """Compare the simulator with theory and with recorded packet-level runs.
 
-    Exits with 1 if a verdict is another than the expected one, better or worse; with --dt-us, if a
-    line is out of tolerance.
+    Exits with 1 if a verdict is another than the expected one, better or worse; with --dt-us or
+    --long, if a line is out of tolerance.
 
-    Takes a few minutes on two cores.
+    Takes a few minutes on two cores; with --long tens of minutes.
     """
     import time
 
@@ -148,10 +151,10 @@ def validate(
         check_output("--json", json_file)
     if plots is not None:
         plots.mkdir(parents=True, exist_ok=True)
-    chosen = select(only, quick)
+    chosen = select(only, quick, long)
     if write_expected is not None:
         check_output("--write-expected", write_expected)
-        if only or quick or dt_us is not None:
+        if only or quick or long or dt_us is not None:
             allowed = "a run of all cases as they are"
             raise bad_value("--write-expected", str(write_expected), allowed)
     if dt_us is not None:
@@ -176,7 +179,7 @@ def validate(
     write_all(outputs)
     show_tables([validation_table(lines)])
     typer.echo(verdict_text(lines, seconds))
-    if dt_us is not None:
+    if dt_us is not None or long:
         raise typer.Exit(int(any(line.verdict == "FAIL" for line in lines)))
     if write_expected is None:
         changed = ex.changes(lines, ex.expected(), whole=not only and not quick)

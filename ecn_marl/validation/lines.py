@@ -171,6 +171,7 @@ class Case:
         quick: whether `--quick` runs it.
         program: cases of one program are run by one process, which compiles it once; the name if
             empty.
+        long: whether `--long` alone runs it.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Case:
     cost: float = 5.0
     quick: bool = False
     program: str = ""
+    long: bool = False
 
 
 def theory_case(name: str, lines: Callable[[], list[Line]], cost: float = 5.0) -> Case:

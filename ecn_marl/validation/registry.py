@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 
 from ecn_marl._errors import bad_value
-from ecn_marl.validation import closed_loop, incast, leaf_spine, messages, substeps, theory
+from ecn_marl.validation import (
+    closed_loop,
+    endurance,
+    incast,
+    leaf_spine,
+    messages,
+    substeps,
+    theory,
+)
 from ecn_marl.validation.lines import Case
 
 SOURCES: list[Callable[[], Iterable[Case]]] = [
@@ -16,6 +24,7 @@ SOURCES: list[Callable[[], Iterable[Case]]] = [
     leaf_spine.cases,
     closed_loop.cases,
     substeps.cases,
+    endurance.cases,
 ]
 
 
@@ -24,25 +33,25 @@ def cases() -> list[Case]:
     return [case for source in SOURCES for case in source()]
 
 
-def select(only: str | None = None, quick: bool = False) -> list[Case]:
+def select(only: str | None = None, quick: bool = False, long: bool = False) -> list[Case]:
     """Cases that are wanted.
 
     Args:
         only: part of a case's name, or a pattern with `*`; None for all.
         quick: only those that are quick.
+        long: only the long ones, which are left out otherwise.
 
     Raises:
         ValueError: no case is left.
     """
-    everything = cases()
+    everything = [case for case in cases() if case.long == long and (case.quick or not quick)]
     pattern = None if only is None else only.lower()
     chosen = [
         case
         for case in everything
-        if (case.quick or not quick)
-        and (pattern is None or pattern in case.name or fnmatch(case.name, pattern))
+        if pattern is None or pattern in case.name or fnmatch(case.name, pattern)
     ]
     if not chosen:
-        names = ", ".join(case.name for case in everything if case.quick or not quick)
+        names = ", ".join(case.name for case in everything)
         raise bad_value("--only", only, f"part of one of: {names}")
     return chosen

@@ -11,7 +11,16 @@ import pytest
 from commands import run
 
 from ecn_marl.sim.topology import star
-from ecn_marl.validation import expected, incast, leaf_spine, messages, recorded, registry, runs
+from ecn_marl.validation import (
+    endurance,
+    expected,
+    incast,
+    leaf_spine,
+    messages,
+    recorded,
+    registry,
+    runs,
+)
 from ecn_marl.validation.lines import (
     Case,
     Line,
@@ -171,6 +180,9 @@ def test_cases_have_names_of_their_own():
         *("messages/run-n8-0-long", "messages/paper-n8-0-long")
     ]
     assert len(registry.select("delay/")) == 2
+    long = [case.name for case in registry.select(long=True)]
+    assert long == ["endurance/star", "endurance/fat-tree"]
+    assert not {*long} & {case.name for case in registry.select()}
     with pytest.raises(ValueError, match=r"--only = 'nonsense'.*delay/run-n16"):
         registry.select("nonsense")
 
@@ -339,3 +351,15 @@ def test_a_real_case_in_processes(tmp_path):
     large = [e for e in tree["lines"] if "1000 KB" in e["case"] and e["quantity"] == "FCT mean"]
     assert len(large) == 6
     assert all(entry["ours"] > 8e6 * 1.048 / 3125 * 0.8 for entry in large)
+
+
+def test_long_runs_say_what_they_find():
+    """A short one: bytes and arrivals hold; halves of 0.1 s are too few flows to be alike."""
+    network = star(4, gbps=25.0)
+    found = {line.quantity: line for line in endurance.long_run("short", network, 0.1, 2).lines}
+    assert found["bytes lost or made"].verdict == found["flows deferred"].verdict == "pass"
+    # 876 flows in expectation: within five standard deviations.
+    assert found["flows"].ours * 0.2 == pytest.approx(876.6, abs=5 * 876.6**0.5)
+    ratio = found["started, second half"].ours
+    assert 0.5 < ratio < 2.0
+    assert found["delivered, second half"].ours > 0
