@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, ports, stats
+from ecn_marl.sim import counts, delays, ports, stats, tickets
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
@@ -110,10 +110,17 @@ class Simulator(SimConfig):
         links = (t.n_hosts + t.n_ports) * self.n_classes
         queues = jnp.zeros((self.n_queues,), real)
         seed = jax.random.bits(keys[-1], (), jnp.uint32)
+        nic = jnp.asarray(params.net.nic_rate)
+        sources = [
+            s.init(k, p, nic, seed)
+            for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
+        ]
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=seed,
-            flows=fl.empty_flows(self.slots, t.n_levels, self.mark_words, transport, real),
+            flows=fl.empty_flows(
+                self.slots, t.n_levels, self.mark_words, transport, real, self.n_tickets > 0
+            ),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
             nic_acks=jnp.zeros((t.n_hosts,), real),
@@ -123,10 +130,7 @@ class Simulator(SimConfig):
             sent=queues,
             paused=jnp.zeros((links,), bool),
             full=jnp.zeros((links,), bool),
-            traffic=tuple(
-                s.init(k, p, jnp.asarray(params.net.nic_rate), seed)
-                for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
-            ),
+            traffic=tickets.tell(self.traffic, sources, params.traffic, nic, None, self.tick_us),
             totals=self._no_totals(),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
             pace=None if self.n_classes == 1 else self._full_pace(params),
@@ -247,6 +251,12 @@ class Simulator(SimConfig):
         if self.accrue:
             cost, came_on = delays.accrued(self, state, net, before_finish, flows)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + came_on)
+        traffic = state.traffic
+        if self.n_tickets:
+            over = tickets.finished(flows, before_finish, self.n_tickets)
+            traffic = tickets.tell(
+                self.traffic, traffic, params.traffic, net.nic_rate, over, self.tick_us
+            )
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
@@ -264,6 +274,7 @@ class Simulator(SimConfig):
             flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
             fct_log=log,
+            traffic=traffic,
             pool=pool,
             ack_rate=sum(segment_sum(acks, back, self.n_queues) for back in flows.back),
             nic_acks=segment_sum(acks, flows.dst, self.topology.n_hosts),
@@ -291,6 +302,7 @@ class Simulator(SimConfig):
             for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
         ]
         offers = self._number(offers, params)
+        offers = tickets.with_tickets(offers, tickets.ticket_bounds(self.traffic))
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
         if self.transport.header:
             more = self.transport.header * packet_count(offer.payload)

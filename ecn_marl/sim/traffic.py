@@ -2,7 +2,8 @@
 
 A source offers, once per tick, its next `width` flows in order of their start. The simulator takes
 as many as it has room for; those not taken are offered again, so nothing is lost and a flow's start
-time (from which its FCT counts) never moves. Three sources:
+time (from which its FCT counts) never moves. Three sources, all of them open loop (for those whose
+flows follow from earlier ones see `sim.tickets`):
 
 * `Poisson`: open-loop arrivals at a load with sizes from a measured table;
 * `Incast`: bursts of N senders to one receiver, N changing from burst to burst;
@@ -56,6 +57,8 @@ class Offer:
         path_back: the same for ACKs.
         flow_id: number of the flow within its source, -1 where flows are anonymous.
         valid: whether there is such a flow.
+        ticket: by which the source hears that it has finished, see `sim.tickets`; None if it does
+            not ask.
     """
 
     start: Leaf
@@ -68,6 +71,7 @@ class Offer:
     path_back: Leaf
     flow_id: Leaf
     valid: Leaf
+    ticket: Leaf = None
 
 
 def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
