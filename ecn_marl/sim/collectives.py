@@ -96,16 +96,11 @@ def all_to_all(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     """
     group, parts = _group("hosts", hosts, 2), _parts(size, len(hosts))
     return tuple(
-        Node(f"{a} to {b}", a, b, parts[j])
-        for a in group
-        for j, b in enumerate(group)
-        if a != b
+        Node(f"{a} to {b}", a, b, parts[j]) for a in group for j, b in enumerate(group) if a != b
     )
 
 
-def parameter_server(
-    workers: Sequence[int], servers: Sequence[int], size: int
-) -> tuple[Node, ...]:
+def parameter_server(workers: Sequence[int], servers: Sequence[int], size: int) -> tuple[Node, ...]:
     """Workers push gradients to servers and pull parameters.
 
     Each server holds a part of the parameters. It sends it to all workers once it has the gradients
@@ -162,7 +157,7 @@ def read_graph(path: str | Path) -> tuple[Node, ...]:
         raise bad_value(where, type(tree).__name__, 'an object with a list of "nodes"')
     for name in tree:
         if name != "nodes":
-            raise unknown_name(f"field of {where}:", str(name), ("nodes",))
+            raise unknown_name(f"field in {where}:", str(name), ("nodes",))
     nodes = [_node(where, i, given) for i, given in enumerate(tree["nodes"])]
     check_nodes(nodes, where)
     return tuple(nodes)
@@ -175,12 +170,15 @@ def _node(where: str, row: int, given: Any) -> Node:
     place = f"{where}: node {given.get('id', f'number {row}')!r}"
     for name in given:
         if name not in FIELDS:
-            raise unknown_name(f"field of {place}:", name, FIELDS)
+            raise unknown_name(f"field in {place}:", name, FIELDS)
     for name in FIELDS[:4]:
         if name not in given:
             raise bad_value(f"{place}: {name}", None, "a value: the field is missing")
     if isinstance(given["id"], bool) or not isinstance(given["id"], int | str):
         raise bad_value(f"{place}: id", given["id"], "a number or text")
+    for name in FIELDS[1:4]:
+        if isinstance(given[name], bool) or not isinstance(given[name], int):
+            raise bad_value(f"{place}: {name}", given[name], "an integer")
     delay, after = given.get("delay_us", 0.0), given.get("after", [])
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         raise bad_value(f"{place}: delay_us", delay, "a number")

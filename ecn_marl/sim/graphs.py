@@ -9,7 +9,7 @@ Dependencies cost up to a tick, see `sim.tickets`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -26,15 +26,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.queues import exact_add
 from ecn_marl.sim.sizing import Demand
-from ecn_marl.sim.tickets import (
-    LONGEST_US,
-    TIME_UNIT,
-    Finished,
-    Pending,
-    check_delay,
-    check_hosts,
-)
-from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.tickets import TIME_UNIT, Finished, Pending, check_delay, check_hosts
+from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width, wire_parts
 
 
 @dataclass(frozen=True)
@@ -80,11 +73,11 @@ def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
         known.add(node.id)
         for name in ("src", "dst"):
             host = getattr(node, name)
-            if isinstance(host, bool) or not isinstance(host, int) or host < 0:
+            if not _whole(host) or host < 0:
                 raise bad_value(f"{place}: {name}", host, "number of a host, >= 0")
         if node.src == node.dst:
             raise bad_value(f"{place}: dst", node.dst, "another host than src")
-        if isinstance(node.bytes, bool) or not isinstance(node.bytes, int) or node.bytes < 1:
+        if not _whole(node.bytes) or node.bytes < 1:
             raise bad_value(f"{place}: bytes", node.bytes, "an integer >= 1")
         check_delay(f"{place}: delay_us", node.delay_us)
     for node in nodes:
@@ -92,6 +85,11 @@ def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
             if other not in known:
                 raise bad_value(f"{where}: node {node.id!r}: after", other, "ids of other nodes")
     _check_order(nodes, where)
+
+
+def _whole(x: object) -> bool:
+    """Whether something is a whole number."""
+    return isinstance(x, int | np.integer) and not isinstance(x, bool)
 
 
 def _check_order(nodes: Sequence[Node], where: str) -> None:
@@ -124,7 +122,7 @@ def most_at_once(nodes: tuple[Node, ...]) -> int:
 
     A path of dependencies has at most one of its flows in progress, so it is the smallest number of
     paths that hold all nodes once: nodes less the largest matching of nodes and their successors.
-    It is exact for the graphs of `sim.collectives`.
+    It is exact for a ring, all-to-all and parameter servers, and half as much again for a tree.
     """
     number = {node.id: i for i, node in enumerate(nodes)}
     pairs = [(number[a], i) for i, node in enumerate(nodes) for a in set(node.after)]
@@ -144,6 +142,8 @@ class GraphParams:
         src: source host of each node, `[K]`.
         dst: destination host, `[K]`.
         payload: bytes, `[K]`.
+        wire_high: wire bytes, whole units of `sizes.CHUNK`, `[K]`.
+        wire_low: wire bytes beyond those, `[K]`; exact at any size.
         delay_us: time from the last dependency to the start, µs, `[K]`.
         first: node of each dependency that has to finish, K for none, `[E]`.
         then: node that depends on it, K for none, `[E]`.
@@ -154,6 +154,8 @@ class GraphParams:
     src: Leaf
     dst: Leaf
     payload: Leaf
+    wire_high: Leaf
+    wire_low: Leaf
     delay_us: Leaf
     first: Leaf
     then: Leaf
@@ -178,14 +180,18 @@ def graph_params(
     check_delay("pause_us", pause_us)
     number, k = {node.id: i for i, node in enumerate(nodes)}, len(nodes)
     pairs = [(number[a], i) for i, node in enumerate(nodes) for a in dict.fromkeys(node.after)]
-    size = max(len(pairs), 1) if edges is None else edges
-    if size < max(len(pairs), 1):
+    room = max(len(pairs), 1) if edges is None else edges
+    if room < max(len(pairs), 1):
         raise bad_value("edges", edges, f"at least {max(len(pairs), 1)}")
-    links = np.array([*pairs, *[(k, k)] * (size - len(pairs))], np.int32)
+    links = np.array([*pairs, *[(k, k)] * (room - len(pairs))], np.int32)
+    size = np.array([n.bytes for n in nodes], np.int64)
+    high, low = wire_parts(size)
     return GraphParams(
         src=np.array([n.src for n in nodes], np.int32),
         dst=np.array([n.dst for n in nodes], np.int32),
-        payload=np.array([n.bytes for n in nodes], np.float32),
+        payload=size.astype(np.float32),
+        wire_high=high,
+        wire_low=low,
         delay_us=np.array([n.delay_us for n in nodes], np.float32),
         first=links[:, 0],
         then=links[:, 1],
@@ -291,9 +297,10 @@ class Graph:
         """The first `width` flows that begin in the coming tick."""
         index, valid = state.pending.front(fixed_width(self))
         start = jnp.where(valid, state.pending.start[index], 0.0)
-        src, dst = jnp.asarray(params.src)[index], jnp.asarray(params.dst)[index]
-        found = anonymous_offer(start, src, dst, jnp.asarray(params.payload)[index], valid)
-        return replace(found, ticket=index)
+        lists = (params.src, params.dst, params.payload, params.wire_high, params.wire_low)
+        src, dst, payload, high, low = (jnp.asarray(x)[index] for x in lists)
+        found = anonymous_offer(start, src, dst, payload, valid)
+        return replace(found, wire_high=high, wire_low=low, ticket=index)
 
     def advance(
         self,
@@ -344,7 +351,7 @@ class Graph:
             last=jnp.where(over, time, state.last),
         )
 
-    def metrics(self, state: GraphState, elapsed_us: Any) -> Mapping[str, np.ndarray]:
+    def metrics(self, state: GraphState, elapsed_us: Any) -> dict[str, np.ndarray]:
         """Steps since the start; every entry a float64, or a batch of them.
 
         Args:
@@ -362,15 +369,3 @@ class Graph:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = (high * TIME_UNIT + low) / steps
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}
-
-
-__all__ = [
-    "LONGEST_US",
-    "Graph",
-    "GraphParams",
-    "GraphState",
-    "Node",
-    "check_nodes",
-    "graph_params",
-    "most_at_once",
-]

@@ -188,7 +188,11 @@ class ClosedLoop:
         check_hosts("servers", self.servers, n_hosts)
 
     def init(
-        self, key: jax.Array, params: ClosedLoopParams, nic_rate: Array, episode: Array | None = None
+        self,
+        key: jax.Array,
+        params: ClosedLoopParams,
+        nic_rate: Array,
+        episode: Array | None = None,
     ) -> ClosedLoopState:
         """All clients about to send their first requests; `key` seeds them."""
         self._check(nic_rate.shape[0])

@@ -11,8 +11,8 @@ at load rho (processor sharing), as if each flow were held up by every link on i
 the flows that wait behind a deep queue: arrivals times the longest wait, which is that of a FIFO
 queue without any marking (Pollaczek and Khinchine), but at most `DEEP_US`, the deepest threshold
 that a switch is set to. Flow sets count twice, for the next may begin before the last is through.
-Five standard deviations come on top. Flows that begin when others have finished are bounded exactly:
-nothing comes on top of those.
+Five standard deviations come on top. Of flows that begin when others have finished, `sim.tickets`,
+the largest number is known, and nothing comes on top.
 """
 
 from __future__ import annotations
