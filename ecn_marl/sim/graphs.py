@@ -367,5 +367,5 @@ class Graph:
             for x in (*state.total, state.steps, state.longest, state.last)
         )
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = (high * TIME_UNIT + low) / steps
+            mean = np.asarray((high * TIME_UNIT + low) / steps)
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

@@ -306,7 +306,7 @@ class ClosedLoop:
         with np.errstate(invalid="ignore", divide="ignore"):
             each, mean = total / count, total.sum(-1) / count.sum(-1)
             iops = 1e6 * count.sum(-1) / np.asarray(elapsed_us, np.float64)
-        return {
+        found = {
             "operations": count.sum(-1),
             "reads": count[..., 0],
             "writes": count[..., 1],
@@ -315,6 +315,7 @@ class ClosedLoop:
             "read_latency_us": each[..., 0],
             "write_latency_us": each[..., 1],
         }
+        return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _check_size(field: str, size: Size) -> None:

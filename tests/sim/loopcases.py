@@ -1,4 +1,4 @@
-"""Networks that are not simulated: flows take what times they are given, for sources of any kind."""
+"""A network that is not simulated: flows take the times that they are given."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,9 +57,8 @@ def test_requests_and_responses_take_turns_at_their_times(seed, service, think, 
         mine = [f for f in flows if f.ticket == ticket]
         client = LOOP.clients[ticket // 2]
         assert 0.0 <= mine[0].start <= max(think, TICK)
-        for one, two in zip(mine, mine[1:], strict=False):
-            asked = mine.index(one) % 2 == 0
-            wait = service if asked else think
+        for i, (one, two) in enumerate(pairwise(mine)):
+            wait = think if i % 2 else service
             assert two.start == pytest.approx(after(one.end, wait), abs=2e-3)
         for ask, answer in zip(mine[::2], mine[1::2], strict=False):
             assert ask.src == answer.dst == client != ask.dst == answer.src
@@ -180,7 +179,9 @@ def test_too_few_slots_are_counted_and_nothing_is_lost():
     roomy = replace(CROWDED, slots=STORAGE.n_tickets)
     free = jax.device_get(run(roomy, params, 100)(keys, traffic))
     assert (free.totals.deferred == 0).all(), "one slot per operation is enough on a star"
-    assert (source_metrics(CROWDED, states)[0]["iops"] < source_metrics(roomy, free)[0]["iops"]).all()
+    assert (
+        source_metrics(CROWDED, states)[0]["iops"] < source_metrics(roomy, free)[0]["iops"]
+    ).all()
     for i in range(3):
         state = jax.tree.map(lambda x, i=i: x[i], states)
         totals, mine = state.totals, state.traffic[0]
@@ -239,37 +240,6 @@ def test_sources_of_all_kinds_in_one_environment(mixed):
         assert 0 < open_loop <= state.traffic[0].count
 
 
-@pytest.mark.slow
-def test_lanes_run_them_as_xla_does(mixed):
-    from xla_and_lanes import raw
-
-    from ecn_marl import lanes
-
-    sim, params = mixed.sim, mixed.default_params.sim
-    ecn = scaled_ecn(params.net, 100.0, 400.0, 0.2)
-
-    def advance(state):
-        return sim.interval(state, params, ecn)[0]
-
-    states = jax.jit(jax.vmap(sim.init, (0, None)))(
-        jax.random.split(jax.random.key(0), 20), params
-    )
-    plain = jax.jit(jax.vmap(advance)).lower(states).compile(QUICK)
-    for _ in range(6):
-        states = plain(states)
-    expected, found = plain(states), jax.jit(lanes.vmap(advance, (0,)))(states)
-    assert (expected.traffic[1].operations.sum(-1) > states.traffic[1].operations.sum(-1)).any()
-    agree = total = 0
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
-        x, y = raw(a), raw(b)
-        assert x.dtype == y.dtype and x.shape == y.shape
-        agree += np.isclose(y, x, rtol=1e-3, atol=1e-3, equal_nan=True).sum()
-        total += x.size
-    assert agree >= 0.995 * total
-    for a, b in zip(jax.tree.leaves(expected.traffic), jax.tree.leaves(found.traffic), strict=True):
-        assert np.isclose(raw(a), raw(b), rtol=1e-3, atol=1e-2, equal_nan=True).mean() > 0.95
-
-
 def test_without_such_sources_flows_have_no_tickets():
     sim = Simulator(star(3), (Poisson(),), slots=4)
     assert sim.n_tickets == 0
@@ -282,7 +252,12 @@ def test_lists_and_loops_side_by_side():
     sim = Simulator(
         star(4), (loop, Schedule(1.0, 4)), Dcqcn.of("hpcc-paper"), slots=4, scheduled=3, bins=0
     )
-    rows = {"src": [3, 0, 3], "dst": [0, 3, 0], "size_B": [5000, 90_000, 10], "start_ns": [0, 0, 1e6]}
+    rows = {
+        "src": [3, 0, 3],
+        "dst": [0, 3, 0],
+        "size_B": [5000, 90_000, 10],
+        "start_ns": [0, 0, 1e6],
+    }
     rows = {k: np.array(v) for k, v in rows.items()}
     params = sim.default_params(traffic=(loop.default_params(), schedule(rows, 1.0)))
     traffic = jax.tree.map(lambda x: np.asarray(x)[None], params.traffic)
@@ -294,8 +269,8 @@ def test_lists_and_loops_side_by_side():
 
 def test_phases_refuse_them():
     phases = (Phase("a"), Phase("b"))
-    with pytest.raises(ValueError, match="traffic = 'ClosedLoop' .* open-loop sources"):
-        ecn_marl.make(ecn_marl.Scenario(star(4), (replace(LOOP, clients=(0,), servers=(1,)),)), phases=phases)
+    with pytest.raises(ValueError, match=r"traffic = 'ClosedLoop' .* open-loop sources"):
+        ecn_marl.make(ecn_marl.Scenario(star(5), (LOOP,)), phases=phases)
 
 
 @pytest.mark.parametrize(
@@ -327,8 +302,7 @@ def test_what_makes_no_sense_is_refused(fields, words):
 
 
 def test_hosts_have_to_exist():
-    with pytest.raises(ValueError, match="clients = 2 .* 0 to 1"):
+    with pytest.raises(ValueError, match=r"clients = 2 .* 0 to 1"):
         LOOP.demand(NIC[:2], TICK)
-    with pytest.raises(ValueError, match="servers = 4 .* 0 to 3"):
+    with pytest.raises(ValueError, match=r"servers = 4 .* 0 to 3"):
         ecn_marl.make(ecn_marl.Scenario(star(4), (LOOP,)))
-    assert jnp.isfinite(LOOP.demand(NIC, TICK).pairs).all()
