@@ -110,11 +110,6 @@ class Simulator(SimConfig):
         links = (t.n_hosts + t.n_ports) * self.n_classes
         queues = jnp.zeros((self.n_queues,), real)
         seed = jax.random.bits(keys[-1], (), jnp.uint32)
-        nic = jnp.asarray(params.net.nic_rate)
-        sources = [
-            s.init(k, p, nic, seed)
-            for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
-        ]
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=seed,
@@ -130,11 +125,20 @@ class Simulator(SimConfig):
             sent=queues,
             paused=jnp.zeros((links,), bool),
             full=jnp.zeros((links,), bool),
-            traffic=tickets.tell(self.traffic, sources, params.traffic, nic, None, self.tick_us),
+            traffic=self._sources(keys, params, seed),
             totals=self._no_totals(),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
+
+    def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[Any, ...]:
+        """States of the traffic sources at the start."""
+        nic = jnp.asarray(params.net.nic_rate)
+        states = [
+            s.init(k, p, nic, seed)
+            for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
+        ]
+        return tickets.tell(self.traffic, states, params.traffic, nic, None, self.tick_us)
 
     def load(self, state: SimState) -> Int[Array, ""]:
         """Number of slots up to the last one in use, a scalar; 0 where no flow is in progress.

@@ -30,6 +30,7 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.metrics import source_metrics
+from ecn_marl.sim.sizing import slots_for
 
 LOOP = ClosedLoop((0, 1, 2), (2, 3, 4), depth=2, request=(0.1, 1.0), response=64.0, width=8)
 
@@ -299,6 +300,16 @@ def test_what_makes_no_sense_is_refused(fields, words):
         return
     with pytest.raises(ValueError, match=words):
         replace(LOOP, **fields)
+
+
+def test_slots_are_those_that_can_be_in_use():
+    """Exactly so many behind one switch; half as many again where finished flows hold slots."""
+    for topology, factor in ((star(16), 1.0), (leaf_spine(4, 4, 2), 1.5)):
+        for source in (replace(LOOP, depth=32), Graph(ring_all_reduce(range(16), 16))):
+            demand = source.demand(NIC, TICK)
+            assert demand.bound == demand.most in (96, 16)
+            slots = slots_for([demand], topology, TICK)
+            assert slots == 16 * math.ceil(factor * demand.bound / 16)
 
 
 def test_hosts_have_to_exist():
