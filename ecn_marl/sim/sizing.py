@@ -37,8 +37,8 @@ RARE = 1e-6
 
 SIGMAS = 5.0
 HELD = 1.5
-"""Slots for each flow of a closed loop where there are several levels of switches; in loops of 32 to
-128 flows through oversubscribed fabrics, up to 1.2 were in use."""
+"""Slots for each flow of a closed loop in networks of several levels; loops of 32 to 128 flows
+through oversubscribed fabrics used up to 1.2."""
 
 FULL = 0.99
 """Load of a link above which flows pile up without bound."""

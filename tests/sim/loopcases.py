@@ -41,8 +41,10 @@ def programs(source: Any) -> tuple[Any, ...]:
     )
 
 
-def drive(source, params, ticks, times, room=1000, seed=0):
-    """Run a source against flows that take `times()` µs each, at most `room` at once.
+def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: state):
+    """Run a source against flows that take `times(flow)` µs each, at most `room` at once.
+
+    `begin` changes the first state.
 
     Returns:
         Flows in the order of their admission (those in progress have no end: infinity), the state,
@@ -50,7 +52,7 @@ def drive(source, params, ticks, times, room=1000, seed=0):
     """
     init, offer, advance, finished = programs(source)
     n, known, waited = source.n_tickets, [], 0
-    state = init(jax.random.key(seed), params)
+    state = begin(init(jax.random.key(seed), params))
     none = Finished(np.zeros(n, bool), np.zeros(n, np.float32))
     state = finished(state, params, none)
     flying: dict[int, Event] = {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -74,6 +75,27 @@ def test_requests_and_responses_take_turns_at_their_times(seed, service, think, 
     assert found["reads"] == reads
     assert found["iops"] == pytest.approx(len(latencies) / (200 * TICK * 1e-6))
     assert found["latency_us"] == pytest.approx(np.mean(latencies), rel=1e-5)
+
+
+def test_hours_change_nothing():
+    """Clocks, counters and sums of a run that has lasted for hours: whole numbers that wrap."""
+    source = replace(LOOP, request=1.0, think_us=3.0)
+    late = 2**31 - 60
+
+    def hours(state):
+        after_hours = jnp.full_like(state.begun_tick, late)
+        sums = (state.latency[0] + 2**30, state.latency[1])
+        return replace(state, tick=jnp.int32(late), begun_tick=after_hours, latency=sums)
+
+    params = source.default_params()
+    fresh, long = (
+        drive(source, params, 120, lambda f: 20.3 + f.ticket, begin=b) for b in (lambda s: s, hours)
+    )
+    assert [(f.start, f.end) for f in fresh[0]] == [(f.start, f.end) for f in long[0]]
+    assert int(long[1].tick) < 0, "the clock has wrapped"
+    more = tuple(jax.device_get(x) for x in long[1].latency)
+    np.testing.assert_array_equal(more[0] - 2**30, fresh[1].latency[0])
+    np.testing.assert_array_equal(more[1], fresh[1].latency[1])
 
 
 def test_servers_kinds_sizes_and_think_times_are_drawn_as_said():
