@@ -29,6 +29,7 @@ from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
+from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.traffic import Offer
 
 
@@ -74,10 +75,17 @@ class Stoppable:
     """A source that can be stopped: flows that begin later are not offered.
 
     Attributes:
-        source: the source.
+        source: the source, an open-loop one.
     """
 
     source: Any
+
+    def __post_init__(self) -> None:
+        """Refuse sources whose flows follow from earlier ones: these have no stop in time."""
+        if tickets_of(self.source):
+            kind = type(self.source).__name__
+            what = "open-loop sources where there are phases: what a closed loop has in the network"
+            raise bad_value("traffic", kind, f"{what} would report to the one that starts anew")
 
     @property
     def width(self) -> int:

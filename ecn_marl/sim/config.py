@@ -15,6 +15,7 @@ from ecn_marl.sim.clocks import MAX_TICK, check_dt
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
+from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
 
@@ -139,6 +140,11 @@ class SimConfig:
     def n_classes(self) -> int:
         """Number of traffic classes C."""
         return max(len(self.classes), 1)
+
+    @property
+    def n_tickets(self) -> int:
+        """Number of tickets by which sources hear of their flows, see `sim.tickets`."""
+        return sum(tickets_of(source) for source in self.traffic)
 
     @property
     def n_queues(self) -> int:

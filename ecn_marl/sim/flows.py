@@ -211,10 +211,13 @@ def admit(
         ],
         axis=-1,
     )
-    whole = jnp.stack([offer.src, offer.dst, offer.flow_id, offer.wire_high, coin, kind], axis=-1)
+    numbers = [offer.src, offer.dst, offer.flow_id, offer.wire_high, coin, kind]
+    ticketed = flows.ticket is not None
+    whole = jnp.stack([*numbers, offer.ticket] if ticketed else numbers, axis=-1)
     start, payload, low, rtt, late, ideal, line = look_up(reals, pick).T
     ports = jnp.concatenate([whole, local.T, home.T], axis=-1)
     src, dst, flow_id, high, coins, kinds, *hops = look_up(ports, pick).T
+    ticket = hops.pop(0) if ticketed else None
     n_levels = len(bounds) - 1
 
     def put(value: Array, old: Array) -> Array:
@@ -253,6 +256,7 @@ def admit(
         marks=put(jnp.zeros_like(flows.marks), flows.marks),
         late_marks=put(none, flows.late_marks),
         coin=put(bits, flows.coin),
+        ticket=None if ticket is None else put(ticket, flows.ticket),
     )
     return Admission(after, new, busy, line, taken)
 
@@ -414,9 +418,17 @@ def ingress_links(
 
 
 def empty_flows(
-    slots: int, n_levels: int, words: int, transport: object, real: jax.typing.DTypeLike
+    slots: int,
+    n_levels: int,
+    words: int,
+    transport: object,
+    real: jax.typing.DTypeLike,
+    tickets: bool = False,
 ) -> Flows:
-    """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs."""
+    """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
+
+    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`.
+    """
     zero = jnp.zeros((slots,), real)
     whole = jnp.zeros((slots,), jnp.int32)
     bits = jnp.zeros((slots,), jnp.uint32)
@@ -453,4 +465,5 @@ def empty_flows(
         late_marks=bits,
         coin=bits + 1,
         transport=transport,
+        ticket=whole - 1 if tickets else None,
     )

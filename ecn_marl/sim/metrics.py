@@ -1,4 +1,4 @@
-"""Metrics read off a simulation: slowdown percentiles, queue and byte statistics."""
+"""Metrics read off a simulation: slowdown percentiles, bytes, operations and steps of sources."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.flows import SLOWDOWN_TOP
 from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.state import SimState
 
 CLASS_NAMES = ("mice", "medium", "elephants")
 """Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""
@@ -41,6 +43,25 @@ def counter_bytes(counter: Any) -> np.ndarray:
     """Value of a `Totals` byte counter as float64 (or of a batch of them)."""
     high, low = counter
     return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
+
+
+def source_metrics(sim: SimConfig, state: SimState) -> tuple[dict[str, np.ndarray], ...]:
+    """What the traffic sources of a simulation have counted of their own since the start.
+
+    Args:
+        sim: the simulator.
+        state: its state, or the states of a batch (a leading axis on every leaf).
+
+    Returns:
+        A dict for each source: operations per second and latencies of a `ClosedLoop`, times of the
+        steps of a `Graph`, empty for others. Entries are float64, with the leading axis of a batch.
+        To leave a warm-up out, take differences of `operations` or `steps`.
+    """
+    elapsed = np.asarray(state.step, np.float64) * sim.dt_us
+    return tuple(
+        dict(source.metrics(own, elapsed)) if hasattr(source, "metrics") else {}
+        for source, own in zip(sim.traffic, state.traffic, strict=True)
+    )
 
 
 def slowdown_summary(slowdown: np.ndarray, payload: np.ndarray) -> dict[str, dict[str, float]]:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, ports, stats
+from ecn_marl.sim import counts, delays, ports, stats, tickets
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
@@ -113,7 +113,9 @@ class Simulator(SimConfig):
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=seed,
-            flows=fl.empty_flows(self.slots, t.n_levels, self.mark_words, transport, real),
+            flows=fl.empty_flows(
+                self.slots, t.n_levels, self.mark_words, transport, real, self.n_tickets > 0
+            ),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
             nic_acks=jnp.zeros((t.n_hosts,), real),
@@ -123,14 +125,20 @@ class Simulator(SimConfig):
             sent=queues,
             paused=jnp.zeros((links,), bool),
             full=jnp.zeros((links,), bool),
-            traffic=tuple(
-                s.init(k, p, jnp.asarray(params.net.nic_rate), seed)
-                for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
-            ),
+            traffic=self._sources(keys, params, seed),
             totals=self._no_totals(),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
+
+    def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[Any, ...]:
+        """States of the traffic sources at the start."""
+        nic = jnp.asarray(params.net.nic_rate)
+        states = [
+            s.init(k, p, nic, seed)
+            for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
+        ]
+        return tickets.tell(self.traffic, states, params.traffic, nic, None, self.tick_us)
 
     def load(self, state: SimState) -> Int[Array, ""]:
         """Number of slots up to the last one in use, a scalar; 0 where no flow is in progress.
@@ -247,6 +255,12 @@ class Simulator(SimConfig):
         if self.accrue:
             cost, came_on = delays.accrued(self, state, net, before_finish, flows)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + came_on)
+        traffic = state.traffic
+        if self.n_tickets:
+            over = tickets.finished(flows, before_finish, self.n_tickets)
+            traffic = tickets.tell(
+                self.traffic, traffic, params.traffic, net.nic_rate, over, self.tick_us
+            )
         flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
@@ -264,6 +278,7 @@ class Simulator(SimConfig):
             flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
             fct_log=log,
+            traffic=traffic,
             pool=pool,
             ack_rate=sum(segment_sum(acks, back, self.n_queues) for back in flows.back),
             nic_acks=segment_sum(acks, flows.dst, self.topology.n_hosts),
@@ -291,6 +306,7 @@ class Simulator(SimConfig):
             for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
         ]
         offers = self._number(offers, params)
+        offers = tickets.with_tickets(offers, tickets.ticket_bounds(self.traffic))
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
         if self.transport.header:
             more = self.transport.header * packet_count(offer.payload)

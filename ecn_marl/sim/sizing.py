@@ -11,7 +11,9 @@ at load rho (processor sharing), as if each flow were held up by every link on i
 the flows that wait behind a deep queue: arrivals times the longest wait, which is that of a FIFO
 queue without any marking (Pollaczek and Khinchine), but at most `DEEP_US`, the deepest threshold
 that a switch is set to. Flow sets count twice, for the next may begin before the last is through.
-Five standard deviations come on top.
+Five standard deviations come on top. Of flows that begin when others have finished (`sim.tickets`)
+the largest number is known, and they get so many; half as many again in networks of several levels,
+where a finished flow holds its slot until its bytes have left all but the last switch.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ RARE = 1e-6
 """Share of the ticks in which more flows may arrive than a source offers."""
 
 SIGMAS = 5.0
+HELD = 1.5
+"""Slots for each flow of a closed loop in networks of several levels; loops of 32 to 128 flows
+through oversubscribed fabrics used up to 1.2."""
+
 FULL = 0.99
 """Load of a link above which flows pile up without bound."""
 
@@ -49,6 +55,7 @@ class Demand(NamedTuple):
         pairs: share of the arrivals from host i to host j, `[H, H]`.
         standing: flows that may be in progress besides.
         most: flows that arrive within a tick at most; None for a Poisson process.
+        bound: flows that are in progress at most, whatever the network does, besides those above.
     """
 
     per_us: float
@@ -58,6 +65,7 @@ class Demand(NamedTuple):
     pairs: np.ndarray
     standing: float = 0.0
     most: int | None = None
+    bound: int = 0
 
 
 def uniform_pairs(sources: Iterable[int], destinations: Iterable[int], hosts: int) -> np.ndarray:
@@ -172,12 +180,13 @@ def slots_for(demands: Sequence[Demand], topology: Topology, tick_us: float) -> 
     burst = max((d.burst for d in demands), default=1.0)
     mean += burst * float((loads / (1.0 - loads)).sum())
     variance += burst**2 * float((loads / (1.0 - loads) ** 2).sum())
-    return 16 * math.ceil((mean + SIGMAS * math.sqrt(variance)) / 16)
+    bound = sum(d.bound for d in demands) * (HELD if topology.n_levels > 1 else 1.0)
+    return 16 * math.ceil((mean + SIGMAS * math.sqrt(variance) + bound) / 16)
 
 
 def _longest_wait(demands: Sequence[Demand], topology: Topology, loads: np.ndarray) -> float:
     """Wait of a flow behind the deepest queue that can arise towards a host, µs."""
-    if any(d.standing for d in demands):
+    if any(d.standing or d.bound for d in demands):
         return DEEP_US
     t = topology
     rate = np.array([t.ports[i].gbps for i in t.last]) * GBPS

@@ -117,6 +117,8 @@ class Flows:
         late_marks: CNPs further away, one bit per `SimConfig.coarse` substeps.
         coin: state of the marking coin.
         transport: state of the senders.
+        ticket: by which a source hears that the flow has finished, -1 for none; None if no source
+            of the simulator asks, see `sim.tickets`.
     """
 
     stage: Leaf
@@ -150,6 +152,7 @@ class Flows:
     late_marks: Leaf
     coin: Leaf
     transport: Any
+    ticket: Leaf = None
 
 
 @struct.dataclass

@@ -2,7 +2,8 @@
 
 A source offers, once per tick, its next `width` flows in order of their start. The simulator takes
 as many as it has room for; those not taken are offered again, so nothing is lost and a flow's start
-time (from which its FCT counts) never moves. Three sources:
+time (from which its FCT counts) never moves. Three sources, all of them open loop (for those whose
+flows follow from earlier ones see `sim.tickets`):
 
 * `Poisson`: open-loop arrivals at a load with sizes from a measured table;
 * `Incast`: bursts of N senders to one receiver, N changing from burst to burst;
@@ -56,6 +57,8 @@ class Offer:
         path_back: the same for ACKs.
         flow_id: number of the flow within its source, -1 where flows are anonymous.
         valid: whether there is such a flow.
+        ticket: by which the source hears that it has finished, see `sim.tickets`; None if it does
+            not ask.
     """
 
     start: Leaf
@@ -68,6 +71,7 @@ class Offer:
     path_back: Leaf
     flow_id: Leaf
     valid: Leaf
+    ticket: Leaf = None
 
 
 def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
@@ -494,8 +498,7 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         row = int(early[0]) + 1
         raise bad_value(f"start_ns[{row}]", flows["start_ns"][row], "flows in order of their start")
     size = np.asarray(flows["size_B"], np.int64)
-    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
-    high = np.maximum(wire // int(CHUNK) - 1, 0)
+    high, low = wire_parts(size)
     start = np.asarray(flows["start_ns"], np.float64) / 1e3
     step = np.floor(start / dt_us)
     none = np.full(size.shape, -1, np.int32)
@@ -505,11 +508,22 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         src=np.asarray(flows["src"], np.int32),
         dst=np.asarray(flows["dst"], np.int32),
         payload=size.astype(np.float32),
-        wire_high=high.astype(np.int32),
-        wire_low=(wire - high * int(CHUNK)).astype(np.float32),
+        wire_high=high,
+        wire_low=low,
         path=np.asarray(flows.get("spine_data", none), np.int32),
         path_back=np.asarray(flows.get("spine_ack", none), np.int32),
     )
+
+
+def wire_parts(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wire bytes of payloads, exactly: whole units of `CHUNK` (int32) and the rest, `[N]` each.
+
+    Args:
+        size: payloads, whole bytes, int64, `[N]`.
+    """
+    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    high = np.maximum(wire // int(CHUNK) - 1, 0)
+    return high.astype(np.int32), (wire - high * int(CHUNK)).astype(np.float32)
 
 
 def widest_tick(start_ns: np.ndarray, tick_us: float, limit: int) -> int:

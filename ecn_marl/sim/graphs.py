@@ -1,0 +1,371 @@
+"""Graphs of flows that depend on each other: collectives and jobs, step after step.
+
+A node is a flow that begins some time after the flows that it depends on have finished (their last
+ACKs have arrived at their senders). When all have finished the step is over, and after a pause the
+next one begins. Builders of collectives and a reader of files are in `sim.collectives`.
+Dependencies cost up to a tick, see `sim.tickets`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.sim.queues import exact_add
+from ecn_marl.sim.sizing import Demand
+from ecn_marl.sim.tickets import TIME_UNIT, Finished, Pending, check_delay, check_hosts
+from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width, wire_parts
+
+
+@dataclass(frozen=True)
+class Node:
+    """A flow of a graph.
+
+    Attributes:
+        id: name or number of the node, its own.
+        src: source host.
+        dst: destination host.
+        bytes: payload, bytes.
+        delay_us: time from the end of the last flow it depends on (or the start of the step) to its
+            start, µs: what the host computes in between.
+        after: the nodes it depends on.
+    """
+
+    id: int | str
+    src: int
+    dst: int
+    bytes: int
+    delay_us: float = 0.0
+    after: tuple[int | str, ...] = ()
+
+
+def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
+    """Refuse what is not a graph of flows without cycles.
+
+    Args:
+        nodes: the nodes.
+        where: what they are called in errors, e.g. the file they are from.
+
+    Raises:
+        ValueError: no node, two of one id, a flow from a host to itself, a payload below a byte, a
+            delay out of range, an unknown id in `after`, or a cycle; the node and field are named.
+    """
+    if not nodes:
+        raise bad_value(where, (), "at least one node")
+    known: set[int | str] = set()
+    for node in nodes:
+        place = f"{where}: node {node.id!r}"
+        if node.id in known:
+            raise bad_value(f"{place}: id", node.id, "an id of its own: another node has it")
+        known.add(node.id)
+        for name in ("src", "dst"):
+            host = getattr(node, name)
+            if not _whole(host) or host < 0:
+                raise bad_value(f"{place}: {name}", host, "number of a host, >= 0")
+        if node.src == node.dst:
+            raise bad_value(f"{place}: dst", node.dst, "another host than src")
+        if not _whole(node.bytes) or node.bytes < 1:
+            raise bad_value(f"{place}: bytes", node.bytes, "an integer >= 1")
+        check_delay(f"{place}: delay_us", node.delay_us)
+    for node in nodes:
+        for other in node.after:
+            if other not in known:
+                raise bad_value(f"{where}: node {node.id!r}: after", other, "ids of other nodes")
+    _check_order(nodes, where)
+
+
+def _whole(x: object) -> bool:
+    """Whether something is a whole number."""
+    return isinstance(x, int | np.integer) and not isinstance(x, bool)
+
+
+def _check_order(nodes: Sequence[Node], where: str) -> None:
+    """Refuse cycles, by taking away nodes that depend on nothing that is left."""
+    left = {node.id: len(set(node.after)) for node in nodes}
+    later: dict[int | str, list[int | str]] = {node.id: [] for node in nodes}
+    for node in nodes:
+        for other in set(node.after):
+            later[other].append(node.id)
+    ready = [name for name, n in left.items() if not n]
+    for name in ready:  # grows as it goes
+        for after in later[name]:
+            left[after] -= 1
+            if not left[after]:
+                ready.append(after)
+    if len(ready) == len(nodes):
+        return
+    stuck = {n.id: n for n in nodes if left[n.id]}
+    name, seen = next(iter(stuck)), []
+    while name not in seen:
+        seen.append(name)
+        name = next(other for other in stuck[name].after if other in stuck)
+    cycle = " after ".join(repr(n) for n in [*seen[seen.index(name) :], name])
+    raise bad_value(f"{where}: node {name!r}: after", stuck[name].after, f"no cycle: {cycle}")
+
+
+@cache
+def most_at_once(nodes: tuple[Node, ...]) -> int:
+    """An upper bound of the flows of a graph that are in progress at once.
+
+    A path of dependencies has at most one of its flows in progress, so it is the smallest number of
+    paths that hold all nodes once: nodes less the largest matching of nodes and their successors.
+    It is exact for a ring, all-to-all and parameter servers, and half as much again for a tree.
+    """
+    number = {node.id: i for i, node in enumerate(nodes)}
+    pairs = [(number[a], i) for i, node in enumerate(nodes) for a in set(node.after)]
+    if not pairs:
+        return len(nodes)
+    rows, columns = zip(*pairs, strict=True)
+    shape = (len(nodes), len(nodes))
+    graph = csr_matrix((np.ones(len(pairs), np.int8), (rows, columns)), shape)
+    return len(nodes) - int((maximum_bipartite_matching(graph) >= 0).sum())
+
+
+@struct.dataclass
+class GraphParams:
+    """Traced parameters of `Graph`, for K nodes and E dependencies; see `graph_params`.
+
+    Attributes:
+        src: source host of each node, `[K]`.
+        dst: destination host, `[K]`.
+        payload: bytes, `[K]`.
+        wire_high: wire bytes, whole units of `sizes.CHUNK`, `[K]`.
+        wire_low: wire bytes beyond those, `[K]`; exact at any size.
+        delay_us: time from the last dependency to the start, µs, `[K]`.
+        first: node of each dependency that has to finish, K for none, `[E]`.
+        then: node that depends on it, K for none, `[E]`.
+        needs: number of dependencies of each node, `[K]`.
+        pause_us: time from the end of a step to the next one, µs.
+    """
+
+    src: Leaf
+    dst: Leaf
+    payload: Leaf
+    wire_high: Leaf
+    wire_low: Leaf
+    delay_us: Leaf
+    first: Leaf
+    then: Leaf
+    needs: Leaf
+    pause_us: Leaf
+
+
+def graph_params(
+    nodes: Sequence[Node], pause_us: float = 0.0, edges: int | None = None
+) -> GraphParams:
+    """The arrays of a graph, e.g. to put another one of as many nodes in its place.
+
+    Args:
+        nodes: the nodes.
+        pause_us: time from the end of a step to the next one, µs.
+        edges: length of the lists of dependencies; None for as many as there are, at least 1.
+
+    Raises:
+        ValueError: not a graph, see `check_nodes`, a pause out of range, or too few edges.
+    """
+    check_nodes(nodes)
+    check_delay("pause_us", pause_us)
+    number, k = {node.id: i for i, node in enumerate(nodes)}, len(nodes)
+    pairs = [(number[a], i) for i, node in enumerate(nodes) for a in dict.fromkeys(node.after)]
+    room = max(len(pairs), 1) if edges is None else edges
+    if room < max(len(pairs), 1):
+        raise bad_value("edges", edges, f"at least {max(len(pairs), 1)}")
+    links = np.array([*pairs, *[(k, k)] * (room - len(pairs))], np.int32)
+    size = np.array([n.bytes for n in nodes], np.int64)
+    high, low = wire_parts(size)
+    return GraphParams(
+        src=np.array([n.src for n in nodes], np.int32),
+        dst=np.array([n.dst for n in nodes], np.int32),
+        payload=size.astype(np.float32),
+        wire_high=high,
+        wire_low=low,
+        delay_us=np.array([n.delay_us for n in nodes], np.float32),
+        first=links[:, 0],
+        then=links[:, 1],
+        needs=np.array([len(set(n.after)) for n in nodes], np.int32),
+        pause_us=np.float32(pause_us),
+    )
+
+
+@struct.dataclass
+class GraphState:
+    """State of `Graph`.
+
+    Attributes:
+        tick: ticks since the start.
+        pending: flows that are to begin, `[K]`.
+        missing: dependencies of each node that have not finished in this step, `[K]`.
+        left: nodes that have not finished in this step.
+        begun: time within the tick `begun_tick` at which the step began, µs.
+        begun_tick: see there.
+        steps: steps completed since the start.
+        total: sum of their times, µs, as whole `tickets.TIME_UNIT`s and a rest.
+        longest: the longest of them, µs.
+        last: the last of them, µs; NaN before the first.
+    """
+
+    tick: Leaf
+    pending: Pending
+    missing: Leaf
+    left: Leaf
+    begun: Leaf
+    begun_tick: Leaf
+    steps: Leaf
+    total: tuple[Leaf, Leaf]
+    longest: Leaf
+    last: Leaf
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph of flows, repeated step after step for ever.
+
+    The time of a step is from its start (delays of its first nodes included) to the moment when the
+    last of its flows has finished.
+
+    Attributes:
+        nodes: its flows, e.g. of `collectives.ring_all_reduce` or `read_graph`.
+        pause_us: time from the end of a step to the next one, µs.
+        width: flows that may begin in a tick; `auto` for as many as may be in progress at once.
+    """
+
+    nodes: tuple[Node, ...]
+    pause_us: float = 0.0
+    width: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the nodes and the pause."""
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        check_nodes(self.nodes)
+        check_delay("pause_us", self.pause_us)
+
+    @property
+    def n_tickets(self) -> int:
+        """Number of nodes K."""
+        return len(self.nodes)
+
+    def default_params(self) -> GraphParams:
+        """Traced parameters for the fields above."""
+        return graph_params(self.nodes, self.pause_us)
+
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """As many flows at once as the dependencies let be, see `sizing.Demand`."""
+        self._check(len(nic_rate))
+        n, none = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
+        return Demand(0.0, 1.0, 0.0, 0.0, none, most=n, bound=n)
+
+    def _check(self, n_hosts: int) -> None:
+        for name in ("src", "dst"):
+            for node in self.nodes:
+                check_hosts(f"node {node.id!r}: {name}", (getattr(node, name),), n_hosts)
+
+    def init(
+        self, key: jax.Array, params: GraphParams, nic_rate: Array, episode: Array | None = None
+    ) -> GraphState:
+        """At the start of the first step."""
+        self._check(nic_rate.shape[0])
+        real, zero = nic_rate.dtype, jnp.zeros((), jnp.int32)
+        needs = jnp.asarray(params.needs)
+        start = jnp.where(needs == 0, jnp.asarray(params.delay_us, real), jnp.inf)
+        return GraphState(
+            tick=zero,
+            pending=Pending.of(start.astype(real)),
+            missing=needs,
+            left=zero + self.n_tickets,
+            begun=jnp.zeros((), real),
+            begun_tick=zero,
+            steps=zero,
+            total=(zero, jnp.zeros((), real)),
+            longest=jnp.zeros((), real),
+            last=jnp.full((), math.nan, real),
+        )
+
+    def offer(self, state: GraphState, params: GraphParams, nic_rate: Array) -> Offer:
+        """The first `width` flows that begin in the coming tick."""
+        index, valid = state.pending.front(fixed_width(self))
+        start = jnp.where(valid, state.pending.start[index], 0.0)
+        lists = (params.src, params.dst, params.payload, params.wire_high, params.wire_low)
+        src, dst, payload, high, low = (jnp.asarray(x)[index] for x in lists)
+        found = anonymous_offer(start, src, dst, payload, valid)
+        return replace(found, wire_high=high, wire_low=low, ticket=index)
+
+    def advance(
+        self,
+        state: GraphState,
+        params: GraphParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> GraphState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        pending = state.pending.advanced(taken.astype(jnp.int32), elapsed)
+        return replace(state, tick=state.tick + 1, pending=pending)
+
+    def finished(
+        self,
+        state: GraphState,
+        params: GraphParams,
+        nic_rate: Array,
+        what: Finished,
+        elapsed: float,
+    ) -> GraphState:
+        """Begin what depended on these flows, or the next step if they were the last."""
+        k = self.n_tickets
+        ended = jnp.where(what.done, -what.ago, -jnp.inf)
+        first, then = jnp.asarray(params.first), jnp.asarray(params.then)
+        met = jnp.append(what.done, False)[first].astype(jnp.int32)
+        met = jnp.zeros((k + 1,), jnp.int32).at[then].add(met)[:k]
+        latest = jnp.append(ended, -jnp.inf)[first]
+        latest = jnp.full((k + 1,), -jnp.inf, ended.dtype).at[then].max(latest)[:k]
+        missing, left = state.missing - met, state.left - what.done.sum().astype(jnp.int32)
+        free = (missing == 0) & (met > 0)
+        start = jnp.where(free, jnp.maximum(latest + params.delay_us, 0.0), state.pending.start)
+        over, end = left == 0, jnp.max(ended)
+        time = (state.tick - state.begun_tick) * elapsed - state.begun + end
+        time = jnp.where(over, time, 0.0)
+        origin = jnp.where(over, jnp.maximum(end + params.pause_us, 0.0), 0.0)
+        start = jnp.where(over & (params.needs == 0), origin + params.delay_us, start)
+        return replace(
+            state,
+            pending=replace(state.pending, start=start).lined_up(elapsed),
+            missing=jnp.where(over, params.needs, missing),
+            left=jnp.where(over, k, left),
+            begun=jnp.where(over, origin, state.begun),
+            begun_tick=jnp.where(over, state.tick, state.begun_tick),
+            steps=state.steps + over,
+            total=exact_add(*state.total, time, TIME_UNIT),
+            longest=jnp.maximum(state.longest, time),
+            last=jnp.where(over, time, state.last),
+        )
+
+    def metrics(self, state: GraphState, elapsed_us: Any) -> dict[str, np.ndarray]:
+        """Steps since the start; every entry a float64, or a batch of them.
+
+        Args:
+            state: state of this source, perhaps of a batch.
+            elapsed_us: time since the start, µs; not used.
+
+        Returns:
+            `steps`; `step_us`, their mean time, NaN without steps; `longest_us`; `last_us`.
+        """
+        del elapsed_us
+        high, low, steps, longest, last = (
+            np.asarray(x, np.float64)
+            for x in (*state.total, state.steps, state.longest, state.last)
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.asarray((high * TIME_UNIT + low) / steps)
+        return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

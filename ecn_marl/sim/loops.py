@@ -1,0 +1,345 @@
+"""Closed loops: clients that send the next request when they have the response to an earlier one.
+
+RPC clients, and storage: a read is a small request with a large response, a write the other way
+round. Their load follows from what the network does, so slow queues cost operations per second.
+
+Times are those of the sender: a request counts as served when its last ACK is back at the client,
+and a response as received when its last ACK is back at the server, half a round trip later than the
+receiver knows it. Dependencies cost up to a tick, see `sim.tickets`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._types import Leaf
+from ecn_marl.sim.queues import exact_add
+from ecn_marl.sim.random import uniform
+from ecn_marl.sim.sizes import SizeTable, sample_size, size_table
+from ecn_marl.sim.sizing import Demand
+from ecn_marl.sim.tickets import (
+    LONGEST_US,
+    TIME_UNIT,
+    Finished,
+    Pending,
+    check_delay,
+    check_hosts,
+)
+from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
+
+Size = float | tuple[float, float] | str
+"""Sizes of messages: KB, or log-uniform between two sizes in KB, or the name of a size table."""
+
+THINK = ("fixed", "exponential")
+"""Kinds of think times."""
+
+TAIL = 16.0
+"""An exponential draw is at most so many times its mean (23 random bits)."""
+
+
+@struct.dataclass
+class SizeParams:
+    """Traced sizes of messages: payload between `low` and `high` bytes, or from a `table`."""
+
+    low: Leaf
+    high: Leaf
+    table: SizeTable | None = None
+
+
+@struct.dataclass
+class ClosedLoopParams:
+    """Traced parameters of `ClosedLoop`; see there. Times in µs."""
+
+    request: SizeParams
+    response: SizeParams
+    read_share: Leaf
+    service_us: Leaf
+    think_us: Leaf
+
+
+@struct.dataclass
+class ClosedLoopState:
+    """State of `ClosedLoop`; N operations are outstanding or about to begin, `clients * depth`.
+
+    Attributes:
+        seed: seeds servers, kinds, sizes and think times.
+        tick: ticks since the start.
+        pending: flows that are to begin, `[N]`.
+        answer: whether the present flow is the response, `[N]`.
+        number: operations completed before the present one, `[N]`.
+        begun: time within the tick `begun_tick` at which the request was to begin, µs, `[N]`.
+        begun_tick: see there, `[N]`.
+        operations: reads and writes completed since the start, `[2]`.
+        latency: sum of their latencies, µs, as whole `tickets.TIME_UNIT`s and a rest, `[2]` each.
+    """
+
+    seed: Leaf
+    tick: Leaf
+    pending: Pending
+    answer: Leaf
+    number: Leaf
+    begun: Leaf
+    begun_tick: Leaf
+    operations: Leaf
+    latency: tuple[Leaf, Leaf]
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """Clients that keep `depth` operations outstanding each.
+
+    An operation: a request to a server, service there, a response back, then the client thinks. Its
+    latency is from when the request was to begin (waiting for a free slot included) to the last ACK
+    of the response. Every place of a client's `depth` starts at a random moment of a think time.
+
+    Attributes:
+        clients: hosts that ask.
+        servers: hosts that answer; a host that is both never asks itself.
+        depth: operations that each client has outstanding.
+        request: size of a read's request: KB, `(low, high)` in KB for log-uniform, or the name of a
+            size table.
+        response: size of its response, likewise.
+        read_share: share of the operations that are reads. In a write the two sizes change places:
+            what is the response of a read is its request.
+        service_us: time from the last ACK of a request to the start of the response, µs.
+        think_us: time from the last ACK of a response to the next request, µs; the mean if it is
+            exponential.
+        think: `fixed` or `exponential`.
+        spread: whether a server is drawn for each operation; otherwise client i always asks the
+            server i, counted around.
+        width: flows that may begin in a tick; `auto` for all at once.
+    """
+
+    clients: tuple[int, ...]
+    servers: tuple[int, ...]
+    depth: int = 1
+    request: Size = 0.1
+    response: Size = 64.0
+    read_share: float = 1.0
+    service_us: float = 0.0
+    think_us: float = 0.0
+    think: str = "fixed"
+    spread: bool = True
+    width: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        for name in ("clients", "servers"):
+            hosts = tuple(int(h) for h in getattr(self, name))
+            if not hosts or min(hosts) < 0 or len(set(hosts)) != len(hosts):
+                raise bad_value(name, hosts, "different numbers of hosts, at least one")
+            object.__setattr__(self, name, hosts)
+        if not isinstance(self.depth, int) or self.depth < 1:
+            raise bad_value("depth", self.depth, "an integer >= 1")
+        for name in ("request", "response"):
+            _check_size(name, getattr(self, name))
+        if not 0.0 <= self.read_share <= 1.0:
+            raise bad_value("read_share", self.read_share, "a share in [0, 1]")
+        check_delay("service_us", self.service_us)
+        if self.think not in THINK:
+            raise unknown_name("kind of think time", self.think, THINK)
+        longest = LONGEST_US / TAIL if self.think == "exponential" else LONGEST_US
+        check_delay("think_us", self.think_us, longest)
+        for client, choice in zip(self.clients, self._choices(), strict=True):
+            if not choice or client in choice:
+                what = f"a server other than itself for client {client}"
+                raise bad_value("servers", self.servers, what)
+
+    def _choices(self) -> list[tuple[int, ...]]:
+        """Servers of each client."""
+        if not self.spread:
+            n = len(self.servers)
+            return [(self.servers[i % n],) for i in range(len(self.clients))]
+        return [tuple(s for s in self.servers if s != c) for c in self.clients]
+
+    @property
+    def n_tickets(self) -> int:
+        """Operations outstanding or about to begin, N."""
+        return len(self.clients) * self.depth
+
+    def default_params(self) -> ClosedLoopParams:
+        """Traced parameters for the fields above."""
+        return ClosedLoopParams(
+            request=_size_params(self.request),
+            response=_size_params(self.response),
+            read_share=np.float32(self.read_share),
+            service_us=np.float32(self.service_us),
+            think_us=np.float32(self.think_us),
+        )
+
+    def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
+        """At most one flow per outstanding operation, see `sizing.Demand`."""
+        hosts, n = len(nic_rate), self.n_tickets
+        self._check(hosts)
+        none = np.zeros((hosts, hosts))
+        return Demand(0.0, 1.0, 0.0, 0.0, none, most=n, bound=n)
+
+    def _check(self, n_hosts: int) -> None:
+        check_hosts("clients", self.clients, n_hosts)
+        check_hosts("servers", self.servers, n_hosts)
+
+    def init(
+        self,
+        key: jax.Array,
+        params: ClosedLoopParams,
+        nic_rate: Array,
+        episode: Array | None = None,
+    ) -> ClosedLoopState:
+        """All clients about to send their first requests; `key` seeds them."""
+        self._check(nic_rate.shape[0])
+        seed, n = jax.random.bits(key, (), jnp.uint32), self.n_tickets
+        zero, none = jnp.zeros((), jnp.int32), jnp.zeros((n,), jnp.int32)
+        which = jnp.arange(n, dtype=jnp.int32) - n
+        first = self._think(params, seed, which)
+        if self.think == "fixed":
+            first = first * uniform(seed, which, 4)
+        first = first.astype(nic_rate.dtype)
+        return ClosedLoopState(
+            seed=seed,
+            tick=zero,
+            pending=Pending.of(first),
+            answer=jnp.zeros((n,), bool),
+            number=none,
+            begun=first,
+            begun_tick=none,
+            operations=jnp.zeros((2,), jnp.int32),
+            latency=(jnp.zeros((2,), jnp.int32), jnp.zeros((2,), nic_rate.dtype)),
+        )
+
+    def _think(
+        self, params: ClosedLoopParams, seed: Array, counter: Int[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """Think times, µs."""
+        if self.think == "fixed":
+            return jnp.broadcast_to(jnp.asarray(params.think_us, jnp.float32), counter.shape)
+        return -jnp.log(uniform(seed, counter, 4)) * params.think_us
+
+    def _reads(
+        self, params: ClosedLoopParams, seed: Array, counter: Int[Array, " n"]
+    ) -> Bool[Array, " n"]:
+        """Which operations are reads."""
+        return uniform(seed, counter, 1) < params.read_share
+
+    def offer(self, state: ClosedLoopState, params: ClosedLoopParams, nic_rate: Array) -> Offer:
+        """The first `width` flows that begin in the coming tick."""
+        index, valid = state.pending.front(fixed_width(self))
+        start = jnp.where(valid, state.pending.start[index], 0.0)
+        counter = state.number[index] * self.n_tickets + index
+        hosts = np.repeat(np.array(self.clients, np.int32), self.depth)
+        choices = self._choices()
+        many = np.array([len(c) for c in choices], np.int32)
+        table = np.array([c + c[:1] * (max(many) - len(c)) for c in choices], np.int32)
+        client, row = jnp.asarray(hosts)[index], index // self.depth
+        number = (uniform(state.seed, counter, 0) * jnp.asarray(many)[row]).astype(jnp.int32)
+        server = jnp.asarray(table)[row, jnp.minimum(number, jnp.asarray(many)[row] - 1)]
+        answer = state.answer[index]
+        asked = _sizes(params.request, uniform(state.seed, counter, 2))
+        given = _sizes(params.response, uniform(state.seed, counter, 3))
+        large = answer == self._reads(params, state.seed, counter)
+        src, dst = jnp.where(answer, server, client), jnp.where(answer, client, server)
+        found = anonymous_offer(start, src, dst, jnp.where(large, given, asked), valid)
+        return replace(found, ticket=index)
+
+    def advance(
+        self,
+        state: ClosedLoopState,
+        params: ClosedLoopParams,
+        nic_rate: Array,
+        taken: Array,
+        elapsed: float,
+    ) -> ClosedLoopState:
+        """Drop the first `taken` flows and let `elapsed` µs pass."""
+        pending = state.pending.advanced(taken.astype(jnp.int32), elapsed)
+        return replace(state, tick=state.tick + 1, pending=pending)
+
+    def finished(
+        self,
+        state: ClosedLoopState,
+        params: ClosedLoopParams,
+        nic_rate: Array,
+        what: Finished,
+        elapsed: float,
+    ) -> ClosedLoopState:
+        """Send responses to requests that have arrived, and requests after responses."""
+        served, over = what.done & ~state.answer, what.done & state.answer
+        counter = state.number * self.n_tickets + jnp.arange(self.n_tickets, dtype=jnp.int32)
+        think = self._think(params, state.seed, counter)
+        delay = jnp.where(over, think, params.service_us)
+        start = jnp.where(what.done, jnp.maximum(delay - what.ago, 0.0), state.pending.start)
+        latency = (state.tick - state.begun_tick) * elapsed - state.begun - what.ago
+        kind = jnp.where(self._reads(params, state.seed, counter), 0, 1)
+        mine = over & (kind == jnp.arange(2)[:, None])
+        more = jnp.where(mine, latency, 0.0).sum(1)
+        return replace(
+            state,
+            pending=replace(state.pending, start=start).lined_up(elapsed),
+            answer=(state.answer | served) & ~over,
+            number=state.number + over,
+            begun=jnp.where(over, start, state.begun),
+            begun_tick=jnp.where(over, state.tick, state.begun_tick),
+            operations=state.operations + mine.sum(1).astype(jnp.int32),
+            latency=exact_add(*state.latency, more, TIME_UNIT),
+        )
+
+    def metrics(self, state: ClosedLoopState, elapsed_us: Any) -> dict[str, np.ndarray]:
+        """Operations since the start; every entry a float64, or a batch of them.
+
+        Args:
+            state: state of this source, perhaps of a batch.
+            elapsed_us: time since the start, µs.
+
+        Returns:
+            `operations`, `reads`, `writes`; `iops`, operations per second; `latency_us`,
+            `read_latency_us`, `write_latency_us`, means, NaN without operations.
+        """
+        high, low = (np.asarray(x, np.float64) for x in state.latency)
+        count, total = np.asarray(state.operations, np.float64), high * TIME_UNIT + low
+        with np.errstate(invalid="ignore", divide="ignore"):
+            each, mean = total / count, total.sum(-1) / count.sum(-1)
+            iops = 1e6 * count.sum(-1) / np.asarray(elapsed_us, np.float64)
+        found = {
+            "operations": count.sum(-1),
+            "reads": count[..., 0],
+            "writes": count[..., 1],
+            "iops": iops,
+            "latency_us": mean,
+            "read_latency_us": each[..., 0],
+            "write_latency_us": each[..., 1],
+        }
+        return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _check_size(field: str, size: Size) -> None:
+    if isinstance(size, str):
+        size_table(size)
+        return
+    low, high = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in (low, high))
+    if not numbers or not 1e-3 <= low <= high:
+        allowed = "KB >= 0.001 (a byte), (low, high) in KB, or the name of a size table"
+        raise bad_value(field, size, allowed)
+
+
+def _size_params(size: Size) -> SizeParams:
+    if isinstance(size, str):
+        table = size_table(size)
+        return SizeParams(table.size[0], table.size[-1], table)
+    low, high = size if isinstance(size, tuple) else (size, size)
+    return SizeParams(np.float32(1000.0 * low), np.float32(1000.0 * high))
+
+
+def _sizes(params: SizeParams, u: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Payloads at quantiles `u`, whole bytes."""
+    if params.table is not None:
+        return sample_size(params.table, u)
+    drawn = params.low * jnp.exp(u * jnp.log(params.high / params.low))
+    return jnp.maximum(jnp.floor(drawn + 0.5), 1.0)

@@ -1,0 +1,191 @@
+"""Flows that begin when others have finished: what sources learn of their own flows.
+
+Most sources are open loop. One whose flows follow from earlier ones has `n_tickets`, the number of
+flows that it may want to hear of at once, and a method `finished`:
+
+* its offers carry a `ticket` per flow, 0 to `n_tickets - 1`; no two flows in progress share one;
+* at the end of every tick `finished` says which tickets' flows have finished in it, and how long
+  ago their last ACK arrived at the sender. It is called once before the first tick, too, with none.
+
+Flows are admitted once per tick. So the flow that follows begins exactly when it should if that is
+at or after the end of the tick in which the earlier one finished, and at that end otherwise: a
+dependency costs up to one tick. A flow whose start is not known yet is not "waiting", and one that
+only waited for the tick is not `deferred`.
+
+`Pending` is how such sources keep the flows that are to begin: fixed size, first come first served
+to the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.sim.flows import DONE
+from ecn_marl.sim.queues import segment_sum
+from ecn_marl.sim.state import Flows
+from ecn_marl.sim.traffic import Offer
+
+LONGEST_US = 1e6
+"""Longest delay between flows, µs: float32 counts it down without loss."""
+
+TIME_UNIT = 1024.0
+"""µs per unit of the high part of a sum of times."""
+
+
+@struct.dataclass
+class Finished:
+    """The flows of a source that have finished in a tick, every leaf `[n_tickets]`.
+
+    Attributes:
+        done: whether the flow of this ticket has.
+        ago: how long before the end of the tick its last ACK arrived, µs; 0 for others.
+    """
+
+    done: Leaf
+    ago: Leaf
+
+
+def tickets_of(source: Any) -> int:
+    """Number of tickets of a source, 0 of an open-loop one."""
+    return int(getattr(source, "n_tickets", 0))
+
+
+def ticket_bounds(traffic: Sequence[Any]) -> tuple[int, ...]:
+    """First ticket of each source among those of the simulator, and one past the last."""
+    return tuple(accumulate((tickets_of(s) for s in traffic), initial=0))
+
+
+def with_tickets(offers: Sequence[Offer], bounds: Sequence[int]) -> list[Offer]:
+    """Offers whose tickets are those of the simulator, -1 for flows that nobody asks for.
+
+    Args:
+        offers: one of each source.
+        bounds: see `ticket_bounds`.
+    """
+    if not bounds[-1]:
+        return list(offers)
+    none = [jnp.full_like(o.flow_id, -1) for o in offers]
+    own = [n if o.ticket is None else o.ticket for o, n in zip(offers, none, strict=True)]
+    return [
+        replace(o, ticket=jnp.where(t >= 0, t + first, t))
+        for o, t, first in zip(offers, own, bounds[:-1], strict=True)
+    ]
+
+
+def finished(flows: Flows, before: Flows, n: int) -> Finished:
+    """Tickets of the simulator whose flows have finished in a tick.
+
+    Args:
+        flows: slots after `flows.finish`, those of finished flows not yet released.
+        before: slots before it.
+        n: number of tickets.
+    """
+    over = (flows.stage == DONE) & (before.stage != DONE)
+    number = jnp.where(over & (flows.ticket >= 0), flows.ticket, n)
+    past = jnp.where(over, -flows.tail, 0.0)
+    both = segment_sum(jnp.stack([over.astype(past.dtype), past], -1), number, n)
+    return Finished(both[:, 0] > 0.5, jnp.maximum(both[:, 1], 0.0))
+
+
+def tell(
+    traffic: Sequence[Any],
+    states: Sequence[Any],
+    params: Sequence[Any],
+    nic_rate: Array,
+    what: Finished | None,
+    tick_us: float,
+) -> tuple[Any, ...]:
+    """States of all sources, those with tickets told what has finished.
+
+    Args:
+        traffic: sources.
+        states: their states.
+        params: their parameters.
+        nic_rate: bytes/µs, `[H]`.
+        what: finished flows by the tickets of the simulator; None for none of them.
+        tick_us: length of a tick, µs.
+    """
+    bounds, told = ticket_bounds(traffic), []
+    for i, (source, state, p) in enumerate(zip(traffic, states, params, strict=True)):
+        n, mine = tickets_of(source), slice(bounds[i], bounds[i + 1])
+        if n and what is None:
+            none = Finished(jnp.zeros((n,), bool), jnp.zeros((n,), nic_rate.dtype))
+            state = source.finished(state, p, nic_rate, none, tick_us)
+        elif n and what is not None:
+            part = Finished(what.done[mine], what.ago[mine])
+            state = source.finished(state, p, nic_rate, part, tick_us)
+        told.append(state)
+    return tuple(told)
+
+
+@struct.dataclass
+class Pending:
+    """Flows that are to begin, by ticket; every leaf `[n]`.
+
+    Attributes:
+        start: µs from now until the flow begins, negative if it is overdue; `inf` for tickets whose
+            next start is not known, or whose flow is in progress.
+        place: place in the line of those that begin within the tick or are overdue, from 0 on; -1
+            for all others.
+    """
+
+    start: Leaf
+    place: Leaf
+
+    @staticmethod
+    def of(start: Float[Array, " n"]) -> Pending:
+        """Flows that begin at these times, none of them in the line yet."""
+        return Pending(start, jnp.full(start.shape, -1, jnp.int32))
+
+    def lined_up(self, tick_us: float) -> Pending:
+        """With those that begin within the coming tick at the end of the line."""
+        new = (self.place < 0) & (self.start < tick_us)
+        behind = (self.place >= 0).sum() + jnp.cumsum(new) - 1
+        return replace(self, place=jnp.where(new, behind, self.place).astype(jnp.int32))
+
+    def front(self, width: int) -> tuple[Int[Array, " width"], Bool[Array, " width"]]:
+        """Tickets of the first `width` flows in the line, and which of them exist."""
+        n = self.place.shape[0]
+        to = jnp.where((self.place >= 0) & (self.place < width), self.place, width)
+        numbers = jnp.arange(n, dtype=jnp.int32)
+        index = jnp.zeros((width,), jnp.int32).at[to].set(numbers, mode="drop")
+        return index, jnp.arange(width) < (self.place >= 0).sum()
+
+    def advanced(self, taken: Int[Array, ""], elapsed: float) -> Pending:
+        """Without the first `taken` flows of the line, `elapsed` µs later."""
+        gone = (self.place >= 0) & (self.place < taken)
+        place = jnp.where(self.place >= 0, self.place - taken, -1)
+        return Pending(
+            start=jnp.where(gone, jnp.inf, self.start - elapsed),
+            place=jnp.where(gone, -1, place).astype(jnp.int32),
+        )
+
+
+def check_delay(field: str, value: float, longest: float = LONGEST_US) -> None:
+    """Refuse what is not a time from 0 to `longest` µs.
+
+    Raises:
+        ValueError: so.
+    """
+    if not 0.0 <= value <= longest:
+        raise bad_value(field, value, f"a time from 0 to {longest:g} us")
+
+
+def check_hosts(field: str, hosts: Sequence[int], n_hosts: int) -> None:
+    """Refuse hosts that a network does not have.
+
+    Raises:
+        ValueError: so.
+    """
+    beyond = [h for h in hosts if h >= n_hosts]
+    if beyond:
+        raise bad_value(field, beyond[0], f"hosts of the network, 0 to {n_hosts - 1}")

@@ -1,0 +1,86 @@
+"""A network that is not simulated: flows take the times that they are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl.sim.tickets import Finished
+
+TICK = 8.0
+NIC = np.full(16, 3125.0, np.float32)
+
+
+@dataclass
+class Event:
+    """A flow: ticket, source, destination, payload, start and end (µs), tick of its admission."""
+
+    ticket: int
+    src: int
+    dst: int
+    payload: float
+    start: float
+    end: float
+    tick: int
+
+
+@cache
+def programs(source: Any) -> tuple[Any, ...]:
+    """Compiled methods of a source."""
+    nic = jnp.asarray(NIC)
+    return (
+        jax.jit(lambda key, p: source.init(key, p, nic, jnp.uint32(0))),
+        jax.jit(lambda s, p: source.offer(s, p, nic)),
+        jax.jit(lambda s, p, n: source.advance(s, p, nic, n, TICK)),
+        jax.jit(lambda s, p, w: source.finished(s, p, nic, w, TICK)),
+    )
+
+
+def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: state):
+    """Run a source against flows that take `times(flow)` µs each, at most `room` at once.
+
+    `begin` changes the first state.
+
+    Returns:
+        Flows in the order of their admission (those in progress have no end: infinity), the state,
+        and the number of flows that had to wait for room.
+    """
+    init, offer, advance, finished = programs(source)
+    n, known, waited = source.n_tickets, [], 0
+    state = begin(init(jax.random.key(seed), params))
+    none = Finished(np.zeros(n, bool), np.zeros(n, np.float32))
+    state = finished(state, params, none)
+    flying: dict[int, Event] = {}
+    for tick in range(ticks):
+        now, found = tick * TICK, jax.device_get(offer(state, params))
+        due = [i for i in range(len(found.src)) if found.valid[i] and found.start[i] < TICK]
+        taken = due[: max(room - len(flying), 0)]
+        for i in taken:
+            ticket, start = int(found.ticket[i]), now + float(found.start[i])
+            assert ticket not in flying, "no two flows in progress have one ticket"
+            waited += found.start[i] < -1e-3
+            row = found.src[i], found.dst[i], found.payload[i]
+            event = Event(ticket, *(x.item() for x in row), start, np.inf, tick)
+            event.end = max(start, now) + times(event)
+            flying[ticket] = event
+            known.append(event)
+        state = advance(state, params, np.int32(len(taken)))
+        done, ago = np.zeros(n, bool), np.zeros(n, np.float32)
+        for ticket, event in list(flying.items()):
+            if event.end <= now + TICK:
+                done[ticket], ago[ticket] = True, now + TICK - event.end
+                del flying[ticket]
+        state = finished(state, params, Finished(done, ago))
+    for event in flying.values():
+        event.end = np.inf
+    return known, state, waited
+
+
+def after(end: float, delay: float) -> float:
+    """When a flow begins that follows one that ended: at the end of that tick at the earliest."""
+    return max(end + delay, np.ceil(end / TICK - 1e-6) * TICK)

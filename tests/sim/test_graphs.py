@@ -1,0 +1,337 @@
+"""Graphs of flows: order, starts and steps against plain Python; collectives; files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loopcases import NIC, TICK, after, drive
+from netcases import OFF, QUICK, alone_us, imbalance, wire
+
+from ecn_marl.sim import (
+    Dcqcn,
+    Graph,
+    Simulator,
+    all_to_all,
+    parameter_server,
+    read_graph,
+    ring_all_reduce,
+    scaled_ecn,
+    star,
+    tree_all_reduce,
+)
+from ecn_marl.sim.graphs import Node, graph_params, most_at_once
+from ecn_marl.sim.metrics import counter_bytes, source_metrics
+
+NODES, EDGES = 8, 16
+
+
+def random_nodes(seed, delays=(0.0, 3.0, 40.0)):
+    """A random graph on pairs of hosts of their own, in an order of nodes that is not its own."""
+    rng = np.random.default_rng(seed)
+    links = [(a, b) for b in range(NODES) for a in range(b)]
+    keep = rng.choice(len(links), rng.integers(0, EDGES + 1), replace=False)
+    nodes = [
+        Node(
+            id=f"n{i}",
+            src=2 * i,
+            dst=2 * i + 1,
+            bytes=int(rng.integers(1, 200_000)),
+            delay_us=float(rng.choice(delays)),
+            after=tuple(f"n{a}" for a, b in (links[k] for k in keep) if b == i),
+        )
+        for i in range(NODES)
+    ]
+    return tuple(nodes[i] for i in rng.permutation(NODES))
+
+
+def twin(nodes, begun, duration, round_up):
+    """Start and end of every node of a step, one event after the other."""
+    at, left = {}, list(nodes)
+    while left:
+        ready = [n for n in left if all(a in at for a in n.after)]
+        for n in ready:
+            start = max((round_up(at[a][1], n.delay_us) for a in n.after), default=None)
+            start = begun + n.delay_us if start is None else start
+            at[n.id] = start, start + duration(n)
+            left.remove(n)
+    return at
+
+
+SMALL = Graph(random_nodes(0), width=NODES)
+
+
+@given(seed=st.integers(0, 10_000), pause=st.sampled_from([0.0, 5.0, 90.0]))
+@settings(max_examples=25, deadline=None)
+def test_every_flow_begins_when_the_last_of_those_before_it_has_finished(seed, pause):
+    """Steps of random graphs, each flow once per step, at its time; and the steps' times."""
+    nodes, rng = random_nodes(seed), np.random.default_rng(seed)
+    params = graph_params(nodes, pause, EDGES)
+    flows, state, waited = drive(SMALL, params, 300, lambda _: rng.uniform(1.0, 60.0))
+    assert waited == 0
+    begun, times, whole = 0.0, [], len(flows) // NODES
+    assert whole >= 2
+    for step in range(whole):
+        mine = {nodes[f.ticket].id: f for f in flows[step * NODES : (step + 1) * NODES]}
+        assert len(mine) == NODES, "every flow once"
+        expected = twin(nodes, begun, lambda n, m=mine: m[n.id].end - m[n.id].start, after)
+        for node in nodes:
+            flow = mine[node.id]
+            assert flow.start == pytest.approx(expected[node.id][0], abs=2e-3)
+            assert (flow.src, flow.dst, flow.payload) == (node.src, node.dst, node.bytes)
+        end = max(f.end for f in mine.values())
+        if np.isfinite(end):
+            times.append(end - begun)
+            begun = after(end, pause)
+    found = SMALL.metrics(jax.device_get(state), 300 * TICK)
+    assert found["steps"] == len(times)
+    assert found["step_us"] == pytest.approx(np.mean(times), rel=1e-5)
+    assert found["longest_us"] == pytest.approx(max(times), rel=1e-5)
+    assert found["last_us"] == pytest.approx(times[-1], rel=1e-5)
+
+
+@given(seed=st.integers(0, 10_000), room=st.integers(1, 4))
+@settings(max_examples=15, deadline=None)
+def test_flows_that_find_no_room_wait_in_their_order_and_none_is_lost(seed, room):
+    nodes = random_nodes(seed, (0.0,))
+    params = graph_params(nodes, 0.0, EDGES)
+    flows, state, _ = drive(SMALL, params, 400, lambda f: 5.0 + f.ticket, room)
+    whole = int(state.steps)
+    assert whole > 0
+    for step in range(whole):
+        mine = flows[step * NODES : (step + 1) * NODES]
+        assert sorted(f.ticket for f in mine) == list(range(NODES))
+        starts = [f.start // TICK for f in mine]
+        assert starts == sorted(starts), "first come first served, to the tick"
+
+
+def test_most_at_once_is_the_width_of_collectives():
+    hosts = range(8)
+    assert most_at_once(ring_all_reduce(hosts, 800)) == 8
+    assert most_at_once(all_to_all(hosts, 800)) == 56
+    assert most_at_once(parameter_server(range(6), (6, 7), 800)) == 12
+    assert 4 <= most_at_once(tree_all_reduce(hosts, 800)) <= 6, "four leaves, there and back"
+    assert most_at_once((Node(0, 0, 1, 1), Node(1, 1, 0, 1, 0.0, (0,)))) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_never_more_flows_at_once_than_said(seed):
+    nodes, rng = random_nodes(seed), np.random.default_rng(seed)
+    params = graph_params(nodes, 0.0, EDGES)
+    flows, *_ = drive(SMALL, params, 300, lambda _: rng.uniform(1.0, 60.0))
+    ends = [(f.end, -1) for f in flows]
+    most = np.cumsum([n for _, n in sorted([*((f.start, 1) for f in flows), *ends])]).max()
+    assert most <= most_at_once(nodes)
+
+
+def sent(nodes, host, side="src"):
+    return sum(n.bytes for n in nodes if getattr(n, side) == host)
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 1000), (5, 1003), (8, 4096)])
+def test_amounts_of_data_are_those_of_the_textbook(n, size):
+    hosts = [3 * i for i in range(n)]
+    ring = ring_all_reduce(hosts, size)
+    assert len(ring) == 2 * n * (n - 1)
+    assert sum(x.bytes for x in ring) == 2 * (n - 1) * size
+    for h in hosts:
+        least = 2 * (size - -(-size // n))
+        assert least <= sent(ring, h) <= 2 * size * (n - 1) / n + 2
+    tree = tree_all_reduce(hosts, size)
+    assert sum(x.bytes for x in tree) == 2 * (n - 1) * size
+    assert sent(tree, hosts[-1]) == sent(tree, hosts[-1], "dst") == size
+    shuffle = all_to_all(hosts, size * n)
+    assert {(x.src, x.dst) for x in shuffle} == {(a, b) for a in hosts for b in hosts if a != b}
+    assert sum(x.bytes for x in shuffle) == (n - 1) * size * n
+    ps = parameter_server(hosts, (1, 2), size)
+    for h in hosts:
+        assert sent(ps, h) == sent(ps, h, "dst") == size
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+@pytest.mark.parametrize("kind", [ring_all_reduce, tree_all_reduce])
+def test_an_all_reduce_brings_everything_everywhere(kind, n):
+    """Follow which contributions each host has of each chunk; a flow sends what it then has."""
+    nodes, hosts = kind(range(n), 100 * n), range(n)
+    ring = kind is ring_all_reduce
+    have = {(h, c): {h} for h in hosts for c in range(n)}
+    done: set[str] = set()
+    while len(done) < len(nodes):
+        now = [x for x in nodes if x.id not in done and set(x.after) <= done]
+        assert now
+        moved = []
+        for x in now:
+            step = int(x.id.split()[1]) if ring else None
+            chunks = [(x.src - step) % n] if ring else range(n)
+            moved += [((x.dst, c), set(have[x.src, c])) for c in chunks]
+        for key, what in moved:
+            have[key] |= what
+        done |= {x.id for x in now}
+    assert all(what == set(hosts) for what in have.values())
+
+
+# --- on a simulated network -----------------------------------------------------------------------
+
+RING = 4
+STAR = Simulator(
+    star(2 * NODES), (SMALL,), Dcqcn.of("hpcc-paper"), interval_steps=5, slots=NODES, bins=0
+)
+"""An interval is a tick, so that every flow is seen."""
+
+
+def ticks(sim, params, count):
+    """States at the end of every tick of a batch of parameters: what `flows` and sources hold."""
+    ecn = scaled_ecn(params.net, *OFF)
+
+    def run(traffic):
+        p = replace(params, traffic=traffic)
+
+        def one(state, _):
+            state, _ = sim.interval(state, p, ecn)
+            f = state.flows
+            seen = (f.stage, f.ticket, f.start_step, f.start_rest, f.tail)
+            return state, (*seen, state.totals.finished.sum())
+
+        return jax.lax.scan(one, sim.init(jax.random.key(0), p), None, length=count)
+
+    return jax.jit(jax.vmap(run), compiler_options=QUICK)
+
+
+def test_random_graphs_on_an_idle_network():
+    """Starts follow from the ends that the network made; and those from its closed form."""
+    graphs = [random_nodes(seed) for seed in range(6)]
+    traffic = jax.tree.map(lambda *x: np.stack(x), *(graph_params(g, 25.0, EDGES) for g in graphs))
+    count = 600
+    state, seen = jax.device_get(ticks(STAR, STAR.default_params(), count)((traffic,)))
+    source = source_metrics(STAR, state)[0]
+    assert int(state.totals.deferred.sum()) == 0
+    for g, nodes in enumerate(graphs):
+        ends, starts = {}, {}
+        stage, ticket, step, rest, tail, finished = (x[g] for x in seen)
+        for t in range(count):
+            over = (ticket[t] >= 0) & ((stage[t] == 0) | (stage[t] == 4))
+            for slot in np.flatnonzero(over):
+                key = (int(step[t, slot]), int(ticket[t, slot]))
+                if key not in ends:
+                    ends[key] = 5.0 * (t + 1) + float(tail[t, slot])
+                    starts[key] = key[0] * 1.0 + float(rest[t, slot])
+        assert len(ends) == finished[-1] > 2 * NODES
+        order = sorted(ends)
+        begun, whole = 0.0, int(source["steps"][g])
+        times = []
+        for s in range(whole):
+            mine = {nodes[k[1]].id: k for k in order[s * NODES : (s + 1) * NODES]}
+            assert len(mine) == NODES
+
+            took = {n.id: ends[mine[n.id]] - starts[mine[n.id]] for n in nodes}
+            expected = twin(nodes, begun, lambda n, took=took: took[n.id], ceil5)
+            for n in nodes:
+                assert starts[mine[n.id]] == pytest.approx(expected[n.id][0], abs=5e-3)
+                alone = alone_us(n.bytes, [25.0])
+                assert took[n.id] == pytest.approx(alone, rel=0.01, abs=1.0)
+            times.append(max(ends[k] for k in mine.values()) - begun)
+            begun = ceil5(begun + times[-1], 25.0)
+        assert source["step_us"][g] == pytest.approx(np.mean(times), abs=0.01)
+        assert source["longest_us"][g] == pytest.approx(max(times), abs=0.01)
+
+
+def ceil5(end, delay):
+    return max(end + delay, np.ceil(end / 5.0 - 1e-5) * 5.0)
+
+
+def test_a_ring_all_reduce_takes_as_long_as_its_bytes():
+    """2 (n - 1) times a chunk, and bytes to the last one; ACKs of the other ring flow beside it."""
+    n, size = RING, 4_000_000
+    sim = replace(STAR, topology=star(n), traffic=(Graph(ring_all_reduce(range(n), size)),))
+    traffic = jax.tree.map(lambda x: np.asarray(x)[None], sim.default_params().traffic)
+    state, _ = jax.device_get(ticks(sim, sim.default_params(), 800)(traffic))
+    found = source_metrics(sim, state)[0]
+    chunk = size // n
+    rate = 3125.0 * 1048 / (1048 + 60)
+    latency = alone_us(chunk, [25.0]) - wire(chunk) / 3125.0
+    each = wire(chunk) / rate + latency
+    assert found["steps"][0] >= 1
+    ideal = 2 * (n - 1) * each
+    assert ideal < found["step_us"][0] < ideal + 2 * (n - 1) * 5.0 + 0.01 * ideal
+    one = jax.tree.map(lambda x: x[0], state)
+    error, offered = imbalance(one)
+    assert abs(error) <= 1e-6 * offered
+    assert offered == int(one.totals.started) * wire(chunk)
+    assert float(counter_bytes(one.totals.delivered)) >= found["steps"][0] * 2 * (n - 1) * n * wire(
+        chunk
+    ) * (1 - 1e-6)
+
+
+# --- files and errors -----------------------------------------------------------------------------
+
+
+def written(tmp_path, tree):
+    path = tmp_path / "job.json"
+    path.write_text(tree if isinstance(tree, str) else json.dumps(tree))
+    return path
+
+
+def test_a_graph_from_a_file(tmp_path):
+    nodes = [
+        {"id": "push", "src": 0, "dst": 1, "bytes": 1_000_000},
+        {"id": 2, "src": 1, "dst": 0, "bytes": 5, "delay_us": 20, "after": ["push"]},
+    ]
+    found = read_graph(written(tmp_path, {"nodes": nodes}))
+    assert found == (Node("push", 0, 1, 1_000_000), Node(2, 1, 0, 5, 20, ("push",)))
+
+
+A, B = {"id": "a", "src": 0, "dst": 1, "bytes": 9}, {"id": "b", "src": 1, "dst": 0, "bytes": 9}
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ("{", "not JSON"),
+        ([], "nodes"),
+        ({"nodes": []}, "at least one node"),
+        ({"nodes": [A], "node": 1}, "'node': did you mean 'nodes'"),
+        ({"nodes": [3]}, r"nodes\[0\]"),
+        ({"nodes": [A, {"id": "b"}]}, "node 'b': src .* missing"),
+        ({"nodes": [{**A, "size": 3}]}, "node 'a': 'size'"),
+        ({"nodes": [A, {**B, "id": "a"}]}, "node 'a': id .* of its own"),
+        ({"nodes": [{**A, "id": None}]}, "id = None"),
+        ({"nodes": [{**A, "dst": 0}]}, "node 'a': dst = 0 .* another host"),
+        ({"nodes": [{**A, "src": -1}]}, "node 'a': src = -1"),
+        ({"nodes": [{**A, "bytes": -5}]}, "node 'a': bytes = -5"),
+        ({"nodes": [{**A, "bytes": 1.5}]}, "node 'a': bytes = 1.5"),
+        ({"nodes": [{**A, "delay_us": -1}]}, "node 'a': delay_us = -1"),
+        ({"nodes": [{**A, "delay_us": "x"}]}, "node 'a': delay_us = 'x'"),
+        ({"nodes": [{**A, "after": "b"}]}, "node 'a': after = 'b'"),
+        ({"nodes": [{**A, "after": ["c"]}]}, "node 'a': after = 'c' .* ids of other nodes"),
+        ({"nodes": [{**A, "after": ["a"]}]}, "node 'a': after .* no cycle: 'a' after 'a'"),
+        ({"nodes": [{**A, "after": ["b"]}, {**B, "after": ["a"]}]}, "no cycle: 'a' after 'b'"),
+    ],
+)
+def test_files_that_make_no_sense_are_refused(tmp_path, tree, words):
+    with pytest.raises(ValueError, match=r"job\.json.*" + words) as error:
+        read_graph(written(tmp_path, tree))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Graph(()), "at least one node"),
+        (lambda: Graph(SMALL.nodes, pause_us=float("nan")), "pause_us"),
+        (lambda: graph_params(ring_all_reduce(range(3), 9), edges=1), "edges = 1 .* at least 9"),
+        (lambda: ring_all_reduce((1,), 9), "hosts"),
+        (lambda: tree_all_reduce((1, 1), 9), "hosts"),
+        (lambda: ring_all_reduce(range(4), 3), "size = 3 .* at least 4"),
+        (lambda: all_to_all((0, -1), 9), "hosts"),
+        (lambda: parameter_server((0, 1), (1,), 9), "servers .* than the workers"),
+        (lambda: Graph(SMALL.nodes).demand(NIC[:3], 5.0), "node 'n[0-9]': .* 0 to 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
