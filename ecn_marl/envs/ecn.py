@@ -23,6 +23,7 @@ from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
+from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.stats import idle, summarise, to_info
@@ -418,6 +419,9 @@ class EcnEnv:
             Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
             flows count at their age, a lower bound; see `sim.delays.completion`.
+
+            Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
+            `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
         """
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
         sums, totals = state.sums, state.sim.totals
@@ -446,6 +450,8 @@ class EcnEnv:
             "slowdown_log_sum": done.log_total,
             "slowdown_histogram": done.histogram,
         }
+        for i, found in enumerate(source_metrics(self.sim, state.sim, jnp)):
+            metrics |= {f"source:{i}:{name}": value for name, value in found.items()}
         return metrics
 
 

@@ -109,11 +109,13 @@ def evaluation_tables(
         width: characters there are; below 100 the columns move together.
 
     Returns:
-        Completion times; what became of the flows, totals over all episodes; reward and queues.
+        Completion times; what became of the flows, totals over all episodes; reward and queues;
+        what traffic sources count of their own, if any do.
     """
     rows = sorted(result["policies"], key=_by_objective)
     names = [_name(row, label) for row in rows]
     tables = [_completion_table(rows, names), _flows_table(rows, names), _queues_table(rows, names)]
+    tables += [_source_table(rows, names, number) for number in rows[0].get("sources", ())]
     tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
     tables[0].title += f"seed {result['seed']}"
     legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_invalid(rows, label)]
@@ -205,6 +207,15 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
         "Queue: mean±std over ports and time. Dropped: of bytes.\n"
         f"Late: of flows' time, {_LATE_LEGEND}."
     )
+    return table
+
+
+def _source_table(rows: list[dict[str, Any]], names: list[str], source: str) -> Table:
+    """What a traffic source counts of its own, means over episodes."""
+    counted = [row["sources"][source] for row in rows]
+    table = _columns(f"Traffic source {source}", tuple(counted[0]))
+    for found, name in zip(counted, names, strict=True):
+        table.add_row(name, *[number(value, 0) for value in found.values()])
     return table
 
 

@@ -26,7 +26,14 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.queues import exact_add
 from ecn_marl.sim.sizing import Demand
-from ecn_marl.sim.tickets import TIME_UNIT, Finished, Pending, check_delay, check_hosts
+from ecn_marl.sim.tickets import (
+    TIME_UNIT,
+    Finished,
+    Pending,
+    as_reals,
+    check_delay,
+    check_hosts,
+)
 from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width, wire_parts
 
 
@@ -351,21 +358,20 @@ class Graph:
             last=jnp.where(over, time, state.last),
         )
 
-    def metrics(self, state: GraphState, elapsed_us: Any) -> dict[str, np.ndarray]:
-        """Steps since the start; every entry a float64, or a batch of them.
+    def metrics(self, state: GraphState, elapsed_us: Any, xp: Any = np) -> dict[str, Any]:
+        """Steps since the start; every entry a number, or a batch of them.
 
         Args:
             state: state of this source, perhaps of a batch.
             elapsed_us: time since the start, µs; not used.
+            xp: `numpy` for float64, or `jax.numpy` where the state is traced.
 
         Returns:
             `steps`; `step_us`, their mean time, NaN without steps; `longest_us`; `last_us`.
         """
         del elapsed_us
-        high, low, steps, longest, last = (
-            np.asarray(x, np.float64)
-            for x in (*state.total, state.steps, state.longest, state.last)
-        )
+        found = *state.total, state.steps, state.longest, state.last
+        high, low, steps, longest, last = as_reals(xp, *found)
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.asarray((high * TIME_UNIT + low) / steps)
+            mean = xp.asarray((high * TIME_UNIT + low) / steps)
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

@@ -31,6 +31,7 @@ from ecn_marl.sim.tickets import (
     TIME_UNIT,
     Finished,
     Pending,
+    as_reals,
     check_delay,
     check_hosts,
 )
@@ -290,22 +291,23 @@ class ClosedLoop:
             latency=exact_add(*state.latency, more, TIME_UNIT),
         )
 
-    def metrics(self, state: ClosedLoopState, elapsed_us: Any) -> dict[str, np.ndarray]:
-        """Operations since the start; every entry a float64, or a batch of them.
+    def metrics(self, state: ClosedLoopState, elapsed_us: Any, xp: Any = np) -> dict[str, Any]:
+        """Operations since the start; every entry a number, or a batch of them.
 
         Args:
             state: state of this source, perhaps of a batch.
             elapsed_us: time since the start, µs.
+            xp: `numpy` for float64, or `jax.numpy` where the state is traced.
 
         Returns:
             `operations`, `reads`, `writes`; `iops`, operations per second; `latency_us`,
             `read_latency_us`, `write_latency_us`, means, NaN without operations.
         """
-        high, low = (np.asarray(x, np.float64) for x in state.latency)
-        count, total = np.asarray(state.operations, np.float64), high * TIME_UNIT + low
+        high, low, count, elapsed = as_reals(xp, *state.latency, state.operations, elapsed_us)
+        total = high * TIME_UNIT + low
         with np.errstate(invalid="ignore", divide="ignore"):
             each, mean = total / count, total.sum(-1) / count.sum(-1)
-            iops = 1e6 * count.sum(-1) / np.asarray(elapsed_us, np.float64)
+            iops = 1e6 * count.sum(-1) / elapsed
         found = {
             "operations": count.sum(-1),
             "reads": count[..., 0],
@@ -315,7 +317,7 @@ class ClosedLoop:
             "read_latency_us": each[..., 0],
             "write_latency_us": each[..., 1],
         }
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: xp.asarray(value) for name, value in found.items()}
 
 
 def _check_size(field: str, size: Size) -> None:

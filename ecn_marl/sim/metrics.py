@@ -45,21 +45,23 @@ def counter_bytes(counter: Any) -> np.ndarray:
     return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
 
 
-def source_metrics(sim: SimConfig, state: SimState) -> tuple[dict[str, np.ndarray], ...]:
+def source_metrics(sim: SimConfig, state: SimState, xp: Any = np) -> tuple[dict[str, Any], ...]:
     """What the traffic sources of a simulation have counted of their own since the start.
 
     Args:
         sim: the simulator.
         state: its state, or the states of a batch (a leading axis on every leaf).
+        xp: `numpy`, or `jax.numpy` where the state is traced.
 
     Returns:
         A dict for each source: operations per second and latencies of a `ClosedLoop`, times of the
-        steps of a `Graph`, empty for others. Entries are float64, with the leading axis of a batch.
-        To leave a warm-up out, take differences of `operations` or `steps`.
+        steps of a `Graph`, empty for others. Entries are float64 (of `jax.numpy` its default
+        float), with the leading axis of a batch. To leave a warm-up out, take differences of
+        `operations` or `steps`.
     """
-    elapsed = np.asarray(state.step, np.float64) * sim.dt_us
+    elapsed = xp.asarray(state.step, float) * sim.dt_us
     return tuple(
-        dict(source.metrics(own, elapsed)) if hasattr(source, "metrics") else {}
+        dict(source.metrics(own, elapsed, xp)) if hasattr(source, "metrics") else {}
         for source, own in zip(sim.traffic, state.traffic, strict=True)
     )
 

@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -168,6 +169,12 @@ class Pending:
             start=jnp.where(gone, jnp.inf, self.start - elapsed),
             place=jnp.where(gone, -1, place).astype(jnp.int32),
         )
+
+
+def as_reals(xp: Any, *values: Any) -> tuple[Any, ...]:
+    """Arrays of reals: float64 of `numpy`, the default float of `jax.numpy`."""
+    real = np.float64 if xp is np else jnp.result_type(float)
+    return tuple(xp.asarray(value, real) for value in values)
 
 
 def check_delay(field: str, value: float, longest: float = LONGEST_US) -> None:

@@ -112,7 +112,8 @@ def summarise(
         `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
         `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
         (totals, see `accounts`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
-        `reward`, queue (bytes), utilisation, pauses and `costs`.
+        `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of what each
+        counts of its own, by number and name (None if no episode has it).
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -146,7 +147,19 @@ def summarise(
         "pauses": int(total["pauses"]),
         "paused": float(columns["paused"].mean()),
         **({"costs": costs} if costs else {}),
+        **({"sources": sources} if (sources := _of_sources(columns)) else {}),
     }
+
+
+def _of_sources(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float | None]]:
+    """Means of the columns `source:i:name`, by number and name."""
+    found: dict[str, dict[str, float | None]] = {}
+    for key, values in columns.items():
+        if key.startswith("source:"):
+            _, number, name = key.split(":")
+            known = values[np.isfinite(values)]
+            found.setdefault(number, {})[name] = float(known.mean()) if known.size else None
+    return found
 
 
 def slowdown(values: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:

@@ -97,7 +97,8 @@ class Evaluation:
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
         `_finished` (in the whole episode); what `accounts` and `invalid_reasons` read;
-        reward, queue (bytes), utilisation, pauses; costs if there are any.
+        reward, queue (bytes), utilisation, pauses; costs, and what sources count (`source:…`), if
+        there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
         columns: dict[str, np.ndarray] = {}
@@ -124,7 +125,8 @@ class Evaluation:
             "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
-        names = (*_COPIED, *(name for name in COSTS if name in raw))
+        counted = (name for name in raw if name.startswith("source:"))
+        names = (*_COPIED, *(name for name in COSTS if name in raw), *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
         return found | columns | counts | {name: raw[name] for name in names}
 
