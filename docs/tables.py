@@ -253,6 +253,7 @@ def dcqcn_presets() -> str:
         "alpha_init": ("– (1)", 1.0, ""),
         "clamp_target": ("CLAMP_TARGET_RATE", 1.0, ""),
         "cut_at_first_cnp": ("– (0)", 1.0, ""),
+        "cnp_interval_us": ("– (0)", 1.0, "µs"),
     }
     rows = []
     for field, (key, factor, unit) in names.items():

@@ -25,6 +25,10 @@ class Transport(Protocol):
     """Senders under one congestion control: a frozen dataclass and a state with a leaf per flow.
 
     `needs` names the signals of `feedback` that `update` reads.
+
+    Senders may also have `notify(state, params, marked, dt)`, the receivers' side of single marks
+    (signal `cnp`): given the flows of which a marked packet arrives in a substep, `[F]`, it returns
+    the state and the flows for which a CNP leaves. Without it every mark is told.
     """
 
     @property

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import FIELD, Feedback
 from ecn_marl.sim.transports.base import Overrides, put_new
@@ -66,7 +67,11 @@ class DcqcnFluid:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        counter = math.isfinite(float(preset(name, **overrides).byte_counter))
+        constants = preset(name, **overrides)
+        if float(constants.cnp_interval_us) > 0:
+            allowed = "0 with source=mean_field, whose equations have decrease_us for it"
+            raise bad_value("cnp_interval_us", constants.cnp_interval_us, allowed)
+        counter = math.isfinite(float(constants.byte_counter))
         return DcqcnFluid(name, counter, tuple(sorted(overrides.items())))
 
     @property
