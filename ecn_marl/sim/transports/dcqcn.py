@@ -31,6 +31,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import ACKS, CNP, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.names import canonical
 
 
 @struct.dataclass
@@ -117,7 +118,8 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     """Constants of a named preset, some of them replaced.
 
     Args:
-        name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper` or `hpcc-config`.
+        name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper`, `hpcc-config`,
+            `sigcomm15-np50us`, or a second name from `names`.
         **overrides: fields of `DcqcnParams` in its units (µs, bytes, bytes/µs).
 
     Raises:
@@ -176,6 +178,10 @@ class Dcqcn:
     windowed: bool = False
     overrides: Overrides = ()
     cnp_paced: bool = False
+
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
     def of(

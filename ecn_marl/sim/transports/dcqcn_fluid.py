@@ -23,6 +23,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import FIELD, Feedback
 from ecn_marl.sim.transports.base import Overrides, put_new
 from ecn_marl.sim.transports.dcqcn import DcqcnParams, preset
+from ecn_marl.sim.transports.names import canonical
 
 PACKET = 1000.0
 """Bytes of a packet in the fluid model (8000 bit)."""
@@ -59,6 +60,10 @@ class DcqcnFluid:
     name: str = "paper"
     byte_counter: bool = True
     overrides: Overrides = ()
+
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
     def of(name: str, **overrides: float) -> DcqcnFluid:
