@@ -5,6 +5,7 @@ from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, sc
 from ecn_marl.sim.topology import (
     Link,
     Topology,
+    acc_testbed,
     dumbbell,
     fat_tree,
     from_links,
@@ -27,6 +28,7 @@ __all__ = [
     "SimState",
     "Simulator",
     "Topology",
+    "acc_testbed",
     "dumbbell",
     "fat_tree",
     "from_links",
