@@ -52,7 +52,8 @@ class DcqcnParams:
         clamp_target: 1 to move the target at each cut, 0 to keep it over back-to-back cuts.
         cut_at_first_cnp: 1 if the first CNP cuts at once, 0 if it only starts the timers.
         cnp_interval_us: least time between two CNPs of a flow at its receiver, µs; 0 for a CNP per
-            marked packet. Read only by senders with `Dcqcn.cnp_paced`.
+            marked packet. Read only by senders with `Dcqcn.cnp_paced`. `alpha_us` should be longer:
+            else alpha decays between CNPs, and cuts are small.
     """
 
     decrease_us: Leaf
