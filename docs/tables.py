@@ -224,15 +224,26 @@ def info() -> str:
     return markdown(("key", "per agent, over the interval", "counted"), rows)
 
 
-def senders() -> str:
-    """Senders and their presets."""
-    from ecn_marl.sim.transports import transports
+def preset_names() -> str:
+    """Names of all presets, their timers, and where they are from."""
+    from ecn_marl.sim.transports import parse_transport, transports
+    from ecn_marl.sim.transports.names import ALIASES, SOURCES
 
-    kinds: dict[str, list[str]] = {}
-    for name in transports():
-        kind, preset = name.split(":")
-        kinds.setdefault(kind, []).append(f"`{kind}:{preset}`")
-    return markdown(("senders", "presets"), [(k, ", ".join(p)) for k, p in kinds.items()])
+    rows = []
+    for text in transports():
+        kind, name = text.split(":")
+        second = [
+            f"`{kind}:{alias}`" for alias, old in ALIASES.get(kind, {}).items() if old == name
+        ]
+        timers = "once per round trip"
+        if kind == "dcqcn":
+            p: Any = parse_transport(text).default_params()
+            timers = f"{p.decrease_us:g} / {p.alpha_us:g} / {p.increase_us:g} µs"
+            timers += f", CNPs {p.cnp_interval_us:g} µs" if p.cnp_interval_us else ""
+        if kind == "rate-agent":
+            timers = "those of the agent"
+        rows.append((f"`{text}`", ", ".join(second), timers, SOURCES[text]))
+    return markdown(("preset", "field name", "timers", "from"), rows)
 
 
 def dcqcn_presets() -> str:
@@ -253,6 +264,7 @@ def dcqcn_presets() -> str:
         "alpha_init": ("– (1)", 1.0, ""),
         "clamp_target": ("CLAMP_TARGET_RATE", 1.0, ""),
         "cut_at_first_cnp": ("– (0)", 1.0, ""),
+        "cnp_interval_us": ("– (0)", 1.0, "µs"),
     }
     rows = []
     for field, (key, factor, unit) in names.items():
@@ -381,8 +393,8 @@ TABLES: dict[str, Callable[[], str]] = {
         static_settings,
         reward_options,
         info,
-        senders,
         dcqcn_presets,
+        preset_names,
         size_tables,
         commands,
         results,

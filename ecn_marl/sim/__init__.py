@@ -14,6 +14,7 @@ from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, sc
 from ecn_marl.sim.topology import (
     Link,
     Topology,
+    acc_testbed,
     dumbbell,
     fat_tree,
     from_links,
@@ -38,6 +39,7 @@ __all__ = [
     "SimState",
     "Simulator",
     "Topology",
+    "acc_testbed",
     "all_to_all",
     "dumbbell",
     "fat_tree",

@@ -14,6 +14,7 @@ queue one return delay (propagation, ACK queues) ago.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -199,8 +200,18 @@ def restart(echo: Echo, new: Bool[Array, " flows"], packet: Float[Array, ""]) ->
     return echo
 
 
+Notify = Callable[[Any, Bool[Array, " flows"]], tuple[Any, Bool[Array, " flows"]]]
+"""Which marks leave as CNPs: from the senders' state and the marks, the state and the CNPs."""
+
+
 def listen(
-    echo: Echo, seen: Observed, line: Line, step: Int[Array, ""], needs: frozenset[str], dt: float
+    echo: Echo,
+    seen: Observed,
+    line: Line,
+    step: Int[Array, ""],
+    needs: frozenset[str],
+    dt: float,
+    notify: Notify | None = None,
 ) -> tuple[Echo, Flows, Feedback]:
     """Take in one substep, and read what arrives at the senders in it.
 
@@ -211,6 +222,7 @@ def listen(
         step: substep (integer clock).
         needs: signals asked for (static).
         dt: substep, µs.
+        notify: decides at the receivers which marks leave as CNPs; None for all.
 
     Returns:
         New state, slots with advanced coins, and the signals.
@@ -227,7 +239,11 @@ def listen(
     if CNP in needs or ACKS in needs:
         flows, packets, hit, clear = _toss(flows, seen, line, ACKS in needs)
         if CNP in needs:
-            flows, cnp = _ring(flows, hit, line)
+            told = hit
+            if notify is not None:
+                senders, told = notify(flows.transport, hit)
+                flows = replace(flows, transport=senders)
+            flows, cnp = _ring(flows, told, line)
             heard = heard._replace(cnp=cnp)
         if ACKS in needs:
             marks = _marked(packets, hit, clear, seen)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim.servers import Server, apart
 from ecn_marl.sim.topology import Topology
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -107,3 +108,41 @@ def incast_to(hosts: int, receivers: Sequence[int], share: float) -> Matrix:
     column = weights.sum(0)
     wanted = np.where(hot, share / hot.sum(), (1.0 - share) / (~hot).sum())
     return as_matrix(weights * wanted / np.maximum(column, math.ulp(0.0)))
+
+
+def between_servers(matrix: Matrix, server: Server) -> Matrix:
+    """A matrix without weights between NICs of one server; every host sends as much as before.
+
+    Args:
+        matrix: weights of the hosts (NICs), `[H, H]`.
+        server: server of each host, see `Topology.server`.
+
+    Raises:
+        ValueError: a host that sends to no other server.
+    """
+    weights = np.array(matrix)
+    left = weights * apart(server)
+    rows, kept = weights.sum(1), left.sum(1)
+    lonely = np.flatnonzero((rows > 0) & (kept <= 0))
+    if lonely.size:
+        host = int(lonely[0])
+        raise bad_value(f"matrix[{host}]", matrix[host], "a weight to a host of another server")
+    return as_matrix(left * (rows / np.where(kept > 0, kept, 1.0))[:, None])
+
+
+def of_servers(topology: Topology, weights: np.ndarray | Sequence[Sequence[float]]) -> Matrix:
+    """A matrix of servers as one of their NICs, which share the weights evenly.
+
+    Args:
+        topology: the network.
+        weights: weights of its servers, `[S, S]`, as `as_matrix` takes them.
+
+    Raises:
+        ValueError: not so, or for another number of servers.
+    """
+    server = np.array(topology.server)
+    count = np.bincount(server)
+    w = np.array(as_matrix(weights))
+    if len(w) != len(count):
+        raise bad_value("matrix", f"{len(w)} rows", f"one for each of {len(count)} servers")
+    return as_matrix((w / np.outer(count, count))[np.ix_(server, server)])

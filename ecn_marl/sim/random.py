@@ -20,7 +20,7 @@ import numpy as np
 class Stream(IntEnum):
     """What is drawn from the seed of an episode: one stream each, so that no draws are the same.
 
-    Traffic sources have seeds of their own, from which they draw in streams 0 to 4.
+    Traffic sources have seeds of their own, from which they draw in streams 0 to 6.
     """
 
     PATH = 17

@@ -394,6 +394,13 @@ class Simulator(SimConfig):
             before += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
         return numbered
 
+    def _notify(self, tick: Tick) -> fb.Notify | None:
+        """The receivers' side of the senders, None if they tell every mark."""
+        notify = getattr(self.transport, "notify", None)
+        if notify is None:
+            return None
+        return lambda senders, marked: notify(senders, tick.transport, marked, self.dt_us)
+
     def _substep(
         self, state: SimState, sums: PortSums, gone: Array, tick: Tick
     ) -> tuple[SimState, PortSums, Array]:
@@ -425,10 +432,10 @@ class Simulator(SimConfig):
             sent=moved.sent,
         )
         echo, flows, heard = fb.listen(
-            state.echo, seen, tick.line, state.step, self.transport.needs, dt
+            state.echo, seen, tick.line, state.step, self.transport.needs, dt, self._notify(tick)
         )
         flows = advance_clocks(flows, moved, sent, dt)
-        senders = self.transport.update(senders, tick.transport, heard, dt)
+        senders = self.transport.update(flows.transport, tick.transport, heard, dt)
         state = replace(
             state,
             step=state.step + 1,

@@ -27,6 +27,7 @@ import numpy as np
 from scipy.stats import poisson
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim.servers import apart
 from ecn_marl.sim.topology import GBPS, Topology
 
 DEEP_US = 5120e3 / (25.0 * GBPS)
@@ -104,12 +105,14 @@ def with_widths(
         phases: sources that stand in for them at times, as many; they get the same widths.
 
     Returns:
-        The sources, and those of the phases.
+        The sources, and those of the phases. Where servers have several NICs, they know these.
 
     Raises:
-        ValueError: a source without `demand` has no number as its width.
+        ValueError: a source without `demand` has no number as its width, or one that cannot be told
+            of servers has flows between NICs of one.
     """
-    everything = [tuple(traffic), *(tuple(p) for p in phases)]
+    rows = [tuple(traffic), *(tuple(p) for p in phases)]
+    everything = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
     widest = [
         max(_width(s, topology, tick_us) for s in column if s is not None)
         for column in zip(*everything, strict=True)
@@ -122,6 +125,21 @@ def with_widths(
         for row in everything
     )
     return first, tuple(others)
+
+
+def _with_servers(source: Any, topology: Topology, tick_us: float) -> Any:
+    """A source that knows which hosts are NICs of one server."""
+    server = topology.bonds
+    if hasattr(source, "server"):
+        return source if source.server == server else replace(source, server=server)
+    demand = demand_of(source, topology, tick_us) if server else None
+    if demand is not None:
+        listed = np.array(getattr(source, "pairs", ()), int).reshape(-1, 2)
+        within = ~apart(server)
+        if (demand.pairs[within] > 0).any() or within[tuple(listed.T)].any():
+            what = f"hosts of {topology.name} of which no pair has one server in common"
+            raise bad_value(f"hosts of {type(source).__name__}", "NICs of one server", what)
+    return source
 
 
 def _width(source: Any, topology: Topology, tick_us: float) -> int:

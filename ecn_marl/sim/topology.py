@@ -10,7 +10,6 @@ network without artificial per-hop delay).
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -18,7 +17,26 @@ from typing import SupportsIndex
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim.links import Link, Rates, adjacency, at_least, each
 from ecn_marl.sim.routing import Route, compiled_routes, tiers
+from ecn_marl.sim.servers import Server, check_servers
+
+__all__ = [
+    "GBPS",
+    "KB",
+    "MIB",
+    "Link",
+    "Port",
+    "Topology",
+    "acc_testbed",
+    "dumbbell",
+    "fat_tree",
+    "from_links",
+    "leaf_spine",
+    "parking_lot",
+    "parse_topology",
+    "star",
+]
 
 GBPS = 125.0
 """Bytes per microsecond in one Gb/s."""
@@ -28,23 +46,6 @@ KB = 1000.0
 
 MIB = float(2**20)
 """Bytes in one MiB, the unit of switch buffers."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """One full-duplex link between two nodes.
-
-    Attributes:
-        a: name of one end.
-        b: name of the other end.
-        gbps: rate of each direction, Gb/s.
-        delay_us: one-way propagation delay, µs.
-    """
-
-    a: str
-    b: str
-    gbps: float
-    delay_us: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ class Topology:
         n_paths: int32 `[E, E]`, number of equal-cost paths, all there are.
         last: int32 `[H]`, port to each host, the last hop of every path there.
         level_bounds: `L + 1` offsets; level `l` holds ports `bounds[l]:bounds[l + 1]`.
+        server: server that each host is a NIC of, numbered from 0, length H; one NIC per server
+            unless given. See `servers`.
     """
 
     name: str
@@ -110,28 +113,40 @@ class Topology:
     n_paths: np.ndarray
     last: np.ndarray
     level_bounds: tuple[int, ...]
+    server: Server = ()
+
+    def __post_init__(self) -> None:
+        """Give every host a server of its own, unless servers are given; check them."""
+        object.__setattr__(self, "server", self.server or tuple(range(len(self.hosts))))
+        check_servers(self.server, len(self.hosts))
 
     def __hash__(self) -> int:
         """Hash by what identifies the network; the route table follows from it."""
         return hash((self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us))
 
     def __eq__(self, other: object) -> bool:
-        """Equal if names, ports, rates and delays are equal."""
+        """Equal if names, ports, rates, delays and servers are equal."""
         if not isinstance(other, Topology):
             return NotImplemented
-        mine = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us)
+        mine = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us, self.server)
         return mine == (
             other.name,
             other.hosts,
             other.ports,
             other.nic_gbps,
             other.nic_delay_us,
+            other.server,
         )
 
     @property
     def n_hosts(self) -> int:
         """Number of hosts."""
         return len(self.hosts)
+
+    @property
+    def bonds(self) -> Server:
+        """`server` if some server has several NICs, else empty."""
+        return self.server if len(set(self.server)) < self.n_hosts else ()
 
     @property
     def n_ports(self) -> int:
@@ -197,6 +212,7 @@ def from_links(
     links: Sequence[Link],
     *,
     kinds: dict[str, str] | None = None,
+    server: Sequence[int] = (),
 ) -> Topology:
     """Build a topology from a list of links.
 
@@ -206,6 +222,7 @@ def from_links(
         switches: switch names.
         links: full-duplex links; several between the same switches are parallel.
         kinds: names for the port kinds `up` and `down`, e.g. `{"up": "leaf-up"}`.
+        server: server that each host is a NIC of, numbered from 0; empty for one NIC per server.
 
     Returns:
         The compiled topology.
@@ -216,7 +233,7 @@ def from_links(
             reached, or the shortest paths allow a cycle of queues (no order of levels exists; such
             a network can also deadlock under PFC).
     """
-    neighbours = _adjacency(hosts, switches, links)
+    neighbours = adjacency(hosts, switches, links)
     by_ends: dict[tuple[str, str], list[Link]] = {}
     for ln in links:
         by_ends.setdefault((ln.a, ln.b), []).append(ln)
@@ -241,6 +258,7 @@ def from_links(
         n_paths=route.n_paths,
         last=route.last,
         level_bounds=route.level_bounds,
+        server=tuple(server),
     )
 
 
@@ -260,18 +278,6 @@ def _ports(
     return tuple(found)
 
 
-Rates = float | Sequence[float]
-"""One rate for all hosts, or one for each, Gb/s."""
-
-
-def _each(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
-    """Hosts and their rates."""
-    rates = [float(gbps)] * len(names) if isinstance(gbps, int | float) else list(gbps)
-    if len(rates) != len(names):
-        raise bad_value("gbps", f"{len(rates)} rates", f"one rate, or one for each of {len(names)}")
-    return list(zip(names, rates, strict=True))
-
-
 def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
     """Hosts around one switch.
 
@@ -283,9 +289,9 @@ def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
     Returns:
         A topology with `hosts` ports, port `i` towards host `i`.
     """
-    _at_least("hosts", hosts, 2)
+    at_least("hosts", hosts, 2)
     names = [f"host{i}" for i in range(hosts)]
-    links = [Link(h, "switch0", r, delay_us) for h, r in _each(names, gbps)]
+    links = [Link(h, "switch0", r, delay_us) for h, r in each(names, gbps)]
     return from_links(f"star:{hosts}", names, ["switch0"], links)
 
 
@@ -308,8 +314,8 @@ def dumbbell(
         delay_us: one-way propagation delay of every link, µs.
         uplink_delay_us: that of the link between the switches, µs; `delay_us` if None.
     """
-    _at_least("left", left, 1)
-    _at_least("right", right, 1)
+    at_least("left", left, 1)
+    at_least("right", right, 1)
     names = [f"host{i}" for i in range(left + right)]
     middle = gbps if uplink_gbps is None else uplink_gbps
     far = delay_us if uplink_delay_us is None else uplink_delay_us
@@ -328,7 +334,7 @@ def parking_lot(hops: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topo
         gbps: rate of every link, Gb/s.
         delay_us: one-way propagation delay of every link, µs.
     """
-    _at_least("hops", hops, 1)
+    at_least("hops", hops, 1)
     switches = [f"switch{i}" for i in range(hops + 1)]
     names = [f"host{i}" for i in range(2 * (hops + 1))]
     links = [Link(a, b, gbps, delay_us) for a, b in itertools.pairwise(switches)]
@@ -346,6 +352,7 @@ def leaf_spine(
     delay_us: float = 1.0,
     uplink_delay_us: float | None = None,
     parallel: int = 1,
+    nics_per_server: int = 1,
 ) -> Topology:
     """A two-tier Clos network: every leaf has a link, or several, to every spine.
 
@@ -358,29 +365,53 @@ def leaf_spine(
         delay_us: one-way propagation delay of every link, µs.
         uplink_delay_us: that of the links between leaves and spines, µs; `delay_us` if None.
         parallel: links between a leaf and a spine.
+        nics_per_server: NICs of each server, on as many leaves side by side: with 2, leaves 0 and
+            1 are a pair, and host `i` of either is a NIC of the same server. Hosts are NICs.
 
     Returns:
         A topology with `leaves * hosts_per_leaf + 2 * leaves * spines * parallel` ports of the
         kinds `leaf-up`, `spine-down` and `host`.
     """
-    _at_least("leaves", leaves, 2)
-    _at_least("hosts_per_leaf", hosts_per_leaf, 1)
-    _at_least("spines", spines, 1)
-    _at_least("parallel", parallel, 1)
+    at_least("leaves", leaves, 2)
+    at_least("hosts_per_leaf", hosts_per_leaf, 1)
+    at_least("spines", spines, 1)
+    at_least("parallel", parallel, 1)
+    at_least("nics_per_server", nics_per_server, 1)
+    if leaves % nics_per_server or (leaves == nics_per_server and hosts_per_leaf == 1):
+        allowed = f"a number that divides {leaves} leaves, with two servers at least"
+        raise bad_value("nics_per_server", nics_per_server, allowed)
     names = [f"host{i}" for i in range(leaves * hosts_per_leaf)]
     leaf = [f"leaf{i}" for i in range(leaves)]
     spine = [f"spine{i}" for i in range(spines)]
-    rates = enumerate(_each(names, gbps))
+    rates = enumerate(each(names, gbps))
     links = [Link(h, leaf[i // hosts_per_leaf], r, delay_us) for i, (h, r) in rates]
     far = delay_us if uplink_delay_us is None else uplink_delay_us
     links += [Link(a, b, uplink_gbps, far) for a in leaf for b in spine for _ in range(parallel)]
     several = f"x{parallel}" if parallel > 1 else ""
+    bonded = f"-nics{nics_per_server}" if nics_per_server > 1 else ""
+    place = [divmod(h, hosts_per_leaf) for h in range(len(names))]
     return from_links(
-        f"leaf-spine:{leaves},{hosts_per_leaf},{spines}{several}",
+        f"leaf-spine:{leaves},{hosts_per_leaf},{spines}{several}{bonded}",
         names,
         leaf + spine,
         links,
         kinds={"up": "leaf-up", "down": "spine-down"},
+        server=[lf // nics_per_server * hosts_per_leaf + i for lf, i in place],
+    )
+
+
+def acc_testbed() -> Topology:
+    """The testbed of ACC (Yan et al., SIGCOMM'21, §5.1): 24 servers with two NICs, 4 leaves.
+
+    25 Gb/s NICs, each server's two on the two leaves of a pair; every leaf has four 100 Gb/s links
+    to two spines. Propagation delays, switches included, are such that the round trip of an empty
+    packet takes the paper's averages: 2.32 µs under one leaf, 6.13 µs between leaves.
+
+    Returns:
+        A topology of 48 hosts (NICs) and 80 ports.
+    """
+    return leaf_spine(
+        4, 12, 2, parallel=2, nics_per_server=2, delay_us=0.58, uplink_delay_us=0.9525
     )
 
 
@@ -413,7 +444,7 @@ def fat_tree(
     edge = [[f"edge{p}.{i}" for i in range(half)] for p in range(k)]
     names = [f"host{i}" for i in range(k * half * half)]
     flat = [switch for pod in edge for switch in pod]
-    rates = _each(names, gbps)
+    rates = each(names, gbps)
     middle = max(r for _, r in rates) if uplink_gbps is None else uplink_gbps
     links = [Link(h, flat[i // half], r, delay_us) for i, (h, r) in enumerate(rates)]
     for p in range(k):
@@ -464,34 +495,3 @@ def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: floa
         raise bad_value("topology", text, f"{kind}: followed by {arity} integer(s), comma between")
     extra = {"uplink_gbps": uplink_gbps} if kind in _MIDDLE else {}
     return build(*numbers, gbps=gbps, delay_us=delay_us, **extra)
-
-
-def _at_least(field: str, value: int, low: int) -> None:
-    if value < low:
-        raise bad_value(field, value, f"an integer >= {low}")
-
-
-def _adjacency(
-    hosts: Sequence[str], switches: Sequence[str], links: Sequence[Link]
-) -> dict[str, list[str]]:
-    neighbours: dict[str, list[str]] = {n: [] for n in (*hosts, *switches)}
-    for node, count in Counter((*hosts, *switches)).items():
-        if count > 1:
-            raise bad_value("node name", node, "a name of its own for every host and switch")
-    for ln in links:
-        for end in (ln.a, ln.b):
-            if end not in neighbours:
-                raise bad_value("link end", end, "the name of a host or switch")
-        if not ln.gbps > 0:
-            raise bad_value("gbps", ln.gbps, "a rate > 0 Gb/s")
-        if not ln.delay_us >= 0:
-            raise bad_value("delay_us", ln.delay_us, "a delay >= 0 µs")
-        if ln.b == ln.a:
-            raise bad_value("link", (ln.a, ln.b), "two different nodes")
-        neighbours[ln.a].append(ln.b)
-        neighbours[ln.b].append(ln.a)
-    known = set(switches)
-    for h in hosts:
-        if len(neighbours[h]) != 1 or neighbours[h][0] not in known:
-            raise bad_value(f"links of {h}", neighbours[h], "exactly one link, to a switch")
-    return {node: list(dict.fromkeys(ends)) for node, ends in neighbours.items()}

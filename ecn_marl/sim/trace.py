@@ -195,7 +195,9 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
 
     flow_id = whole("flow_id", "an integer from 0 to 2^63 - 1", lambda v: 0 <= v < 2**63)
     src = whole("src", host, lambda v: 0 <= v < n)
-    dst = whole("dst", f"{host}, other than src", lambda v: 0 <= v < n and v != src)
+    server = topology.server
+    other = f"{host}, of another server than src" if topology.bonds else f"{host}, other than src"
+    dst = whole("dst", other, lambda v: 0 <= v < n and server[v] != server[src])
     size = whole("size_B", f"an integer from 1 to {MAX_SIZE}", lambda v: 1 <= v <= MAX_SIZE)
     try:
         start = float(text["start_ns"])

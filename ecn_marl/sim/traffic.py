@@ -28,8 +28,9 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.matrices import Matrix, as_matrix
+from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
 from ecn_marl.sim.random import hash_bits, shuffled, uniform
+from ecn_marl.sim.servers import Server, apart, burst, burst_links, burst_pairs, nics
 from ecn_marl.sim.sizes import (
     CHUNK,
     HEADER,
@@ -144,13 +145,16 @@ class Poisson:
         table: name of the default flow-size table.
         width: flows offered per tick; `auto` for what the defaults above need.
         matrix: weights of (source, destination), see `sim.matrices`; empty for sources in
-            proportion to their NICs and uniform destinations.
+            proportion to their NICs and uniform destinations. Weights between NICs of one server
+            count as 0, see `matrices.between_servers`.
+        server: server of each host; a simulator fills it in where servers have several NICs.
     """
 
     load: float = 0.6
     table: str = "WebSearch"
     width: int | str = "auto"
     matrix: Matrix = ()
+    server: Server = ()
 
     def __post_init__(self) -> None:
         """Check the load, the table's name and the matrix."""
@@ -159,6 +163,9 @@ class Poisson:
         size_table(self.table)
         if self.matrix:
             object.__setattr__(self, "matrix", as_matrix(self.matrix))
+        if self.matrix and self.server:
+            self._check_hosts(len(self.server))
+            object.__setattr__(self, "matrix", between_servers(self.matrix, self.server))
 
     def default_params(self) -> PoissonParams:
         """Traced parameters for the defaults above."""
@@ -183,6 +190,8 @@ class Poisson:
         self._check_hosts(n)
         pairs = np.repeat(nic_rate[:, None] / nic_rate.sum() / (n - 1), n, axis=1)
         np.fill_diagonal(pairs, 0.0)
+        if self.server:
+            pairs = pairs * apart(self.server) * ((n - 1) / nics(self.server).n_others)[:, None]
         if self.matrix:
             pairs = np.array(self.matrix) / np.sum(self.matrix)
         return Demand(
@@ -227,6 +236,11 @@ class Poisson:
             src = jnp.minimum(jnp.searchsorted(share, coins[0], method="compare_all"), n - 1)
             hop = jnp.floor(coins[1] * (n - 1)).astype(jnp.int32)
             dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
+            if self.server:
+                to = nics(self.server)
+                most = jnp.asarray(to.n_others)[src]
+                hop = jnp.minimum((coins[1] * most).astype(jnp.int32), most - 1)
+                dst = jnp.asarray(to.others)[src, hop]
         payload = sample_size(params.table, uniform(state.seed, index, 3))
         return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
@@ -296,6 +310,9 @@ class Incast:
         jitter_us: the starts of a burst are spread over this time, µs.
         width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
             for `n_max`.
+        server: server of each host; a simulator fills it in where servers have several NICs. Then
+            senders and receiver are servers (that of the host `receiver`), every flow takes a NIC
+            of each by hash, and `load` is that of each of the receiver's links.
     """
 
     load: float = 0.8
@@ -305,6 +322,7 @@ class Incast:
     receiver: int = 0
     jitter_us: float = 0.0
     width: int | str = "auto"
+    server: Server = ()
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -334,12 +352,17 @@ class Incast:
         wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
         mean = float(np.average(wire, weights=share))
         anyone = self.receiver < 0
+        pairs = uniform_pairs(range(hosts), range(hosts) if anyone else (self.receiver,), hosts)
+        links = hosts if anyone else 1
+        if self.server:
+            pairs = burst_pairs(self.server, self.receiver)
+            links = int((pairs.sum(0) > 0).sum())
         return Demand(
-            per_us=self.load * float(nic_rate.mean()) * (hosts if anyone else 1) / mean,
+            per_us=self.load * float(nic_rate.mean()) * links / mean,
             burst=float(self.n_max),
             wire=mean,
             square=float(wire[-1]) ** 2,
-            pairs=uniform_pairs(range(hosts), range(hosts) if anyone else (self.receiver,), hosts),
+            pairs=pairs,
             most=self.n_max,
         )
 
@@ -366,6 +389,8 @@ class Incast:
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
         draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), 2)
         src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
+        if self.server:
+            src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)
         size = self._size(state, params)
         coin = uniform(state.seed, state.burst * 4096 + number, 3)
         late = params.jitter_us * (number + coin) / size
@@ -390,6 +415,8 @@ class Incast:
         total = state.taken + taken.astype(jnp.int32)
         over = total >= size
         receivers = jnp.where(jnp.asarray(params.receiver) < 0, nic_rate.shape[0], 1)
+        if self.server:
+            receivers = burst_links(self.server, params.receiver)
         rate = params.load * nic_rate.mean() * receivers
         mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
         gap = -jnp.log(uniform(state.seed, state.burst, 4)) * mean_gap

@@ -38,6 +38,9 @@ def network(transport: Any, topology: Any = None, **options: Any) -> Simulator:
 
 CASES = {
     "two levels": lambda: network(Dcqcn.of("hpcc-paper"), leaf_spine(2, 2, 2)),
+    "two NICs per server, paced CNPs": lambda: network(
+        Dcqcn.of("sigcomm15-np50us"), leaf_spine(2, 3, 2, nics_per_server=2)
+    ),
     "timely, failures, jitter": lambda: network(Timely(), failures=True, jitter_us=1.0),
     "hpcc": lambda: network(Hpcc()),
     "swift": lambda: network(Swift()),

@@ -19,6 +19,8 @@ LONGEST = {
     ("dcqcn:mellanox", 100.0): 32767 / 12500 / 10,
     ("dcqcn:mellanox", 1.0): 2.0,
     ("dcqcn:hpcc-run,decrease_us=1", 25.0): 0.5,
+    ("dcqcn:hpcc-paper,cnp_interval_us=10", 25.0): 5.0,
+    ("dcqcn:sigcomm15-np50us", 25.0): 2.0,
     ("dctcp:hpcc", 25.0): math.inf,
 }
 

@@ -64,7 +64,8 @@ def parse_transport(text: str) -> Transport:
 
     Options are the constants of the congestion control, in its units (µs, bytes, bytes/µs), e.g.
     `dcqcn:hpcc-run,ai=2.5`; for `dcqcn` also `windowed=1` (a sender window) and
-    `source=mean_field` (the fluid model instead of `source=timers`).
+    `source=mean_field` (the fluid model instead of `source=timers`). Some presets have a second
+    name, e.g. `dcqcn:ns3-4us`, see `names`.
 
     Raises:
         ValueError: unknown transport, preset or option, or a value out of range.

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.feedback import Feedback
+from ecn_marl.sim.transports.names import ALIASES, canonical
 
 MBPS = 0.125
 """Bytes per microsecond in one Mb/s."""
@@ -25,6 +26,10 @@ class Transport(Protocol):
     """Senders under one congestion control: a frozen dataclass and a state with a leaf per flow.
 
     `needs` names the signals of `feedback` that `update` reads.
+
+    Senders may also have `notify(state, params, marked, dt)`, the receivers' side of single marks
+    (signal `cnp`): given the flows of which a marked packet arrives in a substep, `[F]`, it returns
+    the state and the flows for which a CNP leaves. Without it every mark is told.
     """
 
     @property
@@ -94,7 +99,7 @@ def with_overrides(
     Args:
         kind: congestion control, for messages.
         presets: constants by name.
-        name: which.
+        name: which; its second name is as good, see `names`.
         overrides: fields and their values, in the units of the constants.
         zero_ok: fields that may be 0; all others must be larger.
         shares: fields that may not exceed 1.
@@ -102,8 +107,9 @@ def with_overrides(
     Raises:
         ValueError: unknown preset or field, or a value out of range.
     """
+    name = canonical(kind.lower(), name)
     if name not in presets:
-        raise unknown_name(f"{kind} preset", name, presets)
+        raise unknown_name(f"{kind} preset", name, [*presets, *ALIASES.get(kind.lower(), {})])
     fields = type(presets[name]).__dataclass_fields__
     for field, value in overrides.items():
         if field not in fields:

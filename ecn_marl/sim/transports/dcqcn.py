@@ -10,6 +10,10 @@ The rate machine of each flow is driven by single CNPs:
 
 The first CNP does not cut: it starts the timers, and the first cut follows one decrease interval
 later (unless `cut_at_first_cnp`).
+
+The receiver (notification point, §3.1 and Fig. 6 there) sends a CNP for every marked packet, or,
+with `cnp_interval_us`, at most one per flow and interval: a mark that finds the interval over is
+told at once and starts the next; all marks within an interval are told as one CNP at its end.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import ACKS, CNP, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.names import canonical
 
 
 @struct.dataclass
@@ -46,6 +51,9 @@ class DcqcnParams:
         alpha_init: alpha at the first CNP.
         clamp_target: 1 to move the target at each cut, 0 to keep it over back-to-back cuts.
         cut_at_first_cnp: 1 if the first CNP cuts at once, 0 if it only starts the timers.
+        cnp_interval_us: least time between two CNPs of a flow at its receiver, µs; 0 for a CNP per
+            marked packet. Read only by senders with `Dcqcn.cnp_paced`. `alpha_us` should be longer:
+            else alpha decays between CNPs, and cuts are small.
     """
 
     decrease_us: Leaf
@@ -60,6 +68,7 @@ class DcqcnParams:
     alpha_init: Leaf = 1.0
     clamp_target: Leaf = 0.0
     cut_at_first_cnp: Leaf = 0.0
+    cnp_interval_us: Leaf = 0.0
 
 
 def _preset(
@@ -90,10 +99,19 @@ PRESETS: dict[str, DcqcnParams] = {
     "hpcc-run": _preset(4, 1, 1 / 256, 300, math.inf, 1, 5, 50, 100),
     "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
     "hpcc-config": _preset(4, 1, 1 / 256, 900, math.inf, 1, 50, 100, 100),
+    # SIGCOMM'15 with the interval of 50 µs where the paper has it, at the receiver (§3.1), and a
+    # sender that reacts to every CNP: it looks for one every 4 µs. In "paper" the sender itself
+    # looks every 50 µs.
+    "sigcomm15-np50us": _preset(
+        *(4, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100),
+        clamp_target=1.0,
+        cut_at_first_cnp=1.0,
+        cnp_interval_us=50.0,
+    ),
 }
 
 
-ZERO_OK = ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps")
+ZERO_OK = ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps", "cnp_interval_us")
 """Constants that may be 0."""
 
 
@@ -101,7 +119,8 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     """Constants of a named preset, some of them replaced.
 
     Args:
-        name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper` or `hpcc-config`.
+        name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper`, `hpcc-config`,
+            `sigcomm15-np50us`, or a second name from `names`.
         **overrides: fields of `DcqcnParams` in its units (µs, bytes, bytes/µs).
 
     Raises:
@@ -115,7 +134,9 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
 class DcqcnState:
     """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs, `bdp` in bytes.
 
-    `bdp` is the window at line rate (rate times the network's longest base RTT).
+    `bdp` is the window at line rate (rate times the network's longest base RTT). The last two are
+    the receivers': time until they may send a CNP again, and whether they owe one then; None unless
+    CNPs are paced.
     """
 
     rate: Leaf
@@ -132,6 +153,8 @@ class DcqcnState:
     cnp_decrease: Leaf
     cnp_alpha: Leaf
     bdp: Leaf
+    cnp_left: Leaf = None
+    cnp_owed: Leaf = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +167,7 @@ class Dcqcn:
         windowed: whether a flow may have no more on the way than a window that follows its rate,
             one bandwidth-delay product at line rate (HPCC simulator, `HAS_WIN` and `VAR_WIN`).
         overrides: constants that differ from the preset, as sorted pairs.
+        cnp_paced: whether receivers pace their CNPs (static, it costs time).
     """
 
     kind: ClassVar[str] = "dcqcn"
@@ -154,6 +178,11 @@ class Dcqcn:
     byte_counter: bool = False
     windowed: bool = False
     overrides: Overrides = ()
+    cnp_paced: bool = False
+
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
     def of(
@@ -163,14 +192,17 @@ class Dcqcn:
         windowed: bool = False,
         **overrides: float,
     ) -> Dcqcn:
-        """Senders for a preset (`byte_counter` follows from it, or from `params` if given).
+        """Senders for a preset.
+
+        `byte_counter` and `cnp_paced` follow from it, or from `params` if given.
 
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
         constants = preset(name, **overrides) if params is None else params
         counter = bool(math.isfinite(float(constants.byte_counter)))
-        return Dcqcn(name, counter, windowed, tuple(sorted(overrides.items())))
+        paced = float(constants.cnp_interval_us) > 0
+        return Dcqcn(name, counter, windowed, tuple(sorted(overrides.items())), paced)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -182,7 +214,7 @@ class Dcqcn:
         return preset(self.name, **dict(self.overrides))
 
     def bound_dt(self, line: float) -> Bound:
-        """Longest substep: at most one cut, and a tenth of the byte counter, may fall into it.
+        """Longest substep: at most one cut, one CNP and a tenth of the byte counter fall into it.
 
         Args:
             line: rate of the fastest NIC, bytes/µs.
@@ -190,9 +222,11 @@ class Dcqcn:
         constants = self.default_params()
         timer = float(constants.decrease_us) / 2.0
         counter = float(constants.byte_counter) / line / 10.0
-        if counter < timer:
-            return Bound(counter, "a tenth of the byte counter at line rate")
-        return Bound(timer, "half of decrease_us")
+        bounds = [Bound(timer, "half of decrease_us")]
+        if self.cnp_paced:
+            bounds.append(Bound(float(constants.cnp_interval_us) / 2.0, "half of cnp_interval_us"))
+        bounds.append(Bound(counter, "a tenth of the byte counter at line rate"))
+        return min(bounds, key=lambda bound: bound.dt_us)
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -202,9 +236,10 @@ class Dcqcn:
         zero = jnp.zeros((slots,), dtype)
         stage = jnp.zeros((slots,), jnp.int32)
         no = jnp.zeros((slots,), bool)
-        return DcqcnState(
+        state = DcqcnState(
             zero, zero, zero, zero, zero, zero, zero, zero, stage, stage, no, no, no, zero
         )
+        return replace(state, cnp_left=zero, cnp_owed=no) if self.cnp_paced else state
 
     def start(
         self,
@@ -234,6 +269,8 @@ class Dcqcn:
             cnp_decrease=put(False, state.cnp_decrease),
             cnp_alpha=put(False, state.cnp_alpha),
             bdp=put(line * base_rtt, state.bdp),
+            cnp_left=put(0.0, state.cnp_left) if self.cnp_paced else None,
+            cnp_owed=put(False, state.cnp_owed) if self.cnp_paced else None,
         )
 
     def rate(self, state: DcqcnState) -> Float[Array, " flows"]:
@@ -297,6 +334,25 @@ class Dcqcn:
             cnp_decrease=pending & ~check & ~cut,
             cnp_alpha=cnp_alpha,
         )
+
+    def notify(
+        self, state: DcqcnState, params: DcqcnParams, marked: Bool[Array, " flows"], dt: float
+    ) -> tuple[DcqcnState, Bool[Array, " flows"]]:
+        """Decide at the receivers which marks leave as CNPs, see `Transport`.
+
+        The interval goes on from its end, not from the substep that the end falls into: receivers
+        that always owe a CNP send one per interval on average, whatever the substep.
+        """
+        if not self.cnp_paced:
+            return state, marked
+        running, left = state.cnp_left > 0, state.cnp_left - dt
+        over = running & (left <= 1e-3 * dt)
+        pending = state.cnp_owed | marked
+        told = jnp.where(running, over & pending, marked)
+        again = jnp.where(over, left, 0.0) + params.cnp_interval_us
+        left = jnp.where(told, again, jnp.where(over, 0.0, left))
+        owed = running & ~over & pending
+        return replace(state, cnp_left=jnp.maximum(left, 0.0), cnp_owed=owed), told
 
     def _alpha(
         self,

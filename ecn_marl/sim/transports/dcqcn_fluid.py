@@ -18,10 +18,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import FIELD, Feedback
 from ecn_marl.sim.transports.base import Overrides, put_new
 from ecn_marl.sim.transports.dcqcn import DcqcnParams, preset
+from ecn_marl.sim.transports.names import canonical
 
 PACKET = 1000.0
 """Bytes of a packet in the fluid model (8000 bit)."""
@@ -59,6 +61,10 @@ class DcqcnFluid:
     byte_counter: bool = True
     overrides: Overrides = ()
 
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
+
     @staticmethod
     def of(name: str, **overrides: float) -> DcqcnFluid:
         """Senders for a preset.
@@ -66,7 +72,11 @@ class DcqcnFluid:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        counter = math.isfinite(float(preset(name, **overrides).byte_counter))
+        constants = preset(name, **overrides)
+        if float(constants.cnp_interval_us) > 0:
+            allowed = "0 with source=mean_field, whose equations have decrease_us for it"
+            raise bad_value("cnp_interval_us", constants.cnp_interval_us, allowed)
+        counter = math.isfinite(float(constants.byte_counter))
         return DcqcnFluid(name, counter, tuple(sorted(overrides.items())))
 
     @property

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, limiting, put_new, with_overrides
+from ecn_marl.sim.transports.names import canonical
 
 SEGMENT = 1000.0
 """Payload of a full packet, bytes."""
@@ -90,6 +91,10 @@ class Dctcp:
     paced: bool = False
     overrides: Overrides = ()
 
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
+
     @staticmethod
     def of(name: str, **overrides: float) -> Dctcp:
         """Senders for a preset; `hpcc` is the paced one.
@@ -97,7 +102,8 @@ class Dctcp:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Dctcp(name, name == "hpcc", tuple(sorted(overrides.items())))
+        paced = canonical("dctcp", name) == "hpcc"
+        made = Dctcp(name, paced, tuple(sorted(overrides.items())))
         made.default_params()
         return made
 

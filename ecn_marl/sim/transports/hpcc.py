@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, TELEMETRY, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.names import canonical
 
 
 @struct.dataclass
@@ -80,6 +81,10 @@ class Hpcc:
 
     name: str = "hpcc"
     overrides: Overrides = ()
+
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
     def of(name: str, **overrides: float) -> Hpcc:

@@ -112,6 +112,18 @@ class Mixed:
         free = jnp.full(state.kind.shape, 1e9, jnp.result_type(float))
         return self._choose(state, [free if w is None else w for w in windows])
 
+    def notify(
+        self, state: MixedState, params: tuple[Any, ...], marked: Bool[Array, " flows"], dt: float
+    ) -> tuple[MixedState, Bool[Array, " flows"]]:
+        """Let the receivers of each member decide which marks leave as CNPs, see `Transport`."""
+        states, told = list(state.members), marked
+        for i, member in enumerate(self.members):
+            notify: Any = getattr(member, "notify", None)
+            if notify is not None:
+                states[i], sent = notify(states[i], params[i], marked, dt)
+                told = told if sent is marked else jnp.where(state.kind == i, sent, told)
+        return replace(state, members=tuple(states)), told
+
     def update(
         self, state: MixedState, params: tuple[Any, ...], heard: Feedback, dt: float
     ) -> MixedState:

@@ -21,6 +21,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.names import canonical
 
 
 @struct.dataclass
@@ -102,6 +103,10 @@ class Timely:
     patched: bool = False
     overrides: Overrides = ()
 
+    def __post_init__(self) -> None:
+        """Call a preset by its first name, whichever is given."""
+        object.__setattr__(self, "name", canonical(self.kind, self.name))
+
     @staticmethod
     def of(name: str, **overrides: float) -> Timely:
         """Senders for a preset; `patched` is the patched form.
@@ -109,7 +114,8 @@ class Timely:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Timely(name, name == "patched", tuple(sorted(overrides.items())))
+        patched = canonical("timely", name) == "patched"
+        made = Timely(name, patched, tuple(sorted(overrides.items())))
         made.default_params()
         return made
 

@@ -275,13 +275,15 @@ CONSTANTS = {
     # SIGCOMM'15; ConnectX-4 defaults.
     "paper": (50, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100),
     "mellanox": (4, 1, 1 - 1019 / 1024, 300, 32767, 1, 5, 50, 1),
+    "sigcomm15-np50us": (4, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100),
 }
-OPTIONS = {  # alpha at the first CNP, target clamped, cut at the first CNP
-    "hpcc-run": (1, 0, 0),
-    "hpcc-paper": (1, 0, 0),
-    "hpcc-config": (1, 0, 0),
-    "paper": (1, 1, 1),
-    "mellanox": (1023 / 1024, 0, 0),
+OPTIONS = {  # alpha at the first CNP, target clamped, cut at the first CNP, CNP interval in µs
+    "hpcc-run": (1, 0, 0, 0),
+    "hpcc-paper": (1, 0, 0, 0),
+    "hpcc-config": (1, 0, 0, 0),
+    "paper": (1, 1, 1, 0),
+    "mellanox": (1023 / 1024, 0, 0, 0),
+    "sigcomm15-np50us": (1, 1, 1, 50),
 }
 
 
@@ -295,7 +297,7 @@ def test_preset_constants(name):
     got = (p.decrease_us, p.alpha_us, p.g, p.increase_us, p.byte_counter, p.recovery_steps)
     got += tuple(x * 8 for x in (p.ai, p.hai, p.min_rate))  # bytes/µs to Mb/s
     assert got == pytest.approx(CONSTANTS[name], rel=1e-12)
-    assert (p.alpha_init, p.clamp_target, p.cut_at_first_cnp) == OPTIONS[name]
+    assert (p.alpha_init, p.clamp_target, p.cut_at_first_cnp, p.cnp_interval_us) == OPTIONS[name]
     assert Dcqcn.of(name).byte_counter == math.isfinite(CONSTANTS[name][4])
     assert Dcqcn.of(name).default_params() == p
 
@@ -313,6 +315,12 @@ def test_the_byte_counter_follows_the_constants():
     assert Dcqcn.of("hpcc-run", preset("hpcc-run", byte_counter=1e6)).byte_counter
 
 
+def test_pacing_follows_the_constants():
+    assert not Dcqcn.of("paper").cnp_paced
+    assert not Dcqcn.of("sigcomm15-np50us", cnp_interval_us=0.0).cnp_paced
+    assert parse_transport("dcqcn:hpcc-run,cnp_interval_us=50").cnp_paced
+
+
 def test_short_form():
     assert parse_transport("dcqcn:mellanox") == Dcqcn.of("mellanox")
 
@@ -328,6 +336,11 @@ def test_short_form():
         (lambda: preset("paper", g=0.0), "g = 0.0 is not allowed: expected a number > 0"),
         (lambda: preset("paper", decrease_us=-4.0), "decrease_us = -4.0 is not allowed"),
         (lambda: preset("paper", alpha_us=float("nan")), "alpha_us = nan is not allowed"),
+        (lambda: preset("paper", cnp_interval_us=-1.0), "cnp_interval_us = -1.0 is not allowed"),
+        (
+            lambda: parse_transport("dcqcn:sigcomm15-np50us,source=mean_field"),
+            "cnp_interval_us = 50.0 is not allowed: expected 0 with source=mean_field",
+        ),
         (lambda: preset("paper", ai=-1.0), "ai = -1.0 is not allowed: expected a number >= 0"),
         (lambda: Dcqcn.of("papper"), "unknown DCQCN preset 'papper': did you mean .*'paper'"),
         (lambda: Dcqcn("none").default_params(), "unknown DCQCN preset 'none'"),

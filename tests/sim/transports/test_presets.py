@@ -11,6 +11,7 @@ from senders import CONSTANTS, MBPS
 from twins import TWINS
 
 from ecn_marl.sim.transports import Timely, Transport, parse_transport, transports
+from ecn_marl.sim.transports.names import ALIASES, SOURCES
 
 PUBLISHED = {
     # Alizadeh et al., SIGCOMM'10, §3.2, with the first window of RFC 6928.
@@ -70,6 +71,38 @@ def test_short_forms(text):
     assert all(np.isscalar(x) for x in jax.tree.leaves(made.default_params()))
 
 
+NAMES = [(f"{k}:{new}", f"{k}:{old}") for k, pairs in ALIASES.items() for new, old in pairs.items()]
+
+
+@pytest.mark.parametrize(("second", "first"), NAMES)
+def test_second_names_mean_the_same_senders(second, first):
+    """With options too, in the short form and where senders are built directly."""
+    assert first in transports()
+    assert second not in transports()
+    for options in ("", ",min_rate=2.5"):
+        one, other = parse_transport(second + options), parse_transport(first + options)
+        assert one == other
+        assert hash(one) == hash(other)
+        assert (one.name, repr(one)) == (other.name, repr(other))
+    kind, name = type(parse_transport(first)), second.partition(":")[2]
+    assert kind(name) == kind(first.partition(":")[2])
+
+
+def test_second_names_of_the_fluid_model():
+    found = parse_transport("dcqcn:sigcomm15,source=mean_field")
+    assert found == parse_transport("dcqcn:paper,source=mean_field")
+    assert found.name == "paper"
+
+
+def test_every_preset_says_where_it_is_from():
+    assert set(SOURCES) == set(transports())
+
+
+def test_a_wrong_name_is_told_the_second_ones_too():
+    with pytest.raises(ValueError, match=r"did you mean .*'ns3-50us'"):
+        parse_transport("dcqcn:ns3-50")
+
+
 @pytest.mark.parametrize("text", TWINS)
 def test_options(text):
     """Every constant can be set in the short form, and nothing else changes."""
@@ -101,7 +134,7 @@ def test_an_option_reaches_the_sender():
         ("timely", "transport = 'timely' is not allowed: expected timely:PRESET, e.g. timely:hpcc"),
         ("dctcp:sigcom", "unknown DCTCP preset 'sigcom': did you mean 'sigcomm10'"),
         ("timely:patchd", "unknown TIMELY preset 'patchd': did you mean 'patched'"),
-        ("hpcc:x", "unknown HPCC preset 'x': .*known: hpcc, sigcomm19"),
+        ("hpcc:x", "unknown HPCC preset 'x': .*known: hpcc, ns3, sigcomm19"),
         ("swift:google", "unknown SWIFT preset 'google': .*known: htsim"),
         ("reno:cubic", "unknown reno preset 'cubic'"),
         ("rate-agent:x", "unknown rate-agent preset 'x'"),

@@ -1,0 +1,130 @@
+"""Servers with several NICs: which host of the network belongs to which server.
+
+A *host* of the simulator is a NIC with a link of its own. A server with two of them (a bond whose
+flows are spread by their addresses and ports, layer 3 ECMP) is two hosts that share a number in
+`Topology.server`. A flow between two servers takes one NIC of each, by hash, and keeps them; NICs
+of one server have nothing to say to each other over the network.
+
+`server` below is a tuple with the number of each host's server, counted from 0.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.sim.random import hash_bits, shuffled
+
+Server = tuple[int, ...]
+"""Number of each host's server; empty for a server to each host."""
+
+
+class Nics(NamedTuple):
+    """Tables of a network with S servers, at most K NICs each.
+
+    Attributes:
+        of: NICs of each server, the last ones filled up with its first, `[S, K]`.
+        n_of: number of NICs of each server, `[S]`.
+        others: for every host those of other servers, filled up with host 0, `[H, M]`.
+        n_others: how many these are, `[H]`.
+    """
+
+    of: np.ndarray
+    n_of: np.ndarray
+    others: np.ndarray
+    n_others: np.ndarray
+
+    def pick(self, which: Int[Array, "*n"], bits: Array) -> Int[Array, "*n"]:
+        """A NIC of each of some servers.
+
+        Args:
+            which: servers, `[*n]`.
+            bits: 32 random bits for each, uint32.
+        """
+        k = bits % jnp.asarray(self.n_of.astype(np.uint32))[which]
+        return jnp.asarray(self.of)[which, k.astype(jnp.int32)]
+
+
+@cache
+def nics(server: Server) -> Nics:
+    """Tables for the servers of some hosts."""
+    number = np.array(server)
+    mine = [np.flatnonzero(number == s) for s in range(number.max() + 1)]
+    most = max(len(m) for m in mine)
+    apart = [np.flatnonzero(number != s) for s in server]
+    widest = max(len(a) for a in apart)
+    return Nics(
+        of=np.array([np.resize(m, most) for m in mine], np.int32),
+        n_of=np.array([len(m) for m in mine], np.int32),
+        others=np.array([np.pad(a, (0, widest - len(a))) for a in apart], np.int32),
+        n_others=np.array([len(a) for a in apart], np.int32),
+    )
+
+
+def apart(server: Server) -> np.ndarray:
+    """Whether two hosts belong to different servers, bool `[H, H]`."""
+    number = np.array(server)
+    return number[:, None] != number[None, :]
+
+
+def burst(
+    server: Server, receiver: Leaf, seed: Array, number: Int[Array, ""], flow: Int[Array, " n"]
+) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+    """NICs that the flows of a burst from many servers to one go from and to, `[n]` each.
+
+    Args:
+        server: server of each host.
+        receiver: a host of the server that receives, -1 for any server.
+        seed: uint32 of the source.
+        number: number of the burst.
+        flow: numbers of its flows; every server sends before one sends again.
+    """
+    to = nics(server)
+    n = len(to.n_of)
+    anyone = (hash_bits(seed, number, 1) % jnp.uint32(n)).astype(jnp.int32)
+    fixed = jnp.asarray(np.array(server, np.int32))[jnp.maximum(receiver, 0)]
+    goal = jnp.where(jnp.asarray(receiver) < 0, anyone, fixed)
+    order = hash_bits(seed, jnp.stack([number, -1 - number]), 2)
+    sender = (goal + 1 + shuffled(order, flow, n - 1)) % n
+    index = number * 4096 + flow
+    dst = to.pick(jnp.broadcast_to(goal, index.shape), hash_bits(seed, index, 6))
+    return to.pick(sender, hash_bits(seed, index, 5)), dst
+
+
+def burst_links(server: Server, receiver: Leaf) -> Array:
+    """Number of links that bursts to a server (-1 for any) arrive by."""
+    number = np.array(server)
+    own = jnp.asarray(np.bincount(number)[number])[jnp.maximum(receiver, 0)]
+    return jnp.where(jnp.asarray(receiver) < 0, len(number), own)
+
+
+def burst_pairs(server: Server, receiver: int) -> np.ndarray:
+    """Share of the flows of such bursts from host i to host j, `[H, H]`."""
+    number = np.array(server)
+    each = 1.0 / np.bincount(number)[number]
+    goal = each * ((receiver < 0) | (number == number[receiver]))
+    pairs = np.outer(each, goal) * apart(server)
+    shares: np.ndarray = pairs / pairs.sum()
+    return shares
+
+
+def check_servers(server: Server, hosts: int) -> None:
+    """Check the servers of a network.
+
+    Raises:
+        ValueError: not one number for each host, a number that no host has below the largest, or
+            several NICs on a single server.
+    """
+    numbers = set(server)
+    if len(server) != hosts or numbers != set(range(len(numbers))):
+        raise bad_value(
+            "server", server, f"a number for each of {hosts} hosts, from 0, none unused"
+        )
+    if len(numbers) < min(hosts, 2):
+        raise bad_value("server", server, "two servers at least")
