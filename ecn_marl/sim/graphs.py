@@ -271,8 +271,9 @@ class Graph:
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """As many flows at once as the dependencies let be, see `sizing.Demand`."""
         self._check(len(nic_rate))
-        n, none = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
-        return Demand(0.0, 1.0, 0.0, 0.0, none, most=n, bound=n)
+        n, pairs = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
+        np.add.at(pairs, tuple(zip(*((x.src, x.dst) for x in self.nodes), strict=True)), 1.0)
+        return Demand(0.0, 1.0, 0.0, 0.0, pairs / pairs.sum(), most=n, bound=n)
 
     def _check(self, n_hosts: int) -> None:
         for name in ("src", "dst"):

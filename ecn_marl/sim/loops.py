@@ -181,8 +181,10 @@ class ClosedLoop:
         """At most one flow per outstanding operation, see `sizing.Demand`."""
         hosts, n = len(nic_rate), self.n_tickets
         self._check(hosts)
-        none = np.zeros((hosts, hosts))
-        return Demand(0.0, 1.0, 0.0, 0.0, none, most=n, bound=n)
+        asks = np.zeros((hosts, hosts))
+        for client, choice in zip(self.clients, self._choices(), strict=True):
+            asks[client, list(choice)] += 0.5 / (len(choice) * len(self.clients))
+        return Demand(0.0, 1.0, 0.0, 0.0, asks + asks.T, most=n, bound=n)
 
     def _check(self, n_hosts: int) -> None:
         check_hosts("clients", self.clients, n_hosts)

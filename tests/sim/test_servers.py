@@ -12,7 +12,9 @@ from netcases import imbalance
 
 import ecn_marl
 from ecn_marl.sim import (
+    ClosedLoop,
     Dcqcn,
+    Graph,
     Incast,
     Poisson,
     Simulator,
@@ -20,6 +22,7 @@ from ecn_marl.sim import (
     from_links,
     leaf_spine,
     matrices,
+    ring_all_reduce,
     scaled_ecn,
     sizing,
     star,
@@ -276,6 +279,8 @@ def flow_set(*pairs):
         (lambda: from_links("x", ["a"], ["s"], [Link("a", "s", 1, 1)], server=(1,)), "server = "),
         (lambda: Simulator(DUAL, (requests(0, 1, 3),)), "hosts of Requests .* no pair has one"),
         (lambda: Simulator(DUAL, (flow_set((0, 1), (2, 5)),)), "hosts of FlowSets"),
+        (lambda: Simulator(DUAL, (ClosedLoop((0,), (1, 3)),)), "hosts of ClosedLoop"),
+        (lambda: Simulator(DUAL, (Graph(ring_all_reduce((0, 3, 6), 300)),)), "hosts of Graph"),
         (
             lambda: Simulator(DUAL, (Poisson(width=9, matrix=matrices.shift(12, 3)),)),
             r"matrix\[0\] = .* another server",
@@ -290,6 +295,8 @@ def test_errors(make, message):
 def test_hosts_of_different_servers_are_fine():
     assert Simulator(DUAL, (requests(0, 1, 8),)).n_queues == DUAL.n_ports
     assert Simulator(DUAL, (flow_set((0, 1), (2, 3)),)).n_queues == DUAL.n_ports
+    assert Simulator(DUAL, (ClosedLoop((0,), (1, 6), spread=False),)).n_queues == DUAL.n_ports
+    assert Simulator(DUAL, (Graph(ring_all_reduce((0, 4, 6), 300)),)).n_queues == DUAL.n_ports
 
 
 def test_recorded_flows_within_a_server_are_refused(tmp_path):
