@@ -24,7 +24,7 @@ from ecn_marl.benchmark.programs import compiled_steps
 from ecn_marl.benchmark.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim import ports, stats
-from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim.slots import look_up_one, segment_sum
 
 MICRO_S = 0.1
 """A run of a micro-benchmark takes about this long, s."""
@@ -99,7 +99,7 @@ def _scatter(index: Array, x: Array) -> Array:
 
 def _gather(index: Array, x: Array) -> Array:
     def one(table: Array, index: Array) -> Array:
-        return look_up(jnp.stack([table, table], -1), index)[:, 0]
+        return look_up_one(table, index)
 
     return jax.vmap(one)(x[:, :SEGMENTS], index % x.shape[1])
 

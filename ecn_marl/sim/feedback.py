@@ -23,9 +23,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.queues import segment_sum, shift_register_or
+from ecn_marl.sim.queues import shift_register_or
 from ecn_marl.sim.random import to_unit, xorshift
 from ecn_marl.sim.sizes import PAYLOAD
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows
 
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"

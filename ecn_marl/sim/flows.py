@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
-from ecn_marl.lanes import hints
-from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim import slots
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
+from ecn_marl.sim.slots import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import Offer
 
@@ -189,8 +189,8 @@ def admit(
         .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
-    new = hints.busy(new)
-    busy = hints.busy((flows.stage != FREE) | new)
+    new = slots.busy(new)
+    busy = slots.busy((flows.stage != FREE) | new)
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
     paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
@@ -255,28 +255,6 @@ def admit(
         coin=put(bits, flows.coin),
     )
     return Admission(after, new, busy, line, taken)
-
-
-def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
-    """Slots in use as they are now, free ones as they were.
-
-    Of what senders keep only arrays `[F]` are: a transport may keep anything else, too.
-
-    Args:
-        flows: slots now.
-        before: slots at an earlier moment.
-        busy: which are in use, `[F]`.
-    """
-
-    def one(now: Array, then: Array) -> Array:
-        return now if now is then else jnp.where(busy, now, then)
-
-    def sender(now: Array, then: Array) -> Array:
-        return one(now, then) if jnp.shape(now) == busy.shape else now
-
-    senders = jax.tree.map(sender, flows.transport, before.transport)
-    rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))
-    return replace(rest, transport=senders)
 
 
 def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:

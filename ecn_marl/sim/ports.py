@@ -14,8 +14,9 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
-from ecn_marl.sim.queues import Ecn, batches, look_up, pfc, segment_sum
+from ecn_marl.sim.queues import Ecn, batches, pfc
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
+from ecn_marl.sim.slots import kept, look_up, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.substep import Tick
 
@@ -82,7 +83,7 @@ def prepare(
     joining = jnp.zeros_like(state.ack_rate) if cfg.ack_priority else state.ack_rate
     links = fl.ingress_links(flows, n_hosts, cfg.queue_bounds, c)
     kind = flows.kind if c > 1 else 0
-    stopped = look_up(_pair(state.paused[: n_hosts * c]), flows.src * c + kind)[:, 0] > 0
+    stopped = look_up_one(state.paused[: n_hosts * c], flows.src * c + kind)
     port_rate = jnp.maximum(net.port_rate - express, 0.0)
     if cfg.failures:
         up = links_up(net, state.step)
@@ -105,7 +106,7 @@ def prepare(
         net=net,
     )
     totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
-    return tick, replace(state, flows=fl.kept(flows, state.flows, busy), totals=totals)
+    return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
 
 
 def _line(
@@ -155,11 +156,6 @@ def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:
     return wait.reshape(-1) * jnp.clip(1.0 - state.queue / net.packet_bytes, 0.0, 1.0)
 
 
-def _pair(flags: Bool[Array, " n"]) -> Float[Array, "n 2"]:
-    """Flags as a table for `look_up`."""
-    return jnp.stack([flags, flags], -1).astype(jnp.result_type(float))
-
-
 def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
     """Thresholds of every queue, `[Q]`: those of its class, or of its port."""
     n, c = cfg.topology.n_ports, cfg.n_classes
@@ -190,8 +186,8 @@ def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
 def _shared(cfg: SimConfig, net: NetParams) -> Array:
     """Buffer of each switch less what is set aside for its ingresses, bytes, `[S]`."""
     t, n_lossless = cfg.topology, sum(cfg.lossless)
-    kept = (net.headroom + net.reserve) * n_lossless
-    aside = segment_sum(kept, jnp.asarray(t.link_switch()), t.n_switches)
+    each = (net.headroom + net.reserve) * n_lossless
+    aside = segment_sum(each, jnp.asarray(t.link_switch()), t.n_switches)
     return jnp.maximum(net.buffer - aside, 0.0)
 
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
+from ecn_marl.sim.slots import look_up, look_up_one, segment_sum
 
 MAX_MARK = 1.0 - 2.0**-20
 """Largest marking probability per packet that is sampled; keeps the log-survival finite."""
@@ -59,32 +60,6 @@ def mark_probability(
         return ecn.pmax * ramp + (1.0 - ecn.pmax) * jax.nn.sigmoid(high)
     ramp = (queue - ecn.kmin) / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
     return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
-
-
-def segment_sum(
-    values: Float[Array, "flows ..."], index: Int[Array, " flows"], size: int
-) -> Float[Array, "segments ..."]:
-    """Sum `values` into `size` segments; index `size` (and only that) is left out."""
-    sums = jnp.zeros((size + 1, *values.shape[1:]), values.dtype)
-    return sums.at[index].add(values, mode="promise_in_bounds")[:size]
-
-
-def look_up(
-    table: Shaped[Array, "rows columns"], index: Int[Array, "*n"]
-) -> Shaped[Array, "*n columns"]:
-    """Rows of a small table, computed once.
-
-    XLA fuses what computes a table into the gather that reads it, and so computes an entry again
-    for every reader: thousands of times for a table of a few ports. A product with the identity is
-    exact for finite entries, and no backend fuses across it.
-
-    Args:
-        table: finite numbers; at least two columns (XLA turns a product with a 1 x 1 matrix into a
-            fusible multiplication).
-        index: rows wanted, in bounds.
-    """
-    once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
-    return once.at[index].get(mode="promise_in_bounds")
 
 
 class Served(NamedTuple):
@@ -298,7 +273,7 @@ def tail_drop(
     # The floor is large enough for derivatives in float32.
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
-    return look_up(jnp.stack([table, table], -1), hop)[:, 0]
+    return look_up_one(table, hop)
 
 
 def water_level(
@@ -326,7 +301,7 @@ def water_level(
     n = capacity.shape[0]
     level = start
     for _ in range(2):
-        mine = look_up(jnp.stack([level, level], -1), src)[:, 0]
+        mine = look_up_one(level, src)
         above = (demand >= mine) & (demand > 0)
         small = segment_sum(jnp.where(above, 0.0, demand), src, n)
         many = segment_sum(above.astype(demand.dtype), src, n)

@@ -19,13 +19,14 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, ports, stats
+from ecn_marl.sim import counts, delays, ports, slots, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
-from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
+from ecn_marl.sim.queues import Ecn, exact_add
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
 from ecn_marl.sim.topology import GBPS, KB, MIB
@@ -261,7 +262,7 @@ class Simulator(SimConfig):
         )
         state = replace(
             state,
-            flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
+            flows=slots.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
             fct_log=log,
             pool=pool,
@@ -416,7 +417,7 @@ class Simulator(SimConfig):
         state = replace(
             state,
             step=state.step + 1,
-            flows=fl.kept(replace(flows, transport=senders), state.flows, tick.busy),
+            flows=slots.kept(replace(flows, transport=senders), state.flows, tick.busy),
             echo=echo,
             pool=moved.pool,
             level=sent.level,

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.feedback import Line
-from ecn_marl.sim.queues import Ecn, look_up, segment_sum, serve_level, tail_drop, water_level
+from ecn_marl.sim.queues import Ecn, serve_level, tail_drop, water_level
 from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams
 
 LAST_BYTE = 0.5
@@ -112,7 +113,7 @@ def send(
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
     level = water_level(demand, flows.src, tick.host_capacity, level)
-    mine = look_up(jnp.stack([level, level], -1), flows.src)[:, 0]
+    mine = look_up_one(level, flows.src)
     give = jnp.minimum(demand, mine) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
@@ -215,9 +216,9 @@ def forward(
             free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
         dropped = dropped + (x - entering)
         served = serve_level(
-            jnp.where(tick.busy, flows.backlog[i], 0.0),
+            in_use(flows.backlog[i], tick.busy),
             entering,
-            jnp.where(tick.busy, flows.due[i], 0.0),
+            in_use(flows.due[i], tick.busy),
             flows.hop[i],
             pool[:, here],
             tick.port_capacity[ports],
@@ -230,7 +231,7 @@ def forward(
             softness,
             queue[here],
         )
-        x = jnp.where(tick.busy, served.out, 0.0)
+        x = in_use(served.out, tick.busy)
         log_survival = log_survival + served.log_survival
         # By the time the last byte comes here, all that its flow has further back is here too.
         wait = served.wait + jnp.maximum(wait, behind * served.slowness)

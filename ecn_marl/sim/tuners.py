@@ -24,7 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.sim.queues import Ecn, segment_sum
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats
 from ecn_marl.sim.topology import GBPS, KB, Topology
 

@@ -14,10 +14,8 @@ from ecn_marl.sim import Poisson, Simulator, leaf_spine, scaled_ecn, star
 from ecn_marl.sim.queues import (
     Ecn,
     exact_add,
-    look_up,
     mark_probability,
     pfc,
-    segment_sum,
     serve_level,
     shift_register_or,
     water_level,
@@ -92,21 +90,6 @@ def test_bad_thresholds(setting, message):
     net = Simulator(star(2), (Poisson(),)).default_params().net
     with pytest.raises(ValueError, match=message):
         scaled_ecn(net, *setting)
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-@given(floats(-1e9, 1e9, (5, 2)), npst.arrays(np.int32, 9, elements=st.integers(0, 4)))
-def test_look_up_is_exact(table, index):
-    np.testing.assert_array_equal(jax.jit(look_up)(f32(table), jnp.asarray(index)), table[index])
-
-
-@given(floats(0, 1e6, 8), npst.arrays(np.int32, 8, elements=st.integers(0, 3)))
-def test_segment_sum_leaves_out_the_last(values, index):
-    got = segment_sum(f32(values), jnp.asarray(index), 3)
-    want = [values[index == k].astype(np.float64).sum() for k in range(3)]
-    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 # --- round robin ----------------------------------------------------------------------------------
