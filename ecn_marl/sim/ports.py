@@ -14,6 +14,7 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
+from ecn_marl.sim.nic import Nic
 from ecn_marl.sim.queues import Ecn, batches, pfc
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.slots import kept, look_up, look_up_one, segment_sum
@@ -90,13 +91,12 @@ def prepare(
         port_rate = port_rate * up
         stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
     tick = Tick(
-        host_capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0),
+        nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
         port_capacity=port_rate * cfg.dt_us,
         open=~state.paused[n_hosts * c :],
         ack_bytes=joining * cfg.dt_us,
         line=line,
         busy=busy,
-        go=~stopped,
         accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
         limit=_lossy_limits(cfg, state, net),
         site=None if any(cfg.lossless) else _sites(cfg, queues),

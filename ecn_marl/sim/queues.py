@@ -276,41 +276,6 @@ def tail_drop(
     return look_up_one(table, hop)
 
 
-def water_level(
-    demand: Float[Array, " flows"],
-    src: Int[Array, " flows"],
-    capacity: Float[Array, " hosts"],
-    start: Float[Array, " hosts"],
-) -> Float[Array, " hosts"]:
-    """Round-robin (max-min) share of each host's NIC.
-
-    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
-    The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
-    or below the root: two steps from the last substep's level never overbook the NIC, and reach the
-    root exactly once the set of limited flows has settled.
-
-    Args:
-        demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
-        src: source host of each slot, `[F]`.
-        capacity: bytes/µs each host may send, `[H]`.
-        start: a level to start from, e.g. that of the last substep, `[H]`.
-
-    Returns:
-        The level, `[H]`; the capacity where all demands fit.
-    """
-    n = capacity.shape[0]
-    level = start
-    for _ in range(2):
-        mine = look_up_one(level, src)
-        above = (demand >= mine) & (demand > 0)
-        small = segment_sum(jnp.where(above, 0.0, demand), src, n)
-        many = segment_sum(above.astype(demand.dtype), src, n)
-        settled = jnp.where(small <= capacity, capacity, 0.0)
-        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
-        level = jnp.maximum(level, 0.0)
-    return level
-
-
 class Pause(NamedTuple):
     """PFC state of the directed links (NICs first, then ports), `[H + P]`."""
 

@@ -24,11 +24,12 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
+from ecn_marl.sim.nic import send
 from ecn_marl.sim.queues import Ecn, exact_add
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
+from ecn_marl.sim.substep import Tick, advance_clocks, forward
 from ecn_marl.sim.topology import GBPS, KB, MIB
 from ecn_marl.sim.traffic import Offer, ScheduleParams
 from ecn_marl.sim.transports import Mixed
@@ -387,7 +388,7 @@ class Simulator(SimConfig):
         senders = state.flows.transport
         rate, window = self.transport.rate(senders), self.transport.window(senders)
         room = None if window is None else fb.room(state.echo, window, tick.line.packet)
-        sent = send(state.flows, state.level, tick, rate, room, dt, self.transport.latched)
+        sent = send(state.flows, state.level, tick.nic, rate, room, dt, self.transport.latched)
         flows, moved = forward(
             sent.flows,
             state.pool,

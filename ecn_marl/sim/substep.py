@@ -16,26 +16,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.feedback import Line
-from ecn_marl.sim.queues import Ecn, serve_level, tail_drop, water_level
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
+from ecn_marl.sim.nic import Nic, Sent
+from ecn_marl.sim.queues import Ecn, serve_level, tail_drop
+from ecn_marl.sim.slots import in_use, segment_sum
 from ecn_marl.sim.state import Flows, NetParams
-
-LAST_BYTE = 0.5
-"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
 
 
 class Tick(NamedTuple):
     """What stays fixed within a tick.
 
     Attributes:
-        host_capacity: bytes/µs each host may send, `[H]`.
+        nic: what the NICs may send.
         port_capacity: bytes each port may send per substep, `[P]`.
         open: which queues are not paused, `[Q]`.
         ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
         line: feedback delays.
         busy: slots in use, `[F]`.
-        go: flows that are not paused at their NIC and have a way, `[F]`.
         accept: whether bytes may enter each level, `[L, F]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
             without such.
@@ -47,13 +43,12 @@ class Tick(NamedTuple):
         net: the network.
     """
 
-    host_capacity: Float[Array, " hosts"]
+    nic: Nic
     port_capacity: Float[Array, " ports"]
     open: Bool[Array, " queues"]
     ack_bytes: Float[Array, " queues"]
     line: Line
     busy: Bool[Array, " flows"]
-    go: Bool[Array, " flows"]
     accept: Bool[Array, "levels flows"]
     limit: Float[Array, " queues"] | None
     site: tuple[Int[Array, " ports"], Int[Array, "levels flows"]] | None
@@ -61,78 +56,6 @@ class Tick(NamedTuple):
     transport: Any
     ecn: Ecn
     net: NetParams
-
-
-class Sent(NamedTuple):
-    """Result of `send`: bytes into the network, which flows sent their last, when, NIC levels."""
-
-    flows: Flows
-    give: Float[Array, " flows"]
-    finished: Bool[Array, " flows"]
-    at: Float[Array, " flows"]
-    level: Float[Array, " hosts"]
-
-
-def send(
-    flows: Flows,
-    level: Float[Array, " hosts"],
-    tick: Tick,
-    rate: Float[Array, " flows"],
-    room: Float[Array, " flows"] | None,
-    dt: float,
-    latched: bool,
-) -> Sent:
-    """Let every flow send, at most its rate, its window and its share of the NIC.
-
-    NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
-    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
-    waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
-    strong as they are.
-
-    A flow that starts or ends within the substep asks only for what it can send in it, so what it
-    leaves goes to the others.
-
-    Args:
-        flows: slots.
-        level: NIC levels of the last substep, bytes/µs, `[H]`.
-        tick: constants of the tick.
-        rate: rate that each sender allows, bytes/µs, `[F]`.
-        room: bytes that each window still allows, `[F]`; None without windows.
-        dt: substep, µs.
-        latched: whether a new rate waits for the packet under way.
-
-    Returns:
-        Bytes sent per flow, the flows that sent their last byte, and when within the substep (µs).
-    """
-    begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & tick.go
-    if latched:
-        rate = jnp.where(flows.spaced > 0, flows.pace, rate)
-    demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
-    if room is not None:
-        demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
-    demand = jnp.where(active, demand, 0.0)
-    level = water_level(demand, flows.src, tick.host_capacity, level)
-    mine = look_up_one(level, flows.src)
-    give = jnp.minimum(demand, mine) * dt
-    finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
-    give = jnp.where(finished, flows.rest_low, give)
-    rest = flows.rest_low - give
-    give = jnp.where(active, flows.rest_low - rest, 0.0)
-    borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
-    at = jnp.minimum(begin + flows.rest_low / pace, dt)
-    if latched:
-        packet = tick.net.packet_bytes
-        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, packet) - give
-        left = jnp.where(give >= packet, 0.0, left)
-        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
-    flows = replace(
-        flows,
-        rest_low=jnp.where(borrow, rest + CHUNK, rest),
-        rest_high=flows.rest_high - borrow,
-    )
-    return Sent(flows, give, finished, at, level)
 
 
 class Moved(NamedTuple):

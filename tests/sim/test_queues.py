@@ -1,4 +1,4 @@
-"""Queues: marking, one level of service, round robin, PFC by hand, counters that lose nothing."""
+"""Queues: marking, one level of service, PFC by hand, counters that lose nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ecn_marl.sim.queues import (
     pfc,
     serve_level,
     shift_register_or,
-    water_level,
 )
 
 N_PORTS, N_FLOWS = 3, 8
@@ -90,66 +89,6 @@ def test_bad_thresholds(setting, message):
     net = Simulator(star(2), (Poisson(),)).default_params().net
     with pytest.raises(ValueError, match=message):
         scaled_ecn(net, *setting)
-
-
-# --- round robin ----------------------------------------------------------------------------------
-
-
-def max_min(demand, capacity):
-    """Serve the smallest demands first; what is left is shared by the others."""
-    share, left = np.zeros(len(demand)), capacity
-    order = np.argsort(demand)
-    for i, f in enumerate(order):
-        share[f] = min(demand[f], left / (len(order) - i))
-        left -= share[f]
-    return share
-
-
-level = jax.jit(water_level)
-HOSTS = 2
-NIC_CASE = {
-    "demand": floats(0, 12500, N_FLOWS),
-    "src": npst.arrays(np.int32, N_FLOWS, elements=st.integers(0, HOSTS - 1)),
-    "capacity": floats(0, 12500, HOSTS),
-    "start": floats(0, 12500, HOSTS),
-}
-
-
-def shares(demand, src, capacity, start):
-    """What each flow gets, and the levels."""
-    found = level(f32(demand), jnp.asarray(src), f32(capacity), f32(start))
-    return np.minimum(demand, np.asarray(found)[src]).astype(np.float64), found
-
-
-@given(**NIC_CASE)
-def test_water_level_never_overbooks(demand, src, capacity, start):
-    """Also on the way there, from any level."""
-    for _ in range(3):
-        got, start = shares(demand, src, capacity, start)
-        assert (np.asarray(start) >= 0).all()
-        for h in range(HOSTS):
-            assert got[src == h].sum() <= capacity[h] * (1 + 1e-5) + 1e-3
-
-
-@given(**NIC_CASE)
-def test_water_level_converges_to_max_min(demand, src, capacity, start):
-    for _ in range(N_FLOWS):
-        got, start = shares(demand, src, capacity, start)
-    for h in range(HOSTS):
-        mine = src == h
-        want = max_min(demand[mine].astype(np.float64), float(capacity[h]))
-        np.testing.assert_allclose(got[mine], want, rtol=1e-4, atol=0.05)
-
-
-def test_water_level_by_hand():
-    """10 for three that want 1, 4 and 9: all of 1, then 4 and 5."""
-    demand, src, start = f32([1, 4, 9]), np.zeros(3, np.int32), f32([10])
-    for _ in range(2):
-        got, start = shares(demand, src, f32([10]), start)
-    np.testing.assert_allclose(got, [1, 4, 5])
-    np.testing.assert_allclose(start, 5)
-    _, start = shares(demand, src, f32([15]), start)
-    np.testing.assert_allclose(start, 15, err_msg="no limit where all demands fit")
 
 
 # --- service --------------------------------------------------------------------------------------
