@@ -374,23 +374,6 @@ def release(
     )
 
 
-def ingress_links(
-    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1
-) -> Int[Array, "levels flows"]:
-    """Directed link and class by which each flow's bytes reached each level, `[L, F]`.
-
-    Numbered `link * classes + class`, `(H + P) * classes` for none.
-    """
-    none = n_hosts * classes + bounds[-1]
-    previous = flows.src if classes == 1 else flows.src * classes + flows.kind
-    links = []
-    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-        here = flows.hop[i] < high - low
-        links.append(jnp.where(here, previous, none))
-        previous = jnp.where(here, n_hosts * classes + low + flows.hop[i], previous)
-    return jnp.stack(links)
-
-
 def empty_flows(
     slots: int, n_levels: int, words: int, transport: object, real: jax.typing.DTypeLike
 ) -> Flows:

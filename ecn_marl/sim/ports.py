@@ -12,16 +12,17 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
+from ecn_marl.sim import pfc
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
 from ecn_marl.sim.nic import Nic
-from ecn_marl.sim.queues import Ecn, batches, pfc
+from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
-from ecn_marl.sim.slots import kept, look_up, look_up_one, segment_sum
+from ecn_marl.sim.slots import kept, look_up
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.substep import Tick
 
-__all__ = ["NEVER", "own_queues", "police", "prepare", "queue_waits"]
+__all__ = ["NEVER", "own_queues", "prepare", "queue_waits"]
 
 
 def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
@@ -55,7 +56,7 @@ def prepare(
     Returns:
         What stays fixed within the tick, and the state with delays refreshed.
     """
-    net, flows, n_hosts, c = params.net, state.flows, cfg.topology.n_hosts, cfg.n_classes
+    net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != fl.FREE if busy is None else busy
     wait = queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
@@ -73,8 +74,8 @@ def prepare(
         gate=jnp.where(new, found, flows.gate),
         back_wait=back_wait,
     )
-    stop = jnp.append(state.paused[n_hosts * c :], False)
-    held = (stop[queues] & (flows.backlog > 0)).any(0)
+    stops = pfc.stops(cfg, state, queues)
+    held = stops.held
     due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
     flows = replace(flows, due=due, left=left)
     line, flows, n_late = _line(cfg, state, flows, net, queues, held)
@@ -82,9 +83,7 @@ def prepare(
     if cfg.ack_priority:
         express = state.ack_rate.reshape(-1, c).sum(1)
     joining = jnp.zeros_like(state.ack_rate) if cfg.ack_priority else state.ack_rate
-    links = fl.ingress_links(flows, n_hosts, cfg.queue_bounds, c)
-    kind = flows.kind if c > 1 else 0
-    stopped = look_up_one(state.paused[: n_hosts * c], flows.src * c + kind)
+    stopped = stops.nic
     port_rate = jnp.maximum(net.port_rate - express, 0.0)
     if cfg.failures:
         up = links_up(net, state.step)
@@ -93,12 +92,12 @@ def prepare(
     tick = Tick(
         nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
         port_capacity=port_rate * cfg.dt_us,
-        open=~state.paused[n_hosts * c :],
+        open=stops.open,
         ack_bytes=joining * cfg.dt_us,
         line=line,
         busy=busy,
-        accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
-        limit=_lossy_limits(cfg, state, net),
+        accept=stops.accept,
+        limit=pfc.lossy_limits(cfg, state, net),
         site=None if any(cfg.lossless) else _sites(cfg, queues),
         weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
         transport=params.transport,
@@ -174,68 +173,3 @@ def _sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
     site = jnp.asarray(cfg.topology.port_switch())
     none = jnp.int32(cfg.topology.n_switches)
     return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]
-
-
-def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
-    """Bytes queued in each switch, `[S]`."""
-    t = cfg.topology
-    by_port = state.queue.reshape(-1, cfg.n_classes).sum(1)
-    return segment_sum(by_port, jnp.asarray(t.port_switch()), t.n_switches)
-
-
-def _shared(cfg: SimConfig, net: NetParams) -> Array:
-    """Buffer of each switch less what is set aside for its ingresses, bytes, `[S]`."""
-    t, n_lossless = cfg.topology, sum(cfg.lossless)
-    each = (net.headroom + net.reserve) * n_lossless
-    aside = segment_sum(each, jnp.asarray(t.link_switch()), t.n_switches)
-    return jnp.maximum(net.buffer - aside, 0.0)
-
-
-def _lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | None:
-    """Largest queue of each class that drops on its own account, bytes, `[Q]`; None without."""
-    alpha = np.array(cfg.lossy_alpha)
-    if not np.isfinite(alpha).any():
-        return None
-    free = jnp.maximum(_shared(cfg, net) - _buffer_use(cfg, state), 0.0)
-    at_port = free[jnp.asarray(cfg.topology.port_switch())]
-    finite = np.isfinite(alpha)
-    limit = jnp.where(finite, at_port[:, None] * np.where(finite, alpha, 1.0), 1e12)
-    return limit.reshape(-1).astype(state.queue.dtype)
-
-
-def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
-    """Decide, for the next tick, which links pause and which headrooms are full.
-
-    Without pauses nothing is decided: full buffers drop.
-
-    Pauses are per link and class; only lossless classes have them.
-    """
-    t, c = cfg.topology, cfg.n_classes
-    n_links = t.n_hosts + t.n_ports
-    used = _buffer_use(cfg, state)
-    into = jnp.asarray(np.repeat(t.link_switch(), c))
-    if not any(cfg.lossless):
-        return state  # full buffers drop, see `substep.forward`
-    brim = jnp.append(used >= net.buffer, False)[into]
-    links = fl.ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
-    used_by = jnp.where(state.flows.stage != fl.FREE, state.flows.backlog, 0.0)
-    ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
-    # What arrives until the next decision fits beside the headroom that the switch sets aside.
-    rate = jnp.concatenate([net.nic_rate, net.port_rate])
-    headroom = net.headroom + rate * cfg.tick_us
-    pause = pfc(
-        ingress,
-        used,
-        state.paused,
-        into,
-        _shared(cfg, net),
-        jnp.repeat(jnp.asarray(net.pfc_alpha), c, total_repeat_length=n_links * c),
-        jnp.repeat(headroom, c, total_repeat_length=n_links * c),
-        net.reserve,
-        net.resume_gap,
-    )
-    guarded = jnp.asarray(np.tile(np.array(cfg.lossless), n_links))
-    paused, full = pause.paused & guarded, pause.full & guarded
-    started = jnp.sum(paused & ~state.paused).astype(jnp.int32)
-    totals = replace(state.totals, pauses=state.totals.pauses + started)
-    return replace(state, paused=paused, full=full | brim, totals=totals)

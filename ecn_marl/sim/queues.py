@@ -1,8 +1,6 @@
-"""Queues: ECN marking, one level of fluid FIFO service, and PFC on a shared buffer.
+"""Queues: ECN marking, one level of fluid FIFO service, drops.
 
-Marking follows RED as switches implement it (on the instantaneous egress queue, at dequeue); PFC
-uses dynamic thresholds on the shared buffer (alibaba-edu HPCC simulator, `switch-mmu`; equations in
-Zhu et al., SIGCOMM'15, §4).
+Marking follows RED as switches implement it (on the instantaneous egress queue, at dequeue).
 """
 
 from __future__ import annotations
@@ -274,54 +272,6 @@ def tail_drop(
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
     return look_up_one(table, hop)
-
-
-class Pause(NamedTuple):
-    """PFC state of the directed links (NICs first, then ports), `[H + P]`."""
-
-    paused: Bool[Array, " links"]
-    full: Bool[Array, " links"]
-    started: Int[Array, ""]
-
-
-def pfc(
-    ingress: Float[Array, " links"],
-    used: Float[Array, " switches"],
-    paused: Bool[Array, " links"],
-    link_switch: Int[Array, " links"],
-    shared: Float[Array, " switches"],
-    alpha: Float[Array, " links"],
-    headroom: Float[Array, " links"],
-    reserve: float | Float[Array, ""],
-    resume_gap: float | Float[Array, ""],
-) -> Pause:
-    """Pause and resume upstream links by dynamic thresholds on the shared buffer.
-
-    A link is paused when its ingress use beyond the reserve reaches `alpha` times the free shared
-    buffer of the receiving switch, and resumed `resume_gap` bytes below. Its headroom is full when
-    the use exceeds the threshold by more than `headroom`: only then may bytes be dropped.
-
-    Args:
-        ingress: bytes in the receiving switch that came over each link, `[H + P]`.
-        used: bytes queued in each switch, `[S]`.
-        paused: which links are paused now, `[H + P]`.
-        link_switch: receiving switch of each link, `S` for links into hosts, `[H + P]`.
-        shared: buffer of each switch less all headroom and reserves, bytes, `[S]`.
-        alpha: share of the free buffer one ingress may take, `[H + P]`.
-        headroom: bytes set aside for what is in flight when a pause is sent, `[H + P]`.
-        reserve: bytes of each ingress that count towards no threshold.
-        resume_gap: hysteresis, bytes.
-
-    Returns:
-        The new pause state and the number of pauses that started.
-    """
-    free = jnp.maximum(shared - used, 0.0)
-    threshold = alpha * jnp.append(free, jnp.inf)[link_switch]
-    use = jnp.maximum(ingress - reserve, 0.0)
-    stay = paused & (use + resume_gap > threshold)
-    now = (use >= threshold) & (use > 0) | stay
-    started = jnp.sum(now & ~paused)
-    return Pause(now, use > threshold + headroom, started)
 
 
 def exact_add(

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, ports, slots, stats
+from ecn_marl.sim import counts, delays, pfc, ports, slots, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
@@ -59,7 +59,7 @@ class Simulator(SimConfig):
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
         slowest NIC, doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis.
         Headroom holds three link delays at line rate, as there (what can arrive in a tick, the time
-        between two PFC decisions here, comes on top of it, see `ports.police`).
+        between two PFC decisions here, comes on top of it, see `pfc.police`).
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -210,11 +210,10 @@ class Simulator(SimConfig):
         express: Any = 0.0
         if self.ack_priority:
             express = jnp.minimum(state.ack_rate.reshape(-1, c).sum(1), net.port_rate)
-        stopped = state.paused[self.topology.n_hosts * c :].reshape(-1, c).mean(1)
         sums = replace(
             sums,
             sent=sums.sent + express * self.tick_us,
-            paused=sums.paused + stopped.astype(sums.paused.dtype) * self.tick_us,
+            paused=sums.paused + pfc.paused_ports(self, state) * self.tick_us,
         )
         nothing = jnp.zeros((2,), state.queue.dtype)
 
@@ -227,7 +226,7 @@ class Simulator(SimConfig):
         state, sums = self._complete(state, sums, params, tick, gone)
         seen = counts.FlowsOfTick(before, start, moved, state.flows)
         sums = replace(sums, counts=counts.add(self, sums.counts, seen, net))
-        return ports.police(self, state, net), sums
+        return pfc.police(self, state, net), sums
 
     def _complete(
         self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, gone: Array
@@ -238,10 +237,7 @@ class Simulator(SimConfig):
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = before
-        if any(self.lossless):
-            held = jnp.where(tick.line.held & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
-            flows = replace(flows, tail=flows.tail + held)
+        flows = pfc.longer_tails(self, before, tick.line.held)
         before_finish = flows
         flows, totals, log = fl.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window

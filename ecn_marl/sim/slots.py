@@ -41,14 +41,16 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
     return replace(rest, transport=senders)
 
 
-def in_use(values: Float[Array, " flows"], busy: Bool[Array, " flows"]) -> Float[Array, " flows"]:
+def in_use(
+    values: Float[Array, "*levels flows"], busy: Bool[Array, " flows"]
+) -> Float[Array, "*levels flows"]:
     """Values of the slots in use, 0 for free ones.
 
     Why: free slots hold zeros here anyway, but only a mask lets `lanes` prove that a sum may pass
     over them.
 
     Args:
-        values: a number per slot, `[F]`.
+        values: a number per slot, `[F]` or `[L, F]`.
         busy: which are in use, `[F]`.
     """
     return jnp.where(busy, values, 0.0)
