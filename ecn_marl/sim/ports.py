@@ -15,6 +15,7 @@ from ecn_marl.sim import flows as fl
 from ecn_marl.sim import pfc
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import NEVER, links_up
+from ecn_marl.sim.feedback import cnp
 from ecn_marl.sim.nic import Nic
 from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
@@ -120,24 +121,15 @@ def _line(
         back_wait = back_wait + cfg.jitter_us * to_unit(bits).astype(back_wait.dtype)
     delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
     delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
-    phase = state.step % cfg.coarse
-    near, half = cfg.coarse - phase, cfg.coarse // 2
-    far = (delay - half - near + cfg.coarse // 2) // cfg.coarse
-    coming, turn = flows.late_marks, phase == 0
-    arrive = turn & ((coming & 1) == 1)
-    first = jnp.where(arrive, flows.marks[0] | jnp.uint32(1 << half), flows.marks[0])
-    flows = replace(
-        flows,
-        marks=flows.marks.at[0].set(first),
-        late_marks=jnp.where(turn, coming >> 1, coming),
-    )
-    late = (far > 31) if fb.CNP in needs else jnp.zeros_like(flows.stage, bool)
+    flows, far, late = cnp.refresh(flows, delay, state.step, cfg.coarse)
+    if fb.CNP not in needs:
+        late = jnp.zeros_like(late)
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
     rates = jnp.append(net.port_rate, jnp.inf)
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
-        far=jnp.clip(far, 0, 31),
+        far=far,
         back_wait=back_wait,
         held=held,
         queues=queues,

@@ -288,11 +288,3 @@ def exact_add(
     low = low + more
     carry = jnp.floor(low / unit)
     return high + carry.astype(high.dtype), low - carry * unit
-
-
-def shift_register_or(
-    register: jax.Array, hit: Bool[Array, " flows"], position: Int[Array, " flows"]
-) -> jax.Array:
-    """Set bit `position` (0..31) of each flow's uint32 `register` where `hit`."""
-    bit = jnp.left_shift(jnp.uint32(1), jnp.clip(position, 0, 31).astype(jnp.uint32))
-    return register | jnp.where(hit, bit, jnp.uint32(0))

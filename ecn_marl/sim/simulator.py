@@ -383,7 +383,7 @@ class Simulator(SimConfig):
         dt = self.dt_us
         senders = state.flows.transport
         rate, window = self.transport.rate(senders), self.transport.window(senders)
-        room = None if window is None else fb.room(state.echo, window, tick.line.packet)
+        room = None if window is None else fb.room(state.echo.out, window, tick.line.packet)
         sent = send(state.flows, state.level, tick.nic, rate, room, dt, self.transport.latched)
         flows, moved = forward(
             sent.flows,

@@ -16,7 +16,6 @@ from ecn_marl.sim.queues import (
     exact_add,
     mark_probability,
     serve_level,
-    shift_register_or,
 )
 
 N_PORTS, N_FLOWS = 3, 8
@@ -224,17 +223,3 @@ def test_fractions_of_a_byte_add_up():
     """A million times 1/32 B more than 3 KB."""
     high, low = total_of(np.full(1_000_000, 3000 + 1 / 32))
     assert int(high) * 2**18 + float(low) == 1e6 * (3000 + 1 / 32)
-
-
-def test_shift_register():
-    """A mark reaches the front after as many shifts as its position says."""
-    register = jnp.zeros(4, jnp.uint32)
-    hit = jnp.array([True, True, False, True])
-    register = shift_register_or(register, hit, jnp.array([0, 5, 5, 31]))
-    register = shift_register_or(register, hit, jnp.array([2, 5, 5, 40]))
-    seen = []
-    for _ in range(32):
-        seen.append(np.asarray(register & 1))
-        register = register >> 1
-    arrivals = [np.flatnonzero(x).tolist() for x in np.array(seen).T]
-    assert arrivals == [[0, 2], [5], [], [31]]
