@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim.slots import look_up, look_up_one, segment_sum
+from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 
 MAX_MARK = 1.0 - 2.0**-20
 """Largest marking probability per packet that is sampled; keeps the log-survival finite."""
@@ -60,8 +60,79 @@ def mark_probability(
     return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
 
 
+class Fluid(NamedTuple):
+    """Bytes of the flows at one level of queues, in one substep.
+
+    Attributes:
+        backlog: bytes queued there at the start of the substep, `[F]`.
+        entering: bytes that arrive in it, `[F]`.
+        due: bytes that are to leave in it, see `batches`, `[F]`.
+        hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
+    """
+
+    backlog: Float[Array, " flows"]
+    entering: Float[Array, " flows"]
+    due: Float[Array, " flows"]
+    hop: Int[Array, " flows"]
+
+
+class Level(NamedTuple):
+    """Ports and queues of one level; the queues of a port, one per class, are side by side.
+
+    Attributes:
+        pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
+        queue: backlog at the start of the substep, bytes; only read with several classes, `[n]`.
+        open: which queues are not paused, `[n]`.
+        ecn: thresholds, `[n]`.
+        capacity: bytes each port may send in this substep, `[P]`.
+        rate: link rates, bytes/µs, `[P]`.
+    """
+
+    pool: Float[Array, "kinds n"]
+    queue: Float[Array, " n"]
+    open: Bool[Array, " n"]
+    ecn: Ecn
+    capacity: Float[Array, " ports"]
+    rate: Float[Array, " ports"]
+
+
+class Service(NamedTuple):
+    """How all ports serve and mark.
+
+    Attributes:
+        weights: round-robin weight of each class, `[C]`.
+        packet: wire bytes of a packet.
+        dt: substep, µs.
+        softness: see `mark_probability`.
+    """
+
+    weights: Float[Array, " classes"]
+    packet: Float[Array, ""]
+    dt: float
+    softness: float = 0.0
+
+
 class Served(NamedTuple):
-    """What one level did in one substep; queues are those of the level, `[n]`, flows `[F]`."""
+    """What one level did in one substep.
+
+    Attributes:
+        backlog: bytes of each flow that stay, `[F]`.
+        out: bytes of each flow that leave, `[F]`.
+        log_survival: `-log(1 - p)` of the marking probability p that a packet meets, `[F]`.
+        wait: waiting time of the queue, µs, `[F]`.
+        own: time a busy port takes for the flow's bytes of this substep, µs, `[F]`.
+        residual: mean wait for a packet of another flow that is being sent by a port without a
+            queue, µs, `[F]`.
+        pool: bytes that belong to no slot and stay, `[kinds, n]`.
+        pool_out: those that leave, `[kinds, n]`.
+        queue: backlog, bytes, `[n]`.
+        sent: bytes sent, `[n]`.
+        mark: marking probability, `[n]`.
+        pace: rate at which each queue is served, bytes/µs, `[n]`.
+        slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
+        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None with one
+            class: its pace is constant.
+    """
 
     backlog: Float[Array, " flows"]
     out: Float[Array, " flows"]
@@ -79,22 +150,7 @@ class Served(NamedTuple):
     ahead: Float[Array, " flows"] | None
 
 
-def serve_level(
-    backlog: Float[Array, " flows"],
-    entering: Float[Array, " flows"],
-    due: Float[Array, " flows"],
-    hop: Int[Array, " flows"],
-    pool: Float[Array, "kinds n"],
-    capacity: Float[Array, " ports"],
-    open_: Bool[Array, " n"],
-    rate: Float[Array, " ports"],
-    weights: Float[Array, " classes"],
-    ecn: Ecn,
-    packet: Float[Array, ""],
-    dt: float,
-    softness: float = 0.0,
-    before: Float[Array, " n"] | None = None,
-) -> Served:
+def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     """Serve every port of one level for one substep.
 
     A port sends at most its capacity, shared among its classes by their weights. Within a class
@@ -105,80 +161,136 @@ def serve_level(
     it is served, that is returned for every flow.
 
     Args:
-        backlog: bytes of every flow at this level at the start of the substep, `[F]`.
-        entering: bytes of every flow that arrive in it, `[F]`.
-        due: bytes of every flow that are to leave in this substep, `[F]`.
-        hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
-        pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
-        capacity: bytes each port may send in this substep.
-        open_: which queues are not paused, `[n]`.
-        rate: link rates of the ports, bytes/µs.
-        weights: round-robin weight of each class; a port's queues are one per class.
-        ecn: thresholds of the queues of this level.
-        packet: wire bytes of a packet.
-        dt: substep, µs.
-        softness: see `mark_probability`.
-        before: queues at the start of the substep, bytes; only read with several classes.
-
-    Returns:
-        New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
-        the queues, bytes sent and marking probabilities. `own` is the time a busy port takes for
-        the flow's bytes of this substep, `residual` the mean wait for a packet of another flow that
-        is being sent by a port without a queue (both µs). `pace` is the rate at which each queue is
-        served, `slowness` its inverse per flow (µs/byte, 0 for flows that pass by), `ahead` the
-        time the queue `before` takes (µs, per flow; None with one class: its pace is constant).
+        flows: bytes of the flows here.
+        level: ports and queues.
+        service: how they serve.
     """
-    n = open_.shape[0]
-    backlog = backlog + entering
-    due = jnp.minimum(due, backlog)
-    total, planned = segment_sum(jnp.stack([backlog, due], -1), hop, n).T
-    total = total + pool.sum(axis=0)
-    ready = jnp.where(open_, total, 0.0)
-    if weights.shape[0] == 1:
-        sent, pace = jnp.minimum(ready, capacity), rate
-        link, load = rate, sent
-    else:
-        c = weights.shape[0]
-        sent, pace = round_robin(ready, capacity, rate, weights)
-        link = jnp.repeat(rate, c, total_repeat_length=n)
-        load = jnp.repeat(sent.reshape(-1, c).sum(1), c, total_repeat_length=n)
-    queue = total - sent
+    n = level.open.shape[0]
+    backlog = flows.backlog + flows.entering
+    due = jnp.minimum(flows.due, backlog)
+    total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
+    total = total + level.pool.sum(axis=0)
+    link = _send(jnp.where(level.open, total, 0.0), level, service)
+    queue = total - link.sent
+    due_part, rest_part = _parts(total, planned, link.sent)
+    mark = mark_probability(queue, level.ecn, service.softness)
+    to_read = _to_read(queue, due_part, rest_part, mark, link, level, service)
+    here = look_up_fields(to_read, flows.hop, PASSING)
+    first = due * here.due_part
+    # A sum in another order may round to a little more, or less, than all there is.
+    out = jnp.minimum(first + (backlog - first) * here.rest_part, backlog)
+    out = jnp.where(here.rest_part < 1.0, out, backlog)
+    pool_out = level.pool * rest_part
+    others = here.others + out * jnp.minimum(here.per_byte, 0.0)
+    return Served(
+        backlog=backlog - out,
+        out=out,
+        log_survival=here.log_survival,
+        wait=here.wait,
+        own=flows.entering * jnp.maximum(here.per_byte, 0.0),
+        residual=jnp.maximum(others, 0.0),
+        pool=level.pool - pool_out,
+        pool_out=pool_out,
+        queue=queue,
+        sent=link.sent,
+        mark=mark,
+        pace=link.pace,
+        slowness=here.slowness,
+        ahead=here.ahead,
+    )
+
+
+class _Sending(NamedTuple):
+    """What ports send, as each of their queues sees it, `[n]`.
+
+    `sent` bytes of the queue and `load` bytes of its port, at the `rate` of the link; `pace` is the
+    rate at which the queue is served (bytes/µs).
+    """
+
+    sent: Float[Array, " n"]
+    pace: Float[Array, " n"]
+    rate: Float[Array, " n"]
+    load: Float[Array, " n"]
+
+
+def _send(ready: Float[Array, " n"], level: Level, service: Service) -> _Sending:
+    """Send what is `ready` (bytes, 0 while paused), as far as the ports' capacities go."""
+    rate, n, c = level.rate, ready.shape[0], service.weights.shape[0]
+    if c == 1:
+        sent = jnp.minimum(ready, level.capacity)
+        return _Sending(sent, pace=rate, rate=rate, load=sent)
+    sent, pace = round_robin(ready, level.capacity, rate, service.weights)
+    load = sent.reshape(-1, c).sum(1)
+    return _Sending(
+        sent,
+        pace,
+        rate=jnp.repeat(rate, c, total_repeat_length=n),
+        load=jnp.repeat(load, c, total_repeat_length=n),
+    )
+
+
+def _parts(
+    total: Float[Array, " n"], planned: Float[Array, " n"], sent: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Parts of what is due, and of what is queued beyond that, that leave each queue, in [0, 1]."""
     # The floors are large enough for derivatives in float32.
     slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
     free, rest = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
     share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-15), 1.0)
-    share = jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
-    mark = mark_probability(queue, ecn, softness)
-    log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
+    return slow, jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
+
+
+class _Read(NamedTuple):
+    """What a flow reads off its queue: a number per queue `[n]`, then per flow `[F]`.
+
+    Attributes:
+        due_part: part of the bytes due that leave.
+        rest_part: part of all others that leave.
+        log_survival: `-log(1 - p)` of the marking probability p.
+        wait: waiting time, µs.
+        others: mean wait for a packet that is being sent by a port without a queue, µs.
+        per_byte: what a byte of the flow's own changes, µs: the time it takes if there is a queue;
+            if there is none, less than 0, for it is no packet of others.
+        slowness: time a byte takes, µs.
+        ahead: time that the queue at the start of the substep takes, µs; None with one class.
+    """
+
+    due_part: Array
+    rest_part: Array
+    log_survival: Array
+    wait: Array
+    others: Array
+    per_byte: Array
+    slowness: Array
+    ahead: Array | None
+
+
+PASSING = {"due_part": 1.0, "rest_part": 1.0}
+"""What flows read that pass a level by: all leaves at once, and nothing else."""
+
+
+def _to_read(
+    queue: Float[Array, " n"],
+    due_part: Float[Array, " n"],
+    rest_part: Float[Array, " n"],
+    mark: Float[Array, " n"],
+    link: _Sending,
+    level: Level,
+    service: Service,
+) -> _Read:
+    """What flows read off each queue, `[n]`."""
+    packet = service.packet
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
-    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * link**2)
-    busy = jnp.where(queue > 0, 1.0 / pace, -idle)
-    columns = [slow, share, log_survival, queue / pace, idle * load, busy, 1.0 / pace]
-    if before is not None and weights.shape[0] > 1:
-        columns.append(before / pace)
-    table = jnp.stack(columns, axis=-1)
-    passing = jnp.array([[1.0, 1.0] + [0.0] * (len(columns) - 2)], table.dtype)
-    mine = look_up(jnp.concatenate([table, passing]), hop)
-    first = due * mine[:, 0]
-    # A sum in another order may round to a little more, or less, than all there is.
-    out = jnp.minimum(first + (backlog - first) * mine[:, 1], backlog)
-    out = jnp.where(mine[:, 1] < 1.0, out, backlog)
-    pool_out = pool * share
-    return Served(
-        backlog=backlog - out,
-        out=out,
-        log_survival=mine[:, 2],
-        wait=mine[:, 3],
-        own=entering * jnp.maximum(mine[:, 5], 0.0),
-        residual=jnp.maximum(mine[:, 4] + out * jnp.minimum(mine[:, 5], 0.0), 0.0),
-        pool=pool - pool_out,
-        pool_out=pool_out,
-        queue=queue,
-        sent=sent,
-        mark=mark,
-        pace=pace,
-        slowness=mine[:, 6],
-        ahead=mine[:, 7] if len(columns) > 7 else None,
+    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
+    return _Read(
+        due_part,
+        rest_part,
+        log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
+        wait=queue / link.pace,
+        others=idle * link.load,
+        per_byte=jnp.where(queue > 0, 1.0 / link.pace, -idle),
+        slowness=1.0 / link.pace,
+        ahead=level.queue / link.pace if service.weights.shape[0] > 1 else None,
     )
 
 

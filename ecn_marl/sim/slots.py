@@ -5,7 +5,9 @@ None of them is physics: results would be the same with plain indexing and witho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from ecn_marl.lanes.hints import busy
 from ecn_marl.sim.state import Flows
 
-__all__ = ["busy", "in_use", "kept", "look_up", "look_up_one", "segment_sum"]
+__all__ = ["busy", "in_use", "kept", "look_up", "look_up_fields", "look_up_one", "segment_sum"]
+
+T = TypeVar("T", bound=Any)
 
 
 def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
@@ -83,6 +87,26 @@ def look_up(
     """
     once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
     return once.at[index].get(mode="promise_in_bounds")
+
+
+def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float]) -> T:
+    """Rows of a small table whose columns are the fields of a named tuple, computed once.
+
+    Why: one gather of whole rows is cheaper than one for each column.
+
+    Args:
+        table: finite numbers, `[n]` each; None for columns that are not there.
+        index: rows wanted, up to `n`.
+        beyond: numbers of row `n`, 0 where there is none.
+
+    Returns:
+        The fields of the rows, in the shape of `index`.
+    """
+    names = [name for name in table._fields if getattr(table, name) is not None]
+    columns = jnp.stack([getattr(table, name) for name in names], axis=-1)
+    last = jnp.array([[beyond.get(name, 0.0) for name in names]], columns.dtype)
+    rows = look_up(jnp.concatenate([columns, last]), index)
+    return table._replace(**{name: rows[..., i] for i, name in enumerate(names)})
 
 
 def look_up_one(table: Shaped[Array, " rows"], index: Int[Array, "*n"]) -> Shaped[Array, "*n"]:

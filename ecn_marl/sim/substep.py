@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.feedback import Line
 from ecn_marl.sim.nic import Nic, Sent
-from ecn_marl.sim.queues import Ecn, serve_level, tail_drop
+from ecn_marl.sim.queues import Ecn, Fluid, Level, Service, serve_level, tail_drop
 from ecn_marl.sim.slots import in_use, segment_sum
 from ecn_marl.sim.state import Flows, NetParams
 
@@ -139,20 +139,21 @@ def forward(
             free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
         dropped = dropped + (x - entering)
         served = serve_level(
-            in_use(flows.backlog[i], tick.busy),
-            entering,
-            in_use(flows.due[i], tick.busy),
-            flows.hop[i],
-            pool[:, here],
-            tick.port_capacity[ports],
-            tick.open[here],
-            tick.net.port_rate[ports],
-            tick.weights,
-            Ecn(tick.ecn.kmin[here], tick.ecn.kmax[here], tick.ecn.pmax[here]),
-            tick.net.packet_bytes,
-            dt,
-            softness,
-            queue[here],
+            Fluid(
+                in_use(flows.backlog[i], tick.busy),
+                entering,
+                in_use(flows.due[i], tick.busy),
+                flows.hop[i],
+            ),
+            Level(
+                pool=pool[:, here],
+                capacity=tick.port_capacity[ports],
+                open=tick.open[here],
+                rate=tick.net.port_rate[ports],
+                ecn=Ecn(tick.ecn.kmin[here], tick.ecn.kmax[here], tick.ecn.pmax[here]),
+                queue=queue[here],
+            ),
+            Service(tick.weights, tick.net.packet_bytes, dt, softness),
         )
         x = in_use(served.out, tick.busy)
         log_survival = log_survival + served.log_survival

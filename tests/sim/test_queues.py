@@ -13,6 +13,9 @@ from hypothesis.extra import numpy as npst
 from ecn_marl.sim import Poisson, Simulator, leaf_spine, scaled_ecn, star
 from ecn_marl.sim.queues import (
     Ecn,
+    Fluid,
+    Level,
+    Service,
     exact_add,
     mark_probability,
     serve_level,
@@ -91,7 +94,10 @@ def test_bad_thresholds(setting, message):
 
 # --- service --------------------------------------------------------------------------------------
 
-serve = jax.jit(serve_level, static_argnums=11)
+
+@jax.jit
+def serve(flows, level):
+    return serve_level(flows, level, Service(f32([1]), f32(1048.0), dt=1.0))
 
 
 @given(
@@ -119,18 +125,15 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
     backlog = was + came
     due = np.where(hop < N_PORTS, was * 2 * part, 0)
     s = serve(
-        f32(was),
-        f32(came),
-        f32(due),
-        jnp.asarray(hop),
-        f32(pool),
-        f32(capacity),
-        ~stop,
-        f32(rate),
-        f32([1]),
-        ecn,
-        f32(1048.0),
-        1.0,
+        Fluid(f32(was), f32(came), f32(due), jnp.asarray(hop)),
+        Level(
+            pool=f32(pool),
+            queue=f32(pool.sum(0)),
+            open=~stop,
+            ecn=ecn,
+            capacity=f32(capacity),
+            rate=f32(rate),
+        ),
     )
     capacity = np.where(paused, 0, capacity)
     s = type(s)(*(np.asarray(x, np.float64) for x in s))
@@ -162,19 +165,17 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
 def test_service_by_hand():
     """Port 0 may send 300 of 100 + 200 + 300 B of ACKs; port 1 sends all; flow 3 passes by."""
     ecn = Ecn(*(jnp.full(2, x) for x in (0.0, 600.0, 0.8)))
+    nothing = f32([0, 0, 0, 0])
     s = serve(
-        f32([100, 200, 50, 70]),
-        f32([0, 0, 0, 0]),
-        f32([0, 0, 0, 0]),
-        jnp.array([0, 0, 1, 2]),
-        f32([[300, 0], [0, 0]]),
-        f32([300, 300]),
-        jnp.array([True, True]),
-        f32([100, 100]),
-        f32([1]),
-        ecn,
-        f32(1048.0),
-        1.0,
+        Fluid(f32([100, 200, 50, 70]), nothing, nothing, jnp.array([0, 0, 1, 2])),
+        Level(
+            pool=f32([[300, 0], [0, 0]]),
+            queue=f32([600, 50]),
+            open=jnp.array([True, True]),
+            ecn=ecn,
+            capacity=f32([300, 300]),
+            rate=f32([100, 100]),
+        ),
     )
     np.testing.assert_allclose(s.out, [50, 100, 50, 70])
     np.testing.assert_allclose(s.backlog, [50, 100, 0, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from ecn_marl.sim.flows import empty_flows
-from ecn_marl.sim.slots import in_use, kept, look_up, look_up_one, segment_sum
+from ecn_marl.sim.slots import in_use, kept, look_up, look_up_fields, look_up_one, segment_sum
 
 
 def floats(low, high, size):
@@ -43,6 +44,23 @@ def test_look_up_of_one_column(table, index):
     flags = one(jnp.asarray(table > 0), jnp.asarray(index))
     assert flags.dtype == bool
     np.testing.assert_array_equal(flags, (table > 0)[index])
+
+
+class Columns(NamedTuple):
+    a: Any
+    b: Any
+    c: Any = None
+
+
+@given(floats(-1e9, 1e9, (4, 2)), npst.arrays(np.int32, 9, elements=st.integers(0, 4)))
+def test_look_up_of_named_columns(table, index):
+    """One row beyond the table may be read, too."""
+    columns = Columns(f32(table[:, 0]), f32(table[:, 1]))
+    got = jax.jit(lambda x, i: look_up_fields(x, i, {"b": 7.0}))(columns, jnp.asarray(index))
+    want = np.append(table, np.array([[0, 7]], np.float32), 0)[index]
+    np.testing.assert_array_equal(got.a, want[:, 0])
+    np.testing.assert_array_equal(got.b, want[:, 1])
+    assert got.c is None
 
 
 def test_free_slots_stay_as_they_were():
