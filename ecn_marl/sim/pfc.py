@@ -85,7 +85,7 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     used = _buffer_use(cfg, state)
     into = jnp.asarray(np.repeat(t.link_switch(), c))
     if not any(cfg.lossless):
-        return state  # full buffers drop, see `substep.forward`
+        return state  # full buffers drop, see `hops.forward`
     brim = jnp.append(used >= net.buffer, False)[into]
     links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
     used_by = in_use(state.flows.backlog, state.flows.stage != fl.FREE)

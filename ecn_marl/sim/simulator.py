@@ -19,17 +19,17 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, pfc, ports, slots, stats
+from ecn_marl.sim import counts, delays, pfc, slots, stats
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
-from ecn_marl.sim.nic import send
 from ecn_marl.sim.queues import Ecn, exact_add
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.substep import Tick, advance_clocks, forward
+from ecn_marl.sim.substep import substep
+from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, KB, MIB
 from ecn_marl.sim.traffic import Offer, ScheduleParams
 from ecn_marl.sim.transports import Mixed
@@ -205,7 +205,7 @@ class Simulator(SimConfig):
             state = self._reroute(state, net)
         before = state.flows
         state, busy = self._admit(state, params)
-        tick, state = ports.prepare(self, state, params, ecn, busy)
+        tick, state = prepare(self, state, params, ecn, busy)
         start = state.flows
         express: Any = 0.0
         if self.ack_priority:
@@ -380,50 +380,7 @@ class Simulator(SimConfig):
         self, state: SimState, sums: PortSums, gone: Array, tick: Tick
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
-        dt = self.dt_us
-        senders = state.flows.transport
-        rate, window = self.transport.rate(senders), self.transport.window(senders)
-        room = None if window is None else fb.room(state.echo.out, window, tick.line.packet)
-        sent = send(state.flows, state.level, tick.nic, rate, room, dt, self.transport.latched)
-        flows, moved = forward(
-            sent.flows,
-            state.pool,
-            state.queue,
-            sent.give,
-            tick,
-            self.queue_bounds,
-            dt,
-            self.softness,
-        )
-        seen = fb.Observed(
-            flows=flows,
-            give=sent.give,
-            rate=rate,
-            dropped=moved.dropped,
-            out=moved.out,
-            log_survival=moved.log_survival,
-            wait=moved.wait,
-            queue=moved.queue,
-            sent=moved.sent,
-        )
-        echo, flows, heard = fb.listen(
-            state.echo, seen, tick.line, state.step, self.transport.needs, dt
-        )
-        flows = advance_clocks(flows, moved, sent, dt)
-        senders = self.transport.update(senders, tick.transport, heard, dt)
-        state = replace(
-            state,
-            step=state.step + 1,
-            flows=slots.kept(replace(flows, transport=senders), state.flows, tick.busy),
-            echo=echo,
-            pool=moved.pool,
-            level=sent.level,
-            queue=moved.queue,
-            sent=moved.sent,
-            pace=None if self.n_classes == 1 else moved.pace,
-        )
-        gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
-        return state, stats.add(self, sums, moved), gone
+        return substep(self, state, sums, gone, tick)
 
 
 def scaled_ecn(

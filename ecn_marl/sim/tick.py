@@ -1,41 +1,43 @@
-"""What holds for a tick: feedback delays, capacities, paused links, room in the buffers."""
+"""What holds for a tick: capacities, feedback delays, paused links, room in the buffers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
-from ecn_marl._errors import bad_value
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim import pfc
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.failures import NEVER, links_up
+from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.feedback import cnp
+from ecn_marl.sim.hops import Ports, own_queues, per_queue, queue_waits, sites
 from ecn_marl.sim.nic import Nic
 from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.slots import kept, look_up
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
-from ecn_marl.sim.substep import Tick
-
-__all__ = ["NEVER", "own_queues", "prepare", "queue_waits"]
 
 
-def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
-    """Queue of every flow at every level, `Q` for none, `[L, F]`."""
-    bounds = np.array(cfg.queue_bounds, np.int32)[:, None]
-    here = flows.hop < bounds[1:] - bounds[:-1]
-    return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
+class Tick(NamedTuple):
+    """What stays fixed within a tick, by who needs it.
 
+    Attributes:
+        nic: what the NICs may send.
+        ports: what the ports may do.
+        line: feedback delays.
+        transport: constants of the senders.
+        busy: slots in use, `[F]`.
+    """
 
-def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
-    """Virtual waiting time of every queue at its present pace, µs, `[Q]`."""
-    return state.queue / (net.port_rate if state.pace is None else state.pace)
+    nic: Nic
+    ports: Ports
+    line: fb.Line
+    transport: Any
+    busy: Bool[Array, " flows"]
 
 
 def prepare(
@@ -92,18 +94,22 @@ def prepare(
         stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
     tick = Tick(
         nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
-        port_capacity=port_rate * cfg.dt_us,
-        open=stops.open,
-        ack_bytes=joining * cfg.dt_us,
+        ports=Ports(
+            capacity=port_rate * cfg.dt_us,
+            rate=net.port_rate,
+            weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
+            packet=net.packet_bytes,
+            ecn=per_queue(cfg, ecn),
+            open=stops.open,
+            ack_bytes=joining * cfg.dt_us,
+            accept=stops.accept,
+            limit=pfc.lossy_limits(cfg, state, net),
+            buffer=net.buffer,
+            site=None if any(cfg.lossless) else sites(cfg, queues),
+        ),
         line=line,
-        busy=busy,
-        accept=stops.accept,
-        limit=pfc.lossy_limits(cfg, state, net),
-        site=None if any(cfg.lossless) else _sites(cfg, queues),
-        weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
         transport=params.transport,
-        ecn=_per_queue(ecn, cfg),
-        net=net,
+        busy=busy,
     )
     totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
     return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
@@ -145,23 +151,3 @@ def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:
     rate = net.port_rate[:, None]
     wait = data / (cfg.dt_us * rate) * net.packet_bytes / (2.0 * rate)
     return wait.reshape(-1) * jnp.clip(1.0 - state.queue / net.packet_bytes, 0.0, 1.0)
-
-
-def _per_queue(ecn: Ecn, cfg: SimConfig) -> Ecn:
-    """Thresholds of every queue, `[Q]`: those of its class, or of its port."""
-    n, c = cfg.topology.n_ports, cfg.n_classes
-
-    def spread(x: Any) -> Array:
-        x = jnp.asarray(x)
-        if x.shape not in ((n,), (n, c)):
-            raise bad_value("shape of ecn", x.shape, f"({n},) or ({n}, {c}): ports, or and classes")
-        return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
-
-    return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
-
-
-def _sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
-    """Switch of every port, `[P]`, and of each flow's queue at each level, `[L, F]`."""
-    site = jnp.asarray(cfg.topology.port_switch())
-    none = jnp.int32(cfg.topology.n_switches)
-    return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]
