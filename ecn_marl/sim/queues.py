@@ -384,19 +384,3 @@ def tail_drop(
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
     return look_up_one(table, hop)
-
-
-def exact_add(
-    high: Int[Array, ...], low: Float[Array, ...], more: Float[Array, ...], unit: float
-) -> tuple[Int[Array, ...], Float[Array, ...]]:
-    """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
-
-    Args:
-        high: whole units.
-        low: rest, below `unit`.
-        more: what to add, >= 0.
-        unit: bytes per unit of `high`.
-    """
-    low = low + more
-    carry = jnp.floor(low / unit)
-    return high + carry.astype(high.dtype), low - carry * unit

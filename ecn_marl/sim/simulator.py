@@ -24,8 +24,8 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
-from ecn_marl.sim.queues import Ecn, exact_add
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
