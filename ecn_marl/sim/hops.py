@@ -18,7 +18,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.nic import Sent
-from ecn_marl.sim.queues import Ecn, Fluid, Level, Service, serve_level, tail_drop
+from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
 from ecn_marl.sim.slots import in_use, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimState
 
@@ -105,67 +105,41 @@ def forward(
     Returns:
         Slots with new backlogs (dropped bytes are to be sent again), and what moved.
     """
-    flows, queue, bounds = sent.flows, state.queue, cfg.queue_bounds
+    flows, queue, c = sent.flows, state.queue, cfg.n_classes
     x, dropped = sent.give, jnp.zeros_like(sent.give)
-    log_survival = wait = own = residual = behind = jnp.zeros_like(x)
-    ahead, was_behind = (None if cfg.n_classes == 1 else wait), behind
-    levels, backlog = [], []
+    zero = jnp.zeros_like(x)
+    way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
+    levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
     free = None if ports.site is None else _free_buffer(queue, ports)
-    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-        here, of = slice(low, high), slice(low // cfg.n_classes, high // cfg.n_classes)
-        entering = jnp.where(ports.accept[i], x, 0.0)
-        if ports.limit is not None:
-            room = ports.limit[here] - queue[here]
-            keep = tail_drop(entering, flows.hop[i], room)
-            entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
-        if ports.site is not None and free is not None:
-            at = ports.site[1][i]
-            keep = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
-            entering = entering * keep
-            free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
+    for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
+        here = slice(low, high)
+        entering, free = _entering(x, flows, i, here, queue, free, ports)
         dropped = dropped + (x - entering)
-        served = serve_level(
-            Fluid(
-                in_use(flows.backlog[i], busy),
-                entering,
-                in_use(flows.due[i], busy),
-                flows.hop[i],
-            ),
-            Level(
-                pool=pool[:, here],
-                capacity=ports.capacity[of],
-                open=ports.open[here],
-                rate=ports.rate[of],
-                ecn=Ecn(ports.ecn.kmin[here], ports.ecn.kmax[here], ports.ecn.pmax[here]),
-                queue=queue[here],
-            ),
-            service,
+        fluid = Fluid(
+            backlog=in_use(flows.backlog[i], busy),
+            entering=entering,
+            due=in_use(flows.due[i], busy),
+            hop=flows.hop[i],
         )
+        served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
         x = in_use(served.out, busy)
-        log_survival = log_survival + served.log_survival
-        # By the time the last byte comes here, all that its flow has further back is here too.
-        wait = served.wait + jnp.maximum(wait, behind * served.slowness)
-        if ahead is not None and served.ahead is not None:
-            ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
-        behind, was_behind = behind + served.backlog, was_behind + flows.backlog[i]
-        own, residual = own + served.own, residual + served.residual
-        backlog.append(served.backlog)
+        way = _further(way, served, flows.backlog[i])
         levels.append(served)
     back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
     flows = replace(
         flows,
-        backlog=jnp.stack(backlog),
+        backlog=jnp.stack([s.backlog for s in levels]),
         rest_low=flows.rest_low + dropped,
         stage=jnp.where(back, fl.SENDING, flows.stage),
     )
     return flows, Moved(
         out=x,
-        log_survival=log_survival,
-        wait=wait,
-        own=own,
-        residual=residual,
+        log_survival=way.log_survival,
+        wait=way.wait,
+        own=way.own,
+        residual=way.residual,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
         released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
         dropped=dropped,
@@ -173,7 +147,85 @@ def forward(
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
+        ahead=way.ahead,
+    )
+
+
+def _entering(
+    x: Float[Array, " flows"],
+    flows: Flows,
+    i: int,
+    here: slice,
+    queue: Float[Array, " queues"],
+    free: Float[Array, " switches"] | None,
+    ports: Ports,
+) -> tuple[Float[Array, " flows"], Float[Array, " switches"] | None]:
+    """What of the bytes `x` enters level `i`, and the free buffers then; the rest is dropped.
+
+    Its queues are `here`. What a done flow left upstream comes through: a FIFO has delivered it.
+    """
+    entering = jnp.where(ports.accept[i], x, 0.0)
+    if ports.limit is not None:
+        room = ports.limit[here] - queue[here]
+        keep = tail_drop(entering, flows.hop[i], room)
+        entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
+    if ports.site is not None and free is not None:
+        at = ports.site[1][i]
+        keep = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
+        entering = entering * keep
+        free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
+    return entering, free
+
+
+def _level(pool: Array, queue: Array, here: slice, c: int, ports: Ports) -> Level:
+    """The level with the queues `here`, `c` per port."""
+    of = slice(here.start // c, here.stop // c)
+    return Level(
+        pool=pool[:, here],
+        capacity=ports.capacity[of],
+        open=ports.open[here],
+        rate=ports.rate[of],
+        ecn=Ecn(ports.ecn.kmin[here], ports.ecn.kmax[here], ports.ecn.pmax[here]),
+        queue=queue[here],
+    )
+
+
+class _Way(NamedTuple):
+    """What adds up along the way, leaves `[F]`; the first four and `ahead` as in `Moved`.
+
+    Attributes:
+        log_survival: see there.
+        wait: see there.
+        own: see there.
+        residual: see there.
+        behind: bytes queued at the levels passed, after the substep.
+        ahead: see there.
+        was_behind: bytes queued at the levels passed, before the substep.
+    """
+
+    log_survival: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    own: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
+    behind: Float[Array, " flows"]
+    ahead: Float[Array, " flows"] | None
+    was_behind: Float[Array, " flows"]
+
+
+def _further(way: _Way, served: Served, backlog: Float[Array, " flows"]) -> _Way:
+    """One level further, where each flow had a `backlog` before the substep."""
+    ahead = way.ahead
+    if ahead is not None and served.ahead is not None:
+        ahead = served.ahead + jnp.maximum(ahead, way.was_behind * served.slowness)
+    return _Way(
+        log_survival=way.log_survival + served.log_survival,
+        # By the time the last byte comes here, all that its flow has further back is here too.
+        wait=served.wait + jnp.maximum(way.wait, way.behind * served.slowness),
+        own=way.own + served.own,
+        residual=way.residual + served.residual,
+        behind=way.behind + served.backlog,
         ahead=ahead,
+        was_behind=way.was_behind + backlog,
     )
 
 

@@ -174,8 +174,8 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     queue = total - link.sent
     due_part, rest_part = _parts(total, planned, link.sent)
     mark = mark_probability(queue, level.ecn, service.softness)
-    to_read = _to_read(queue, due_part, rest_part, mark, link, level, service)
-    here = look_up_fields(to_read, flows.hop, PASSING)
+    table = _at_queues(queue, due_part, rest_part, mark, link, level, service)
+    here = look_up_fields(table, flows.hop, PASSING)
     first = due * here.due_part
     # A sum in another order may round to a little more, or less, than all there is.
     out = jnp.minimum(first + (backlog - first) * here.rest_part, backlog)
@@ -240,8 +240,8 @@ def _parts(
     return slow, jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
 
 
-class _Read(NamedTuple):
-    """What a flow reads off its queue: a number per queue `[n]`, then per flow `[F]`.
+class _AtQueue(NamedTuple):
+    """What a flow meets at its queue: a number per queue `[n]`, then per flow `[F]`.
 
     Attributes:
         due_part: part of the bytes due that leave.
@@ -266,10 +266,10 @@ class _Read(NamedTuple):
 
 
 PASSING = {"due_part": 1.0, "rest_part": 1.0}
-"""What flows read that pass a level by: all leaves at once, and nothing else."""
+"""What flows meet that pass a level by: all leaves at once, and nothing else."""
 
 
-def _to_read(
+def _at_queues(
     queue: Float[Array, " n"],
     due_part: Float[Array, " n"],
     rest_part: Float[Array, " n"],
@@ -277,12 +277,12 @@ def _to_read(
     link: _Sending,
     level: Level,
     service: Service,
-) -> _Read:
-    """What flows read off each queue, `[n]`."""
+) -> _AtQueue:
+    """What flows meet at each queue, `[n]`."""
     packet = service.packet
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
     idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
-    return _Read(
+    return _AtQueue(
         due_part,
         rest_part,
         log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),

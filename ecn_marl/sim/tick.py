@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
@@ -61,22 +61,8 @@ def prepare(
     """
     net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != fl.FREE if busy is None else busy
-    wait = queue_waits(state, net)
-    back = wait + _residual(cfg, state, net)
-    waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
-    back_wait = jnp.zeros_like(flows.back_wait)
-    if not cfg.ack_priority:
-        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
     queues = own_queues(cfg, flows)
-    ahead = look_up(waits, queues)[..., 0]
-    found = ahead.sum(0)
-    new = flows.start_step == state.step
-    flows = replace(
-        flows,
-        wait=jnp.where(new, found, flows.wait),
-        gate=jnp.where(new, found, flows.gate),
-        back_wait=back_wait,
-    )
+    flows, ahead = _waits(cfg, state, net, queues)
     stops = pfc.stops(cfg, state, queues)
     held = stops.held
     due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
@@ -113,6 +99,28 @@ def prepare(
     )
     totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
     return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
+
+
+def _waits(
+    cfg: SimConfig, state: SimState, net: NetParams, queues: Array
+) -> tuple[Flows, Float[Array, "levels flows"]]:
+    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L, F]`."""
+    flows, wait = state.flows, queue_waits(state, net)
+    back = wait + _residual(cfg, state, net)
+    waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
+    back_wait = jnp.zeros_like(flows.back_wait)
+    if not cfg.ack_priority:
+        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
+    ahead = look_up(waits, queues)[..., 0]
+    found = ahead.sum(0)
+    new = flows.start_step == state.step
+    flows = replace(
+        flows,
+        wait=jnp.where(new, found, flows.wait),
+        gate=jnp.where(new, found, flows.gate),
+        back_wait=back_wait,
+    )
+    return flows, ahead
 
 
 def _line(
