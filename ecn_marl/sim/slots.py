@@ -1,6 +1,7 @@
 """Constructs that are there for the compilers, XLA and `ecn_marl.lanes`, and why.
 
-None of them is physics: results would be the same with plain indexing and without masks.
+None of them is physics: results would be the same with plain indexing and without masks. `busy`, of
+`lanes.hints`, marks which slots are in use: it is how `lanes` comes to know what to pass over.
 """
 
 from __future__ import annotations
