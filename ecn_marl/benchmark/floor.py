@@ -23,8 +23,9 @@ from ecn_marl.benchmark.machine import tree_bytes
 from ecn_marl.benchmark.programs import compiled_steps
 from ecn_marl.benchmark.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.sim import ports, stats
-from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim import stats
+from ecn_marl.sim.slots import look_up_one, segment_sum
+from ecn_marl.sim.tick import prepare
 
 MICRO_S = 0.1
 """A run of a micro-benchmark takes about this long, s."""
@@ -99,7 +100,7 @@ def _scatter(index: Array, x: Array) -> Array:
 
 def _gather(index: Array, x: Array) -> Array:
     def one(table: Array, index: Array) -> Array:
-        return look_up(jnp.stack([table, table], -1), index)[:, 0]
+        return look_up_one(table, index)
 
     return jax.vmap(one)(x[:, :SEGMENTS], index % x.shape[1])
 
@@ -148,7 +149,7 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
     state = program.call(*carry, params, jnp.int32(warm))[1].env.sim
     sim, ecn = env.sim, env.static_ecn("secn1", params)
     net = jax.tree.map(jnp.asarray, params.sim)
-    tick, state = jax.jit(jax.vmap(lambda s: ports.prepare(sim, s, net, ecn)))(state)
+    tick, state = jax.jit(jax.vmap(lambda s: prepare(sim, s, net, ecn)))(state)
     sums = jax.vmap(lambda s: stats.empty_sums(sim, s, net))(state)
     first = (state, sums, jnp.zeros((envs, 2), jnp.float32))
     jitted = jax.jit(jax.vmap(sim._substep), donate_argnums=(0, 1, 2))

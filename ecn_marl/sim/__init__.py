@@ -1,4 +1,17 @@
-"""The network simulator; it knows nothing of agents and can be used alone."""
+"""The network simulator; it knows nothing of agents and can be used alone.
+
+A byte's way, one module per stage; `substep` puts them together:
+
+* `nic`: hosts share their NIC among flows and space packets.
+* `hops`, `queues`: all levels of queues; marking, service and drops at one of them.
+* `feedback`: what comes back, a module per signal (`cnp`, `acks`, `probe`, `telemetry`, `field`).
+* `sink`: the last byte is through.
+* `transports`: the senders' machines, a module each.
+
+Around it: `flows` (slots: admission, completion, release), `pfc` (pauses), `failures`, `tick` (what
+holds for a few substeps), `simulator` (the three clocks), `stats` and `counts` (what ports show).
+`slots` holds what is there for the compilers. What is named below is imported from here.
+"""
 
 from ecn_marl.sim.collectives import (
     all_to_all,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
+from ecn_marl.sim.feedback import cnp
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
@@ -184,12 +185,12 @@ class SimConfig:
     @property
     def coarse(self) -> int:
         """Substeps per bit of the far part of the feedback delay line."""
-        return self.tick_steps * max(1, 20 // self.tick_steps)
+        return cnp.far_step(self.tick_steps)
 
     @property
     def mark_words(self) -> int:
         """Words of the near delay line of the CNPs: the longest way without queues, and more."""
-        return math.ceil((base_rtt(self.topology) / self.dt_us + 8) / 32)
+        return cnp.near_words(base_rtt(self.topology), self.dt_us)
 
     @property
     def memory(self) -> int:

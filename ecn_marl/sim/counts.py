@@ -17,9 +17,9 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.queues import segment_sum
 from ecn_marl.sim.random import Stream, binomial
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_bytes
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
 
 ELEPHANT = fl.SIZE_CLASSES[1]

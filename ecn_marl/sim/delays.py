@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.queues import look_up, segment_sum
 from ecn_marl.sim.sizes import CHUNK, HEADER, wire_bytes
+from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 
 
@@ -85,7 +85,7 @@ def accrued(
     lows = jnp.array(bounds[:-1], jnp.int32)[:, None]
     sizes = jnp.array([b - a for a, b in itertools.pairwise(bounds)], jnp.int32)[:, None]
     queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
-    spent = look_up(jnp.stack([table, table], -1), queues)[..., 0]
+    spent = look_up_one(table, queues)
     share = spent / jnp.maximum(spent.sum(0), 1e-9)
     cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = fl.size_class(before.payload)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
-from ecn_marl.lanes import hints
-from ecn_marl.sim.queues import look_up, segment_sum
+from ecn_marl.sim import slots
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
+from ecn_marl.sim.slots import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import Offer
 
@@ -189,8 +189,8 @@ def admit(
         .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
-    new = hints.busy(new)
-    busy = hints.busy((flows.stage != FREE) | new)
+    new = slots.busy(new)
+    busy = slots.busy((flows.stage != FREE) | new)
     pick = order[jnp.clip(rank, 0, m - 1)]
     number = started + place.astype(jnp.int32)
     paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
@@ -259,28 +259,6 @@ def admit(
         ticket=None if ticket is None else put(ticket, flows.ticket),
     )
     return Admission(after, new, busy, line, taken)
-
-
-def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
-    """Slots in use as they are now, free ones as they were.
-
-    Of what senders keep only arrays `[F]` are: a transport may keep anything else, too.
-
-    Args:
-        flows: slots now.
-        before: slots at an earlier moment.
-        busy: which are in use, `[F]`.
-    """
-
-    def one(now: Array, then: Array) -> Array:
-        return now if now is then else jnp.where(busy, now, then)
-
-    def sender(now: Array, then: Array) -> Array:
-        return one(now, then) if jnp.shape(now) == busy.shape else now
-
-    senders = jax.tree.map(sender, flows.transport, before.transport)
-    rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))
-    return replace(rest, transport=senders)
 
 
 def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
@@ -398,23 +376,6 @@ def release(
         ),
         pool,
     )
-
-
-def ingress_links(
-    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1
-) -> Int[Array, "levels flows"]:
-    """Directed link and class by which each flow's bytes reached each level, `[L, F]`.
-
-    Numbered `link * classes + class`, `(H + P) * classes` for none.
-    """
-    none = n_hosts * classes + bounds[-1]
-    previous = flows.src if classes == 1 else flows.src * classes + flows.kind
-    links = []
-    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-        here = flows.hop[i] < high - low
-        links.append(jnp.where(here, previous, none))
-        previous = jnp.where(here, n_hosts * classes + low + flows.hop[i], previous)
-    return jnp.stack(links)
 
 
 def empty_flows(

@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.queues import exact_add
+from ecn_marl.sim.sizes import exact_add
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import (
     TIME_UNIT,

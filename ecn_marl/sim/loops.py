@@ -22,9 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
-from ecn_marl.sim.queues import exact_add
 from ecn_marl.sim.random import uniform
-from ecn_marl.sim.sizes import SizeTable, sample_size, size_table
+from ecn_marl.sim.sizes import SizeTable, exact_add, sample_size, size_table
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import (
     LONGEST_US,

@@ -1,8 +1,6 @@
-"""Queues: ECN marking, one level of fluid FIFO service, and PFC on a shared buffer.
+"""Queues: ECN marking, one level of fluid FIFO service, drops.
 
-Marking follows RED as switches implement it (on the instantaneous egress queue, at dequeue); PFC
-uses dynamic thresholds on the shared buffer (alibaba-edu HPCC simulator, `switch-mmu`; equations in
-Zhu et al., SIGCOMM'15, §4).
+Marking follows RED as switches implement it (on the instantaneous egress queue, at dequeue).
 """
 
 from __future__ import annotations
@@ -12,9 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
+from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 
 MAX_MARK = 1.0 - 2.0**-20
 """Largest marking probability per packet that is sampled; keeps the log-survival finite."""
@@ -61,34 +60,79 @@ def mark_probability(
     return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
 
 
-def segment_sum(
-    values: Float[Array, "flows ..."], index: Int[Array, " flows"], size: int
-) -> Float[Array, "segments ..."]:
-    """Sum `values` into `size` segments; index `size` (and only that) is left out."""
-    sums = jnp.zeros((size + 1, *values.shape[1:]), values.dtype)
-    return sums.at[index].add(values, mode="promise_in_bounds")[:size]
+class Fluid(NamedTuple):
+    """Bytes of the flows at one level of queues, in one substep.
 
-
-def look_up(
-    table: Shaped[Array, "rows columns"], index: Int[Array, "*n"]
-) -> Shaped[Array, "*n columns"]:
-    """Rows of a small table, computed once.
-
-    XLA fuses what computes a table into the gather that reads it, and so computes an entry again
-    for every reader: thousands of times for a table of a few ports. A product with the identity is
-    exact for finite entries, and no backend fuses across it.
-
-    Args:
-        table: finite numbers; at least two columns (XLA turns a product with a 1 x 1 matrix into a
-            fusible multiplication).
-        index: rows wanted, in bounds.
+    Attributes:
+        backlog: bytes queued there at the start of the substep, `[F]`.
+        entering: bytes that arrive in it, `[F]`.
+        due: bytes that are to leave in it, see `batches`, `[F]`.
+        hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
     """
-    once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
-    return once.at[index].get(mode="promise_in_bounds")
+
+    backlog: Float[Array, " flows"]
+    entering: Float[Array, " flows"]
+    due: Float[Array, " flows"]
+    hop: Int[Array, " flows"]
+
+
+class Level(NamedTuple):
+    """Ports and queues of one level; the queues of a port, one per class, are side by side.
+
+    Attributes:
+        pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
+        queue: backlog at the start of the substep, bytes; only read with several classes, `[n]`.
+        open: which queues are not paused, `[n]`.
+        ecn: thresholds, `[n]`.
+        capacity: bytes each port may send in this substep, `[P]`.
+        rate: link rates, bytes/µs, `[P]`.
+    """
+
+    pool: Float[Array, "kinds n"]
+    queue: Float[Array, " n"]
+    open: Bool[Array, " n"]
+    ecn: Ecn
+    capacity: Float[Array, " ports"]
+    rate: Float[Array, " ports"]
+
+
+class Service(NamedTuple):
+    """How all ports serve and mark.
+
+    Attributes:
+        weights: round-robin weight of each class, `[C]`.
+        packet: wire bytes of a packet.
+        dt: substep, µs.
+        softness: see `mark_probability`.
+    """
+
+    weights: Float[Array, " classes"]
+    packet: Float[Array, ""]
+    dt: float
+    softness: float = 0.0
 
 
 class Served(NamedTuple):
-    """What one level did in one substep; queues are those of the level, `[n]`, flows `[F]`."""
+    """What one level did in one substep.
+
+    Attributes:
+        backlog: bytes of each flow that stay, `[F]`.
+        out: bytes of each flow that leave, `[F]`.
+        log_survival: `-log(1 - p)` of the marking probability p that a packet meets, `[F]`.
+        wait: waiting time of the queue, µs, `[F]`.
+        own: time a busy port takes for the flow's bytes of this substep, µs, `[F]`.
+        residual: mean wait for a packet of another flow that is being sent by a port without a
+            queue, µs, `[F]`.
+        pool: bytes that belong to no slot and stay, `[kinds, n]`.
+        pool_out: those that leave, `[kinds, n]`.
+        queue: backlog, bytes, `[n]`.
+        sent: bytes sent, `[n]`.
+        mark: marking probability, `[n]`.
+        pace: rate at which each queue is served, bytes/µs, `[n]`.
+        slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
+        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None with one
+            class: its pace is constant.
+    """
 
     backlog: Float[Array, " flows"]
     out: Float[Array, " flows"]
@@ -106,22 +150,7 @@ class Served(NamedTuple):
     ahead: Float[Array, " flows"] | None
 
 
-def serve_level(
-    backlog: Float[Array, " flows"],
-    entering: Float[Array, " flows"],
-    due: Float[Array, " flows"],
-    hop: Int[Array, " flows"],
-    pool: Float[Array, "kinds n"],
-    capacity: Float[Array, " ports"],
-    open_: Bool[Array, " n"],
-    rate: Float[Array, " ports"],
-    weights: Float[Array, " classes"],
-    ecn: Ecn,
-    packet: Float[Array, ""],
-    dt: float,
-    softness: float = 0.0,
-    before: Float[Array, " n"] | None = None,
-) -> Served:
+def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     """Serve every port of one level for one substep.
 
     A port sends at most its capacity, shared among its classes by their weights. Within a class
@@ -132,80 +161,136 @@ def serve_level(
     it is served, that is returned for every flow.
 
     Args:
-        backlog: bytes of every flow at this level at the start of the substep, `[F]`.
-        entering: bytes of every flow that arrive in it, `[F]`.
-        due: bytes of every flow that are to leave in this substep, `[F]`.
-        hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
-        pool: bytes that belong to no slot (ACKs; data of released flows), `[kinds, n]`.
-        capacity: bytes each port may send in this substep.
-        open_: which queues are not paused, `[n]`.
-        rate: link rates of the ports, bytes/µs.
-        weights: round-robin weight of each class; a port's queues are one per class.
-        ecn: thresholds of the queues of this level.
-        packet: wire bytes of a packet.
-        dt: substep, µs.
-        softness: see `mark_probability`.
-        before: queues at the start of the substep, bytes; only read with several classes.
-
-    Returns:
-        New backlogs, bytes out, per-flow log-survival `-log(1 - p)` and waiting time (µs), and
-        the queues, bytes sent and marking probabilities. `own` is the time a busy port takes for
-        the flow's bytes of this substep, `residual` the mean wait for a packet of another flow that
-        is being sent by a port without a queue (both µs). `pace` is the rate at which each queue is
-        served, `slowness` its inverse per flow (µs/byte, 0 for flows that pass by), `ahead` the
-        time the queue `before` takes (µs, per flow; None with one class: its pace is constant).
+        flows: bytes of the flows here.
+        level: ports and queues.
+        service: how they serve.
     """
-    n = open_.shape[0]
-    backlog = backlog + entering
-    due = jnp.minimum(due, backlog)
-    total, planned = segment_sum(jnp.stack([backlog, due], -1), hop, n).T
-    total = total + pool.sum(axis=0)
-    ready = jnp.where(open_, total, 0.0)
-    if weights.shape[0] == 1:
-        sent, pace = jnp.minimum(ready, capacity), rate
-        link, load = rate, sent
-    else:
-        c = weights.shape[0]
-        sent, pace = round_robin(ready, capacity, rate, weights)
-        link = jnp.repeat(rate, c, total_repeat_length=n)
-        load = jnp.repeat(sent.reshape(-1, c).sum(1), c, total_repeat_length=n)
-    queue = total - sent
+    n = level.open.shape[0]
+    backlog = flows.backlog + flows.entering
+    due = jnp.minimum(flows.due, backlog)
+    total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
+    total = total + level.pool.sum(axis=0)
+    link = _send(jnp.where(level.open, total, 0.0), level, service)
+    queue = total - link.sent
+    due_part, rest_part = _parts(total, planned, link.sent)
+    mark = mark_probability(queue, level.ecn, service.softness)
+    table = _at_queues(queue, due_part, rest_part, mark, link, level, service)
+    here = look_up_fields(table, flows.hop, PASSING)
+    first = due * here.due_part
+    # A sum in another order may round to a little more, or less, than all there is.
+    out = jnp.minimum(first + (backlog - first) * here.rest_part, backlog)
+    out = jnp.where(here.rest_part < 1.0, out, backlog)
+    pool_out = level.pool * rest_part
+    others = here.others + out * jnp.minimum(here.per_byte, 0.0)
+    return Served(
+        backlog=backlog - out,
+        out=out,
+        log_survival=here.log_survival,
+        wait=here.wait,
+        own=flows.entering * jnp.maximum(here.per_byte, 0.0),
+        residual=jnp.maximum(others, 0.0),
+        pool=level.pool - pool_out,
+        pool_out=pool_out,
+        queue=queue,
+        sent=link.sent,
+        mark=mark,
+        pace=link.pace,
+        slowness=here.slowness,
+        ahead=here.ahead,
+    )
+
+
+class _Sending(NamedTuple):
+    """What ports send, as each of their queues sees it, `[n]`.
+
+    `sent` bytes of the queue and `load` bytes of its port, at the `rate` of the link; `pace` is the
+    rate at which the queue is served (bytes/µs).
+    """
+
+    sent: Float[Array, " n"]
+    pace: Float[Array, " n"]
+    rate: Float[Array, " n"]
+    load: Float[Array, " n"]
+
+
+def _send(ready: Float[Array, " n"], level: Level, service: Service) -> _Sending:
+    """Send what is `ready` (bytes, 0 while paused), as far as the ports' capacities go."""
+    rate, n, c = level.rate, ready.shape[0], service.weights.shape[0]
+    if c == 1:
+        sent = jnp.minimum(ready, level.capacity)
+        return _Sending(sent, pace=rate, rate=rate, load=sent)
+    sent, pace = round_robin(ready, level.capacity, rate, service.weights)
+    load = sent.reshape(-1, c).sum(1)
+    return _Sending(
+        sent,
+        pace,
+        rate=jnp.repeat(rate, c, total_repeat_length=n),
+        load=jnp.repeat(load, c, total_repeat_length=n),
+    )
+
+
+def _parts(
+    total: Float[Array, " n"], planned: Float[Array, " n"], sent: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Parts of what is due, and of what is queued beyond that, that leave each queue, in [0, 1]."""
     # The floors are large enough for derivatives in float32.
     slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
     free, rest = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
     share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-15), 1.0)
-    share = jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
-    mark = mark_probability(queue, ecn, softness)
-    log_survival = -jnp.log1p(-jnp.minimum(mark, MAX_MARK))
+    return slow, jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
+
+
+class _AtQueue(NamedTuple):
+    """What a flow meets at its queue: a number per queue `[n]`, then per flow `[F]`.
+
+    Attributes:
+        due_part: part of the bytes due that leave.
+        rest_part: part of all others that leave.
+        log_survival: `-log(1 - p)` of the marking probability p.
+        wait: waiting time, µs.
+        others: mean wait for a packet that is being sent by a port without a queue, µs.
+        per_byte: what a byte of the flow's own changes, µs: the time it takes if there is a queue;
+            if there is none, less than 0, for it is no packet of others.
+        slowness: time a byte takes, µs.
+        ahead: time that the queue at the start of the substep takes, µs; None with one class.
+    """
+
+    due_part: Array
+    rest_part: Array
+    log_survival: Array
+    wait: Array
+    others: Array
+    per_byte: Array
+    slowness: Array
+    ahead: Array | None
+
+
+PASSING = {"due_part": 1.0, "rest_part": 1.0}
+"""What flows meet that pass a level by: all leaves at once, and nothing else."""
+
+
+def _at_queues(
+    queue: Float[Array, " n"],
+    due_part: Float[Array, " n"],
+    rest_part: Float[Array, " n"],
+    mark: Float[Array, " n"],
+    link: _Sending,
+    level: Level,
+    service: Service,
+) -> _AtQueue:
+    """What flows meet at each queue, `[n]`."""
+    packet = service.packet
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
-    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * dt * link**2)
-    busy = jnp.where(queue > 0, 1.0 / pace, -idle)
-    columns = [slow, share, log_survival, queue / pace, idle * load, busy, 1.0 / pace]
-    if before is not None and weights.shape[0] > 1:
-        columns.append(before / pace)
-    table = jnp.stack(columns, axis=-1)
-    passing = jnp.array([[1.0, 1.0] + [0.0] * (len(columns) - 2)], table.dtype)
-    mine = look_up(jnp.concatenate([table, passing]), hop)
-    first = due * mine[:, 0]
-    # A sum in another order may round to a little more, or less, than all there is.
-    out = jnp.minimum(first + (backlog - first) * mine[:, 1], backlog)
-    out = jnp.where(mine[:, 1] < 1.0, out, backlog)
-    pool_out = pool * share
-    return Served(
-        backlog=backlog - out,
-        out=out,
-        log_survival=mine[:, 2],
-        wait=mine[:, 3],
-        own=entering * jnp.maximum(mine[:, 5], 0.0),
-        residual=jnp.maximum(mine[:, 4] + out * jnp.minimum(mine[:, 5], 0.0), 0.0),
-        pool=pool - pool_out,
-        pool_out=pool_out,
-        queue=queue,
-        sent=sent,
-        mark=mark,
-        pace=pace,
-        slowness=mine[:, 6],
-        ahead=mine[:, 7] if len(columns) > 7 else None,
+    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
+    return _AtQueue(
+        due_part,
+        rest_part,
+        log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
+        wait=queue / link.pace,
+        others=idle * link.load,
+        per_byte=jnp.where(queue > 0, 1.0 / link.pace, -idle),
+        slowness=1.0 / link.pace,
+        ahead=level.queue / link.pace if service.weights.shape[0] > 1 else None,
     )
 
 
@@ -298,111 +383,4 @@ def tail_drop(
     # The floor is large enough for derivatives in float32.
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
-    return look_up(jnp.stack([table, table], -1), hop)[:, 0]
-
-
-def water_level(
-    demand: Float[Array, " flows"],
-    src: Int[Array, " flows"],
-    capacity: Float[Array, " hosts"],
-    start: Float[Array, " hosts"],
-) -> Float[Array, " hosts"]:
-    """Round-robin (max-min) share of each host's NIC.
-
-    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
-    The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
-    or below the root: two steps from the last substep's level never overbook the NIC, and reach the
-    root exactly once the set of limited flows has settled.
-
-    Args:
-        demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
-        src: source host of each slot, `[F]`.
-        capacity: bytes/µs each host may send, `[H]`.
-        start: a level to start from, e.g. that of the last substep, `[H]`.
-
-    Returns:
-        The level, `[H]`; the capacity where all demands fit.
-    """
-    n = capacity.shape[0]
-    level = start
-    for _ in range(2):
-        mine = look_up(jnp.stack([level, level], -1), src)[:, 0]
-        above = (demand >= mine) & (demand > 0)
-        small = segment_sum(jnp.where(above, 0.0, demand), src, n)
-        many = segment_sum(above.astype(demand.dtype), src, n)
-        settled = jnp.where(small <= capacity, capacity, 0.0)
-        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
-        level = jnp.maximum(level, 0.0)
-    return level
-
-
-class Pause(NamedTuple):
-    """PFC state of the directed links (NICs first, then ports), `[H + P]`."""
-
-    paused: Bool[Array, " links"]
-    full: Bool[Array, " links"]
-    started: Int[Array, ""]
-
-
-def pfc(
-    ingress: Float[Array, " links"],
-    used: Float[Array, " switches"],
-    paused: Bool[Array, " links"],
-    link_switch: Int[Array, " links"],
-    shared: Float[Array, " switches"],
-    alpha: Float[Array, " links"],
-    headroom: Float[Array, " links"],
-    reserve: float | Float[Array, ""],
-    resume_gap: float | Float[Array, ""],
-) -> Pause:
-    """Pause and resume upstream links by dynamic thresholds on the shared buffer.
-
-    A link is paused when its ingress use beyond the reserve reaches `alpha` times the free shared
-    buffer of the receiving switch, and resumed `resume_gap` bytes below. Its headroom is full when
-    the use exceeds the threshold by more than `headroom`: only then may bytes be dropped.
-
-    Args:
-        ingress: bytes in the receiving switch that came over each link, `[H + P]`.
-        used: bytes queued in each switch, `[S]`.
-        paused: which links are paused now, `[H + P]`.
-        link_switch: receiving switch of each link, `S` for links into hosts, `[H + P]`.
-        shared: buffer of each switch less all headroom and reserves, bytes, `[S]`.
-        alpha: share of the free buffer one ingress may take, `[H + P]`.
-        headroom: bytes set aside for what is in flight when a pause is sent, `[H + P]`.
-        reserve: bytes of each ingress that count towards no threshold.
-        resume_gap: hysteresis, bytes.
-
-    Returns:
-        The new pause state and the number of pauses that started.
-    """
-    free = jnp.maximum(shared - used, 0.0)
-    threshold = alpha * jnp.append(free, jnp.inf)[link_switch]
-    use = jnp.maximum(ingress - reserve, 0.0)
-    stay = paused & (use + resume_gap > threshold)
-    now = (use >= threshold) & (use > 0) | stay
-    started = jnp.sum(now & ~paused)
-    return Pause(now, use > threshold + headroom, started)
-
-
-def exact_add(
-    high: Int[Array, ...], low: Float[Array, ...], more: Float[Array, ...], unit: float
-) -> tuple[Int[Array, ...], Float[Array, ...]]:
-    """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
-
-    Args:
-        high: whole units.
-        low: rest, below `unit`.
-        more: what to add, >= 0.
-        unit: bytes per unit of `high`.
-    """
-    low = low + more
-    carry = jnp.floor(low / unit)
-    return high + carry.astype(high.dtype), low - carry * unit
-
-
-def shift_register_or(
-    register: jax.Array, hit: Bool[Array, " flows"], position: Int[Array, " flows"]
-) -> jax.Array:
-    """Set bit `position` (0..31) of each flow's uint32 `register` where `hit`."""
-    bit = jnp.left_shift(jnp.uint32(1), jnp.clip(position, 0, 31).astype(jnp.uint32))
-    return register | jnp.where(hit, bit, jnp.uint32(0))
+    return look_up_one(table, hop)

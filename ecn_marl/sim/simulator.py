@@ -19,15 +19,17 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, ports, stats, tickets
+from ecn_marl.sim import counts, delays, pfc, slots, stats, tickets
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
-from ecn_marl.sim.queues import Ecn, exact_add, segment_sum
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, packet_count
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.substep import Tick, advance_clocks, forward, send
+from ecn_marl.sim.substep import substep
+from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, KB, MIB
 from ecn_marl.sim.traffic import Offer, ScheduleParams
 from ecn_marl.sim.transports import Mixed
@@ -57,7 +59,7 @@ class Simulator(SimConfig):
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
         slowest NIC, doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis.
         Headroom holds three link delays at line rate, as there (what can arrive in a tick, the time
-        between two PFC decisions here, comes on top of it, see `ports.police`).
+        between two PFC decisions here, comes on top of it, see `pfc.police`).
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -211,16 +213,15 @@ class Simulator(SimConfig):
             state = self._reroute(state, net)
         before = state.flows
         state, busy = self._admit(state, params)
-        tick, state = ports.prepare(self, state, params, ecn, busy)
+        tick, state = prepare(self, state, params, ecn, busy)
         start = state.flows
         express: Any = 0.0
         if self.ack_priority:
             express = jnp.minimum(state.ack_rate.reshape(-1, c).sum(1), net.port_rate)
-        stopped = state.paused[self.topology.n_hosts * c :].reshape(-1, c).mean(1)
         sums = replace(
             sums,
             sent=sums.sent + express * self.tick_us,
-            paused=sums.paused + stopped.astype(sums.paused.dtype) * self.tick_us,
+            paused=sums.paused + pfc.paused_ports(self, state) * self.tick_us,
         )
         nothing = jnp.zeros((2,), state.queue.dtype)
 
@@ -233,7 +234,7 @@ class Simulator(SimConfig):
         state, sums = self._complete(state, sums, params, tick, gone)
         seen = counts.FlowsOfTick(before, start, moved, state.flows)
         sums = replace(sums, counts=counts.add(self, sums.counts, seen, net))
-        return ports.police(self, state, net), sums
+        return pfc.police(self, state, net), sums
 
     def _complete(
         self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, gone: Array
@@ -244,10 +245,7 @@ class Simulator(SimConfig):
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = before
-        if any(self.lossless):
-            held = jnp.where(tick.line.held & (flows.stage == fl.DRAINING), self.tick_us, 0.0)
-            flows = replace(flows, tail=flows.tail + held)
+        flows = pfc.longer_tails(self, before, tick.line.held)
         before_finish = flows
         flows, totals, log = fl.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window
@@ -275,7 +273,7 @@ class Simulator(SimConfig):
         )
         state = replace(
             state,
-            flows=fl.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
+            flows=slots.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
             totals=totals,
             fct_log=log,
             traffic=traffic,
@@ -394,61 +392,11 @@ class Simulator(SimConfig):
             before += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
         return numbered
 
-    def _notify(self, tick: Tick) -> fb.Notify | None:
-        """The receivers' side of the senders, None if they tell every mark."""
-        notify = getattr(self.transport, "notify", None)
-        if notify is None:
-            return None
-        return lambda senders, marked: notify(senders, tick.transport, marked, self.dt_us)
-
     def _substep(
         self, state: SimState, sums: PortSums, gone: Array, tick: Tick
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
-        dt = self.dt_us
-        senders = state.flows.transport
-        rate, window = self.transport.rate(senders), self.transport.window(senders)
-        room = None if window is None else fb.room(state.echo, window, tick.line.packet)
-        sent = send(state.flows, state.level, tick, rate, room, dt, self.transport.latched)
-        flows, moved = forward(
-            sent.flows,
-            state.pool,
-            state.queue,
-            sent.give,
-            tick,
-            self.queue_bounds,
-            dt,
-            self.softness,
-        )
-        seen = fb.Observed(
-            flows=flows,
-            give=sent.give,
-            rate=rate,
-            dropped=moved.dropped,
-            out=moved.out,
-            log_survival=moved.log_survival,
-            wait=moved.wait,
-            queue=moved.queue,
-            sent=moved.sent,
-        )
-        echo, flows, heard = fb.listen(
-            state.echo, seen, tick.line, state.step, self.transport.needs, dt, self._notify(tick)
-        )
-        flows = advance_clocks(flows, moved, sent, dt)
-        senders = self.transport.update(flows.transport, tick.transport, heard, dt)
-        state = replace(
-            state,
-            step=state.step + 1,
-            flows=fl.kept(replace(flows, transport=senders), state.flows, tick.busy),
-            echo=echo,
-            pool=moved.pool,
-            level=sent.level,
-            queue=moved.queue,
-            sent=moved.sent,
-            pace=None if self.n_classes == 1 else moved.pace,
-        )
-        gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
-        return state, stats.add(self, sums, moved), gone
+        return substep(self, state, sums, gone, tick)
 
 
 def scaled_ecn(

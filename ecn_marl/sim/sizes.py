@@ -1,4 +1,4 @@
-"""Sizes of flows: measured tables, packets and bytes on the wire."""
+"""Sizes of flows: measured tables, packets and bytes on the wire, counters of bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
@@ -115,3 +115,19 @@ def wire_bytes(
 ) -> Float[Array, "*m"]:
     """Bytes on the wire: payload and one header per packet, `[*M]`."""
     return payload + header * packet_count(payload)
+
+
+def exact_add(
+    high: Int[Array, ...], low: Float[Array, ...], more: Float[Array, ...], unit: float
+) -> tuple[Int[Array, ...], Float[Array, ...]]:
+    """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
+
+    Args:
+        high: whole units.
+        low: rest, below `unit`.
+        more: what to add, >= 0.
+        unit: bytes per unit of `high`.
+    """
+    low = low + more
+    carry = jnp.floor(low / unit)
+    return high + carry.astype(high.dtype), low - carry * unit

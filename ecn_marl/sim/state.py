@@ -11,7 +11,6 @@ from typing import Any
 from flax import struct
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim.queues import Ecn
 
 
 @struct.dataclass
@@ -371,7 +370,6 @@ class PortSums:
 
 __all__ = [
     "COUNTS",
-    "Ecn",
     "FlowCounts",
     "Flows",
     "NetParams",

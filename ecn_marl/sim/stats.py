@@ -13,8 +13,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim import counts
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.hops import Moved
 from ecn_marl.sim.state import FlowCounts, PortStats, PortSums, SimParams, SimState
-from ecn_marl.sim.substep import Moved
 
 SIZES = ("small_bytes", "medium_bytes", "large_bytes")
 """Names of the columns of `PortStats.class_bytes`, where every name has one number per port."""

@@ -1,318 +1,78 @@
-"""One substep: senders fill the network, queues move bytes, clocks advance.
+"""One substep, stage by stage: NIC, hops, feedback, sink, senders.
 
-The order within a substep is that of a byte: NIC (round robin), every level of queues, the feedback
-(`feedback`), the senders' machines. Fluid that finds empty queues crosses all levels at once;
-propagation delay is in the feedback delay and in the completion time instead.
+The order is that of a byte. Every stage is a function of its own module, from what the one before
+returns to what the next one needs; another one with the same types may take its place. The feedback
+comes before the sink, for it reads the clocks that the sink advances.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from ecn_marl.sim import flows as fl
-from ecn_marl.sim.feedback import Line
-from ecn_marl.sim.queues import Ecn, look_up, segment_sum, serve_level, tail_drop, water_level
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.state import Flows, NetParams
-
-LAST_BYTE = 0.5
-"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
+from ecn_marl.sim import feedback, hops, nic, sink, slots, stats
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.state import PortSums, SimState
+from ecn_marl.sim.tick import Tick
 
 
-class Tick(NamedTuple):
-    """What stays fixed within a tick.
-
-    Attributes:
-        host_capacity: bytes/µs each host may send, `[H]`.
-        port_capacity: bytes each port may send per substep, `[P]`.
-        open: which queues are not paused, `[Q]`.
-        ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
-        line: feedback delays.
-        busy: slots in use, `[F]`.
-        go: flows that are not paused at their NIC and have a way, `[F]`.
-        accept: whether bytes may enter each level, `[L, F]`.
-        limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
-            without such.
-        site: switch of each port, and of the queue of each flow at each level (S for none), where
-            full buffers drop, `[P]` and `[L, F]`; None where pauses keep them from filling.
-        weights: round-robin weight of each class, `[C]`.
-        transport: constants of the senders.
-        ecn: thresholds, `[Q]`.
-        net: the network.
-    """
-
-    host_capacity: Float[Array, " hosts"]
-    port_capacity: Float[Array, " ports"]
-    open: Bool[Array, " queues"]
-    ack_bytes: Float[Array, " queues"]
-    line: Line
-    busy: Bool[Array, " flows"]
-    go: Bool[Array, " flows"]
-    accept: Bool[Array, "levels flows"]
-    limit: Float[Array, " queues"] | None
-    site: tuple[Int[Array, " ports"], Int[Array, "levels flows"]] | None
-    weights: Float[Array, " classes"]
-    transport: Any
-    ecn: Ecn
-    net: NetParams
-
-
-class Sent(NamedTuple):
-    """Result of `send`: bytes into the network, which flows sent their last, when, NIC levels."""
-
-    flows: Flows
-    give: Float[Array, " flows"]
-    finished: Bool[Array, " flows"]
-    at: Float[Array, " flows"]
-    level: Float[Array, " hosts"]
-
-
-def send(
-    flows: Flows,
-    level: Float[Array, " hosts"],
-    tick: Tick,
-    rate: Float[Array, " flows"],
-    room: Float[Array, " flows"] | None,
-    dt: float,
-    latched: bool,
-) -> Sent:
-    """Let every flow send, at most its rate, its window and its share of the NIC.
-
-    NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
-    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
-    waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
-    strong as they are.
-
-    A flow that starts or ends within the substep asks only for what it can send in it, so what it
-    leaves goes to the others.
+def substep(
+    cfg: SimConfig, state: SimState, sums: PortSums, gone: Float[Array, "2"], tick: Tick
+) -> tuple[SimState, PortSums, Array]:
+    """Move senders and queues by `cfg.dt_us`.
 
     Args:
-        flows: slots.
-        level: NIC levels of the last substep, bytes/µs, `[H]`.
-        tick: constants of the tick.
-        rate: rate that each sender allows, bytes/µs, `[F]`.
-        room: bytes that each window still allows, `[F]`; None without windows.
-        dt: substep, µs.
-        latched: whether a new rate waits for the packet under way.
+        cfg: shapes, clocks and senders.
+        state: state at the start of the substep.
+        sums: statistics of the ports.
+        gone: bytes of released flows that left, and bytes dropped, since the tick began.
+        tick: what holds for the tick.
 
     Returns:
-        Bytes sent per flow, the flows that sent their last byte, and when within the substep (µs).
+        State, statistics and `gone` at its end.
     """
-    begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & tick.go
-    if latched:
-        rate = jnp.where(flows.spaced > 0, flows.pace, rate)
-    demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
-    if room is not None:
-        demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
-    demand = jnp.where(active, demand, 0.0)
-    level = water_level(demand, flows.src, tick.host_capacity, level)
-    mine = look_up(jnp.stack([level, level], -1), flows.src)[:, 0]
-    give = jnp.minimum(demand, mine) * dt
-    finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
-    give = jnp.where(finished, flows.rest_low, give)
-    rest = flows.rest_low - give
-    give = jnp.where(active, flows.rest_low - rest, 0.0)
-    borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
-    at = jnp.minimum(begin + flows.rest_low / pace, dt)
-    if latched:
-        packet = tick.net.packet_bytes
-        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, packet) - give
-        left = jnp.where(give >= packet, 0.0, left)
-        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
-    flows = replace(
-        flows,
-        rest_low=jnp.where(borrow, rest + CHUNK, rest),
-        rest_high=flows.rest_high - borrow,
-    )
-    return Sent(flows, give, finished, at, level)
-
-
-class Moved(NamedTuple):
-    """What the queues did in a substep.
-
-    Attributes:
-        out: bytes delivered per flow, `[F]`.
-        log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
-        wait: forward queueing delay at the end of the substep, µs, `[F]`.
-        own: time the busy ports on the way take for the flow's bytes of this substep, µs, `[F]`.
-        residual: mean wait for packets that are being sent by ports without a queue, µs, `[F]`.
-        pool: ACKs and released data left in the queues, `[2, Q]`.
-        released: bytes of released flows that left.
-        dropped: bytes of each flow that were dropped, `[F]`.
-        queue: backlog of each queue, bytes, `[Q]`.
-        sent: bytes sent by each queue, `[Q]`.
-        mark: marking probability of each queue, `[Q]`.
-        pace: rate at which each queue is served, bytes/µs, `[Q]`.
-        ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
-            traffic class.
-    """
-
-    out: Float[Array, " flows"]
-    log_survival: Float[Array, " flows"]
-    wait: Float[Array, " flows"]
-    own: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
-    pool: Float[Array, "2 queues"]
-    released: Float[Array, ""]
-    dropped: Float[Array, " flows"]
-    queue: Float[Array, " queues"]
-    sent: Float[Array, " queues"]
-    mark: Float[Array, " queues"]
-    pace: Float[Array, " queues"]
-    ahead: Float[Array, " flows"] | None
-
-
-def forward(
-    flows: Flows,
-    pool: Float[Array, "2 queues"],
-    queue: Float[Array, " queues"],
-    give: Float[Array, " flows"],
-    tick: Tick,
-    bounds: tuple[int, ...],
-    dt: float,
-    softness: float = 0.0,
-) -> tuple[Flows, Moved]:
-    """Move bytes through all levels of queues.
-
-    Args:
-        flows: slots.
-        pool: ACKs and released data in each queue, `[2, Q]`.
-        queue: backlog of each queue, bytes, `[Q]`.
-        give: bytes that enter the network, `[F]`.
-        tick: constants of the tick.
-        bounds: first queue of each level, and one past the last.
-        dt: substep, µs.
-        softness: width over which the marking curve is rounded, bytes.
-
-    Returns:
-        Slots with new backlogs (dropped bytes are to be sent again), and what moved.
-    """
-    x, dropped = give, jnp.zeros_like(give)
-    log_survival = wait = own = residual = behind = jnp.zeros_like(give)
-    ahead, was_behind = (None if tick.weights.shape[0] == 1 else wait), behind
-    levels, backlog = [], []
-    pool = pool.at[0].add(tick.ack_bytes)
-    classes = tick.weights.shape[0]
-    free = None if tick.site is None else _free_buffer(queue, tick)
-    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-        here, ports = slice(low, high), slice(low // classes, high // classes)
-        entering = jnp.where(tick.accept[i], x, 0.0)
-        if tick.limit is not None:
-            room = tick.limit[here] - queue[here]
-            keep = tail_drop(entering, flows.hop[i], room)
-            entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
-        if tick.site is not None and free is not None:
-            at = tick.site[1][i]
-            kept = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
-            entering = entering * kept
-            free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
-        dropped = dropped + (x - entering)
-        served = serve_level(
-            jnp.where(tick.busy, flows.backlog[i], 0.0),
-            entering,
-            jnp.where(tick.busy, flows.due[i], 0.0),
-            flows.hop[i],
-            pool[:, here],
-            tick.port_capacity[ports],
-            tick.open[here],
-            tick.net.port_rate[ports],
-            tick.weights,
-            Ecn(tick.ecn.kmin[here], tick.ecn.kmax[here], tick.ecn.pmax[here]),
-            tick.net.packet_bytes,
-            dt,
-            softness,
-            queue[here],
-        )
-        x = jnp.where(tick.busy, served.out, 0.0)
-        log_survival = log_survival + served.log_survival
-        # By the time the last byte comes here, all that its flow has further back is here too.
-        wait = served.wait + jnp.maximum(wait, behind * served.slowness)
-        if ahead is not None and served.ahead is not None:
-            ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
-        behind, was_behind = behind + served.backlog, was_behind + flows.backlog[i]
-        own, residual = own + served.own, residual + served.residual
-        backlog.append(served.backlog)
-        levels.append(served)
-    back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
-    flows = replace(
-        flows,
-        backlog=jnp.stack(backlog),
-        rest_low=flows.rest_low + dropped,
-        stage=jnp.where(back, fl.SENDING, flows.stage),
-    )
-    return flows, Moved(
-        out=x,
-        log_survival=log_survival,
-        wait=wait,
-        own=own,
-        residual=residual,
-        pool=jnp.concatenate([s.pool for s in levels], axis=1),
-        released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
-        dropped=dropped,
-        queue=jnp.concatenate([s.queue for s in levels]),
-        sent=jnp.concatenate([s.sent for s in levels]),
-        mark=jnp.concatenate([s.mark for s in levels]),
-        pace=jnp.concatenate([s.pace for s in levels]),
-        ahead=ahead,
-    )
-
-
-def _free_buffer(queue: Float[Array, " queues"], tick: Tick) -> Float[Array, " switches"]:
-    """Bytes that fit into the shared buffer of each switch in a substep, `[S]`.
-
-    What its ports send in the substep makes room.
-    """
-    assert tick.site is not None
-    buffer, ports = tick.net.buffer, tick.port_capacity.shape[0]
-    by_port = queue.reshape(ports, -1).sum(1)
-    staying = by_port - jnp.minimum(by_port, tick.port_capacity)
-    return jnp.maximum(buffer - segment_sum(staying, tick.site[0], buffer.shape[0]), 0.0)
-
-
-def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
-    """Let a substep pass for everything that is timed per flow.
-
-    The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
-    within the substep when it is sent. Linear interpolation takes arrivals as spread evenly over
-    the substep; the flow's own all come before its last byte, which is added. From then on the wait
-    is counted down at the pace of the queues on the way.
-
-    Args:
-        flows: slots.
-        moved: what the queues did.
-        sent: what the senders did.
-        dt: substep, µs.
-    """
-    part = sent.at / dt
-    found = flows.wait + (moved.wait - flows.wait) * part
-    found = found + moved.own * (1.0 - part) + moved.residual
-    waiting = flows.start_in >= dt
-    fresh = (flows.start_in > 0) & ~waiting
-    gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)
-    left = flows.tail
-    if moved.ahead is not None:
-        # Other classes came or went: what is ahead of the last byte takes longer, or less long.
-        stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
-        changed = (flows.stage == fl.DRAINING) & (left > 0) & (flows.wait > 1e-6)
-        left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
-    tail = jnp.where(sent.finished, found + sent.at, left) - dt
-    return replace(
-        flows,
-        stage=jnp.where(
-            sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low <= 0),
-            fl.DRAINING,
-            flows.stage,
-        ),
-        gate=gate,
-        tail=tail,
+    dt, transport = cfg.dt_us, cfg.transport
+    senders = state.flows.transport
+    rate, window = transport.rate(senders), transport.window(senders)
+    room = None if window is None else feedback.room(state.echo.out, window, tick.line.packet)
+    sent = nic.send(state.flows, state.level, tick.nic, rate, room, dt, transport.latched)
+    flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
+    now = feedback.Observed(
+        flows=flows,
+        give=sent.give,
+        rate=rate,
+        dropped=moved.dropped,
+        out=moved.out,
+        log_survival=moved.log_survival,
         wait=moved.wait,
-        start_in=jnp.maximum(flows.start_in - dt, -dt),
-        delivered=flows.delivered + moved.out,
+        queue=moved.queue,
+        sent=moved.sent,
     )
+    echo, flows, signals = feedback.listen(
+        state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick)
+    )
+    flows = sink.advance_clocks(flows, moved, sent, dt)
+    senders = transport.update(flows.transport, tick.transport, signals, dt)
+    state = replace(
+        state,
+        step=state.step + 1,
+        flows=slots.kept(replace(flows, transport=senders), state.flows, tick.busy),
+        echo=echo,
+        pool=moved.pool,
+        level=sent.level,
+        queue=moved.queue,
+        sent=moved.sent,
+        pace=None if cfg.n_classes == 1 else moved.pace,
+    )
+    gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
+    return state, stats.add(cfg, sums, moved), gone
+
+
+def _notify(cfg: SimConfig, tick: Tick) -> feedback.Notify | None:
+    """The receivers' side of the senders, None if they tell every mark."""
+    notify = getattr(cfg.transport, "notify", None)
+    if notify is None:
+        return None
+    return lambda senders, marked: notify(senders, tick.transport, marked, cfg.dt_us)

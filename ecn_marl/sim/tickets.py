@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.flows import DONE
-from ecn_marl.sim.queues import segment_sum
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows
 from ecn_marl.sim.traffic import Offer
 

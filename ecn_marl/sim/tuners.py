@@ -24,7 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.sim.queues import Ecn, segment_sum
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats
 from ecn_marl.sim.topology import GBPS, KB, Topology
 
@@ -284,7 +285,7 @@ class Ramped(Tuner):
 class BufferCoupled(Ramped):
     """Thresholds as a share of the switch's free buffer.
 
-    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.queues.pfc`) applied to
+    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.pfc.decide`) applied to
     marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
     marks earlier when others fill the buffer, long before PFC's share of it is reached. The default
     gives an empty switch of 32 MiB Kmax = 419 KB at 25 Gb/s, near the 400 KB of SECN2 (Li et al.,

@@ -323,7 +323,7 @@ CROWD = [
 
 def lost_by_class(run):
     """Bytes dropped of each class; every flow had a slot of its own."""
-    lost, kind = np.asarray(run.state.echo.arrived)[2], np.asarray(run.state.flows.kind)
+    lost, kind = np.asarray(run.state.echo.acks.arrived)[2], np.asarray(run.state.flows.kind)
     return [float(lost[kind == k].sum()) / FINE for k in range(2)]
 
 

@@ -75,7 +75,7 @@ def program(sim, length, act=None):
                 "utilisation": stats.utilisation[0],
                 "rate": sim.transport.rate(senders),
                 "window": senders.line if window is None else window,
-                "rtt": state.echo.rtt,
+                "rtt": state.echo.probe.rtt,
             }
             return state, seen
 

@@ -37,7 +37,7 @@ from ecn_marl.sim import (
 )
 from ecn_marl.sim import flows as fl
 from ecn_marl.sim.failures import NEVER, fail_links, links_up
-from ecn_marl.sim.ports import prepare
+from ecn_marl.sim.tick import prepare
 from ecn_marl.sim.traffic import Offer
 from ecn_marl.sim.transports import RateAgent
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import STAR, STAR_PRIORITY, alone_us, simulate, wire
 
 from ecn_marl.sim import Ecn
 from ecn_marl.sim import flows as fl
+from ecn_marl.sim.feedback.cnp import set_bit
 from ecn_marl.sim.transports import preset
 
 LINE = 3125.0
@@ -171,3 +173,17 @@ def test_cnps_are_as_frequent_as_marked_packets():
     assert marked == pytest.approx(probability, rel=0.03)
     alpha = float(run.state.flows.transport.alpha[run.slot(0)])
     assert alpha == pytest.approx(1 - (1 - probability) ** (LINE / 1048), abs=0.02)
+
+
+def test_shift_register():
+    """A mark reaches the front after as many shifts as its position says."""
+    register = jnp.zeros(4, jnp.uint32)
+    hit = jnp.array([True, True, False, True])
+    register = set_bit(register, hit, jnp.array([0, 5, 5, 31]))
+    register = set_bit(register, hit, jnp.array([2, 5, 5, 40]))
+    seen = []
+    for _ in range(32):
+        seen.append(np.asarray(register & 1))
+        register = register >> 1
+    arrivals = [np.flatnonzero(x).tolist() for x in np.array(seen).T]
+    assert arrivals == [[0, 2], [5], [], [31]]

@@ -1,9 +1,10 @@
-"""Full buffers: PFC pauses and drops nothing; without it what is dropped is sent again."""
+"""Full buffers: PFC by hand; it pauses and drops nothing; without it drops are sent again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import (
@@ -17,7 +18,9 @@ from netcases import (
     wire,
 )
 
+from ecn_marl.sim import Poisson, Simulator, leaf_spine
 from ecn_marl.sim import flows as fl
+from ecn_marl.sim.pfc import decide as thresholds
 
 LINE = 3125.0
 INCAST = [(s, 0, 1_000_000, 0.0) for s in range(1, 9)]
@@ -145,3 +148,73 @@ def test_a_last_byte_waits_out_the_pause(blocked, recovered):
     assert blocked.state.flows.stage[blocked.slot(8)] == fl.DRAINING
     assert np.isnan(blocked.fct[8])
     assert 2000 - 80 < recovered.fct[8] < 2000 - 80 + 60
+
+
+# --- thresholds -----------------------------------------------------------------------------------
+
+
+def f32(values):
+    return jnp.asarray(np.asarray(values, np.float32))
+
+
+SHARED, RESERVE, GAP, HEADROOM = 1_000_000.0, 4096.0, 3072.0, 9375.0
+
+
+def one_link(ingress, used, paused=False, alpha=0.125):
+    """One link into one switch; returns (paused, headroom full, pauses started)."""
+    links = jnp.array([0, 1], jnp.int32)  # the second leads into a host
+    pause = thresholds(
+        f32([ingress, 5e5]),
+        f32([used]),
+        jnp.array([paused, False]),
+        links,
+        f32([SHARED]),
+        f32([alpha, alpha]),
+        f32([HEADROOM, HEADROOM]),
+        RESERVE,
+        GAP,
+    )
+    assert not pause.paused[1], "links into hosts are never paused"
+    assert not pause.full[1]
+    return bool(pause.paused[0]), bool(pause.full[0]), int(pause.started)
+
+
+@pytest.mark.parametrize(
+    ("ingress", "used", "alpha", "paused", "want"),
+    [
+        # T = (1000000 - 200000) / 8 = 100000, so at 104096 with the reserve.
+        (104_095, 200_000, 1 / 8, False, (False, False, 0)),
+        (104_096, 200_000, 1 / 8, False, (True, False, 1)),
+        (104_096, 200_000, 1 / 8, True, (True, False, 0)),
+        # Resumed 3072 B below, at 101024; in between it stays as it is.
+        (101_025, 200_000, 1 / 8, True, (True, False, 0)),
+        (101_024, 200_000, 1 / 8, True, (False, False, 0)),
+        (102_000, 200_000, 1 / 8, False, (False, False, 0)),
+        # Headroom 9375 B: full beyond 104096 + 9375.
+        (113_471, 200_000, 1 / 8, True, (True, False, 0)),
+        (113_472, 200_000, 1 / 8, True, (True, True, 0)),
+        # A 100 Gb/s link beside 25 Gb/s ones may take half: T = 400000.
+        (404_095, 200_000, 1 / 2, False, (False, False, 0)),
+        (404_096, 200_000, 1 / 2, False, (True, False, 1)),
+        # The threshold falls as the switch fills; with no free buffer all use beyond the reserve
+        # is too much, and none at all is not.
+        (54_096, 600_000, 1 / 8, False, (True, False, 1)),
+        (4_097, 1_200_000, 1 / 8, False, (True, False, 1)),
+        (4_096, 1_200_000, 1 / 8, False, (False, False, 0)),
+    ],
+)
+def test_pfc_thresholds(ingress, used, alpha, paused, want):
+    assert one_link(ingress, used, paused, alpha) == want
+
+
+def test_default_pfc_is_the_switch_rule():
+    """Alpha 1/8 at NIC speed, doubled per doubling of the rate; headroom and reserve by hand."""
+    sim = Simulator(leaf_spine(2, 2, 2), (Poisson(),), dt_us=1.0, tick_steps=5)
+    net = sim.default_params().net
+    rate = np.concatenate([net.nic_rate, net.port_rate])
+    np.testing.assert_array_equal(np.unique(rate), [3125, 12500])
+    np.testing.assert_allclose(net.pfc_alpha, np.where(rate == 3125, 1 / 8, 1 / 2))
+    # Three delays of 1 µs at line rate.
+    np.testing.assert_allclose(net.headroom, np.where(rate == 3125, 9_375, 37_500))
+    assert (float(net.reserve), float(net.resume_gap)) == (4096, 3072)
+    np.testing.assert_allclose(net.buffer, 32 * 2**20)

@@ -1,4 +1,4 @@
-"""Queues: marking, one level of service, round robin, PFC by hand, counters that lose nothing."""
+"""Queues: marking, one level of service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from hypothesis.extra import numpy as npst
 from ecn_marl.sim import Poisson, Simulator, leaf_spine, scaled_ecn, star
 from ecn_marl.sim.queues import (
     Ecn,
-    exact_add,
-    look_up,
+    Fluid,
+    Level,
+    Service,
     mark_probability,
-    pfc,
-    segment_sum,
     serve_level,
-    shift_register_or,
-    water_level,
 )
 
 N_PORTS, N_FLOWS = 3, 8
@@ -94,84 +91,12 @@ def test_bad_thresholds(setting, message):
         scaled_ecn(net, *setting)
 
 
-# --- tables ---------------------------------------------------------------------------------------
-
-
-@given(floats(-1e9, 1e9, (5, 2)), npst.arrays(np.int32, 9, elements=st.integers(0, 4)))
-def test_look_up_is_exact(table, index):
-    np.testing.assert_array_equal(jax.jit(look_up)(f32(table), jnp.asarray(index)), table[index])
-
-
-@given(floats(0, 1e6, 8), npst.arrays(np.int32, 8, elements=st.integers(0, 3)))
-def test_segment_sum_leaves_out_the_last(values, index):
-    got = segment_sum(f32(values), jnp.asarray(index), 3)
-    want = [values[index == k].astype(np.float64).sum() for k in range(3)]
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-# --- round robin ----------------------------------------------------------------------------------
-
-
-def max_min(demand, capacity):
-    """Serve the smallest demands first; what is left is shared by the others."""
-    share, left = np.zeros(len(demand)), capacity
-    order = np.argsort(demand)
-    for i, f in enumerate(order):
-        share[f] = min(demand[f], left / (len(order) - i))
-        left -= share[f]
-    return share
-
-
-level = jax.jit(water_level)
-HOSTS = 2
-NIC_CASE = {
-    "demand": floats(0, 12500, N_FLOWS),
-    "src": npst.arrays(np.int32, N_FLOWS, elements=st.integers(0, HOSTS - 1)),
-    "capacity": floats(0, 12500, HOSTS),
-    "start": floats(0, 12500, HOSTS),
-}
-
-
-def shares(demand, src, capacity, start):
-    """What each flow gets, and the levels."""
-    found = level(f32(demand), jnp.asarray(src), f32(capacity), f32(start))
-    return np.minimum(demand, np.asarray(found)[src]).astype(np.float64), found
-
-
-@given(**NIC_CASE)
-def test_water_level_never_overbooks(demand, src, capacity, start):
-    """Also on the way there, from any level."""
-    for _ in range(3):
-        got, start = shares(demand, src, capacity, start)
-        assert (np.asarray(start) >= 0).all()
-        for h in range(HOSTS):
-            assert got[src == h].sum() <= capacity[h] * (1 + 1e-5) + 1e-3
-
-
-@given(**NIC_CASE)
-def test_water_level_converges_to_max_min(demand, src, capacity, start):
-    for _ in range(N_FLOWS):
-        got, start = shares(demand, src, capacity, start)
-    for h in range(HOSTS):
-        mine = src == h
-        want = max_min(demand[mine].astype(np.float64), float(capacity[h]))
-        np.testing.assert_allclose(got[mine], want, rtol=1e-4, atol=0.05)
-
-
-def test_water_level_by_hand():
-    """10 for three that want 1, 4 and 9: all of 1, then 4 and 5."""
-    demand, src, start = f32([1, 4, 9]), np.zeros(3, np.int32), f32([10])
-    for _ in range(2):
-        got, start = shares(demand, src, f32([10]), start)
-    np.testing.assert_allclose(got, [1, 4, 5])
-    np.testing.assert_allclose(start, 5)
-    _, start = shares(demand, src, f32([15]), start)
-    np.testing.assert_allclose(start, 15, err_msg="no limit where all demands fit")
-
-
 # --- service --------------------------------------------------------------------------------------
 
-serve = jax.jit(serve_level, static_argnums=11)
+
+@jax.jit
+def serve(flows, level):
+    return serve_level(flows, level, Service(f32([1]), f32(1048.0), dt=1.0))
 
 
 @given(
@@ -199,18 +124,15 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
     backlog = was + came
     due = np.where(hop < N_PORTS, was * 2 * part, 0)
     s = serve(
-        f32(was),
-        f32(came),
-        f32(due),
-        jnp.asarray(hop),
-        f32(pool),
-        f32(capacity),
-        ~stop,
-        f32(rate),
-        f32([1]),
-        ecn,
-        f32(1048.0),
-        1.0,
+        Fluid(f32(was), f32(came), f32(due), jnp.asarray(hop)),
+        Level(
+            pool=f32(pool),
+            queue=f32(pool.sum(0)),
+            open=~stop,
+            ecn=ecn,
+            capacity=f32(capacity),
+            rate=f32(rate),
+        ),
     )
     capacity = np.where(paused, 0, capacity)
     s = type(s)(*(np.asarray(x, np.float64) for x in s))
@@ -242,19 +164,17 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
 def test_service_by_hand():
     """Port 0 may send 300 of 100 + 200 + 300 B of ACKs; port 1 sends all; flow 3 passes by."""
     ecn = Ecn(*(jnp.full(2, x) for x in (0.0, 600.0, 0.8)))
+    nothing = f32([0, 0, 0, 0])
     s = serve(
-        f32([100, 200, 50, 70]),
-        f32([0, 0, 0, 0]),
-        f32([0, 0, 0, 0]),
-        jnp.array([0, 0, 1, 2]),
-        f32([[300, 0], [0, 0]]),
-        f32([300, 300]),
-        jnp.array([True, True]),
-        f32([100, 100]),
-        f32([1]),
-        ecn,
-        f32(1048.0),
-        1.0,
+        Fluid(f32([100, 200, 50, 70]), nothing, nothing, jnp.array([0, 0, 1, 2])),
+        Level(
+            pool=f32([[300, 0], [0, 0]]),
+            queue=f32([600, 50]),
+            open=jnp.array([True, True]),
+            ecn=ecn,
+            capacity=f32([300, 300]),
+            rate=f32([100, 100]),
+        ),
     )
     np.testing.assert_allclose(s.out, [50, 100, 50, 70])
     np.testing.assert_allclose(s.backlog, [50, 100, 0, 0])
@@ -263,122 +183,3 @@ def test_service_by_hand():
     np.testing.assert_allclose(s.mark, [0.4, 0])
     np.testing.assert_allclose(s.wait, [3, 3, 0, 0])
     np.testing.assert_allclose(s.log_survival, [-np.log(0.6)] * 2 + [0, 0], rtol=1e-6)
-
-
-# --- PFC ------------------------------------------------------------------------------------------
-
-SHARED, RESERVE, GAP, HEADROOM = 1_000_000.0, 4096.0, 3072.0, 9375.0
-
-
-def decide(ingress, used, paused=False, alpha=0.125):
-    """One link into one switch; returns (paused, headroom full, pauses started)."""
-    links = jnp.array([0, 1], jnp.int32)  # the second leads into a host
-    pause = pfc(
-        f32([ingress, 5e5]),
-        f32([used]),
-        jnp.array([paused, False]),
-        links,
-        f32([SHARED]),
-        f32([alpha, alpha]),
-        f32([HEADROOM, HEADROOM]),
-        RESERVE,
-        GAP,
-    )
-    assert not pause.paused[1], "links into hosts are never paused"
-    assert not pause.full[1]
-    return bool(pause.paused[0]), bool(pause.full[0]), int(pause.started)
-
-
-@pytest.mark.parametrize(
-    ("ingress", "used", "alpha", "paused", "want"),
-    [
-        # T = (1000000 - 200000) / 8 = 100000, so at 104096 with the reserve.
-        (104_095, 200_000, 1 / 8, False, (False, False, 0)),
-        (104_096, 200_000, 1 / 8, False, (True, False, 1)),
-        (104_096, 200_000, 1 / 8, True, (True, False, 0)),
-        # Resumed 3072 B below, at 101024; in between it stays as it is.
-        (101_025, 200_000, 1 / 8, True, (True, False, 0)),
-        (101_024, 200_000, 1 / 8, True, (False, False, 0)),
-        (102_000, 200_000, 1 / 8, False, (False, False, 0)),
-        # Headroom 9375 B: full beyond 104096 + 9375.
-        (113_471, 200_000, 1 / 8, True, (True, False, 0)),
-        (113_472, 200_000, 1 / 8, True, (True, True, 0)),
-        # A 100 Gb/s link beside 25 Gb/s ones may take half: T = 400000.
-        (404_095, 200_000, 1 / 2, False, (False, False, 0)),
-        (404_096, 200_000, 1 / 2, False, (True, False, 1)),
-        # The threshold falls as the switch fills; with no free buffer all use beyond the reserve
-        # is too much, and none at all is not.
-        (54_096, 600_000, 1 / 8, False, (True, False, 1)),
-        (4_097, 1_200_000, 1 / 8, False, (True, False, 1)),
-        (4_096, 1_200_000, 1 / 8, False, (False, False, 0)),
-    ],
-)
-def test_pfc_thresholds(ingress, used, alpha, paused, want):
-    assert decide(ingress, used, paused, alpha) == want
-
-
-def test_default_pfc_is_the_switch_rule():
-    """Alpha 1/8 at NIC speed, doubled per doubling of the rate; headroom and reserve by hand."""
-    sim = Simulator(leaf_spine(2, 2, 2), (Poisson(),), dt_us=1.0, tick_steps=5)
-    net = sim.default_params().net
-    rate = np.concatenate([net.nic_rate, net.port_rate])
-    np.testing.assert_array_equal(np.unique(rate), [3125, 12500])
-    np.testing.assert_allclose(net.pfc_alpha, np.where(rate == 3125, 1 / 8, 1 / 2))
-    # Three delays of 1 µs at line rate.
-    np.testing.assert_allclose(net.headroom, np.where(rate == 3125, 9_375, 37_500))
-    assert (float(net.reserve), float(net.resume_gap)) == (4096, 3072)
-    np.testing.assert_allclose(net.buffer, 32 * 2**20)
-
-
-# --- counters -------------------------------------------------------------------------------------
-
-UNIT = float(2**18)
-
-
-@jax.jit
-def add_all(amounts):
-    def one(counter, more):
-        return exact_add(*counter, more, UNIT), None
-
-    return jax.lax.scan(one, (jnp.zeros((), jnp.int32), jnp.zeros(())), amounts)[0]
-
-
-def total_of(amounts):
-    """Add float32 amounts one by one; the total in units and rest."""
-    return add_all(jnp.asarray(amounts, jnp.float32))
-
-
-def test_a_million_small_adds_lose_nothing():
-    amounts = np.random.default_rng(0).integers(0, 3126, 1_000_000)
-    high, low = total_of(amounts)
-    assert int(high) * 2**18 + int(low) == int(amounts.sum())
-    naive = np.cumsum(amounts.astype(np.float32), dtype=np.float32)[-1]
-    assert int(naive) != int(amounts.sum()), "which a float32 sum would not manage"
-
-
-@given(st.lists(st.integers(0, 2**23), min_size=10, max_size=10))
-def test_large_adds_carry_over(amounts):
-    """Up to 32 units at once."""
-    high, low = total_of(np.array(amounts))
-    assert int(high) * 2**18 + float(low) == sum(amounts)
-    assert 0 <= float(low) < UNIT
-
-
-def test_fractions_of_a_byte_add_up():
-    """A million times 1/32 B more than 3 KB."""
-    high, low = total_of(np.full(1_000_000, 3000 + 1 / 32))
-    assert int(high) * 2**18 + float(low) == 1e6 * (3000 + 1 / 32)
-
-
-def test_shift_register():
-    """A mark reaches the front after as many shifts as its position says."""
-    register = jnp.zeros(4, jnp.uint32)
-    hit = jnp.array([True, True, False, True])
-    register = shift_register_or(register, hit, jnp.array([0, 5, 5, 31]))
-    register = shift_register_or(register, hit, jnp.array([2, 5, 5, 40]))
-    seen = []
-    for _ in range(32):
-        seen.append(np.asarray(register & 1))
-        register = register >> 1
-    arrivals = [np.flatnonzero(x).tolist() for x in np.array(seen).T]
-    assert arrivals == [[0, 2], [5], [], [31]]

@@ -76,14 +76,11 @@ def test_counts_may_wrap_around():
 
     def late(state):
         high = np.int32(2**31 - 40)
-        echo = state.echo
-        echo = replace(
-            echo,
-            arrived=echo.arrived + high,
-            acked=echo.acked + high,
-            arrived_log=echo.arrived_log + high,
+        acks = state.echo.acks
+        acks = replace(
+            acks, arrived=acks.arrived + high, known=acks.known + high, log=acks.log + high
         )
-        return replace(state, echo=echo)
+        return replace(state, echo=replace(state.echo, acks=acks))
 
     rows = [(1, 0, 300_000, 0.0), (2, 3, 300_000, 0.0)]
     usual = listen(STAR, rows, 100, ecn=ALL, window=9e3)

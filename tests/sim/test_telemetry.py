@@ -42,8 +42,10 @@ def test_telemetry_counts_what_ports_have_sent():
     rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0)]
 
     def near_the_end(state):
-        count, rest = state.echo.port_sent
-        return replace(state, echo=replace(state.echo, port_sent=(count - np.uint32(10**6), rest)))
+        ports = state.echo.telemetry
+        count, rest = ports.sent
+        ports = replace(ports, sent=(count - np.uint32(10**6), rest))
+        return replace(state, echo=replace(state.echo, telemetry=ports))
 
     heard = listen(STAR, rows, 200, change=near_the_end)
     sent = heard.hop_sent[10:, 0, 0].astype(np.int64)

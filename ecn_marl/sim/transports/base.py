@@ -46,7 +46,7 @@ class Transport(Protocol):
 
     @property
     def latched(self) -> bool:
-        """Whether a new rate waits for the packet under way, see `substep.send`."""
+        """Whether a new rate waits for the packet under way, see `nic.send`."""
 
     @property
     def needs(self) -> frozenset[str]:

@@ -1,0 +1,91 @@
+"""Acknowledgements: counts at the receiver, and what of them the sender knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim.feedback import packets as pk
+from ecn_marl.sim.feedback.signals import FINE, Line, Observed, write
+
+
+@struct.dataclass
+class Acks:
+    """Counts of packets, of marked packets in 1/256, and of lost bytes in 1/256, modulo 2^32.
+
+    Attributes:
+        arrived: at the receiver so far, `[3, F]`.
+        known: the same, as far as the sender knows, `[3, F]`.
+        log: history of `arrived`, `[D, 3, F]`.
+    """
+
+    arrived: Leaf
+    known: Leaf
+    log: Leaf
+
+
+def init(slots: int, depth: int) -> Acks:
+    """Nothing arrived."""
+    none = jnp.zeros((3, slots), jnp.int32)
+    return Acks(arrived=none, known=none, log=jnp.zeros((depth, 3, slots), jnp.int32))
+
+
+def restart(acks: Acks, new: Bool[Array, " flows"]) -> Acks:
+    """All that arrived for the former flow of the slots `new` is known; counts run on."""
+    return replace(acks, known=jnp.where(new, acks.arrived, acks.known))
+
+
+def step(
+    acks: Acks,
+    out: pk.Outstanding,
+    begun: Float[Array, " flows"],
+    came: pk.Arrived,
+    now: Observed,
+    line: Line,
+    step: Int[Array, ""],
+    dt: float,
+) -> tuple[Acks, pk.Outstanding, Float[Array, "3 flows"]]:
+    """Count packets at the receiver, and read the counts that the ACKs bring now.
+
+    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls. A
+    loss shows when the packet behind the lost one is acknowledged, which waits in the queues first.
+
+    Args:
+        acks: counts.
+        out: packets on the way.
+        begun: packets that begin in this substep, `[F]`.
+        came: packets that arrive in it.
+        now: what the queues did.
+        line: delays.
+        step: substep (integer clock).
+        dt: substep, µs.
+
+    Returns:
+        Counts, packets on the way, and what the sender learns of: packets, marked packets and lost
+        bytes, `[3, F]`.
+    """
+    marks = pk.marked(came, now)
+    gone = jnp.round(now.dropped * FINE)
+    arrived = acks.arrived + jnp.stack([came.packets, marks, gone]).astype(jnp.int32)
+    log = write(acks.log, arrived, step)
+    depth, flow = log.shape[0], jnp.arange(arrived.shape[1])
+    later = jnp.minimum(line.delay + jnp.round(now.wait / dt).astype(jnp.int32), depth - 1)
+    delay = jnp.stack([line.delay, line.delay, later])
+    then = log[(step - delay) % depth, jnp.arange(3)[:, None], flow]
+    news = jnp.maximum(then - acks.known, 0)
+    packets, marked, lost = news.astype(now.give.dtype)
+    learned = jnp.stack([packets, marked / FINE, lost / FINE])
+    # Below 0 by part of a packet where lost bytes were not whole packets.
+    unacked = out.unacked + begun - packets - learned[2] / line.packet
+    acks = Acks(arrived=arrived, known=acks.known + news, log=log)
+    return acks, replace(out, unacked=unacked), learned
+
+
+def lose(acks: Acks, lost: Float[Array, " flows"]) -> Acks:
+    """Count bytes as lost without a queue having dropped them, `[F]`."""
+    news = jnp.round(lost).astype(jnp.int32)
+    return replace(acks, arrived=acks.arrived.at[2].add(news))

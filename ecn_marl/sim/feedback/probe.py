@@ -1,0 +1,105 @@
+"""Round-trip times: one packet per round trip is timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim.feedback.signals import Line, Observed
+from ecn_marl.sim.random import to_unit
+from ecn_marl.sim.slots import segment_sum
+
+
+@struct.dataclass
+class Probe:
+    """The packet of each flow that is being timed, leaves `[F]`.
+
+    Attributes:
+        left: µs until it is back.
+        trip: its round-trip time, µs; 0 if there is none.
+        rtt: that of the last one that came back, µs.
+    """
+
+    left: Leaf
+    trip: Leaf
+    rtt: Leaf
+
+
+def init(slots: int, real: Any) -> Probe:
+    """No probe under way."""
+    zero = jnp.zeros((slots,), real)
+    return Probe(left=zero, trip=zero, rtt=zero)
+
+
+def restart(probe: Probe, new: Bool[Array, " flows"]) -> Probe:
+    """Forget the former flow of the slots `new`."""
+    return Probe(
+        left=jnp.where(new, -1.0, probe.left),
+        trip=jnp.where(new, 0.0, probe.trip),
+        rtt=jnp.where(new, 0.0, probe.rtt),
+    )
+
+
+def step(
+    probe: Probe,
+    after: Float[Array, " flows"],
+    running: Bool[Array, " flows"],
+    now: Observed,
+    line: Line,
+    dt: float,
+) -> tuple[Probe, Bool[Array, " flows"]]:
+    """Time one packet per round trip: the next is the first to leave after the last came back.
+
+    Its round trip is known when it is sent: every queue lets it through when the bytes ahead of it
+    have left. A pause makes it longer.
+
+    Args:
+        probe: probes under way.
+        after: bytes that each flow sends before its next packet, `[F]`.
+        running: flows that have data left to send, `[F]`.
+        now: what the queues did.
+        line: delays.
+        dt: substep, µs.
+
+    Returns:
+        Probes, and which came back, `[F]`.
+    """
+    left = jnp.where(line.held, probe.left, probe.left - dt)
+    under_way = probe.trip > 0
+    trip_now = jnp.where(line.held & under_way, probe.trip + dt, probe.trip)
+    returned = under_way & (left <= 0)
+    rtt = jnp.where(returned, trip_now, probe.rtt)
+    # When, within the substep, the first packet leaves after the last probe is back.
+    pace = jnp.maximum(now.give / dt, 1e-6)
+    first, spacing = after / pace, line.packet / pace
+    back = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)
+    at = first + jnp.ceil(jnp.maximum(back - first, 0.0) / spacing) * spacing
+    begin = jnp.clip(now.flows.start_in, 0.0, dt)
+    at = begin + at * (1.0 - begin / dt)
+    before = now.flows.wait
+    trip = before + (now.wait - before) * (at / dt) + now.flows.rtt + line.back_wait
+    launch = running & (at < dt) & (returned | ~under_way)
+    trip = trip + _turn(launch & (probe.rtt <= 0) & ~under_way, now, line)
+    return Probe(
+        left=jnp.where(launch, trip + at - dt, left),
+        trip=jnp.where(launch, trip, jnp.where(returned, 0.0, trip_now)),
+        rtt=rtt,
+    ), returned
+
+
+def _turn(first: Array, now: Observed, line: Line) -> Array:
+    """Wait of a flow's first packet for those that start at the same moment, µs, `[F]`.
+
+    N senders that start together put N packets in front of the same port at once, which serves them
+    in random order. Fluid has no such packets, and N equal senders would stay equal for ever.
+    """
+    assert line.hop_rate is not None
+    last, n = line.queues[-1], now.queue.shape[0]
+    others = segment_sum(first.astype(now.give.dtype), last, n)
+    rank = to_unit(now.flows.coin) * jnp.maximum(jnp.append(others, 0.0)[last] - 1.0, 0.0)
+    wait = jnp.round(rank) * line.packet / line.hop_rate[-1]
+    return jnp.where(first, wait, 0.0)

@@ -1,0 +1,63 @@
+"""In-network telemetry: queues and counters of the ports on the way (Li et al., SIGCOMM'19)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim.feedback.signals import Line, Observed, write
+
+
+@struct.dataclass
+class Telemetry:
+    """What the ports count, and what they counted.
+
+    Attributes:
+        sent: bytes sent by each queue, modulo 2^32, and the rest below a byte, `[Q]` each.
+        queue_log: history of the queues, bytes, `[D, Q]`.
+        sent_log: history of `sent`, `[D, Q]`.
+    """
+
+    sent: tuple[Leaf, Leaf]
+    queue_log: Leaf
+    sent_log: Leaf
+
+
+def init(queues: int, depth: int, real: Any) -> Telemetry:
+    """Empty queues that have sent nothing."""
+    return Telemetry(
+        sent=(jnp.zeros((queues,), jnp.uint32), jnp.zeros((queues,), real)),
+        queue_log=jnp.zeros((depth, queues), real),
+        sent_log=jnp.zeros((depth, queues), jnp.uint32),
+    )
+
+
+def step(
+    telemetry: Telemetry, now: Observed, line: Line, step: Int[Array, ""]
+) -> tuple[Telemetry, Float[Array, "levels flows"], Array]:
+    """Queues and counters of the ports on the way, as they were when the ACKed packet left.
+
+    Args:
+        telemetry: counters and history.
+        now: what the queues did.
+        line: delays.
+        step: substep (integer clock).
+
+    Returns:
+        Counters and history; queues (bytes) and bytes sent (modulo 2^32), `[L, F]` each.
+    """
+    count, rest = telemetry.sent
+    rest = rest + now.sent
+    whole = jnp.floor(rest)
+    count = count + whole.astype(jnp.uint32)
+    queues = write(telemetry.queue_log, now.queue, step)
+    counts = write(telemetry.sent_log, count, step)
+    row = (step - line.delay) % queues.shape[0]
+    port = jnp.minimum(line.queues, now.queue.shape[0] - 1)
+    here = line.queues < now.queue.shape[0]
+    telemetry = Telemetry(sent=(count, rest - whole), queue_log=queues, sent_log=counts)
+    return telemetry, jnp.where(here, queues[row, port], 0.0), counts[row, port]

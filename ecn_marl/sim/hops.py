@@ -1,0 +1,277 @@
+"""The way through the switches: all levels of queues, one after the other, in one substep.
+
+Fluid that finds empty queues crosses all levels at once; propagation delay is in the feedback delay
+and in the completion time instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.nic import Sent
+from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
+from ecn_marl.sim.slots import in_use, segment_sum
+from ecn_marl.sim.state import Flows, NetParams, SimState
+
+
+class Ports(NamedTuple):
+    """What ports may do, for the length of a tick.
+
+    Attributes:
+        capacity: bytes each may send per substep, `[P]`.
+        rate: link rates, bytes/µs, `[P]`.
+        weights: round-robin weight of each class, `[C]`.
+        packet: wire bytes of a packet.
+        ecn: thresholds, `[Q]`.
+        open: which queues are not paused, `[Q]`.
+        ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
+        accept: whether bytes may enter each level, `[L, F]`.
+        limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
+            without such.
+        buffer: shared buffer of each switch, bytes, `[S]`.
+        site: switch of each port, and of the queue of each flow at each level (S for none), where
+            full buffers drop, `[P]` and `[L, F]`; None where pauses keep them from filling.
+    """
+
+    capacity: Float[Array, " ports"]
+    rate: Float[Array, " ports"]
+    weights: Float[Array, " classes"]
+    packet: Float[Array, ""]
+    ecn: Ecn
+    open: Bool[Array, " queues"]
+    ack_bytes: Float[Array, " queues"]
+    accept: Bool[Array, "levels flows"]
+    limit: Float[Array, " queues"] | None
+    buffer: Float[Array, " switches"]
+    site: tuple[Int[Array, " ports"], Int[Array, "levels flows"]] | None
+
+
+class Moved(NamedTuple):
+    """What the queues did in a substep.
+
+    Attributes:
+        out: bytes delivered per flow, `[F]`.
+        log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
+        wait: forward queueing delay at the end of the substep, µs, `[F]`.
+        own: time the busy ports on the way take for the flow's bytes of this substep, µs, `[F]`.
+        residual: mean wait for packets that are being sent by ports without a queue, µs, `[F]`.
+        pool: ACKs and released data left in the queues, `[2, Q]`.
+        released: bytes of released flows that left.
+        dropped: bytes of each flow that were dropped, `[F]`.
+        queue: backlog of each queue, bytes, `[Q]`.
+        sent: bytes sent by each queue, `[Q]`.
+        mark: marking probability of each queue, `[Q]`.
+        pace: rate at which each queue is served, bytes/µs, `[Q]`.
+        ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
+            traffic class.
+    """
+
+    out: Float[Array, " flows"]
+    log_survival: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    own: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
+    pool: Float[Array, "2 queues"]
+    released: Float[Array, ""]
+    dropped: Float[Array, " flows"]
+    queue: Float[Array, " queues"]
+    sent: Float[Array, " queues"]
+    mark: Float[Array, " queues"]
+    pace: Float[Array, " queues"]
+    ahead: Float[Array, " flows"] | None
+
+
+def forward(
+    cfg: SimConfig, state: SimState, sent: Sent, ports: Ports, busy: Bool[Array, " flows"]
+) -> tuple[Flows, Moved]:
+    """Move bytes through all levels of queues.
+
+    Args:
+        cfg: shapes and clocks.
+        state: state at the start of the substep; its queues and what is in them besides flows.
+        sent: what the NICs sent in it.
+        ports: what ports may do.
+        busy: slots in use, `[F]`.
+
+    Returns:
+        Slots with new backlogs (dropped bytes are to be sent again), and what moved.
+    """
+    flows, queue, c = sent.flows, state.queue, cfg.n_classes
+    x, dropped = sent.give, jnp.zeros_like(sent.give)
+    zero = jnp.zeros_like(x)
+    way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
+    levels = []
+    pool = state.pool.at[0].add(ports.ack_bytes)
+    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
+    free = None if ports.site is None else _free_buffer(queue, ports)
+    for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
+        here = slice(low, high)
+        entering, free = _entering(x, flows, i, here, queue, free, ports)
+        dropped = dropped + (x - entering)
+        fluid = Fluid(
+            backlog=in_use(flows.backlog[i], busy),
+            entering=entering,
+            due=in_use(flows.due[i], busy),
+            hop=flows.hop[i],
+        )
+        served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
+        x = in_use(served.out, busy)
+        way = _further(way, served, flows.backlog[i])
+        levels.append(served)
+    back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
+    flows = replace(
+        flows,
+        backlog=jnp.stack([s.backlog for s in levels]),
+        rest_low=flows.rest_low + dropped,
+        stage=jnp.where(back, fl.SENDING, flows.stage),
+    )
+    return flows, Moved(
+        out=x,
+        log_survival=way.log_survival,
+        wait=way.wait,
+        own=way.own,
+        residual=way.residual,
+        pool=jnp.concatenate([s.pool for s in levels], axis=1),
+        released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
+        dropped=dropped,
+        queue=jnp.concatenate([s.queue for s in levels]),
+        sent=jnp.concatenate([s.sent for s in levels]),
+        mark=jnp.concatenate([s.mark for s in levels]),
+        pace=jnp.concatenate([s.pace for s in levels]),
+        ahead=way.ahead,
+    )
+
+
+def _entering(
+    x: Float[Array, " flows"],
+    flows: Flows,
+    i: int,
+    here: slice,
+    queue: Float[Array, " queues"],
+    free: Float[Array, " switches"] | None,
+    ports: Ports,
+) -> tuple[Float[Array, " flows"], Float[Array, " switches"] | None]:
+    """What of the bytes `x` enters level `i`, and the free buffers then; the rest is dropped.
+
+    Its queues are `here`. What a done flow left upstream comes through: a FIFO has delivered it.
+    """
+    entering = jnp.where(ports.accept[i], x, 0.0)
+    if ports.limit is not None:
+        room = ports.limit[here] - queue[here]
+        keep = tail_drop(entering, flows.hop[i], room)
+        entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
+    if ports.site is not None and free is not None:
+        at = ports.site[1][i]
+        keep = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
+        entering = entering * keep
+        free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
+    return entering, free
+
+
+def _level(pool: Array, queue: Array, here: slice, c: int, ports: Ports) -> Level:
+    """The level with the queues `here`, `c` per port."""
+    of = slice(here.start // c, here.stop // c)
+    return Level(
+        pool=pool[:, here],
+        capacity=ports.capacity[of],
+        open=ports.open[here],
+        rate=ports.rate[of],
+        ecn=Ecn(ports.ecn.kmin[here], ports.ecn.kmax[here], ports.ecn.pmax[here]),
+        queue=queue[here],
+    )
+
+
+class _Way(NamedTuple):
+    """What adds up along the way, leaves `[F]`; the first four and `ahead` as in `Moved`.
+
+    Attributes:
+        log_survival: see there.
+        wait: see there.
+        own: see there.
+        residual: see there.
+        behind: bytes queued at the levels passed, after the substep.
+        ahead: see there.
+        was_behind: bytes queued at the levels passed, before the substep.
+    """
+
+    log_survival: Float[Array, " flows"]
+    wait: Float[Array, " flows"]
+    own: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
+    behind: Float[Array, " flows"]
+    ahead: Float[Array, " flows"] | None
+    was_behind: Float[Array, " flows"]
+
+
+def _further(way: _Way, served: Served, backlog: Float[Array, " flows"]) -> _Way:
+    """One level further, where each flow had a `backlog` before the substep."""
+    ahead = way.ahead
+    if ahead is not None and served.ahead is not None:
+        ahead = served.ahead + jnp.maximum(ahead, way.was_behind * served.slowness)
+    return _Way(
+        log_survival=way.log_survival + served.log_survival,
+        # By the time the last byte comes here, all that its flow has further back is here too.
+        wait=served.wait + jnp.maximum(way.wait, way.behind * served.slowness),
+        own=way.own + served.own,
+        residual=way.residual + served.residual,
+        behind=way.behind + served.backlog,
+        ahead=ahead,
+        was_behind=way.was_behind + backlog,
+    )
+
+
+def _free_buffer(queue: Float[Array, " queues"], ports: Ports) -> Float[Array, " switches"]:
+    """Bytes that fit into the shared buffer of each switch in a substep, `[S]`.
+
+    What its ports send in the substep makes room.
+    """
+    assert ports.site is not None
+    buffer, n = ports.buffer, ports.capacity.shape[0]
+    by_port = queue.reshape(n, -1).sum(1)
+    staying = by_port - jnp.minimum(by_port, ports.capacity)
+    return jnp.maximum(buffer - segment_sum(staying, ports.site[0], buffer.shape[0]), 0.0)
+
+
+def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
+    """Queue of every flow at every level, `Q` for none, `[L, F]`."""
+    bounds = np.array(cfg.queue_bounds, np.int32)[:, None]
+    here = flows.hop < bounds[1:] - bounds[:-1]
+    return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
+
+
+def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
+    """Virtual waiting time of every queue at its present pace, µs, `[Q]`."""
+    return state.queue / (net.port_rate if state.pace is None else state.pace)
+
+
+def per_queue(cfg: SimConfig, ecn: Ecn) -> Ecn:
+    """Thresholds of every queue, `[Q]`: those of its class, or of its port.
+
+    Raises:
+        ValueError: thresholds that are neither `[P]` nor `[P, C]`.
+    """
+    n, c = cfg.topology.n_ports, cfg.n_classes
+
+    def spread(x: Any) -> Array:
+        x = jnp.asarray(x)
+        if x.shape not in ((n,), (n, c)):
+            raise bad_value("shape of ecn", x.shape, f"({n},) or ({n}, {c}): ports, or and classes")
+        return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
+
+    return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
+
+
+def sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
+    """Switch of every port, `[P]`, and of each flow's queue at each level, `[L, F]`."""
+    site = jnp.asarray(cfg.topology.port_switch())
+    none = jnp.int32(cfg.topology.n_switches)
+    return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]

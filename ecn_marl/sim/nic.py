@@ -1,0 +1,145 @@
+"""What a host does with bytes: its NIC serves its flows round robin and spaces their packets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.slots import look_up_one, segment_sum
+from ecn_marl.sim.state import Flows
+
+LAST_BYTE = 0.5
+"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
+
+
+class Nic(NamedTuple):
+    """What the NICs may send, for the length of a tick.
+
+    Attributes:
+        capacity: bytes/µs each host may send, `[H]`.
+        go: flows that are not paused at their NIC and have a way, `[F]`.
+        packet: wire bytes of a packet.
+    """
+
+    capacity: Float[Array, " hosts"]
+    go: Bool[Array, " flows"]
+    packet: Float[Array, ""]
+
+
+class Sent(NamedTuple):
+    """What the NICs did in a substep.
+
+    Attributes:
+        flows: slots with less left to send.
+        give: bytes each flow sent into the network, `[F]`.
+        finished: flows that sent their last byte, `[F]`.
+        at: when within the substep they did, µs, `[F]`.
+        level: round-robin share of each NIC, bytes/µs, `[H]`.
+    """
+
+    flows: Flows
+    give: Float[Array, " flows"]
+    finished: Bool[Array, " flows"]
+    at: Float[Array, " flows"]
+    level: Float[Array, " hosts"]
+
+
+def send(
+    flows: Flows,
+    level: Float[Array, " hosts"],
+    nic: Nic,
+    rate: Float[Array, " flows"],
+    room: Float[Array, " flows"] | None,
+    dt: float,
+    latched: bool,
+) -> Sent:
+    """Let every flow send, at most its rate, its window and its share of the NIC.
+
+    NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
+    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
+    waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
+    strong as they are.
+
+    A flow that starts or ends within the substep asks only for what it can send in it, so what it
+    leaves goes to the others.
+
+    Args:
+        flows: slots.
+        level: NIC levels of the last substep, bytes/µs, `[H]`.
+        nic: what NICs may send in this tick.
+        rate: rate that each sender allows, bytes/µs, `[F]`.
+        room: bytes that each window still allows, `[F]`; None without windows.
+        dt: substep, µs.
+        latched: whether a new rate waits for the packet under way.
+
+    Returns:
+        What each flow sent, and what it has left.
+    """
+    begin = jnp.clip(flows.start_in, 0.0, dt)
+    active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & nic.go
+    if latched:
+        rate = jnp.where(flows.spaced > 0, flows.pace, rate)
+    demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
+    if room is not None:
+        demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
+    demand = jnp.where(active, demand, 0.0)
+    level = water_level(demand, flows.src, nic.capacity, level)
+    mine = look_up_one(level, flows.src)
+    give = jnp.minimum(demand, mine) * dt
+    finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
+    give = jnp.where(finished, flows.rest_low, give)
+    rest = flows.rest_low - give
+    give = jnp.where(active, flows.rest_low - rest, 0.0)
+    borrow = (flows.rest_high > 0) & (rest < CHUNK)
+    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
+    at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    if latched:
+        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
+        left = jnp.where(give >= nic.packet, 0.0, left)
+        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
+    flows = replace(
+        flows,
+        rest_low=jnp.where(borrow, rest + CHUNK, rest),
+        rest_high=flows.rest_high - borrow,
+    )
+    return Sent(flows, give, finished, at, level)
+
+
+def water_level(
+    demand: Float[Array, " flows"],
+    src: Int[Array, " flows"],
+    capacity: Float[Array, " hosts"],
+    start: Float[Array, " hosts"],
+) -> Float[Array, " hosts"]:
+    """Round-robin (max-min) share of each host's NIC.
+
+    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
+    The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
+    or below the root: two steps from the last substep's level never overbook the NIC, and reach the
+    root exactly once the set of limited flows has settled.
+
+    Args:
+        demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
+        src: source host of each slot, `[F]`.
+        capacity: bytes/µs each host may send, `[H]`.
+        start: a level to start from, e.g. that of the last substep, `[H]`.
+
+    Returns:
+        The level, `[H]`; the capacity where all demands fit.
+    """
+    n = capacity.shape[0]
+    level = start
+    for _ in range(2):
+        mine = look_up_one(level, src)
+        above = (demand >= mine) & (demand > 0)
+        small = segment_sum(jnp.where(above, 0.0, demand), src, n)
+        many = segment_sum(above.astype(demand.dtype), src, n)
+        settled = jnp.where(small <= capacity, capacity, 0.0)
+        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
+        level = jnp.maximum(level, 0.0)
+    return level

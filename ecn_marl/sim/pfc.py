@@ -1,0 +1,209 @@
+"""Priority flow control (IEEE 802.1Qbb): which links stop, and the buffer that decides it.
+
+Dynamic thresholds on the shared buffer of each switch, as switches implement them (alibaba-edu HPCC
+simulator, `switch-mmu`; equations in Zhu et al., SIGCOMM'15, §4). Once per tick every switch counts
+what came over each of its links (`ingress_links`), and decides (`police`); what that means for the
+flows holds for the tick that follows (`stops`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
+from ecn_marl.sim.state import Flows, NetParams, SimState
+
+
+class Stops(NamedTuple):
+    """What pauses stop, for the length of a tick.
+
+    Attributes:
+        open: which queues are not paused, `[Q]`.
+        nic: flows whose class is paused at their NIC, `[F]`.
+        held: flows with bytes in a paused queue, `[F]`.
+        accept: whether bytes may enter each level: its headroom is not full, `[L, F]`. What a done
+            flow left upstream always may.
+    """
+
+    open: Bool[Array, " queues"]
+    nic: Bool[Array, " flows"]
+    held: Bool[Array, " flows"]
+    accept: Bool[Array, "levels flows"]
+
+
+def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "levels flows"]) -> Stops:
+    """What the pauses decided at the last tick stop.
+
+    Args:
+        cfg: shapes.
+        state: state at the start of the tick, its arrivals admitted.
+        queues: queue of every flow at every level, `Q` for none, `[L, F]`.
+    """
+    flows, n_hosts, c = state.flows, cfg.topology.n_hosts, cfg.n_classes
+    shut = state.paused[n_hosts * c :]
+    held = (jnp.append(shut, False)[queues] & (flows.backlog > 0)).any(0)
+    links = ingress_links(flows, n_hosts, cfg.queue_bounds, c)
+    kind = flows.kind if c > 1 else 0
+    return Stops(
+        open=~shut,
+        nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
+        held=held,
+        accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
+    )
+
+
+def paused_ports(cfg: SimConfig, state: SimState) -> Float[Array, " ports"]:
+    """Share of each port's classes that are paused, `[P]`."""
+    shut = state.paused[cfg.topology.n_hosts * cfg.n_classes :]
+    return shut.reshape(-1, cfg.n_classes).mean(1).astype(state.queue.dtype)
+
+
+def longer_tails(cfg: SimConfig, flows: Flows, held: Bool[Array, " flows"]) -> Flows:
+    """Put off the last bytes of the flows that a pause has held for a tick."""
+    if not any(cfg.lossless):
+        return flows
+    wait = jnp.where(held & (flows.stage == fl.DRAINING), cfg.tick_us, 0.0)
+    return replace(flows, tail=flows.tail + wait)
+
+
+def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
+    """Decide, for the next tick, which links pause and which headrooms are full.
+
+    Pauses are per link and class; only lossless classes have them. Without such classes nothing is
+    decided: full buffers drop.
+    """
+    t, c = cfg.topology, cfg.n_classes
+    n_links = t.n_hosts + t.n_ports
+    used = _buffer_use(cfg, state)
+    into = jnp.asarray(np.repeat(t.link_switch(), c))
+    if not any(cfg.lossless):
+        return state  # full buffers drop, see `hops.forward`
+    brim = jnp.append(used >= net.buffer, False)[into]
+    links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
+    used_by = in_use(state.flows.backlog, state.flows.stage != fl.FREE)
+    ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
+    # What arrives until the next decision fits beside the headroom that the switch sets aside.
+    rate = jnp.concatenate([net.nic_rate, net.port_rate])
+    headroom = net.headroom + rate * cfg.tick_us
+    pause = decide(
+        ingress,
+        used,
+        state.paused,
+        into,
+        _shared(cfg, net),
+        jnp.repeat(jnp.asarray(net.pfc_alpha), c, total_repeat_length=n_links * c),
+        jnp.repeat(headroom, c, total_repeat_length=n_links * c),
+        net.reserve,
+        net.resume_gap,
+    )
+    guarded = jnp.asarray(np.tile(np.array(cfg.lossless), n_links))
+    paused, full = pause.paused & guarded, pause.full & guarded
+    started = jnp.sum(paused & ~state.paused).astype(jnp.int32)
+    totals = replace(state.totals, pauses=state.totals.pauses + started)
+    return replace(state, paused=paused, full=full | brim, totals=totals)
+
+
+class Pause(NamedTuple):
+    """PFC state of the directed links (NICs first, then ports).
+
+    Attributes:
+        paused: which links are paused, `[H + P]`.
+        full: which links have a full headroom at their far end, `[H + P]`.
+        started: number of pauses that started.
+    """
+
+    paused: Bool[Array, " links"]
+    full: Bool[Array, " links"]
+    started: Int[Array, ""]
+
+
+def decide(
+    ingress: Float[Array, " links"],
+    used: Float[Array, " switches"],
+    paused: Bool[Array, " links"],
+    link_switch: Int[Array, " links"],
+    shared: Float[Array, " switches"],
+    alpha: Float[Array, " links"],
+    headroom: Float[Array, " links"],
+    reserve: float | Float[Array, ""],
+    resume_gap: float | Float[Array, ""],
+) -> Pause:
+    """Pause and resume upstream links by dynamic thresholds on the shared buffer.
+
+    A link is paused when its ingress use beyond the reserve reaches `alpha` times the free shared
+    buffer of the receiving switch, and resumed `resume_gap` bytes below. Its headroom is full when
+    the use exceeds the threshold by more than `headroom`: only then may bytes be dropped.
+
+    Args:
+        ingress: bytes in the receiving switch that came over each link, `[H + P]`.
+        used: bytes queued in each switch, `[S]`.
+        paused: which links are paused now, `[H + P]`.
+        link_switch: receiving switch of each link, `S` for links into hosts, `[H + P]`.
+        shared: buffer of each switch less all headroom and reserves, bytes, `[S]`.
+        alpha: share of the free buffer one ingress may take, `[H + P]`.
+        headroom: bytes set aside for what is in flight when a pause is sent, `[H + P]`.
+        reserve: bytes of each ingress that count towards no threshold.
+        resume_gap: hysteresis, bytes.
+
+    Returns:
+        The new pause state and the number of pauses that started.
+    """
+    free = jnp.maximum(shared - used, 0.0)
+    threshold = alpha * jnp.append(free, jnp.inf)[link_switch]
+    use = jnp.maximum(ingress - reserve, 0.0)
+    stay = paused & (use + resume_gap > threshold)
+    now = (use >= threshold) & (use > 0) | stay
+    started = jnp.sum(now & ~paused)
+    return Pause(now, use > threshold + headroom, started)
+
+
+def ingress_links(
+    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1
+) -> Int[Array, "levels flows"]:
+    """Directed link and class by which each flow's bytes reached each level, `[L, F]`.
+
+    Numbered `link * classes + class`, `(H + P) * classes` for none.
+    """
+    none = n_hosts * classes + bounds[-1]
+    previous = flows.src if classes == 1 else flows.src * classes + flows.kind
+    links = []
+    for i, (low, high) in enumerate(itertools.pairwise(bounds)):
+        here = flows.hop[i] < high - low
+        links.append(jnp.where(here, previous, none))
+        previous = jnp.where(here, n_hosts * classes + low + flows.hop[i], previous)
+    return jnp.stack(links)
+
+
+def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
+    """Bytes queued in each switch, `[S]`."""
+    t = cfg.topology
+    by_port = state.queue.reshape(-1, cfg.n_classes).sum(1)
+    return segment_sum(by_port, jnp.asarray(t.port_switch()), t.n_switches)
+
+
+def _shared(cfg: SimConfig, net: NetParams) -> Array:
+    """Buffer of each switch less what is set aside for its ingresses, bytes, `[S]`."""
+    t, n_lossless = cfg.topology, sum(cfg.lossless)
+    each = (net.headroom + net.reserve) * n_lossless
+    aside = segment_sum(each, jnp.asarray(t.link_switch()), t.n_switches)
+    return jnp.maximum(net.buffer - aside, 0.0)
+
+
+def lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | None:
+    """Largest queue of each class that drops on its own account, bytes, `[Q]`; None without."""
+    alpha = np.array(cfg.lossy_alpha)
+    if not np.isfinite(alpha).any():
+        return None
+    free = jnp.maximum(_shared(cfg, net) - _buffer_use(cfg, state), 0.0)
+    at_port = free[jnp.asarray(cfg.topology.port_switch())]
+    finite = np.isfinite(alpha)
+    limit = jnp.where(finite, at_port[:, None] * np.where(finite, alpha, 1.0), 1e12)
+    return limit.reshape(-1).astype(state.queue.dtype)

@@ -1,0 +1,161 @@
+"""What holds for a tick: capacities, feedback delays, paused links, room in the buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl.sim import feedback as fb
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim import pfc
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.failures import links_up
+from ecn_marl.sim.feedback import cnp
+from ecn_marl.sim.hops import Ports, own_queues, per_queue, queue_waits, sites
+from ecn_marl.sim.nic import Nic
+from ecn_marl.sim.queues import Ecn, batches
+from ecn_marl.sim.random import Stream, hash_bits, to_unit
+from ecn_marl.sim.slots import kept, look_up
+from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+
+
+class Tick(NamedTuple):
+    """What stays fixed within a tick, by who needs it.
+
+    Attributes:
+        nic: what the NICs may send.
+        ports: what the ports may do.
+        line: feedback delays.
+        transport: constants of the senders.
+        busy: slots in use, `[F]`.
+    """
+
+    nic: Nic
+    ports: Ports
+    line: fb.Line
+    transport: Any
+    busy: Bool[Array, " flows"]
+
+
+def prepare(
+    cfg: SimConfig,
+    state: SimState,
+    params: SimParams,
+    ecn: Ecn,
+    busy: Bool[Array, " flows"] | None = None,
+) -> tuple[Tick, SimState]:
+    """Capacities and feedback delays that hold for a tick.
+
+    Args:
+        cfg: shapes.
+        state: state at the start of the tick, its arrivals admitted.
+        params: parameters.
+        ecn: thresholds, `[P]` or `[P, C]`.
+        busy: slots in use, `[F]`; None to look them up.
+
+    Returns:
+        What stays fixed within the tick, and the state with delays refreshed.
+    """
+    net, flows, c = params.net, state.flows, cfg.n_classes
+    busy = flows.stage != fl.FREE if busy is None else busy
+    queues = own_queues(cfg, flows)
+    flows, ahead = _waits(cfg, state, net, queues)
+    stops = pfc.stops(cfg, state, queues)
+    held = stops.held
+    due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
+    flows = replace(flows, due=due, left=left)
+    line, flows, n_late = _line(cfg, state, flows, net, queues, held)
+    express = jnp.zeros_like(net.port_rate)
+    if cfg.ack_priority:
+        express = state.ack_rate.reshape(-1, c).sum(1)
+    joining = jnp.zeros_like(state.ack_rate) if cfg.ack_priority else state.ack_rate
+    stopped = stops.nic
+    port_rate = jnp.maximum(net.port_rate - express, 0.0)
+    if cfg.failures:
+        up = links_up(net, state.step)
+        port_rate = port_rate * up
+        stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
+    tick = Tick(
+        nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
+        ports=Ports(
+            capacity=port_rate * cfg.dt_us,
+            rate=net.port_rate,
+            weights=jnp.asarray(cfg.weights, net.port_rate.dtype),
+            packet=net.packet_bytes,
+            ecn=per_queue(cfg, ecn),
+            open=stops.open,
+            ack_bytes=joining * cfg.dt_us,
+            accept=stops.accept,
+            limit=pfc.lossy_limits(cfg, state, net),
+            buffer=net.buffer,
+            site=None if any(cfg.lossless) else sites(cfg, queues),
+        ),
+        line=line,
+        transport=params.transport,
+        busy=busy,
+    )
+    totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
+    return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
+
+
+def _waits(
+    cfg: SimConfig, state: SimState, net: NetParams, queues: Array
+) -> tuple[Flows, Float[Array, "levels flows"]]:
+    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L, F]`."""
+    flows, wait = state.flows, queue_waits(state, net)
+    back = wait + _residual(cfg, state, net)
+    waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
+    back_wait = jnp.zeros_like(flows.back_wait)
+    if not cfg.ack_priority:
+        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
+    ahead = look_up(waits, queues)[..., 0]
+    found = ahead.sum(0)
+    new = flows.start_step == state.step
+    flows = replace(
+        flows,
+        wait=jnp.where(new, found, flows.wait),
+        gate=jnp.where(new, found, flows.gate),
+        back_wait=back_wait,
+    )
+    return flows, ahead
+
+
+def _line(
+    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, held: Array
+) -> tuple[fb.Line, Flows, Array]:
+    """Feedback delays, the far marks that come near, and how many delays are too long."""
+    c, needs = cfg.n_classes, cfg.transport.needs
+    back_wait = flows.back_wait
+    if cfg.jitter_us > 0:
+        n = back_wait.shape[0]
+        bits = hash_bits(state.seed, state.step * n + jnp.arange(n, dtype=jnp.int32), Stream.JITTER)
+        back_wait = back_wait + cfg.jitter_us * to_unit(bits).astype(back_wait.dtype)
+    delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
+    delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
+    flows, far, late = cnp.refresh(flows, delay, state.step, cfg.coarse)
+    if fb.CNP not in needs:
+        late = jnp.zeros_like(late)
+    if needs - {fb.CNP, fb.PROBE}:
+        late = late | (delay >= cfg.memory)
+    rates = jnp.append(net.port_rate, jnp.inf)
+    line = fb.Line(
+        delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
+        far=far,
+        back_wait=back_wait,
+        held=held,
+        queues=queues,
+        hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
+        packet=net.packet_bytes,
+    )
+    return line, flows, jnp.sum(late & (flows.stage == fl.SENDING)).astype(jnp.int32)
+
+
+def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:
+    """Mean wait of an ACK for the data packet that a port without a queue is sending, µs, `[Q]`."""
+    data = jnp.maximum(state.sent - state.ack_rate * cfg.dt_us, 0.0).reshape(-1, cfg.n_classes)
+    rate = net.port_rate[:, None]
+    wait = data / (cfg.dt_us * rate) * net.packet_bytes / (2.0 * rate)
+    return wait.reshape(-1) * jnp.clip(1.0 - state.queue / net.packet_bytes, 0.0, 1.0)
