@@ -42,6 +42,7 @@ class Scenario:
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
+        loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
         ack_priority: whether ACKs ride in a class of their own.
         bins: bins of the slowdown histogram per size class.
         initial: thresholds at the start of an episode.
@@ -80,6 +81,7 @@ class Scenario:
     max_steps: int = 200
     buffer_mib: float = 32.0
     pfc: bool = True
+    loss_recovery: str = "selective"
     ack_priority: bool = False
     bins: int = 160
     initial: str = "secn1"
@@ -356,6 +358,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         slots=int(spec.slots),
         bins=spec.bins,
         pfc=spec.pfc,
+        loss_recovery=spec.loss_recovery,
         ack_priority=spec.ack_priority,
         accrue=accrue,
         counts=counts,

@@ -18,7 +18,11 @@ from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.topology import GBPS, Topology
-from ecn_marl.sim.transports import Dcqcn, Mixed, Transport
+from ecn_marl.sim.transports import Dcqcn, Mixed, Transport, with_window
+
+SELECTIVE, GO_BACK_N, IRN = "selective", "go-back-n", "irn"
+RECOVERIES = (SELECTIVE, GO_BACK_N, IRN)
+"""Ways to recover from losses."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class SimConfig:
             the sources), 0 for none.
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
+        loss_recovery: what is sent again of what was dropped, one of `RECOVERIES`, see
+            `sim.recovery`.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
         counts: which of `state.COUNTS` the ports count, in any order; the others are None in
@@ -88,6 +94,7 @@ class SimConfig:
     scheduled: int = 0
     bins: int = 160
     pfc: bool = True
+    loss_recovery: str = SELECTIVE
     ack_priority: bool = False
     accrue: bool = False
     counts: tuple[str, ...] = ()
@@ -120,7 +127,11 @@ class SimConfig:
         object.__setattr__(self, "counts", counters("counts", self.counts))
         traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
+        if self.loss_recovery not in RECOVERIES:
+            raise unknown_name("loss recovery", self.loss_recovery, RECOVERIES)
         self._check_classes()
+        if self.loss_recovery == IRN:
+            object.__setattr__(self, "transport", with_window(self.transport))
         check_dt(self.dt_us, self.transport, self.topology)
 
     def _check_classes(self) -> None:

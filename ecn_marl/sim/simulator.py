@@ -19,10 +19,10 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, pfc, slots, stats, tickets
+from ecn_marl.sim import counts, delays, pfc, recovery, slots, stats, tickets
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import flows as fl
-from ecn_marl.sim.config import MAX_TICK, SimConfig, TrafficClass, base_rtt
+from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count
@@ -115,9 +115,7 @@ class Simulator(SimConfig):
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=seed,
-            flows=fl.empty_flows(
-                self.slots, t.n_levels, self.mark_words, transport, real, self.n_tickets > 0
-            ),
+            flows=self._empty_flows(transport, real),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
             nic_acks=jnp.zeros((t.n_hosts,), real),
@@ -132,6 +130,19 @@ class Simulator(SimConfig):
             fct_log=jnp.full((self.scheduled,), jnp.nan, real),
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
+
+    def _empty_flows(self, transport: Any, real: Any) -> fl.Flows:
+        """Free slots, with what tickets and go-back-N need."""
+        gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
+        flows = fl.empty_flows(
+            self.slots,
+            self.topology.n_levels,
+            self.mark_words,
+            transport,
+            real,
+            self.n_tickets > 0,
+        )
+        return replace(flows, gaps=gaps)
 
     def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[Any, ...]:
         """States of the traffic sources at the start."""
@@ -332,6 +343,8 @@ class Simulator(SimConfig):
                 self.traffic, state.traffic, params.traffic, per_source, strict=True
             )
         )
+        if flows.gaps is not None:
+            flows = replace(flows, gaps=recovery.restart(flows.gaps, new))
         senders = flows.transport
         if isinstance(self.transport, Mixed):
             senders = self.transport.assign(senders, flows.kind)

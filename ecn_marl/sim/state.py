@@ -118,6 +118,7 @@ class Flows:
         transport: state of the senders.
         ticket: by which a source hears that the flow has finished, -1 for none; None if no source
             of the simulator asks, see `sim.tickets`.
+        gaps: what go-back-N receivers miss, see `sim.recovery`; None with other loss recovery.
     """
 
     stage: Leaf
@@ -152,6 +153,7 @@ class Flows:
     coin: Leaf
     transport: Any
     ticket: Leaf = None
+    gaps: Any = None
 
 
 @struct.dataclass

@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl.sim import feedback, hops, nic, sink, slots, stats
+from ecn_marl.sim import feedback, hops, nic, recovery, sink, slots, stats
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.state import PortSums, SimState
 from ecn_marl.sim.tick import Tick
@@ -39,6 +39,8 @@ def substep(
     room = None if window is None else feedback.room(state.echo.out, window, tick.line.packet)
     sent = nic.send(state.flows, state.level, tick.nic, rate, room, dt, transport.latched)
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
+    if flows.gaps is not None:
+        flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)
     now = feedback.Observed(
         flows=flows,
         give=sent.give,

@@ -13,7 +13,7 @@ from ecn_marl.sim.transports import rate_agent as _rate_agent
 from ecn_marl.sim.transports import reno as _reno
 from ecn_marl.sim.transports import swift as _swift
 from ecn_marl.sim.transports import timely as _timely
-from ecn_marl.sim.transports.base import Transport
+from ecn_marl.sim.transports.base import Transport, with_window
 from ecn_marl.sim.transports.dcqcn import Dcqcn, DcqcnParams, DcqcnState, preset
 from ecn_marl.sim.transports.dcqcn_fluid import DcqcnFluid
 from ecn_marl.sim.transports.dctcp import Dctcp
@@ -41,6 +41,7 @@ __all__ = [
     "parse_transport",
     "preset",
     "transports",
+    "with_window",
 ]
 
 _KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {

@@ -136,3 +136,21 @@ def limiting(
 def put_new(new: Bool[Array, " flows"], value: Array | float, old: Array) -> Array:
     """`value` in the slots `new`, `old` elsewhere, in the type of `old`."""
     return jnp.where(new, value, old).astype(old.dtype)
+
+
+def with_window(transport: Any) -> Any:
+    """Senders with at most about a bandwidth-delay product on the way (IRN's BDP-FC).
+
+    DCQCN gets its window; senders that have one of their own keep it.
+
+    Raises:
+        ValueError: senders without a window.
+    """
+    if hasattr(transport, "windowed"):
+        return replace(transport, windowed=True)
+    if hasattr(transport, "members"):
+        return replace(transport, members=tuple(map(with_window, transport.members)))
+    if jax.eval_shape(lambda: transport.window(transport.init(1))) is None:
+        what = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
+        raise bad_value("loss_recovery", "irn", what)
+    return transport

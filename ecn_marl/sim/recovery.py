@@ -1,0 +1,103 @@
+"""What a network card does about lost packets, `SimConfig.loss_recovery`.
+
+* `selective`: what was lost is sent again, and nothing else. Windowed senders such as TCP's with
+  SACK, and IRN's cards, do so.
+* `go-back-n`: the receiver discards everything behind a lost packet until that packet has come
+  again, and the sender starts over from it. RoCE cards do so (Mittal et al., SIGCOMM'18, §2).
+* `irn`: `selective`, with at most a bandwidth-delay product on the way (ibid., §3: BDP-FC), so its
+  senders need a window.
+
+Of go-back-N a fluid has what costs throughput. Lost bytes add up to a packet; it is missed when the
+bytes ahead of it have arrived; from then on, for the feedback delay and the queues on the way, all
+that arrives is discarded, counted as dropped, and sent again. There is no timeout: the last packet
+of a flow is missed as any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._types import Leaf
+from ecn_marl.sim import flows as fl
+from ecn_marl.sim.hops import Moved
+from ecn_marl.sim.state import Flows
+
+
+@struct.dataclass
+class Gaps:
+    """What a go-back-N receiver misses, per flow, leaves `[F]`.
+
+    Attributes:
+        short: bytes lost so far of a packet that is not missed yet.
+        until: µs until the next missing packet would have arrived; negative without one.
+        void: µs for which all that arrives is still discarded, 0 or less for none.
+    """
+
+    short: Leaf
+    until: Leaf
+    void: Leaf
+
+
+def empty(slots: int, real: Any) -> Gaps:
+    """Nothing missed."""
+    zero = jnp.zeros((slots,), real)
+    return Gaps(short=zero, until=zero - 1.0, void=zero)
+
+
+def restart(gaps: Gaps, new: Bool[Array, " flows"]) -> Gaps:
+    """Forget the former flow of the slots `new`."""
+    fresh = empty(new.shape[0], gaps.short.dtype)
+    return jax.tree.map(lambda now, then: jnp.where(new, now, then), fresh, gaps)
+
+
+def discard(
+    flows: Flows, moved: Moved, back_wait: Float[Array, " flows"], packet: Array, dt: float
+) -> tuple[Flows, Moved]:
+    """Let go-back-N receivers discard what follows a gap, at the end of a substep.
+
+    Args:
+        flows: slots, after the hops.
+        moved: what the queues did; bytes delivered are in `out`.
+        back_wait: queueing delay of the ACKs, µs, `[F]`.
+        packet: wire bytes of a packet.
+        dt: substep, µs.
+
+    Returns:
+        Slots that send again what was discarded, and `moved` with these bytes among the dropped.
+    """
+    gaps: Gaps = flows.gaps
+    opens = (gaps.until >= 0) & (gaps.until < dt)
+    covered = jnp.clip(gaps.void, 0.0, dt)
+    covered = covered + jnp.where(opens, dt - jnp.maximum(gaps.until, covered), 0.0)
+    wasted = jnp.where(flows.stage == fl.DONE, 0.0, moved.out * (covered / dt))
+    # Of what is lost now only what would arrive after the void is missed on its own.
+    share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)
+    more = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
+    missed = (more > 0) & (gaps.short + more >= packet)
+    part = jnp.clip((packet - gaps.short) / jnp.maximum(more, 1e-3), 0.0, 1.0)
+    arrives = jnp.maximum(moved.wait - share * (1.0 - part) * dt, 0.0)
+    new = Gaps(
+        short=jnp.where(missed, 0.0, gaps.short + more),
+        until=jnp.where(
+            missed, arrives, jnp.where(opens, -1.0, jnp.maximum(gaps.until - dt, -1.0))
+        ),
+        void=jnp.where(
+            opens,
+            gaps.until - dt + flows.rtt + back_wait + moved.wait,
+            jnp.maximum(gaps.void - dt, 0.0),
+        ),
+    )
+    back = (wasted > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
+    flows = replace(
+        flows,
+        gaps=new,
+        rest_low=flows.rest_low + wasted,
+        stage=jnp.where(back, fl.SENDING, flows.stage),
+    )
+    return flows, moved._replace(out=moved.out - wasted, dropped=moved.dropped + wasted)
