@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ecn_marl.benchmark.programs import compiled_steps
 from ecn_marl.benchmark.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.sim.flows import FREE
+from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.wrappers import AutoReset
 

@@ -16,7 +16,7 @@ from ecn_marl.baselines.common.evaluation import (
     with_memory,
 )
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD
 
@@ -148,7 +148,7 @@ def _trace_flows(
     """
     sim = env.sim
     rest = slots["rest_high"].astype(np.float64) * CHUNK + slots["rest_low"]
-    over = np.isin(slots["stage"], (fl.FREE, fl.DONE))
+    over = np.isin(slots["stage"], (life.FREE, life.DONE))
     flows: list[Flow] = []
     active: list[list[Active]] = []
     holder = np.full(over.shape[1], -1)

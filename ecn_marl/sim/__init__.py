@@ -8,7 +8,7 @@ A byte's way, one module per stage; `substep` puts them together:
 * `sink`: the last byte is through.
 * `transports`: the senders' machines, a module each.
 
-Around it: `flows` (slots: admission, completion, release), `pfc` (pauses), `failures`, `tick` (what
+Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its way), `pfc` (pauses), `failures`, `tick` (what
 holds for a few substeps), `simulator` (the three clocks), `stats` and `counts` (what ports show).
 `slots` holds what is there for the compilers. What is named below is imported from here.
 """

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.random import Stream, binomial
-from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_bytes
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD, SIZE_CLASSES, wire_bytes
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
 
-ELEPHANT = fl.SIZE_CLASSES[1]
+ELEPHANT = SIZE_CLASSES[1]
 """Bytes sent above which a flow counts as an elephant (PET, §4.2.1)."""
 
 
@@ -42,12 +42,12 @@ def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
     wanted, real = set(cfg.counts), flows.payload.dtype
     counts = FlowCounts()
     none = jnp.zeros((cfg.topology.n_ports,), real)
-    here = (flows.stage == fl.SENDING) | (flows.stage == fl.DRAINING)
+    here = (flows.stage == life.SENDING) | (flows.stage == life.DRAINING)
     if wanted & {"flows_seen", "n_mice"}:
         present = by_port(cfg, flows, here.astype(real))
         counts = replace(counts, present=present, entered=none)
     if wanted & {"flows_seen", "n_mice", "n_senders", "n_elephants"}:
-        counts = replace(counts, away=(flows.stage != fl.FREE) & ~here)
+        counts = replace(counts, away=(flows.stage != life.FREE) & ~here)
     if "flows_begun" in wanted:
         counts = replace(counts, begun=none)
     if "n_senders" in wanted:
@@ -80,11 +80,11 @@ def add(
     if counts is None:
         return None
     real = seen.start.payload.dtype
-    used = seen.start.stage != fl.FREE
-    new = used & (seen.before.stage == fl.FREE)
+    used = seen.start.stage != life.FREE
+    new = used & (seen.before.stage == life.FREE)
     entered = new
     if counts.away is not None:
-        sending = (seen.end.stage == fl.SENDING) | (seen.end.stage == fl.DRAINING)
+        sending = (seen.end.stage == life.SENDING) | (seen.end.stage == life.DRAINING)
         away = counts.away & used & ~new
         entered = new | (away & sending)
         counts = replace(counts, away=away & ~sending)
@@ -152,14 +152,14 @@ def _class_bytes(cfg: SimConfig, seen: FlowsOfTick, net: NetParams) -> Float[Arr
     A tick knows what each flow delivered, and its backlog at every level before and after: a port
     has sent what was delivered, and what came to lie further down. Bytes that a port further down
     dropped are missed. What a flow whose slot is freed leaves in a queue is counted then: a FIFO
-    would have sent it already (see `flows.release`).
+    would have sent it already (see `lifecycle.release`).
     """
-    delivered = jnp.where(seen.start.stage != fl.FREE, seen.end.delivered, 0.0)
+    delivered = jnp.where(seen.start.stage != life.FREE, seen.end.delivered, 0.0)
     grown = seen.end.backlog - seen.start.backlog
     left = seen.end.backlog - seen.released.backlog
     beyond = delivered + grown.sum(0)
     so_far = bytes_so_far(seen.end, net)
-    size = sum((so_far > bound).astype(jnp.int32) for bound in fl.SIZE_CLASSES)
+    size = sum((so_far > bound).astype(jnp.int32) for bound in SIZE_CLASSES)
     rows = []
     for level, (port, n) in enumerate(zip(_ports(cfg, seen.start), _level_sizes(cfg), strict=True)):
         beyond = beyond - grown[level]

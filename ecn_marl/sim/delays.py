@@ -13,9 +13,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.sizes import CHUNK, HEADER, wire_bytes
+from ecn_marl.sim.sizes import CHUNK, HEADER, size_class, wire_bytes
 from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 
@@ -32,11 +32,11 @@ def residence(
         cfg: shapes and clocks.
         step: substeps at the end of the tick.
         before: slots at the end of the tick, before completion.
-        after: the same slots after `flows.finish`.
+        after: the same slots after `lifecycle.finish`.
     """
-    inside = (before.stage != fl.FREE) & (before.stage != fl.DONE)
+    inside = (before.stage != life.FREE) & (before.stage != life.DONE)
     new = before.start_step == step - cfg.tick_steps
-    done = inside & (after.stage == fl.DONE)
+    done = inside & (after.stage == life.DONE)
     time = cfg.tick_us - jnp.where(new, before.start_rest, 0.0) + jnp.where(done, after.tail, 0.0)
     return jnp.where(inside, time, 0.0)
 
@@ -47,10 +47,10 @@ def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flow
     Args:
         cfg: shapes and clocks.
         before: slots at the end of the tick, before completion.
-        after: the same slots after `flows.finish`.
+        after: the same slots after `lifecycle.finish`.
     """
-    inside = (before.stage != fl.FREE) & (before.stage != fl.DONE)
-    done = inside & (after.stage == fl.DONE)
+    inside = (before.stage != life.FREE) & (before.stage != life.DONE)
+    done = inside & (after.stage == life.DONE)
     rest = before.rest_low + before.rest_high * CHUNK + before.backlog.sum(0)
     came = before.delivered + jnp.where(done, rest, 0.0)  # a FIFO would have sent the rest by now
     wire = wire_bytes(before.payload, HEADER + cfg.transport.header)
@@ -72,7 +72,7 @@ def accrued(
         state: state at the end of the tick (its queues are read).
         net: the network.
         before: slots at the end of the tick, before completion.
-        after: the same slots after `flows.finish`.
+        after: the same slots after `lifecycle.finish`.
 
     Returns:
         Slowdown and progress, `[P, 3]` each; their sums over ports are those of all flows of a
@@ -88,7 +88,7 @@ def accrued(
     spent = look_up_one(table, queues)
     share = spent / jnp.maximum(spent.sum(0), 1e-9)
     cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
-    kind = fl.size_class(before.payload)
+    kind = size_class(before.payload)
 
     def by_port(values: Array) -> Array:
         parts = []
@@ -132,15 +132,15 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
         params: parameters.
     """
     flows, totals, bins = state.flows, state.totals, cfg.bins
-    inside = (flows.stage != fl.FREE) & (flows.stage != fl.DONE)
-    open_ = inside & fl.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
+    inside = (flows.stage != life.FREE) & (flows.stage != life.DONE)
+    open_ = inside & life.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
     age = (state.step - flows.start_step).astype(flows.tail.dtype) * cfg.dt_us - flows.start_rest
     slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
-    kind = fl.size_class(flows.payload)
+    kind = size_class(flows.payload)
     mine = open_ & (kind == jnp.arange(3)[:, None])
     histogram = totals.histogram
     if bins:
-        cell = jnp.where(open_, kind * bins + fl.slowdown_bin(slowdown, bins), 3 * bins)
+        cell = jnp.where(open_, kind * bins + life.slowdown_bin(slowdown, bins), 3 * bins)
         histogram = histogram.at[cell].add(open_.astype(histogram.dtype), mode="drop")
     return Completion(
         begun=totals.begun,

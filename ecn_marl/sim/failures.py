@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.paths import find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, NetParams, SimParams
@@ -117,18 +118,18 @@ def reroute(
     queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
     forth = works[queues // classes].all(0)
     back = works[flows.back // classes].all(0)
-    used = flows.stage != fl.FREE
+    used = flows.stage != life.FREE
     broken = used & ~(forth & back)
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
     offer = _as_offer(flows)
-    paths = fl.find_paths(net, offer, bits, up)
-    local, home = fl.queue_numbers(paths, flows.kind, bounds, classes)
+    paths = find_paths(net, offer, bits, up)
+    local, home = queue_numbers(paths, flows.kind, bounds, classes)
     cut = used & ~forth
     # Of a flow whose last byte is there by the FIFO's clock, the fluid left behind is too.
-    there = flows.stage >= fl.RETURNING
+    there = flows.stage >= life.RETURNING
     lost = jnp.where(cut & ~there, flows.backlog.sum(0), 0.0)
     gone = jnp.where(cut & there, flows.backlog.sum(0), 0.0).sum()
-    resend = (lost > 0) & (flows.stage > fl.SENDING)
+    resend = (lost > 0) & (flows.stage > life.SENDING)
     chunks = jnp.floor(lost / CHUNK)
 
     def new(fresh: Any, old: Any) -> Any:
@@ -147,7 +148,7 @@ def reroute(
             wait=new(0.0, flows.wait),
             rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
             rest_low=flows.rest_low + (lost - chunks * CHUNK),
-            stage=jnp.where(resend, fl.SENDING, flows.stage),
+            stage=jnp.where(resend, life.SENDING, flows.stage),
         ),
         lost,
         gone,
@@ -167,5 +168,5 @@ def _as_offer(flows: Flows) -> Any:
         path=none,
         path_back=none,
         flow_id=flows.flow_id,
-        valid=flows.stage != fl.FREE,
+        valid=flows.stage != life.FREE,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
@@ -127,12 +127,12 @@ def forward(
         x = in_use(served.out, busy)
         way = _further(way, served, flows.backlog[i])
         levels.append(served)
-    back = (dropped > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
+    back = (dropped > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
         flows,
         backlog=jnp.stack([s.backlog for s in levels]),
         rest_low=flows.rest_low + dropped,
-        stage=jnp.where(back, fl.SENDING, flows.stage),
+        stage=jnp.where(back, life.SENDING, flows.stage),
     )
     return flows, Moved(
         out=x,
@@ -168,10 +168,10 @@ def _entering(
     if ports.limit is not None:
         room = ports.limit[here] - queue[here]
         keep = tail_drop(entering, flows.hop[i], room)
-        entering = jnp.where(flows.stage == fl.DONE, entering, entering * keep)
+        entering = jnp.where(flows.stage == life.DONE, entering, entering * keep)
     if ports.site is not None and free is not None:
         at = ports.site[1][i]
-        keep = jnp.where(flows.stage == fl.DONE, 1.0, tail_drop(entering, at, free))
+        keep = jnp.where(flows.stage == life.DONE, 1.0, tail_drop(entering, at, free))
         entering = entering * keep
         free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
     return entering, free

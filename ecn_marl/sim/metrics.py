@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.flows import SLOWDOWN_TOP
+from ecn_marl.sim.lifecycle import SLOWDOWN_TOP
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import SimState
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
@@ -81,7 +81,7 @@ def send(
         What each flow sent, and what it has left.
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == fl.SENDING) & (flows.start_in < dt) & nic.go
+    active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.go
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimState
@@ -56,7 +56,7 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "levels flows"]) -
         open=~shut,
         nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
         held=held,
-        accept=~jnp.append(state.full, False)[links] | (flows.stage == fl.DONE),
+        accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )
 
 
@@ -70,7 +70,7 @@ def longer_tails(cfg: SimConfig, flows: Flows, held: Bool[Array, " flows"]) -> F
     """Put off the last bytes of the flows that a pause has held for a tick."""
     if not any(cfg.lossless):
         return flows
-    wait = jnp.where(held & (flows.stage == fl.DRAINING), cfg.tick_us, 0.0)
+    wait = jnp.where(held & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
     return replace(flows, tail=flows.tail + wait)
 
 
@@ -88,7 +88,7 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
         return state  # full buffers drop, see `hops.forward`
     brim = jnp.append(used >= net.buffer, False)[into]
     links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
-    used_by = in_use(state.flows.backlog, state.flows.stage != fl.FREE)
+    used_by = in_use(state.flows.backlog, state.flows.stage != life.FREE)
     ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
     # What arrives until the next decision fits beside the headroom that the switch sets aside.
     rate = jnp.concatenate([net.nic_rate, net.port_rate])

@@ -24,7 +24,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.hops import Moved
 from ecn_marl.sim.state import Flows
 
@@ -75,7 +75,7 @@ def discard(
     opens = (gaps.until >= 0) & (gaps.until < dt)
     covered = jnp.clip(gaps.void, 0.0, dt)
     covered = covered + jnp.where(opens, dt - jnp.maximum(gaps.until, covered), 0.0)
-    wasted = jnp.where(flows.stage == fl.DONE, 0.0, moved.out * (covered / dt))
+    wasted = jnp.where(flows.stage == life.DONE, 0.0, moved.out * (covered / dt))
     # Of what is lost now only what would arrive after the void is missed on its own.
     share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)
     more = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
@@ -93,11 +93,11 @@ def discard(
             jnp.maximum(gaps.void - dt, 0.0),
         ),
     )
-    back = (wasted > 0) & (flows.stage > fl.SENDING) & (flows.stage < fl.DONE)
+    back = (wasted > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
         flows,
         gaps=new,
         rest_low=flows.rest_low + wasted,
-        stage=jnp.where(back, fl.SENDING, flows.stage),
+        stage=jnp.where(back, life.SENDING, flows.stage),
     )
     return flows, moved._replace(out=moved.out - wasted, dropped=moved.dropped + wasted)

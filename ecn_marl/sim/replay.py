@@ -25,8 +25,9 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
+from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
@@ -315,7 +316,7 @@ def _ideal_us(params: SimParams, seed: Array) -> Array:
     number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)
     net = jax.tree.map(jnp.asarray, params.net)
     rows = offer.offer(source, plan, net.nic_rate)
-    return fl.find_paths(net, rows, hash_bits(seed, number, Stream.PATH)).ideal
+    return find_paths(net, rows, hash_bits(seed, number, Stream.PATH)).ideal
 
 
 @partial(jax.jit, static_argnums=0)
@@ -338,7 +339,7 @@ def _advance(
     state, rows = jax.lax.fori_loop(0, n, one, (state, Rows(*[blank] * len(Rows._fields))))
     idle = (
         (state.traffic[0].next == params.traffic[0].src.shape[0])
-        & jnp.all(state.flows.stage == fl.FREE)
+        & jnp.all(state.flows.stage == life.FREE)
         & jnp.all(state.queue == 0)
         & jnp.all(state.ack_rate == 0)
         & ~jnp.any(state.paused)
@@ -386,7 +387,7 @@ def _account(
     flows, totals = state.flows, state.totals
     admitted = int(state.traffic[0].next)
     rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
-    rest = rest[np.asarray(flows.stage) != fl.FREE].sum() + wire[admitted:].sum()
+    rest = rest[np.asarray(flows.stage) != life.FREE].sum() + wire[admitted:].sum()
     queued = np.asarray(flows.backlog, np.float64).sum()
     queued += np.asarray(state.pool[1], np.float64).sum()
     dropped = float(counter_bytes(totals.dropped))

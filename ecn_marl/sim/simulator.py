@@ -21,13 +21,13 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim import counts, delays, pfc, recovery, slots, stats, tickets
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
 from ecn_marl.sim.slots import segment_sum
-from ecn_marl.sim.state import NetParams, PortStats, PortSums, SimParams, SimState, Totals
+from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, KB, MIB
@@ -131,10 +131,10 @@ class Simulator(SimConfig):
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
-    def _empty_flows(self, transport: Any, real: Any) -> fl.Flows:
+    def _empty_flows(self, transport: Any, real: Any) -> Flows:
         """Free slots, with what tickets and go-back-N need."""
         gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
-        flows = fl.empty_flows(
+        flows = life.empty_flows(
             self.slots,
             self.topology.n_levels,
             self.mark_words,
@@ -159,7 +159,7 @@ class Simulator(SimConfig):
         What an interval costs in `ecn_marl.lanes`: networks of similar loads share a vector.
         """
         slots = jnp.arange(1, self.slots + 1)
-        return jnp.max(jnp.where(state.flows.stage == fl.FREE, 0, slots))
+        return jnp.max(jnp.where(state.flows.stage == life.FREE, 0, slots))
 
     def _full_pace(self, params: SimParams) -> Array:
         """Pace of empty queues, `[Q]`."""
@@ -258,7 +258,7 @@ class Simulator(SimConfig):
         before, totals = state.flows, state.totals
         flows = pfc.longer_tails(self, before, tick.line.held)
         before_finish = flows
-        flows, totals, log = fl.finish(
+        flows, totals, log = life.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window
         )
         if self.accrue:
@@ -270,7 +270,7 @@ class Simulator(SimConfig):
             traffic = tickets.tell(
                 self.traffic, traffic, params.traffic, net.nic_rate, over, self.tick_us
             )
-        flows, pool = fl.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
+        flows, pool = life.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
         came = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
         acks = jnp.where(tick.busy, flows.delivered * share, 0.0)
@@ -308,7 +308,7 @@ class Simulator(SimConfig):
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
 
     def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
-        """Move arrivals of this tick into slots, see `flows.admit`; which slots are in use then."""
+        """Move arrivals of this tick into slots; also, which slots are in use then."""
         net, nic = params.net, params.net.nic_rate
         offers = [
             source.offer(s, p, nic)
@@ -322,7 +322,7 @@ class Simulator(SimConfig):
             offer = replace(offer, wire_low=offer.wire_low + more)
         sizes = [o.src.shape[0] for o in offers]
         kind = np.repeat(np.array(self.class_of or [0] * len(sizes), np.int32), sizes)
-        flows, new, busy, line, taken = fl.admit(
+        flows, new, busy, line, taken = life.admit(
             state.flows,
             net,
             offer,
@@ -365,8 +365,8 @@ class Simulator(SimConfig):
         late = taken & (offer.start < -1e-3)
         high, low = totals.offered
         high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
-        counts = taken & fl.in_window(state.step, offer.start, self.dt_us, window)
-        begun = counts & (fl.size_class(offer.payload) == jnp.arange(3)[:, None])
+        counts = taken & life.in_window(state.step, offer.start, self.dt_us, window)
+        begun = counts & (size_class(offer.payload) == jnp.arange(3)[:, None])
         return replace(
             totals,
             offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.hops import Moved
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.state import Flows
@@ -39,14 +39,14 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     if moved.ahead is not None:
         # Other classes came or went: what is ahead of the last byte takes longer, or less long.
         stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
-        changed = (flows.stage == fl.DRAINING) & (left > 0) & (flows.wait > 1e-6)
+        changed = (flows.stage == life.DRAINING) & (left > 0) & (flows.wait > 1e-6)
         left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
     tail = jnp.where(sent.finished, found + sent.at, left) - dt
     return replace(
         flows,
         stage=jnp.where(
-            sent.finished & (flows.stage == fl.SENDING) & (flows.rest_low <= 0),
-            fl.DRAINING,
+            sent.finished & (flows.stage == life.SENDING) & (flows.rest_low <= 0),
+            life.DRAINING,
             flows.stage,
         ),
         gate=gate,

@@ -38,6 +38,9 @@ TABLES = (
 )
 """Names of the flow-size tables that ship with the package."""
 
+SIZE_CLASSES = (100e3, 1e6)
+"""Upper bounds of the size classes: mice, medium; elephants are larger. Payload bytes."""
+
 
 @struct.dataclass
 class SizeTable:
@@ -131,3 +134,9 @@ def exact_add(
     low = low + more
     carry = jnp.floor(low / unit)
     return high + carry.astype(high.dtype), low - carry * unit
+
+
+def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
+    """0 for mice, 1 for medium flows, 2 for elephants, by `SIZE_CLASSES`."""
+    large = (payload > SIZE_CLASSES[0]).astype(jnp.int32)
+    return large + (payload > SIZE_CLASSES[1]).astype(jnp.int32)

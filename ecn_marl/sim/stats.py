@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import counts
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.hops import Moved
 from ecn_marl.sim.state import FlowCounts, PortStats, PortSums, SimParams, SimState
@@ -112,8 +112,8 @@ def summarise(
     """
     n, us, c = cfg.interval_steps * intervals, cfg.interval_us * intervals, cfg.n_classes
     net, flows = jax.tree.map(jnp.asarray, params.net), state.flows
-    running = (flows.stage == fl.SENDING) & (flows.start_in <= 0)
-    live = (running | (flows.stage == fl.DRAINING)).astype(state.queue.dtype)
+    running = (flows.stage == life.SENDING) & (flows.start_in <= 0)
+    live = (running | (flows.stage == life.DRAINING)).astype(state.queue.dtype)
     by_class = None if sums.by_class is None else sums.by_class.reshape(2, -1, c)
     return PortStats(
         queue=state.queue if c == 1 else state.queue.reshape(-1, c).sum(1),

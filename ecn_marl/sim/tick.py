@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim import pfc
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
@@ -60,7 +60,7 @@ def prepare(
         What stays fixed within the tick, and the state with delays refreshed.
     """
     net, flows, c = params.net, state.flows, cfg.n_classes
-    busy = flows.stage != fl.FREE if busy is None else busy
+    busy = flows.stage != life.FREE if busy is None else busy
     queues = own_queues(cfg, flows)
     flows, ahead = _waits(cfg, state, net, queues)
     stops = pfc.stops(cfg, state, queues)
@@ -150,7 +150,7 @@ def _line(
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,
     )
-    return line, flows, jnp.sum(late & (flows.stage == fl.SENDING)).astype(jnp.int32)
+    return line, flows, jnp.sum(late & (flows.stage == life.SENDING)).astype(jnp.int32)
 
 
 def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.flows import DONE
+from ecn_marl.sim.lifecycle import DONE
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows
 from ecn_marl.sim.traffic import Offer
@@ -86,7 +86,7 @@ def finished(flows: Flows, before: Flows, n: int) -> Finished:
     """Tickets of the simulator whose flows have finished in a tick.
 
     Args:
-        flows: slots after `flows.finish`, those of finished flows not yet released.
+        flows: slots after `lifecycle.finish`, those of finished flows not yet released.
         before: slots before it.
         n: number of tickets.
     """

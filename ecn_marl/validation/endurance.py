@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ecn_marl import lanes
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.clocks import choose_clock
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
@@ -137,7 +137,7 @@ def _balance(name: str, state: SimState) -> Line:
     """Offered = delivered + queued + not yet sent + dropped, in the worst lane."""
     flows, totals = state.flows, state.totals
     rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
-    rest = np.where(np.asarray(flows.stage) != fl.FREE, rest, 0.0).sum(-1)
+    rest = np.where(np.asarray(flows.stage) != life.FREE, rest, 0.0).sum(-1)
     queued = np.asarray(flows.backlog, np.float64).sum((-1, -2))
     queued += np.asarray(state.pool, np.float64)[:, 1].sum(-1)
     gone = counter_bytes(totals.delivered) + counter_bytes(totals.dropped)

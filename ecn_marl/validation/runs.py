@@ -19,7 +19,7 @@ import numpy as np
 
 from ecn_marl import lanes
 from ecn_marl.sim.config import base_rtt
-from ecn_marl.sim.flows import SENDING
+from ecn_marl.sim.lifecycle import SENDING
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.replay import SAMPLE_US, Settings
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn

@@ -14,7 +14,7 @@ from xla_and_lanes import raw
 
 import ecn_marl
 from ecn_marl import lanes
-from ecn_marl.sim.flows import FREE
+from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.wrappers import AutoReset
 
 
@@ -171,7 +171,7 @@ def test_the_busiest_environments_share_a_vector() -> None:
         def step(state: Any, key: jax.Array) -> Any:
             action = env.action.sample(key, env.num_agents)
             _, state, reward, *_ = env.step(key, state, action, params)
-            return state, (reward, env.load(state), state.env.sim.flows.stage)
+            return state, (reward, env.load(state), state.env.sim.lifecycle.stage)
 
         return jax.lax.scan(step, state, jax.random.split(key, 20))
 

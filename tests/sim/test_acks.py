@@ -9,7 +9,7 @@ import pytest
 from ear import ALL, LINE, PACKET, STAR, STAR_DROPS, listen, round_trip
 from netcases import wire
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 
 APART = [
     (1, 0, 1, 0.0),
@@ -37,7 +37,7 @@ def test_every_packet_is_acknowledged_once(share):
         assert heard.of(flow, "sent").sum() == pytest.approx(wire(size), abs=0.5)
         assert np.flatnonzero(heard.of(flow, "acked"))[0] + 1 >= begin + round_trip() - 1
     assert heard.lost.sum() == 0
-    assert (heard.stage[-1] == fl.FREE).all()
+    assert (heard.stage[-1] == life.FREE).all()
 
 
 @pytest.mark.parametrize("delay_us", [0.0, 1.0, 7.3, 55.0])

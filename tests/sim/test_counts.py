@@ -16,7 +16,7 @@ from netcases import ROWS, alone_us, random_network, random_params, wire
 
 from ecn_marl.sim import Dcqcn, Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
 from ecn_marl.sim.config import counters
-from ecn_marl.sim.flows import FREE
+from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import COUNTS

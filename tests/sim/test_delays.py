@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from netcases import CHUNKS, RANDOM, STAR, flow_list, program, random_params, start
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, leaf_spine, schedule
-from ecn_marl.sim.flows import SIZE_CLASSES, find_paths
 from ecn_marl.sim.metrics import histogram_quantile
+from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES
 from ecn_marl.sim.transports import Dcqcn
 
 ACCRUING = {name: replace(sim, accrue=True) for name, sim in RANDOM.items()}

@@ -35,8 +35,9 @@ from ecn_marl.sim import (
     schedule,
     star,
 )
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.failures import NEVER, fail_links, links_up
+from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.tick import prepare
 from ecn_marl.sim.traffic import Offer
 from ecn_marl.sim.transports import RateAgent
@@ -150,7 +151,7 @@ def test_a_new_hash_spreads_evenly_over_living_paths():
         valid=zero == 0,
     )
     bits = jax.random.bits(jax.random.key(2), (n,), jnp.uint32)
-    paths = fl.find_paths(net, offer, bits, up)
+    paths = find_paths(net, offer, bits, up)
     names = np.array([*FOUR.topology.port_names, "none"])
     forth, back = names[np.asarray(paths.forward)[:, 0]], names[np.asarray(paths.back)[:, 0]]
     for way, allowed in ((forth, (0, 3)), (back, (1, 2, 3))):
@@ -362,7 +363,7 @@ def delays(jitter, seed, ticks=400):
     sim = replace(AGENTS, jitter_us=jitter)
     params = sim.default_params(traffic=(schedule(flow_list([(1, 0, BIG, 0.0)]), 1.0),))
     state = sim.init(jax.random.key(seed), params)
-    flows = replace(state.flows, stage=jnp.full(16, fl.SENDING), rtt=jnp.full(16, 20.5))
+    flows = replace(state.flows, stage=jnp.full(16, life.SENDING), rtt=jnp.full(16, 20.5))
     params, ecn = jax.tree.map(jnp.asarray, params), scaled_ecn(params.net, *OFF)
 
     def one(step):

@@ -10,7 +10,7 @@ import pytest
 from netcases import STAR, STAR_PRIORITY, alone_us, simulate, wire
 
 from ecn_marl.sim import Ecn
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.feedback.cnp import set_bit
 from ecn_marl.sim.transports import preset
 
@@ -78,7 +78,7 @@ def test_marks_start_above_kmin():
 def test_without_marks_senders_stay_at_line_rate():
     rows = [(s, 0, 10**7, 0.0) for s in range(1, 4)]
     run = simulate(STAR, rows, 10, ecn=(10_000, 20_000, 1.0))
-    busy = np.asarray(run.state.flows.stage) == fl.SENDING
+    busy = np.asarray(run.state.flows.stage) == life.SENDING
     assert busy.sum() == 3
     assert (np.asarray(run.state.flows.transport.rate)[busy] == LINE).all()
     run = simulate(STAR, rows, 10, ecn=(10, 20, 1.0))

@@ -19,7 +19,7 @@ from netcases import (
 )
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.pfc import decide as thresholds
 
 LINE = 3125.0
@@ -136,7 +136,7 @@ def test_pauses_spread_to_the_senders(blocked):
 
 
 def test_resumed_ports_send_what_was_held(recovered):
-    assert (np.asarray(recovered.state.flows.stage) == fl.FREE).all()
+    assert (np.asarray(recovered.state.flows.stage) == life.FREE).all()
     np.testing.assert_array_equal(recovered.totals.finished, [1, 0, 8])
     parts = balance(recovered.state)
     assert parts["delivered"] == pytest.approx(parts["offered"], rel=1e-6)
@@ -145,7 +145,7 @@ def test_resumed_ports_send_what_was_held(recovered):
 
 def test_a_last_byte_waits_out_the_pause(blocked, recovered):
     """Sent at 85 µs or so, held in a spine until 2 ms."""
-    assert blocked.state.flows.stage[blocked.slot(8)] == fl.DRAINING
+    assert blocked.state.flows.stage[blocked.slot(8)] == life.DRAINING
     assert np.isnan(blocked.fct[8])
     assert 2000 - 80 < recovered.fct[8] < 2000 - 80 + 60
 

@@ -13,7 +13,7 @@ from ear import LINE, PACKET, STAR, listen, round_trip
 from netcases import wire
 
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 
 
 @pytest.mark.parametrize(("delay_us", "share"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.02), (31.7, 0.4)])
@@ -65,7 +65,7 @@ def test_probes_find_the_queues_of_the_moment_they_leave():
 def test_pauses_are_in_the_round_trip_time():
     """A probe held up by a pause comes back later, and says so."""
     zero, n = jnp.zeros(1), 1
-    flows = fl.empty_flows(n, 1, 1, None, jnp.float32)
+    flows = life.empty_flows(n, 1, 1, None, jnp.float32)
     flows = replace(flows, stage=jnp.ones(n, jnp.int32), rtt=zero + 5.25)
     seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero)
     needs = frozenset((fb.PROBE,))

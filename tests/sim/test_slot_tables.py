@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ecn_marl.sim.flows import empty_flows
+from ecn_marl.sim.lifecycle import empty_flows
 from ecn_marl.sim.slots import in_use, kept, look_up, look_up_fields, look_up_one, segment_sum
 
 

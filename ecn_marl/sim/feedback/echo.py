@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim import flows as fl
+from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.feedback import acks, cnp, field, packets, probe, telemetry
 from ecn_marl.sim.feedback.signals import (
     ACKS,
@@ -102,7 +102,7 @@ def listen(
         New state, slots with advanced coins, and the signals.
     """
     flows = now.flows
-    running = (flows.stage == fl.SENDING) & (flows.start_in < dt)
+    running = (flows.stage == life.SENDING) & (flows.start_in < dt)
     n_hops = (line.queues < now.queue.shape[0]).sum(0).astype(now.give.dtype)
     news = Feedback(sent=now.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
     begun = None

@@ -1,9 +1,20 @@
-"""Flow bookkeeping: admission into slots, completion, release.
+"""A flow's life: a slot, its last byte, its last ACK, and the slot's release.
 
-Flows live in a fixed table of slots. Admission happens once per tick and keeps exact start times;
-a flow that finds no slot waits at its host and its FCT still counts from its arrival. Completion is
-read off the virtual waiting time of the last byte and of the last ACK, interpolated within the
-substep.
+Flows live in a fixed table of slots. A slot goes through these stages:
+
+| from | to | when | by |
+|---|---|---|---|
+| `FREE` | `SENDING` | its flow starts within the tick that begins | `admit` |
+| `SENDING` | `DRAINING` | the last byte has left the NIC | `sink.advance_clocks` |
+| `DRAINING` | `RETURNING` | the last byte has left the last queue | `finish` |
+| `RETURNING` | `DONE` | the last ACK is back at the sender: the flow has finished | `finish` |
+| `DRAINING`, `RETURNING` | `SENDING` | bytes were lost on the way | `hops.forward`, \
+`recovery.discard`, `failures.reroute` |
+| `DONE` | `FREE` | nothing of it is left upstream of its last queue | `release` |
+
+Admission, completion and release happen once per tick and keep exact times. A flow that finds no
+slot waits at its host, and its FCT still counts from its arrival. Completion is read off the
+virtual waiting time of the last byte and of the last ACK, interpolated within the substep.
 """
 
 from __future__ import annotations
@@ -18,8 +29,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import slots
+from ecn_marl.sim.paths import Paths, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
-from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
+from ecn_marl.sim.sizes import size_class
 from ecn_marl.sim.slots import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import Offer
@@ -27,109 +39,8 @@ from ecn_marl.sim.traffic import Offer
 FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
 
-SIZE_CLASSES = (100e3, 1e6)
-"""Upper bounds of the size classes: mice, medium; elephants are larger. Payload bytes."""
-
 SLOWDOWN_TOP = 1e4
 """Largest slowdown the histogram resolves; the last bin takes what is above."""
-
-
-class Paths(NamedTuple):
-    """What a flow's way through the network implies, leaves `[M]` or `[M, L]` (global ports)."""
-
-    forward: Int[Array, "m levels"]
-    back: Int[Array, "m levels"]
-    rtt: Float[Array, " m"]
-    after: Float[Array, " m"]
-    ideal: Float[Array, " m"]
-    line: Float[Array, " m"]
-
-
-def find_paths(
-    net: NetParams, offer: Offer, bits: Array, up: Bool[Array, " ports"] | None = None
-) -> Paths:
-    """Paths and path constants of offered flows.
-
-    The ideal completion time is the packet simulator's `standalone`: both propagation delays, one
-    store-and-forward time of a 1000 B packet per hop, and the wire bytes at the bottleneck's rate.
-
-    Args:
-        net: the network.
-        offer: flows, `[M]`.
-        bits: random uint32 per flow for the ECMP choice, `[M]`.
-        up: which ports' links work; None for all. Paths that do not work are left out of the
-            choice, as long as there are others.
-
-    Returns:
-        Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
-    """
-    real = net.port_rate.dtype
-    rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
-    delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
-    here, there = net.edge[offer.src], net.edge[offer.dst]
-
-    def choose(edge: Array, end: Array, host: Array, wanted: Array, shift: int) -> Array:
-        n, last = net.n_paths[edge, end], net.last[host][:, None]
-        wanted = jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), -1)
-        if up is None:
-            hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
-            chosen = jnp.where(wanted >= 0, wanted, hashed)
-            return jnp.concatenate([net.routes[edge, end, chosen], last], axis=1)
-        routes = net.routes[edge, end]
-        works = jnp.append(up, True)[routes].all(-1) & up[last]
-        works = works & (jnp.arange(routes.shape[1]) < n[:, None])
-        count = jnp.maximum(works.sum(-1), 1)
-        pick = ((bits >> shift) % count.astype(jnp.uint32)).astype(jnp.int32)
-        hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
-        given = (wanted >= 0) & jnp.take_along_axis(works, wanted[:, None], 1)[:, 0]
-        chosen = jnp.where(given, wanted, hashed)
-        middle = jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
-        return jnp.concatenate([middle, last], axis=1)
-
-    forward = choose(here, there, offer.dst, offer.path, 0)
-    back = choose(there, here, offer.src, offer.path_back, 8)
-    go = net.nic_delay[offer.src] + delay[forward].sum(-1)
-    home = net.nic_delay[offer.dst] + delay[back].sum(-1)
-    ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
-    header = net.packet_bytes - PAYLOAD
-    wire = wire_bytes(offer.payload, header)
-    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
-    line = net.nic_rate[offer.src]
-    bottleneck = jnp.minimum(line, rate[forward].min(-1))
-    stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)
-    return Paths(
-        forward=forward,
-        back=back,
-        rtt=go + (net.packet_bytes / rate[forward]).sum(-1) + home + ack,
-        after=go + (last[:, None] / rate[forward]).sum(-1) + home + ack,
-        ideal=go + home + stored + wire / bottleneck,
-        line=line,
-    )
-
-
-def queue_numbers(
-    paths: Paths, kind: Int[Array, " m"], bounds: tuple[int, ...], classes: int
-) -> tuple[Int[Array, "levels m"], Int[Array, "levels m"]]:
-    """Queues on the way: those ahead counted within their level, those of the ACKs as they are.
-
-    Args:
-        paths: ways in terms of ports.
-        kind: traffic class of each flow.
-        bounds: first queue of each level, and one past the last.
-        classes: queues per port.
-
-    Returns:
-        Local queues, the size of the level for none; and global ones, Q for none, `[L, M]`.
-    """
-    lows = jnp.array(bounds[:-1], jnp.int32)
-    highs = jnp.array(bounds[1:], jnp.int32)
-    ahead, home = paths.forward, paths.back
-    if classes > 1:
-        n_ports = bounds[-1] // classes
-        ahead = jnp.where(ahead < n_ports, ahead * classes + kind[:, None], bounds[-1])
-        home = jnp.where(home < n_ports, home * classes + kind[:, None], bounds[-1])
-    local = jnp.where(ahead < bounds[-1], ahead - lows, highs - lows)
-    return local.T, home.T
 
 
 class Admission(NamedTuple):
@@ -177,6 +88,36 @@ def admit(
     Returns:
         Slots with the new flows in them, and which offers were taken (a prefix of each source's).
     """
+    seats = _seat(flows, offer, tick_us)
+    number = started + seats.place.astype(jnp.int32)
+    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
+    coin = hash_bits(seed, number, Stream.COIN) | jnp.uint32(1)
+    ways = queue_numbers(paths, kind, bounds, classes)
+    found = _look_up_offers(offer, paths, coin, kind, ways, seats.pick, flows.ticket is not None)
+    after = _fill(flows, seats.new, found, step, net.packet_bytes, staggered)
+    return Admission(after, seats.new, seats.busy, found.line, seats.taken)
+
+
+class _Seats(NamedTuple):
+    """Who gets which slot.
+
+    Attributes:
+        place: place of each offer in the line, `[M]`.
+        taken: whether it gets a slot, `[M]`.
+        new: whether each slot gets a flow, `[F]`.
+        busy: whether it is in use then, `[F]`.
+        pick: number of the offer that it gets, `[F]`.
+    """
+
+    place: Int[Array, " m"]
+    taken: Bool[Array, " m"]
+    new: Bool[Array, " flows"]
+    busy: Bool[Array, " flows"]
+    pick: Int[Array, " flows"]
+
+
+def _seat(flows: Flows, offer: Offer, tick_us: float) -> _Seats:
+    """Give the free slots, in order, to the offers that start within the tick."""
     m = offer.src.shape[0]
     free = flows.stage == FREE
     rank = jnp.cumsum(free) - 1
@@ -191,80 +132,103 @@ def admit(
     new = free & (rank < taken.sum())
     new = slots.busy(new)
     busy = slots.busy((flows.stage != FREE) | new)
-    pick = order[jnp.clip(rank, 0, m - 1)]
-    number = started + place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
-    coin = jax.lax.bitcast_convert_type(
-        hash_bits(seed, number, Stream.COIN) | jnp.uint32(1), jnp.int32
-    )
-    local, home = queue_numbers(paths, kind, bounds, classes)
+    return _Seats(place, taken, new, busy, order[jnp.clip(rank, 0, m - 1)])
 
-    reals = jnp.stack(
-        [
-            offer.start,
-            offer.payload,
-            offer.wire_low,
-            paths.rtt,
-            paths.after,
-            paths.ideal,
-            paths.line,
-        ],
-        axis=-1,
+
+class _Arrival(NamedTuple):
+    """What an offer says of a flow, for every slot; names as in `Offer` and `Flows`."""
+
+    start: Float[Array, " flows"]
+    payload: Float[Array, " flows"]
+    wire_low: Float[Array, " flows"]
+    rtt: Float[Array, " flows"]
+    after: Float[Array, " flows"]
+    ideal: Float[Array, " flows"]
+    line: Float[Array, " flows"]
+    src: Int[Array, " flows"]
+    dst: Int[Array, " flows"]
+    flow_id: Int[Array, " flows"]
+    wire_high: Int[Array, " flows"]
+    coin: Int[Array, " flows"]
+    kind: Int[Array, " flows"]
+    ticket: Int[Array, " flows"] | None
+    hop: Int[Array, "levels flows"]
+    back: Int[Array, "levels flows"]
+
+
+def _look_up_offers(
+    offer: Offer,
+    paths: Paths,
+    coin: Array,
+    kind: Int[Array, " m"],
+    ways: tuple[Int[Array, "levels m"], Int[Array, "levels m"]],
+    pick: Int[Array, " flows"],
+    ticketed: bool,
+) -> _Arrival:
+    """What the offer `pick` says, for every slot: one gather of reals and one of whole numbers."""
+    reals = [offer.start, offer.payload, offer.wire_low]
+    reals += [paths.rtt, paths.after, paths.ideal, paths.line]
+    bits = jax.lax.bitcast_convert_type(coin, jnp.int32)
+    whole = [offer.src, offer.dst, offer.flow_id, offer.wire_high, bits, kind]
+    whole += [offer.ticket] if ticketed else []
+    local, home = ways
+    table = jnp.concatenate([jnp.stack(whole, axis=-1), local.T, home.T], axis=-1)
+    start, payload, low, rtt, after, ideal, line = look_up(jnp.stack(reals, axis=-1), pick).T
+    src, dst, flow_id, high, coins, kinds, *hops = look_up(table, pick).T
+    ticket, n = hops.pop(0) if ticketed else None, local.shape[0]
+    return _Arrival(
+        start=start,
+        payload=payload,
+        wire_low=low,
+        rtt=rtt,
+        after=after,
+        ideal=ideal,
+        line=line,
+        src=src,
+        dst=dst,
+        flow_id=flow_id,
+        wire_high=high,
+        coin=coins,
+        kind=kinds,
+        ticket=ticket,
+        hop=jnp.stack(hops[:n]),
+        back=jnp.stack(hops[n:]),
     )
-    numbers = [offer.src, offer.dst, offer.flow_id, offer.wire_high, coin, kind]
-    ticketed = flows.ticket is not None
-    whole = jnp.stack([*numbers, offer.ticket] if ticketed else numbers, axis=-1)
-    start, payload, low, rtt, late, ideal, line = look_up(reals, pick).T
-    ports = jnp.concatenate([whole, local.T, home.T], axis=-1)
-    src, dst, flow_id, high, coins, kinds, *hops = look_up(ports, pick).T
-    ticket = hops.pop(0) if ticketed else None
-    n_levels = len(bounds) - 1
+
+
+def _fill(
+    flows: Flows,
+    new: Bool[Array, " flows"],
+    found: _Arrival,
+    step: Int[Array, ""],
+    packet: Array,
+    staggered: bool,
+) -> Flows:
+    """Let the slots `new` begin the lives of the flows found for them."""
 
     def put(value: Array, old: Array) -> Array:
         return jnp.where(new, value.astype(old.dtype), old)
 
-    bits = jax.lax.bitcast_convert_type(coins, jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(found.coin, jnp.uint32)
     phase = to_unit(bits).astype(flows.payload.dtype) if staggered else jnp.ones_like(flows.payload)
-    zero, none = jnp.zeros_like(flows.payload), jnp.zeros_like(flows.stage)
-    after = replace(
+    none = jnp.zeros_like(flows.stage)
+    as_found = ("src", "dst", "flow_id", "kind", "payload", "hop", "back", "after", "rtt", "ideal")
+    emptied = ("backlog", "due", "left", "pace", "spaced", "gate", "tail", "delivered", "marks")
+    return replace(
         flows,
+        **{name: put(getattr(found, name), getattr(flows, name)) for name in as_found},
+        **{name: put(jnp.zeros_like(x), x) for name in emptied for x in (getattr(flows, name),)},
         stage=put(none + SENDING, flows.stage),
-        src=put(src, flows.src),
-        dst=put(dst, flows.dst),
-        flow_id=put(flow_id, flows.flow_id),
-        kind=put(kinds, flows.kind),
-        payload=put(payload, flows.payload),
-        rest_high=put(high, flows.rest_high),
-        rest_low=put(low, flows.rest_low),
-        start_in=put(jnp.maximum(start, 0.0), flows.start_in),
+        rest_high=put(found.wire_high, flows.rest_high),
+        rest_low=put(found.wire_low, flows.rest_low),
+        start_in=put(jnp.maximum(found.start, 0.0), flows.start_in),
         start_step=put(none + step, flows.start_step),
-        start_rest=put(start, flows.start_rest),
-        hop=put(jnp.stack(hops[:n_levels]), flows.hop),
-        back=put(jnp.stack(hops[n_levels:]), flows.back),
-        backlog=put(jnp.zeros_like(flows.backlog), flows.backlog),
-        due=put(jnp.zeros_like(flows.backlog), flows.due),
-        left=put(jnp.zeros_like(flows.backlog), flows.left),
-        partial=put(net.packet_bytes * phase, flows.partial),
-        pace=put(zero, flows.pace),
-        spaced=put(zero, flows.spaced),
-        gate=put(zero, flows.gate),
-        tail=put(zero, flows.tail),
-        after=put(late, flows.after),
-        rtt=put(rtt, flows.rtt),
-        ideal=put(ideal, flows.ideal),
-        delivered=put(zero, flows.delivered),
-        marks=put(jnp.zeros_like(flows.marks), flows.marks),
+        start_rest=put(found.start, flows.start_rest),
+        partial=put(packet * phase, flows.partial),
         late_marks=put(none, flows.late_marks),
         coin=put(bits, flows.coin),
-        ticket=None if ticket is None else put(ticket, flows.ticket),
+        ticket=None if found.ticket is None else put(found.ticket, flows.ticket),
     )
-    return Admission(after, new, busy, line, taken)
-
-
-def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
-    """0 for mice, 1 for medium flows, 2 for elephants, by `SIZE_CLASSES`."""
-    large = (payload > SIZE_CLASSES[0]).astype(jnp.int32)
-    return large + (payload > SIZE_CLASSES[1]).astype(jnp.int32)
 
 
 def in_window(

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from netcases import alone_us, ideal_us, wire
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
-from ecn_marl.sim.flows import SLOWDOWN_TOP, find_paths, slowdown_bin
+from ecn_marl.sim.lifecycle import SLOWDOWN_TOP, slowdown_bin
 from ecn_marl.sim.metrics import counter_bytes, histogram_quantile, slowdown_summary
+from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.traffic import Schedule, schedule
