@@ -24,7 +24,8 @@ def test_operations_and_steps_are_evaluated():
     env = ecn_marl.make(scenario)
     params = env.default_params
     secn1 = Static(env, params, "secn1")
-    found = evaluate(env, params, secn1, name="secn1", episodes=2).summary()["sources"]
+    row = evaluate(env, params, secn1, name="secn1", episodes=2).summary()
+    found = row["sources"]
     assert set(found) == {"1", "2"}
 
     # The same episodes, interval by interval.
@@ -40,7 +41,6 @@ def test_operations_and_steps_are_evaluated():
             assert value == (None if mean != mean else pytest.approx(mean, rel=1e-5)), name
     assert found["1"]["operations"] > 20 and found["2"]["steps"] >= 2
 
-    row = evaluate(env, params, secn1, name="secn1", episodes=2).summary()
     result = {"scenario": "own", "episodes": 2, "seed": 0, "policies": [row]}
     file = io.StringIO()
     for table in evaluation_tables(result, str):
