@@ -171,7 +171,7 @@ def test_the_busiest_environments_share_a_vector() -> None:
         def step(state: Any, key: jax.Array) -> Any:
             action = env.action.sample(key, env.num_agents)
             _, state, reward, *_ = env.step(key, state, action, params)
-            return state, (reward, env.load(state), state.env.sim.lifecycle.stage)
+            return state, (reward, env.load(state), state.env.sim.flows.stage)
 
         return jax.lax.scan(step, state, jax.random.split(key, 20))
 
