@@ -55,6 +55,8 @@ class DDQNConfig:
         gradient_steps: gradient steps per update.
         batch: rows that each agent draws from its memory per gradient step.
         lr: learning rate.
+        anneal_updates: updates over which it falls to `optimisers.FINAL_RATE` of what it was; 0 for
+            a rate that does not fall.
         gamma: discount per tuning interval, as for IPPO.
         n_step: steps of a return before it is bootstrapped (ACC, Eq. 3: 1).
         target_every: gradient steps between copies to the target network (ACC's n; HAECN: 20).
@@ -91,6 +93,7 @@ class DDQNConfig:
     gradient_steps: int = 8
     batch: int = 64
     lr: float = 1e-3
+    anneal_updates: int = 0
     gamma: float = 0.95
     n_step: int = 1
     target_every: int = 50
@@ -124,7 +127,7 @@ class DDQNConfig:
         check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "priority", "idle_tolerance", "standardise")
+        check.not_negative(self, "priority", "idle_tolerance", "standardise", "anneal_updates")
 
     @property
     def steps_per_update(self) -> int:
@@ -200,6 +203,7 @@ class DDQN:
             Mlp(config.hidden, self.head.outputs, 0.1, config.standardise > 0),
             self.head,
             rate=config.lr,
+            anneal_steps=config.anneal_updates * config.gradient_steps,
             max_grad_norm=config.max_grad_norm,
             target_every=config.target_every,
             shared=config.shared,

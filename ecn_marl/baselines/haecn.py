@@ -62,6 +62,7 @@ class HAECNConfig:
         gradient_steps: gradient steps of both modules per update.
         batch: rows that each agent draws per gradient step (Table 1: 64).
         lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
+        anneal_updates: updates over which it falls, see `DDQNConfig`.
         gamma: discount per tuning interval (Table 1: 0.98).
         n_step: steps of a return before it is bootstrapped (Algorithm 1, line 14: 1).
         target_every: gradient steps between copies to the target networks (Table 1: 20).
@@ -89,6 +90,7 @@ class HAECNConfig:
     gradient_steps: int = 8
     batch: int = 64
     lr: float = 5e-3
+    anneal_updates: int = 0
     gamma: float = 0.98
     n_step: int = 1
     target_every: int = 20
@@ -115,7 +117,7 @@ class HAECNConfig:
         check.positive(self, "lr", "max_grad_norm", "reward_scale")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "trigger_penalty", "standardise")
+        check.not_negative(self, "trigger_penalty", "standardise", "anneal_updates")
 
     @property
     def steps_per_update(self) -> int:
@@ -206,6 +208,7 @@ class HAECN:
         self.head = ql.discrete_head(env.action)
         common: dict[str, Any] = {
             "rate": c.lr,
+            "anneal_steps": c.anneal_updates * c.gradient_steps,
             "max_grad_norm": c.max_grad_norm,
             "target_every": c.target_every,
             "shared": c.shared,

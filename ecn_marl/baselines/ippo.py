@@ -45,11 +45,11 @@ from ecn_marl.baselines.common.ppo import (
     Batch,
     PPOConfig,
     TrainState,
-    adam,
     clip_range,
     collect,
     explained_variance,
     improve,
+    optimiser,
     over_agents,
     policy_loss,
 )
@@ -96,8 +96,8 @@ class IPPO:
         self.head: Head = head_for(env.action)
         self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
         self.critic = Mlp(config.hidden, 1, standardised=config.standardise > 0)
-        self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
-        self.critic_opt = adam(config.critic_lr, config.max_grad_norm, config.shared)
+        self.actor_opt = optimiser(config, config.actor_lr, config.shared)
+        self.critic_opt = optimiser(config, config.critic_lr, config.shared)
 
     def init(self, key: jax.Array, params: Any) -> TrainState:
         """Fresh networks (or those to start from), optimisers and environments."""

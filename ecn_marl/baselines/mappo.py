@@ -54,11 +54,11 @@ from ecn_marl.baselines.common.ppo import (
     Batch,
     PPOConfig,
     TrainState,
-    adam,
     clip_range,
     collect,
     explained_variance,
     improve,
+    optimiser,
     policy_loss,
 )
 from ecn_marl.baselines.common.value_norm import ValueNorm
@@ -172,8 +172,8 @@ class MAPPO:
         whole = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", whole) // env.num_agents
         self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
-        self.actor_opt = adam(config.actor_lr, config.max_grad_norm, config.shared)
-        self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
+        self.actor_opt = optimiser(config, config.actor_lr, config.shared)
+        self.critic_opt = optimiser(config, config.critic_lr)
 
     def init(self, key: jax.Array, params: Any) -> MAPPOState:
         """Fresh networks, optimisers and environments."""

@@ -20,6 +20,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import settings as check
 from ecn_marl.baselines.common.distributions import Head, judge
+from ecn_marl.baselines.common.optimisers import adam
 from ecn_marl.baselines.common.rollout import roll
 
 
@@ -34,6 +35,8 @@ class PPOConfig:
         minibatches: gradient steps per pass.
         actor_lr: learning rate of the policy.
         critic_lr: learning rate of the value function.
+        anneal_updates: updates over which both rates fall to `optimisers.FINAL_RATE` of what they
+            were; 0 for rates that do not fall.
         gamma: discount per tuning interval.
         gae_lambda: decay of the advantage estimate.
         clip: epsilon of the clipped objective.
@@ -56,6 +59,7 @@ class PPOConfig:
     minibatches: int = 8
     actor_lr: float = 4e-4
     critic_lr: float = 1e-3
+    anneal_updates: int = 0
     gamma: float = 0.95
     gae_lambda: float = 0.9
     clip: float = 0.2
@@ -71,7 +75,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        check.not_negative(self, "standardise")
+        check.not_negative(self, "standardise", "anneal_updates")
         check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
         check.shares(self, "gamma", "gae_lambda")
         check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "max_grad_norm")
@@ -227,9 +231,16 @@ def over_agents(x: Float[Array, "rows agents"], shared: bool) -> Float[Array, ""
     return x.mean() if shared else x.mean(0).sum()
 
 
-def adam(lr: float, max_grad_norm: float, shared: bool = True) -> optax.GradientTransformation:
-    """Adam after clipping by norm; for parameters with a leading axis of agents, one for each."""
-    one = optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(lr, eps=1e-5))
+def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.GradientTransformation:
+    """Adam; for parameters with a leading axis of agents, one for each.
+
+    Args:
+        config: settings.
+        lr: learning rate at the start.
+        shared: whether all agents have the same parameters.
+    """
+    steps = config.anneal_updates * config.epochs * config.minibatches
+    one = adam(lr, config.max_grad_norm, steps)
     if shared:
         return one
     return optax.GradientTransformation(jax.vmap(one.init), jax.vmap(one.update))

@@ -22,6 +22,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.networks import apply_network, init_network, standardise
+from ecn_marl.baselines.common.optimisers import adam
 
 
 class Transition(NamedTuple):
@@ -213,6 +214,7 @@ class QLearner:
         head: Head,
         *,
         rate: float,
+        anneal_steps: int = 0,
         max_grad_norm: float,
         target_every: int,
         shared: bool,
@@ -223,7 +225,8 @@ class QLearner:
         Args:
             net: the network, `head.outputs` wide.
             head: components of an action.
-            rate: learning rate (Adam).
+            rate: learning rate at the start.
+            anneal_steps: gradient steps over which it falls, see `optimisers.adam`.
             max_grad_norm: gradients are scaled down to this norm, those of each network by itself.
             target_every: gradient steps between copies to the target network.
             shared: one network for all agents, or one each.
@@ -231,7 +234,7 @@ class QLearner:
         """
         self.net, self.head, self.shared, self.double = net, head, shared, double
         self.target_every = target_every
-        self.opt = optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate, eps=1e-5))
+        self.opt = adam(rate, max_grad_norm, anneal_steps)
 
     def init(
         self,

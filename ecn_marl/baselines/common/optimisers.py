@@ -1,0 +1,27 @@
+"""The optimiser of all trainers: Adam after clipping by norm, with a learning rate that may fall.
+
+Adam: Kingma and Ba 2015. A rate that falls over a training run ("annealing") lets the last policies
+settle: with a constant one the scores of checkpoints go up and down to the end.
+"""
+
+from __future__ import annotations
+
+import optax
+
+FINAL_RATE = 0.01
+"""What is left of a learning rate that has fallen, as a fraction."""
+
+
+def adam(lr: float, max_grad_norm: float, anneal_steps: int = 0) -> optax.GradientTransformation:
+    """Adam after clipping by norm.
+
+    Args:
+        lr: learning rate at the start.
+        max_grad_norm: gradients are scaled down to this norm.
+        anneal_steps: gradient steps over which the rate falls linearly to `FINAL_RATE` of `lr`,
+            where it stays; 0 for a rate that does not fall.
+    """
+    rate: float | optax.Schedule = lr
+    if anneal_steps:
+        rate = optax.linear_schedule(lr, FINAL_RATE * lr, anneal_steps)
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate, eps=1e-5))
