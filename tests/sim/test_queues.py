@@ -123,11 +123,12 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
     )
     backlog = was + came
     due = np.where(hop < N_PORTS, was * 2 * part, 0)
+    before = np.bincount(hop, was, N_PORTS + 1)[:N_PORTS] + pool.sum(0)
     s = serve(
         Fluid(f32(was), f32(came), f32(due), jnp.asarray(hop)),
         Level(
             pool=f32(pool),
-            queue=f32(pool.sum(0)),
+            queue=f32(before),
             open=~stop,
             ecn=ecn,
             capacity=f32(capacity),
@@ -154,7 +155,7 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
         assert out <= capacity[p] * (1 + 1e-5) + 1e-3
         assert out == pytest.approx(s.sent[p], rel=1e-5, abs=1e-2)
         assert s.queue[p] == pytest.approx(total - s.sent[p], rel=1e-5, abs=0.1)
-        mark = red(s.queue[p], 5e3, 2e5, 0.5)
+        mark = red((before[p] + s.queue[p]) / 2, 5e3, 2e5, 0.5)
         assert s.mark[p] == pytest.approx(mark, rel=1e-4, abs=1e-6)
         np.testing.assert_allclose(s.wait[mine], s.queue[p] / rate[p], rtol=1e-6, atol=1e-30)
         survival = np.exp(-s.log_survival[mine])
@@ -180,6 +181,35 @@ def test_service_by_hand():
     np.testing.assert_allclose(s.backlog, [50, 100, 0, 0])
     np.testing.assert_allclose(s.pool, [[150, 0], [0, 0]])
     np.testing.assert_allclose(s.queue, [300, 0])
-    np.testing.assert_allclose(s.mark, [0.4, 0])
+    np.testing.assert_allclose(s.mark, [0.6, 1 / 30], rtol=1e-6)
     np.testing.assert_allclose(s.wait, [3, 3, 0, 0])
-    np.testing.assert_allclose(s.log_survival, [-np.log(0.6)] * 2 + [0, 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        s.log_survival, [-np.log(0.4), -np.log(0.4), -np.log(29 / 30), 0], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("start", "inflow"), [(0.0, 900.0), (60e3, 300.0), (30e3, 650.0)])
+def test_marks_of_a_long_substep_are_those_of_short_ones(start: float, inflow: float) -> None:
+    """A queue that grows or drains evenly: the bytes of 40 µs are marked as in 400 times 0.1 µs."""
+    rate, ecn = 600.0, Ecn(*(f32([x]) for x in (0.0, 100e3, 0.8)))
+
+    def marked(steps: int) -> tuple[float, float]:
+        dt, backlog, queue, bytes_marked = 40.0 / steps, start, start, 0.0
+        for _ in range(steps):
+            level = Level(
+                pool=jnp.zeros((2, 1)),
+                queue=f32([queue]),
+                open=jnp.array([True]),
+                ecn=ecn,
+                capacity=f32([rate * dt]),
+                rate=f32([rate]),
+            )
+            fluid = Fluid(f32([backlog]), f32([inflow * dt]), f32([0.0]), jnp.array([0]))
+            served = serve(fluid, level)
+            backlog, queue = float(served.backlog[0]), float(served.queue[0])
+            bytes_marked += float(served.mark[0]) * float(served.out[0])
+        return bytes_marked, queue
+
+    (once, end), (often, fine_end) = marked(1), marked(400)
+    assert end == pytest.approx(fine_end, rel=1e-3)
+    assert once == pytest.approx(often, rel=5e-3)
