@@ -45,6 +45,9 @@ __all__ = [
     "scaled_ecn",
 ]
 
+RESERVE = 4 * 1024
+"""Buffer that PFC guarantees every ingress, bytes."""
+
 
 @dataclass(frozen=True)
 class Simulator(SimConfig):
@@ -63,6 +66,10 @@ class Simulator(SimConfig):
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
+
+        Raises:
+            ValueError: a buffer that the headroom of a switch's ingresses fills: it would pause
+                them for ever.
         """
         t = self.topology
         port_rate = np.array([p.gbps for p in t.ports]) * GBPS
@@ -72,6 +79,7 @@ class Simulator(SimConfig):
         rate = np.concatenate([nic_rate, port_rate])
         doublings = np.maximum(np.floor(np.log2(rate / nic_rate.min()) + 1e-9), 0.0)
         headroom = rate * 3.0 * np.concatenate([nic_delay, delay])
+        self._check_buffer(headroom + RESERVE)
         real = np.dtype(jnp.result_type(float))
         net = NetParams(
             port_rate=port_rate.astype(real),
@@ -81,7 +89,7 @@ class Simulator(SimConfig):
             buffer=np.full(t.n_switches, self.buffer_mib * MIB, real),
             pfc_alpha=np.minimum(2.0 ** (doublings - 3.0), 1.0).astype(real),
             headroom=headroom.astype(real),
-            reserve=real.type(4 * 1024),
+            reserve=real.type(RESERVE),
             resume_gap=real.type(3 * 1024),
             ack_bytes=real.type(60.0),
             packet_bytes=real.type(PAYLOAD + HEADER + self.transport.header),
@@ -98,6 +106,15 @@ class Simulator(SimConfig):
         params = SimParams(net, self.transport.default_params(), sources, always)
         found = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
         return replace(found, window=always)  # substeps stay whole numbers
+
+    def _check_buffer(self, aside: np.ndarray) -> None:
+        """Refuse a buffer without a byte to share, from what each ingress sets aside, `[H + P]`."""
+        t = self.topology
+        per_switch = np.bincount(t.link_switch(), aside, t.n_switches + 1)[: t.n_switches]
+        needed = per_switch.max() * sum(self.lossless) / MIB
+        if self.buffer_mib <= needed:
+            allowed = f"more than the PFC headroom and reserves of a switch, {needed:.3g} MiB"
+            raise bad_value("buffer_mib", self.buffer_mib, allowed)
 
     def init(self, key: jax.Array, params: SimParams) -> SimState:
         """An empty network at time 0.

@@ -20,8 +20,10 @@ from netcases import (
     wire,
 )
 
+from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.topology import MIB, star
 
 LINE = 3125.0
 """25 Gb/s in bytes/µs."""
@@ -261,3 +263,14 @@ def test_histogram_of_slowdowns():
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         replace(STAR, **options)
+
+
+def test_a_buffer_that_the_headroom_fills_is_refused():
+    """A star's host sets aside three link delays at line rate, 9,375 B, and 4 KiB of reserve."""
+    sim = replace(STAR, topology=star(4, gbps=25.0, delay_us=1.0), traffic=())
+    needed = 4 * (3 * 1.0 * 25.0 * 125.0 + 4096) / MIB
+    with pytest.raises(ValueError, match=r"buffer_mib = 0\.05.* expected more than .*0\.0514 MiB"):
+        replace(sim, buffer_mib=0.05).default_params()
+    replace(sim, buffer_mib=1.001 * needed).default_params()
+    lossy = (TrafficClass("web", sim.transport, lossless=False),)
+    replace(sim, buffer_mib=0.01, classes=lossy).default_params()
