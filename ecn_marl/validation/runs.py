@@ -143,7 +143,7 @@ def incast_flows(n: int) -> dict[str, np.ndarray]:
 
 
 class Clock(NamedTuple):
-    """Substep, µs, and substeps per tick; 10 µs are a multiple of both."""
+    """Substep, µs, and substeps per tick; a tick is a part of 10 µs or a multiple of them."""
 
     dt_us: float
     tick_steps: int
@@ -186,7 +186,12 @@ def simulate(
     )
     sim = settings.simulator(network, np.asarray(flows["start_ns"], np.float64))
     if clock is not None:
-        sim = replace(sim, tick_steps=clock.tick_steps, traffic=(Schedule(dt, sim.slots),))
+        sim = replace(
+            sim,
+            tick_steps=clock.tick_steps,
+            interval_steps=max(sim.interval_steps, clock.tick_steps),
+            traffic=(Schedule(dt, sim.slots),),
+        )
     trees = [
         replace(sim, topology=t).default_params(traffic=(schedule(f, dt),)) for t, f in variants
     ]
@@ -202,12 +207,14 @@ def simulate(
     state = _start(sim, one, keys, params)
     must = np.asarray(flows["size_B"]) < 1e9
     kept = []
-    for _ in range(math.ceil(settings.samples / CHUNK)):
+    samples_per_row = round(sim.interval_steps * dt / SAMPLE_US)
+    for _ in range(math.ceil(settings.samples / samples_per_row / CHUNK)):
         state, rows = _advance(sim, one, watch, state, params, thresholds)
         kept.append(jax.device_get(rows))
         if until_done and np.isfinite(np.asarray(state.fct_log)[:, must]).all():
             break
-    series = Rows(*(np.concatenate(x, -1, dtype=np.float64) for x in zip(*kept, strict=True)))
+    joined = (np.concatenate(x, -1, dtype=np.float64) for x in zip(*kept, strict=True))
+    series = Rows(*(np.repeat(x, samples_per_row, axis=-1) for x in joined))
     return Samples(
         rows=Rows(*(x.reshape(*shape, -1) for x in series)),
         fct_us=np.asarray(state.fct_log, np.float64).reshape(*shape, -1),
@@ -232,7 +239,8 @@ def _advance(
 ) -> tuple[SimState, Rows]:
     """Simulate a chunk of samples in all lanes; rows are `[lanes, CHUNK]`."""
     ports = np.array(watch)
-    capacity = np.array([sim.topology.ports[i].gbps for i in watch]).sum() * GBPS * SAMPLE_US
+    interval_us = sim.interval_steps * sim.dt_us
+    capacity = np.array([sim.topology.ports[i].gbps for i in watch]).sum() * GBPS * interval_us
 
     def lane(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Rows]:
         def sample(state: SimState, _: None) -> tuple[SimState, Rows]:

@@ -19,6 +19,8 @@ INTERVAL_US = 100.0
 PAUSED_KB = 1000.0
 """Queues above this are held by pauses, not by marks; their statistics are only shown."""
 LENGTH_MS = 60.0
+TICKS_US = (10.0, 20.0)
+"""Ticks of the scenarios, those of plain traffic among them."""
 
 
 def cases() -> Iterator[Case]:
@@ -27,7 +29,8 @@ def cases() -> Iterator[Case]:
         for n in (2, 8, 32):
             work = partial(_against_fine, profile, n)
             yield Case(f"substeps/{profile}-n{n}", work, 12 + 0.5 * n, program=f"substeps-{n}")
-    yield Case("substeps/pauses-n64", _pauses, 6.0)
+    for tick_us in TICKS_US:
+        yield Case(f"substeps/pauses-n64-{tick_us:g}us", partial(_pauses, tick_us), 6.0)
 
 
 def scenario_clock(profile: str) -> Clock:
@@ -61,12 +64,12 @@ def _against_fine(profile: str, n: int) -> Outcome:
     return Outcome(lines)
 
 
-def _pauses() -> Outcome:
-    """8 MiB and 64 senders, whose pauses are decided once per tick of the scenarios."""
+def _pauses(tick_us: float) -> Outcome:
+    """8 MiB and 64 senders, whose pauses are decided once per tick."""
     table = recorded.rows("incast_40ms", profile="run_b8", N=64)
     names = [row["ecn"] for row in table]
     network = [(recorded.star(65), incast_flows(64))]
-    clock = scenario_clock("run")
+    dt_us = scenario_clock("run").dt_us
+    clock = Clock(dt_us, round(tick_us / dt_us))
     samples = simulate("run", network, names, SEEDS, 40.0, buffer_mib=8.0, clock=clock)
-    tick = f", tick of {clock.dt_us * clock.tick_steps:g} µs"
-    return Outcome(under_pauses(samples, table, "substeps", tick))
+    return Outcome(under_pauses(samples, table, "substeps", f", tick of {tick_us:g} µs"))
