@@ -189,7 +189,7 @@ def _training(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
         "scenario": scenario,
         "steps": plan.steps_in(scenario),
         "options": in_view(scenario, plan.options, one.options),
-        "settings": {**one.settings, **more},
+        "settings": one.settings_for(plan.steps_in(scenario), more),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
         "score_by": "objective",

@@ -233,7 +233,7 @@ def _open(search: Search, out: Path) -> list[dict[str, Any]]:
 def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, Any]:
     """Train and score one trial, or go on training it."""
     drawn = search.drawn(trial)
-    settings = {**search.recipe.settings, **drawn, **search.settings}
+    settings = search.recipe.settings_for(search.steps, {**drawn, **search.settings})
     run, began = out / RUNS / f"{trial:04d}", time.perf_counter()
     session = Session(
         save_seconds=60.0,

@@ -208,7 +208,8 @@ def new_job(
     paid = ("credit", "reward_options") if "reward" in view else ()
     own = {name: x for name, x in known.options.items() if name not in paid}
     options = in_view(scenario, view, {**own, **view})
-    job = Job(algorithm, scenario, steps, options, {**known.settings, **values})
+    settled = known.settings_for(asked.get("steps", steps), values)
+    job = Job(algorithm, scenario, steps, options, settled)
     return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
 
 

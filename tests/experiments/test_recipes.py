@@ -41,7 +41,7 @@ def test_recipes_fit_their_trainers():
 
 def test_no_recipe_can_set_steps_or_what_is_asked():
     names = {f.name for f in fields(rc.Recipe)}
-    assert names == {"algorithm", "options", "settings", "tuning"}
+    assert names == {"algorithm", "options", "settings", "tuning", "anneal"}
     asked = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
     assert not asked & set(rc.OPTIONS)
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
@@ -49,6 +49,18 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
             rc.Recipe("ippo", {wrong: 1})
     for kind in (kind for _, kind in ALGORITHMS.values()):
         assert not {"steps", "updates", "seeds"} & {f.name for f in fields(kind)}
+
+
+def test_learning_rates_fall_over_the_whole_run():
+    """By whole updates, and also where a trial has other settings; the papers' do not fall."""
+    ippo = rc.LEARNERS["ippo"]
+    assert ippo.settings_for(240_000)["anneal_updates"] == 235  # 234.4 updates of 8 * 128 steps
+    assert ippo.settings_for(240_000, {"rollout": 64})["anneal_updates"] == 469
+    assert ippo.settings_for(240_000, {"anneal_updates": 7})["anneal_updates"] == 7
+    settings = ippo.settings_for(1, {"envs": 2})
+    assert settings == {**ippo.settings, "envs": 2, "anneal_updates": 1}
+    for name, one in rc.LEARNERS.items():
+        assert ("anneal_updates" in one.settings_for(1)) is (name not in rc.PAPERS)
 
 
 def test_budgets_are_equal():
