@@ -12,7 +12,6 @@ def scenario() -> Scenario:
     return Scenario(
         topology=leaf_spine(12, 24, 6, gbps=25.0, uplink_gbps=100.0),
         traffic=(Poisson(load=0.6, table="WebSearch", width=32),),
-        dt_us=5.0,
         slots=1024,
         action_options={"alpha_kb": 20.0},
     )

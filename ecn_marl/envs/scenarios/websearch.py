@@ -12,6 +12,5 @@ def scenario() -> Scenario:
     return Scenario(
         topology=leaf_spine(2, 4, 2, gbps=25.0, uplink_gbps=50.0),
         traffic=(Poisson(load=0.6, table="WebSearch", width=4),),
-        dt_us=5.0,
         slots=64,
     )
