@@ -134,7 +134,7 @@ def listen(
         news = news._replace(hop_queue=queue, hop_sent=sent, hop_rate=line.hop_rate)
         news = news._replace(hop_step=step - line.delay)
     if echo.field is not None:
-        past, mark, rate = field.step(echo.field, now, line, step)
+        past, mark, rate = field.step(echo.field, now, line, step, dt)
         echo = replace(echo, field=past)
         news = news._replace(mark=mark, past_rate=rate)
     return echo, flows, news
