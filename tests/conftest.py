@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the suite's time goes into compiling. XLA's older way to make loops out of operations
+# takes half as long as its default, and programs run as fast. Set to "", tests compile as users do.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 # Every function of the package checks the shapes and types of its arguments while tests run.
 install_import_hook("ecn_marl", "typechecker.check")
@@ -31,6 +34,21 @@ def tiny_scenario() -> None:
     import ecn_marl
 
     ecn_marl.register(TINY, tiny)
+
+
+COMPILED_AS_FOR_USERS = {"sim", "lanes", "validation"}
+"""Folders whose tests look at the numbers of long runs, to the last bit in places."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere nearly all the time goes into compiling, so LLVM's passes are left out."""
+    import jax
+
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    jax.config.update("jax_disable_most_optimizations", folder not in COMPILED_AS_FOR_USERS)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 MANY_MAPPINGS = 25_000
