@@ -28,7 +28,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
+wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
 
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew

@@ -14,7 +14,8 @@ from jaxtyping import install_import_hook
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time goes into compiling. XLA's older way to make loops out of operations
 # takes half as long as its default, and programs run as fast. Set to "", tests compile as users do.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+QUICK = "--xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # Every function of the package checks the shapes and types of its arguments while tests run.
 install_import_hook("ecn_marl", "typechecker.check")
@@ -36,7 +37,7 @@ def tiny_scenario() -> None:
     ecn_marl.register(TINY, tiny)
 
 
-COMPILED_AS_FOR_USERS = {"sim", "lanes", "validation"}
+WITH_ALL_PASSES = {"sim", "lanes", "validation"}
 """Folders whose tests look at the numbers of long runs, to the last bit in places."""
 
 
@@ -46,7 +47,8 @@ def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
     import jax
 
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    jax.config.update("jax_disable_most_optimizations", folder not in COMPILED_AS_FOR_USERS)
+    cheap = QUICK in os.environ["XLA_FLAGS"] and folder not in WITH_ALL_PASSES
+    jax.config.update("jax_disable_most_optimizations", cheap)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 
