@@ -14,7 +14,7 @@ run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the 
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 validate: $(STAMP)  ## against theory and recorded packet-level runs; fails if any verdict is not as expected
 	$(BIN)/ecn-marl validate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,12 @@ def tiny_scenario() -> None:
     import ecn_marl
 
     ecn_marl.register(TINY, tiny)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with many slow tests come first, so that no process waits for the last of them."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py"}
