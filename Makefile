@@ -14,7 +14,7 @@ run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the 
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 validate: $(STAMP)  ## against theory and recorded packet-level runs; fails if any verdict is not as expected
 	$(BIN)/ecn-marl validate
@@ -28,7 +28,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-wheel-test: $(STAMP)  ## the suite against the built wheel, outside the checkout
+wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
 
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+from typechecker import CHECK_LANES
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the suite's time goes into compiling. XLA's older way to make loops out of operations
+# takes half as long as its default, and programs run as fast. Set to "", tests compile as users do.
+QUICK = "--xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", QUICK)
 
-# Every function of the package checks the shapes and types of its arguments while tests run.
-install_import_hook("ecn_marl", "typechecker.check")
+# Every function of the package checks the shapes and types of its arguments while tests run; those
+# of the compiler `lanes` only for `lanes/test_types.py`: with checks it takes more than twice as
+# long, and it is what most of the time goes into where trainers and evaluations are tested.
+package = find_spec("ecn_marl")
+assert package is not None
+checked = [m.name for m in iter_modules(package.submodule_search_locations, "ecn_marl.")]
+if CHECK_LANES not in os.environ:
+    checked.remove("ecn_marl.lanes")
+install_import_hook(checked, "typechecker.check")
 
 settings.register_profile(
     "suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
@@ -31,6 +46,30 @@ def tiny_scenario() -> None:
     import ecn_marl
 
     ecn_marl.register(TINY, tiny)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with many slow tests come first, so that no process waits for the last of them."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py"}
+"""Folders and files whose tests run long, or compare the bits of batches and single runs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere nearly all the time goes into compiling, so LLVM's passes are left out."""
+    import jax
+
+    path = request.path.relative_to(Path(__file__).parent)
+    full = bool(WITH_ALL_PASSES & {path.parts[0], path.as_posix()})
+    jax.config.update(
+        "jax_disable_most_optimizations", QUICK in os.environ["XLA_FLAGS"] and not full
+    )
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 MANY_MAPPINGS = 25_000

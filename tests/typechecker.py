@@ -3,3 +3,6 @@
 from beartype import BeartypeConf, beartype
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+CHECK_LANES = "ECN_MARL_CHECK_LANES"
+"""Environment variable: if set, functions of `ecn_marl.lanes` are checked like all others."""

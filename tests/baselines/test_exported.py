@@ -69,8 +69,8 @@ def acts_as_its_run(folder, file):
     env, theirs = place.env(str(file)), place.controller(str(file))
     ours = run_controller(folder, env)
     policy, params, key = load_policy(file), env.default_params, jax.random.key(3)
-    step = jax.jit(env.step)
-    obs, state = env.reset(key, params)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    obs, state = reset(key, params)
     seen = []
     for _ in range(env.horizon):
         action = ours(key, obs)

@@ -29,9 +29,9 @@ def test_operations_and_steps_are_evaluated():
     assert set(found) == {"1", "2"}
 
     # The same episodes, interval by interval.
-    interval, counted = jax.jit(env.sim.interval), []
+    reset, interval, counted = jax.jit(env.reset), jax.jit(env.sim.interval), []
     for key in evaluation_keys(0, 2):
-        state = env.reset(jax.random.split(key)[0], params)[1].sim
+        state = reset(jax.random.split(key)[0], params)[1].sim
         for _ in range(10):
             state, _ = interval(state, params.sim, env.static_ecn("secn1", params))
         counted.append(source_metrics(env.sim, state))

@@ -33,14 +33,6 @@ QUICK = Plan(steps=2)
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cheap_passes():
-    """Nearly all the time goes into compiling, and how fast the programs are is not looked at."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, tiny_scenario):
     """The command's output, and the JSON that it wrote."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -13,11 +14,13 @@ from scipy import stats
 import ecn_marl
 from ecn_marl import lanes
 from ecn_marl.baselines.common.evaluation import evaluation_keys, roll_out
-from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import Scenario, benchmark, lookup, make, scenarios
+from ecn_marl.envs.rewards import REWARDS, Reward, RewardParams
 from ecn_marl.envs.scenarios import fabric, mixed_rtt
-from ecn_marl.experiments.interaction import play
 from ecn_marl.sim import Poisson, star
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.state import PortStats
+from ecn_marl.sim.topology import KB
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (640, 5120, 0.01), (5, 10, 1.0))
 """SECN1, SECN2, a deep and a shallow setting."""
@@ -44,21 +47,61 @@ def test_nothing_superseded_is_part_of_the_benchmark():
         Scenario(star(3), (Poisson(load=0.1),), benchmark=True, superseded="it is old")
 
 
+def by_class(
+    counted: PortStats, params: RewardParams, port_scale: jax.Array, interval_us: float
+) -> jax.Array:
+    """What each size class earns of the slowdown reward, in the places of the first three ports.
+
+    That reward is a sum over classes: what one earns is the reward with the others' weights at 0.
+    """
+    found = jnp.zeros(len(port_scale))
+    for i in range(3):
+        weights = jnp.where(jnp.arange(3) == i, params.slowdown_weights, 0.0)
+        only = replace(params, slowdown_weights=weights)
+        earned = REWARDS["slowdown"](counted, only, port_scale, interval_us).mean()
+        found = jnp.where(jnp.arange(len(found)) == i, earned, found)
+    return found
+
+
+@functools.cache
+def played(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Whole episodes under all `SETTINGS`, most under the first, SECN1; compiled once.
+
+    Returns:
+        Of every episode: the index of its setting; the metrics; what each size class earned per
+        interval, `[episodes, 3]`.
+    """
+    env = replace(make(name, reward="slowdown"), reward=Reward("by class", by_class, accrues=True))
+    params = env.default_params
+    scale = env.port_scale(params.sim)
+    first, others = (8, 1) if name == LARGE else (24, 8)
+    which = np.repeat(np.arange(len(SETTINGS)), [first] + [others] * (len(SETTINGS) - 1))
+    keys = [evaluation_keys(12, first)] + [evaluation_keys(11, others)] * (len(SETTINGS) - 1)
+
+    @lanes.mapped
+    def episode(key: jax.Array, setting: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
+        kmin, kmax = setting[0] * KB * scale, setting[1] * KB * scale
+        ecn = Ecn(kmin, kmax, jnp.broadcast_to(setting[2], kmin.shape))
+        state, _, _ = roll_out(env, params, lambda key, obs: ecn, key)
+        return env.episode_metrics(state, params), state.sums.reward[:3] / params.max_steps
+
+    settings = jnp.asarray(SETTINGS, jnp.float32)[which]
+    found, earned = jax.device_get(jax.jit(jax.vmap(episode))(jnp.concatenate(keys), settings))
+    return which, found, earned
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", benchmark())
 def test_no_setting_makes_flows_wait(name):
     """Nothing waits, is dropped or cut, beyond 0.1 % of flows, in whole episodes."""
-    env = make(name)
-    tables = np.broadcast_to(
-        np.array(SETTINGS)[:, None, None],
-        (len(SETTINGS), len(env.phase_names), env.num_agents, 3),
-    )
-    found = play(env, tables, 1 if name == LARGE else 8, seed=11)
-    started = found["flows_started"].sum(1)
-    assert (started > 1000).all()
-    assert ((found["deferred"] + found["flows_waiting"]).sum(1) <= 1e-3 * started).all()
-    assert (found["bytes_dropped"] == 0).all()
-    assert (found["feedback_cut"] == 0).all()
+    which, found, _ = played(name)
+    for i in range(len(SETTINGS)):
+        own = {metric: value[which == i] for metric, value in found.items()}
+        started = own["flows_started"].sum()
+        assert started > 1000
+        assert (own["deferred"] + own["flows_waiting"]).sum() <= 1e-3 * started
+        assert (own["bytes_dropped"] == 0).all()
+        assert (own["feedback_cut"] == 0).all()
 
 
 @pytest.mark.slow
@@ -70,24 +113,14 @@ def test_classes_count_alike_under_secn1(name):
     measured in the same way on at least as many, hence the root of 2; and by 0.5 % of rounding. The
     quantile makes one false alarm in 1,000 such means.
     """
-    episodes = 8 if name == LARGE else 24
-    env = make(name, reward="slowdown")
-    params = env.default_params
-    keys = evaluation_keys(12, episodes)
-    weights = np.diag(np.asarray(params.reward.slowdown_weights))
-
-    @lanes.mapped
-    def episode(key: jax.Array, weights: jax.Array) -> jax.Array:
-        own = replace(params, reward=replace(params.reward, slowdown_weights=weights))
-        return roll_out(env, own, Static(env, params, "secn1"), key)[1]
-
-    run = jax.jit(jax.vmap(jax.vmap(episode, (0, None)), (None, 0)))
-    earned = np.asarray(run(keys, jnp.asarray(weights, jnp.float32)))
-    there = earned.mean(1) < 0.0
+    which, _, every = played(name)
+    earned = every[which == 0]
+    episodes = len(earned)
+    there = earned.mean(0) < 0.0
     share = -1.0 / there.sum()
-    error = earned.std(1, ddof=1) * np.sqrt(2.0 / episodes) * stats.t.ppf(0.9995, episodes - 1)
+    error = earned.std(0, ddof=1) * np.sqrt(2.0 / episodes) * stats.t.ppf(0.9995, episodes - 1)
     assert there[0] and there[2]
-    off = np.abs(earned.mean(1) - share)[there]
+    off = np.abs(earned.mean(0) - share)[there]
     assert (off <= error[there] - 0.005 * share).all()
     assert (error[there] < 0.5).all()  # else the test could not fail
 

@@ -1,0 +1,39 @@
+"""The compiler's functions are called with what their signatures say; see `conftest.py`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jaxtyping import TypeCheckError
+from typechecker import CHECK_LANES
+
+from ecn_marl.lanes import native
+
+CHECKED = (
+    "test_types.py::test_another_type_is_refused",
+    "test_operations.py",
+    "test_products.py",
+    "test_gpu_form.py::test_a_whole_step_assembles",
+)
+"""What is run with checks: every operation, products, a whole environment."""
+
+
+def test_calls_have_the_types_of_signatures():
+    """In a process of its own, as modules are checked from their import on."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"]
+    command += [str(here.parent), *(str(here / test) for test in CHECKED)]
+    environment = os.environ | {CHECK_LANES: "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.skipif(CHECK_LANES not in os.environ, reason="run by the test above")
+def test_another_type_is_refused():
+    with pytest.raises(TypeCheckError):
+        native.register(3)
