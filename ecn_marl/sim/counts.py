@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.random import Stream, binomial
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, SIZE_CLASSES, wire_bytes
@@ -135,6 +136,7 @@ def results(
 
 def by_port(cfg: SimConfig, flows: Flows, values: Float[Array, " flows"]) -> Float[Array, " ports"]:
     """Sum of a value of each flow over the flows that cross each port."""
+    values = ways.per_way(values, cfg.n_ways)
     spans = zip(_ports(cfg, flows), _level_sizes(cfg), strict=True)
     return jnp.concatenate([segment_sum(values, port, n) for port, n in spans])
 
@@ -189,15 +191,17 @@ def _with_senders(
 ) -> tuple[Array, ...]:
     """Sources of some flows added to those that have sent through each port."""
     hosts, marked = cfg.topology.n_hosts, []
+    which, src = (ways.per_way(x, cfg.n_ways) for x in (which, flows.src))
     for known, port, n in zip(senders, _ports(cfg, flows), _level_sizes(cfg), strict=True):
-        cell = jnp.where(which & (port < n), port * hosts + flows.src, n * hosts)
+        cell = jnp.where(which & (port < n), port * hosts + src, n * hosts)
         marked.append(known.at[cell].set(True, mode="drop"))
     return tuple(marked)
 
 
-def _ports(cfg: SimConfig, flows: Flows) -> Array:
-    """Port at each level of each flow's way, counted within the level, `[L, F]`."""
-    return flows.hop if cfg.n_classes == 1 else flows.hop // cfg.n_classes
+def _ports(cfg: SimConfig, flows: Flows) -> list[Int[Array, " n"]]:
+    """Ports of each flow at each level, counted within the level, `[W F]`: each port once."""
+    ports = flows.hop if cfg.n_classes == 1 else flows.hop // cfg.n_classes
+    return ways.crossings(ports, _level_sizes(cfg), cfg.n_ways, cfg.load_balancing)
 
 
 def _level_sizes(cfg: SimConfig) -> list[int]:

@@ -16,12 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.paths import find_paths, queue_numbers
+from ecn_marl.sim.paths import as_offer, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import Offer
 
 NEVER = 2**31 - 1
 """Substep at which nothing happens any more."""
@@ -121,7 +120,7 @@ def reroute(
     used = flows.stage != life.FREE
     broken = used & ~(forth & back)
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
-    offer = _as_offer(flows)
+    offer = as_offer(flows)
     paths = find_paths(net, offer, bits, up)
     local, home = queue_numbers(paths, flows.kind, bounds, classes)
     cut = used & ~forth
@@ -152,21 +151,4 @@ def reroute(
         ),
         lost,
         gone,
-    )
-
-
-def _as_offer(flows: Flows) -> Any:
-    """Slots in the form that paths are found for, ECMP choices open."""
-    none = jnp.full_like(flows.src, -1)
-    return Offer(
-        start=flows.start_in,
-        src=flows.src,
-        dst=flows.dst,
-        payload=flows.payload,
-        wire_high=flows.rest_high,
-        wire_low=flows.rest_low,
-        path=none,
-        path_back=none,
-        flow_id=flows.flow_id,
-        valid=flows.stage != life.FREE,
     )

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim import pfc
+from ecn_marl.sim import pfc, ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.feedback import cnp
@@ -62,7 +62,9 @@ def prepare(
     net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != life.FREE if busy is None else busy
     queues = own_queues(cfg, flows)
-    flows, ahead = _waits(cfg, state, net, queues)
+    last = cfg.queue_bounds[-1] - cfg.queue_bounds[-2]
+    share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, last)
+    flows, ahead = _waits(cfg, state, net, queues, share)
     stops = pfc.stops(cfg, state, queues)
     held = stops.held
     due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
@@ -92,6 +94,7 @@ def prepare(
             limit=pfc.lossy_limits(cfg, state, net),
             buffer=net.buffer,
             site=None if any(cfg.lossless) else sites(cfg, queues),
+            share=share,
         ),
         line=line,
         transport=params.transport,
@@ -102,17 +105,17 @@ def prepare(
 
 
 def _waits(
-    cfg: SimConfig, state: SimState, net: NetParams, queues: Array
-) -> tuple[Flows, Float[Array, "levels flows"]]:
-    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L, F]`."""
+    cfg: SimConfig, state: SimState, net: NetParams, queues: Array, share: Array | None
+) -> tuple[Flows, Float[Array, "rows flows"]]:
+    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L W, F]`."""
     flows, wait = state.flows, queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
     back_wait = jnp.zeros_like(flows.back_wait)
     if not cfg.ack_priority:
-        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
+        back_wait = ways.longest(look_up(waits, flows.back)[..., 1], cfg.n_ways_back)
     ahead = look_up(waits, queues)[..., 0]
-    found = ahead.sum(0)
+    found = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
     new = flows.start_step == state.step
     flows = replace(
         flows,
@@ -141,6 +144,7 @@ def _line(
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
     rates = jnp.append(net.port_rate, jnp.inf)
+    queues = queues if cfg.n_ways == 1 else queues[:: cfg.n_ways]  # what is probed: the first way
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
