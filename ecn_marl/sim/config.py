@@ -167,8 +167,6 @@ class SimConfig:
         if TELEMETRY in self.transport.needs:
             what = f"ecmp: {self.transport.kind} compares counters of the same ports"
             raise bad_value("load_balancing", how, what)
-        if self.failures:
-            raise bad_value("load_balancing", how, "ecmp where links can fail")
         if "class_bytes" in self.counts:
             raise bad_value("counts", self.counts, f"none of class_bytes with {how}")
         if how == SPRAY and self.loss_recovery == GO_BACK_N:

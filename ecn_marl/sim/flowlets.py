@@ -106,6 +106,7 @@ def redraw(
     gap_us: float,
     bounds: tuple[int, ...],
     classes: int,
+    up: Bool[Array, " ports"] | None = None,
 ) -> Redrawn:
     """Draw a path, there and back, for every flow whose next packet begins a flowlet.
 
@@ -116,6 +117,7 @@ def redraw(
         gap_us: pause that ends a flowlet, µs.
         bounds: first queue of each level, and one past the last.
         classes: queues per port.
+        up: which ports' links work, None for all.
     """
     known: Flowlets = flows.flowlets
     paused = (known.since > gap_us) & jnp.isfinite(known.since)
@@ -123,7 +125,7 @@ def redraw(
     now, old = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
     drawn = wanted & (now | old)
     bits = hash_bits(seed, known.draw, Stream.FLOWLET)
-    paths = find_paths(net, as_offer(flows), bits)
+    paths = find_paths(net, as_offer(flows), bits, up)
     hop, back = queue_numbers(paths, flows.kind, bounds, classes, WAYS)
     push = drawn & ~now  # the path so far has bytes: it becomes the old one
 

@@ -358,13 +358,14 @@ def empty_flows(
 ) -> Flows:
     """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
 
-    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the number
-    of paths there, and back, that a flow can be on at once.
+    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the
+    number of paths there, and back, that a flow can be on at once.
     """
     zero = jnp.zeros((slots,), real)
     whole = jnp.zeros((slots,), jnp.int32)
     bits = jnp.zeros((slots,), jnp.uint32)
-    n_rows, n_back = (n_levels * n for n in ways)
+    levels, back = (jnp.zeros((n_levels * n, slots), jnp.int32) for n in ways)
+    bytes_ = jnp.zeros(levels.shape, real)
     return Flows(
         stage=whole,
         src=whole,
@@ -377,11 +378,11 @@ def empty_flows(
         start_in=zero,
         start_step=whole,
         start_rest=zero,
-        hop=jnp.zeros((n_rows, slots), jnp.int32),
-        back=jnp.zeros((n_back, slots), jnp.int32),
-        backlog=jnp.zeros((n_rows, slots), real),
-        due=jnp.zeros((n_rows, slots), real),
-        left=jnp.zeros((n_rows, slots), real),
+        hop=levels,
+        back=back,
+        backlog=bytes_,
+        due=bytes_,
+        left=bytes_,
         partial=zero,
         pace=zero,
         spaced=zero,

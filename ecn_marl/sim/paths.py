@@ -56,7 +56,7 @@ def find_paths(
         Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
     """
     if spread > 1:
-        return sprayed_paths(net, offer, bits, spread)
+        return sprayed_paths(net, offer, spread, up)
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
@@ -101,7 +101,9 @@ def find_paths(
     )
 
 
-def sprayed_paths(net: NetParams, offer: Offer, bits: Array, ways: int) -> Paths:
+def sprayed_paths(
+    net: NetParams, offer: Offer, ways: int, up: Bool[Array, " ports"] | None = None
+) -> Paths:
     """All equal-cost paths of offered flows, and constants of flows spread evenly over them.
 
     A flow waits for its longest path. Its bottleneck is the NIC, or the port that is slow for the
@@ -109,28 +111,28 @@ def sprayed_paths(net: NetParams, offer: Offer, bits: Array, ways: int) -> Paths
 
     Args:
         net: the network.
-        offer: flows, `[M]`. One with a path of its own takes only that.
-        bits: random uint32 per flow, `[M]`: which path is the first.
+        offer: flows, `[M]`; paths given for them are for other load balancing.
         ways: the most equal-cost paths W that there are.
+        up: which ports' links work, None for all. Paths that do not work are left out, as long as
+            there are others.
     """
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
     here, there = net.edge[offer.src], net.edge[offer.dst]
 
-    def spread(edge: Array, end: Array, host: Array, wanted: Array, shift: int) -> Array:
-        n = net.n_paths[edge, end][:, None]
-        first = ((bits >> shift) % n[:, 0].astype(jnp.uint32)).astype(jnp.int32)[:, None]
-        given = wanted[:, None] >= 0
-        first = jnp.where(given, jnp.minimum(wanted[:, None], n - 1), first)
-        place = jnp.arange(ways)
-        middle = net.routes[edge[:, None], end[:, None], (first + place) % n]
+    def spread(edge: Array, end: Array, host: Array) -> Array:
+        middle = net.routes[edge, end]
         last = jnp.broadcast_to(net.last[host][:, None, None], (*middle.shape[:2], 1))
-        used = place < jnp.where(given, 1, n)
-        return jnp.where(used[..., None], jnp.concatenate([middle, last], -1), rate.size - 1)
+        ports = jnp.concatenate([middle, last], -1)
+        used = jnp.arange(ways) < net.n_paths[edge, end][:, None]
+        if up is not None:
+            works = used & jnp.append(up, True)[ports].all(-1)
+            used = jnp.where(works.any(-1, keepdims=True), works, used)
+        return jnp.where(used[..., None], ports, rate.size - 1)
 
-    forward = spread(here, there, offer.dst, offer.path, 0)
-    back = spread(there, here, offer.src, offer.path_back, 8)
+    forward = spread(here, there, offer.dst)
+    back = spread(there, here, offer.src)
     go = net.nic_delay[offer.src] + delay[forward].sum(-1).max(-1)
     home = net.nic_delay[offer.dst] + delay[back].sum(-1).max(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1).max(-1)

@@ -23,7 +23,7 @@ from ecn_marl.sim import counts, delays, flowlets, pfc, recovery, slots, stats, 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
-from ecn_marl.sim.failures import NEVER, links_up, reroute
+from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
 from ecn_marl.sim.slots import segment_sum
@@ -300,7 +300,7 @@ class Simulator(SimConfig):
         )
         return state, sums
 
-    def _ack_rate(self, acks: Array, back: Array) -> Array:
+    def _ack_rate(self, acks: Array, back: Array) -> Leaf:
         """ACKs that arrive at each queue, bytes/µs, `[Q]`, from those of each flow, `[F]`."""
         w, n = self.n_ways_back, self.n_queues
         if w == 1:
@@ -312,7 +312,11 @@ class Simulator(SimConfig):
 
     def _reroute(self, state: SimState, net: NetParams) -> SimState:
         """Move flows off links that are down; see `failures.reroute`."""
-        moved = reroute(state.flows, net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        where = (net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        if self.n_ways == 1:
+            moved = reroute(state.flows, *where)
+        else:
+            moved = reroute_ways(state.flows, *where, self.n_ways_back)
         totals, lost = state.totals, moved.lost.sum()
         totals = replace(
             totals,
@@ -326,14 +330,14 @@ class Simulator(SimConfig):
     def _redraw(self, state: SimState, net: NetParams) -> SimState:
         """Draw paths for flows that have paused; see `flowlets.redraw`."""
         gap_us, bounds = self.flowlet_gap_us, self.queue_bounds
+        up = links_up(net, state.step) if self.failures else None
         flows, *which = flowlets.redraw(
-            state.flows, net, state.seed, gap_us, bounds, self.n_classes
+            state.flows, net, state.seed, gap_us, bounds, self.n_classes, up
         )
-        counted = zip(state.totals.flowlets, which, strict=True)
-        totals = replace(
-            state.totals, flowlets=tuple(n + w.sum().astype(jnp.int32) for n, w in counted)
-        )
-        return replace(state, flows=flows, totals=totals)
+        before = state.totals.flowlets or ()
+        counted = zip(before, which, strict=True)
+        after = tuple(n + w.sum().astype(jnp.int32) for n, w in counted)
+        return replace(state, flows=flows, totals=replace(state.totals, flowlets=after))
 
     def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
         """Move arrivals of this tick into slots; also, which slots are in use then."""

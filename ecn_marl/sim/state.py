@@ -1,8 +1,9 @@
 """State, parameters and statistics of the simulator, as pytrees.
 
 Axes: `F` flow slots, `P` switch egress ports, `C` traffic classes, `Q = P C` queues, `H` hosts,
-`S` switches, `L` levels, `E` edge switches, `K` equal-cost paths, `W` ways of a flow (1 unless its
-bytes can be on several paths, see `sim.ways`; rows are levels times ways). Bytes, µs, bytes/µs throughout.
+`S` switches, `L` levels, `E` edge switches, `K` equal-cost paths, `W` ways of a
+flow (1 unless its bytes can be on several paths, see `sim.ways`; rows are levels times ways).
+Bytes, µs, bytes/µs throughout.
 """
 
 from __future__ import annotations

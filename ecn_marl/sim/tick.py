@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
@@ -20,6 +20,7 @@ from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.slots import kept, look_up
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+from ecn_marl.sim.ways import FLOWLET
 
 
 class Tick(NamedTuple):
@@ -79,7 +80,7 @@ def prepare(
     if cfg.failures:
         up = links_up(net, state.step)
         port_rate = port_rate * up
-        stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
+        stopped = stopped | ~_passable(jnp.append(up, True)[queues // c], share)
     tick = Tick(
         nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
         ports=Ports(
@@ -144,7 +145,8 @@ def _line(
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
     rates = jnp.append(net.port_rate, jnp.inf)
-    queues = queues if cfg.n_ways == 1 else queues[:: cfg.n_ways]  # what is probed: the first way
+    if cfg.n_ways > 1:
+        queues = _probed(cfg, queues)
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
@@ -155,6 +157,21 @@ def _line(
         packet=net.packet_bytes,
     )
     return line, flows, jnp.sum(late & (flows.stage == life.SENDING)).astype(jnp.int32)
+
+
+def _passable(up: Bool[Array, "rows flows"], share: Array | None) -> Bool[Array, " flows"]:
+    """Whether some way that takes new bytes works, `[F]`, from which rows work."""
+    if share is None:
+        return up.all(0)
+    works = up.reshape(-1, *share.shape).all(0)
+    return (works & (share > 0)).any(0)
+
+
+def _probed(cfg: SimConfig, queues: Int[Array, "rows flows"]) -> Int[Array, "levels flows"]:
+    """One queue per level for those who count hops: of new bytes, `[L, F]`."""
+    if cfg.load_balancing == FLOWLET:
+        return queues[:: cfg.n_ways]
+    return queues.reshape(-1, cfg.n_ways, queues.shape[1]).min(1)
 
 
 def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:
