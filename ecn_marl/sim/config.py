@@ -167,8 +167,6 @@ class SimConfig:
         if TELEMETRY in self.transport.needs:
             what = f"ecmp: {self.transport.kind} compares counters of the same ports"
             raise bad_value("load_balancing", how, what)
-        if "class_bytes" in self.counts:
-            raise bad_value("counts", self.counts, f"none of class_bytes with {how}")
         if how == SPRAY and self.loss_recovery == GO_BACK_N:
             what = "ecmp or flowlet: go-back-n takes every packet out of order for a loss"
             raise bad_value("load_balancing", how, what)
@@ -208,6 +206,11 @@ class SimConfig:
     def queue_bounds(self) -> tuple[int, ...]:
         """First queue of each level, and one past the last."""
         return tuple(b * self.n_classes for b in self.topology.level_bounds)
+
+    @property
+    def queues_last(self) -> int:
+        """Number of queues on the last level, the one of the ports to hosts."""
+        return self.queue_bounds[-1] - self.queue_bounds[-2]
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -84,12 +84,12 @@ def accrued(
     pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
     takes = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
     table = jnp.append(takes, jnp.zeros((1,), takes.dtype))
-    w, last = cfg.n_ways, bounds[-1] - bounds[-2]
+    w = cfg.n_ways
     lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
     sizes = jnp.array(np.repeat(np.diff(bounds), w), jnp.int32)[:, None]
     queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
     spent = look_up_one(table, queues)
-    parts = ways.shares(before.hop, w, cfg.load_balancing, last)
+    parts = ways.shares(before.hop, w, cfg.load_balancing, cfg.queues_last)
     if parts is not None:
         spent = spent * jnp.tile(parts, (len(bounds) - 1, 1))
     share = spent / jnp.maximum(spent.sum(0), 1e-9)

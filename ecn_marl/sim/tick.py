@@ -63,8 +63,7 @@ def prepare(
     net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != life.FREE if busy is None else busy
     queues = own_queues(cfg, flows)
-    last = cfg.queue_bounds[-1] - cfg.queue_bounds[-2]
-    share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, last)
+    share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, cfg.queues_last)
     flows, ahead = _waits(cfg, state, net, queues, share)
     stops = pfc.stops(cfg, state, queues)
     held = stops.held

@@ -37,7 +37,7 @@ def total(values: Float[Array, " n"], ways: int) -> Float[Array, " flows"]:
     return values if ways == 1 else values.reshape(ways, -1).sum(0)
 
 
-def stacked(levels: list[Float[Array, " n"]], ways: int) -> Float[Array, "rows flows"]:
+def stacked(levels: list[Shaped[Array, " n"]], ways: int) -> Shaped[Array, "rows flows"]:
     """Rows of all levels, from those of each; the inverse of `level`."""
     rows = jnp.stack(levels)
     return rows if ways == 1 else rows.reshape(len(levels) * ways, -1)
