@@ -152,19 +152,19 @@ def _class_bytes(cfg: SimConfig, seen: FlowsOfTick, net: NetParams) -> Float[Arr
     """Bytes that left each port in a tick, by size class of their flows at its end.
 
     A tick knows what each flow delivered, and its backlog at every level before and after: a port
-    has sent what was delivered, and what came to lie further down; of several ways each has its
-    share of that. Bytes that a port further down dropped are missed. What a flow whose slot is
-    freed leaves in a queue is counted then: a FIFO would have sent it already (see
-    `lifecycle.release`).
+    has sent what was delivered, and what came to lie further down, way by way. Bytes that a port
+    further down dropped are missed. What a flow whose slot is freed leaves in a queue is counted
+    then: a FIFO would have sent it already (see `lifecycle.release`).
     """
-    delivered = jnp.where(seen.start.stage != life.FREE, seen.end.delivered, 0.0)
+    came = seen.end.delivered if seen.end.by_way is None else seen.end.by_way
+    delivered = jnp.where(seen.start.stage != life.FREE, came, 0.0)
     grown = seen.end.backlog - seen.start.backlog
     left = seen.end.backlog - seen.released.backlog
-    beyond = delivered + grown.sum(0)
     w, rows, ports = cfg.n_ways, [], _ports(cfg, seen.start)
-    share = ways.shares(seen.start.hop, w, cfg.load_balancing, cfg.queues_last)
-    if share is not None:
-        beyond = (share * beyond).reshape(-1)
+    if w == 1:
+        beyond = delivered + grown.sum(0)
+    else:
+        beyond = (delivered + grown.reshape(-1, *delivered.shape).sum(0)).reshape(-1)
     so_far = ways.per_way(bytes_so_far(seen.end, net), w)
     size = sum((so_far > bound).astype(jnp.int32) for bound in SIZE_CLASSES)
     for i, n in enumerate(_level_sizes(cfg)):

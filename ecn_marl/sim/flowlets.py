@@ -38,7 +38,7 @@ class Flowlets:
     """What is known of the flowlets of each flow, leaves `[F]`.
 
     Attributes:
-        since: µs since the last packet was sent; infinite once a path is drawn for the next one.
+        since: µs since the last packet was sent; negative once a path is drawn for the next one.
         part: bytes sent of the packet under way.
         through: µs until the last byte sent has crossed the queues of its path.
         behind: the same for the last byte of the flowlets before this one.
@@ -82,9 +82,10 @@ def advance(
     """
     part = flowlets.part + give
     over = part >= packet
+    known = jnp.where(flowlets.since < 0, flowlets.since, flowlets.since + dt)
     return replace(
         flowlets,
-        since=jnp.where(over, 0.0, flowlets.since + dt),
+        since=jnp.where(over, 0.0, known),
         part=jnp.where(over, part - packet * jnp.floor(part / packet), part),
         through=jnp.where(give > 0, wait, jnp.maximum(flowlets.through - dt, 0.0)),
         behind=jnp.maximum(flowlets.behind - dt, 0.0),
@@ -120,8 +121,7 @@ def redraw(
         up: which ports' links work, None for all.
     """
     known: Flowlets = flows.flowlets
-    paused = (known.since > gap_us) & jnp.isfinite(known.since)
-    wanted = paused & (flows.stage == life.SENDING)
+    wanted = (known.since > gap_us) & (flows.stage == life.SENDING)
     now, old = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
     drawn = wanted & (now | old)
     bits = hash_bits(seed, known.draw, Stream.FLOWLET)
@@ -139,7 +139,7 @@ def redraw(
     first = jnp.where(drawn, _way(hop, 0), _way(moved, 0))
     known = replace(
         known,
-        since=jnp.where(drawn, jnp.inf, known.since),
+        since=jnp.where(drawn, -1.0, known.since),
         behind=jnp.where(push, jnp.maximum(known.behind, known.through), known.behind),
         draw=jnp.where(drawn, bits, known.draw),
     )

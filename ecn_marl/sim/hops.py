@@ -76,6 +76,7 @@ class Moved(NamedTuple):
         pace: rate at which each queue is served, bytes/µs, `[Q]`.
         ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
             traffic class.
+        by_way: bytes delivered by each way, `[W, F]`; None with one.
     """
 
     out: Float[Array, " flows"]
@@ -91,6 +92,7 @@ class Moved(NamedTuple):
     mark: Float[Array, " queues"]
     pace: Float[Array, " queues"]
     ahead: Float[Array, " flows"] | None
+    by_way: Float[Array, "ways flows"] | None = None
 
 
 def forward(
@@ -128,10 +130,11 @@ def forward(
             entering=entering,
             due=in_use(ways.level(flows.due, i, w), busy),
             hop=ways.level(flows.hop, i, w),
+            meeting=ways.meetings(ways.level(flows.hop, i, w), w),
         )
         served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
         x = in_use(served.out, busy)
-        way = _further(way, served, backlog)
+        way = _further(way, served, backlog, fluid.meeting)
         levels.append(served)
     dropped = ways.total(dropped, w)
     along = ways.Joined(x, way.log_survival, way.wait, way.own, way.residual, way.ahead)
@@ -157,6 +160,7 @@ def forward(
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
         ahead=along.ahead,
+        by_way=None if ports.share is None else x.reshape(ports.share.shape),
     )
 
 
@@ -224,15 +228,17 @@ class _Way(NamedTuple):
     was_behind: Float[Array, " flows"]
 
 
-def _further(way: _Way, served: Served, backlog: Float[Array, " flows"]) -> _Way:
+def _further(way: _Way, served: Served, backlog: Float[Array, " n"], meeting: Array | None) -> _Way:
     """One level further, where each flow had a `backlog` before the substep."""
     ahead = way.ahead
     if ahead is not None and served.ahead is not None:
-        ahead = served.ahead + jnp.maximum(ahead, way.was_behind * served.slowness)
+        was_behind = ways.together(way.was_behind, meeting)
+        ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
+    behind = ways.together(way.behind, meeting)
     return _Way(
         log_survival=way.log_survival + served.log_survival,
         # By the time the last byte comes here, all that its flow has further back is here too.
-        wait=served.wait + jnp.maximum(way.wait, way.behind * served.slowness),
+        wait=served.wait + jnp.maximum(way.wait, behind * served.slowness),
         own=way.own + served.own,
         residual=way.residual + served.residual,
         behind=way.behind + served.backlog,

@@ -347,6 +347,12 @@ def release(
     )
 
 
+def counted(flows: Flows) -> Flows:
+    """Slots in which what the tick delivered is taken note of."""
+    by_way = None if flows.by_way is None else jnp.zeros_like(flows.by_way)
+    return replace(flows, delivered=jnp.zeros_like(flows.delivered), by_way=by_way)
+
+
 def empty_flows(
     slots: int,
     n_levels: int,
@@ -399,4 +405,5 @@ def empty_flows(
         coin=bits + 1,
         transport=transport,
         ticket=whole - 1 if tickets else None,
+        by_way=jnp.zeros((ways[0], slots), real) if ways[0] > 1 else None,
     )

@@ -290,7 +290,7 @@ class Simulator(SimConfig):
         )
         state = replace(
             state,
-            flows=slots.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
+            flows=slots.kept(life.counted(flows), before, tick.busy),
             totals=totals,
             fct_log=log,
             traffic=traffic,

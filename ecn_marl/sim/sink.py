@@ -57,4 +57,5 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         wait=moved.wait,
         start_in=jnp.maximum(flows.start_in - dt, -dt),
         delivered=flows.delivered + moved.out,
+        by_way=None if moved.by_way is None else flows.by_way + moved.by_way,
     )

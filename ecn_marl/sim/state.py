@@ -123,6 +123,7 @@ class Flows:
         ticket: by which a source hears that the flow has finished, -1 for none; None if no source
             of the simulator asks, see `sim.tickets`.
         gaps: what go-back-N receivers miss, see `sim.recovery`; None with other loss recovery.
+        by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
         flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
     """
 
@@ -159,6 +160,7 @@ class Flows:
     transport: Any
     ticket: Leaf = None
     gaps: Any = None
+    by_way: Leaf = None
     flowlets: Any = None
 
 

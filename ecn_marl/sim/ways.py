@@ -15,11 +15,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ecn_marl.sim.queues import MAX_MARK
-
 ECMP, FLOWLET, SPRAY = "ecmp", "flowlet", "spray"
 BALANCINGS = (ECMP, FLOWLET, SPRAY)
 """Ways to choose among equal-cost paths."""
+
+MAX_MARK = 1.0 - 2.0**-20
+"""Largest marking probability per packet that is sampled; keeps the log-survival finite."""
 
 
 def level(rows: Shaped[Array, "rows flows"], i: int, ways: int) -> Shaped[Array, " n"]:
@@ -41,6 +42,33 @@ def stacked(levels: list[Shaped[Array, " n"]], ways: int) -> Shaped[Array, "rows
     """Rows of all levels, from those of each; the inverse of `level`."""
     rows = jnp.stack(levels)
     return rows if ways == 1 else rows.reshape(len(levels) * ways, -1)
+
+
+def meetings(hop: Int[Array, " n"], ways: int) -> Float[Array, "ways ways flows"] | None:
+    """1 where two ways of a flow have the same queue at a level, else 0; None with one way.
+
+    Args:
+        hop: queue of every way at the level, `[W F]`.
+        ways: number of ways.
+    """
+    if ways == 1:
+        return None
+    rows = hop.reshape(ways, -1)
+    return (rows[:, None] == rows).astype(jnp.result_type(float))
+
+
+def together(
+    values: Float[Array, " n"], meeting: Float[Array, "ways ways flows"] | None
+) -> Float[Array, " n"]:
+    """Sum over the ways of a flow that meet in a queue, for each way, `[W F]`.
+
+    Args:
+        values: a number of every way, `[W F]`.
+        meeting: see `meetings`.
+    """
+    if meeting is None:
+        return values
+    return (meeting * values.reshape(meeting.shape[0], 1, -1)).sum(0).reshape(-1)
 
 
 def longest(
