@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import OFF, SPINE, Run, flow_list, network, simulate, start, wire
+from netcases import OFF, SPINE, Run, flow_list, imbalance, network, simulate, start, wire
 from packet_paths import ACK, PACKET, Message, send
 
 import ecn_marl
@@ -25,6 +25,7 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.failures import NEVER
 from ecn_marl.sim.transports import Hpcc, RateAgent
 
 LINE = 12.5
@@ -46,16 +47,20 @@ def slow(how, **options):
     )
 
 
-ECMP, FLOWLETS = slow("ecmp"), slow("flowlet")
+ECMP, FLOWLETS = slow("ecmp"), slow("flowlet", failures=True)
 SIZE = 300_000
 
 
-def constant(sim, share, seed, intervals, path=0):
-    """Two elephants to two hosts, each at a share of its NIC, both hashed onto one uplink."""
+def constant(sim, share, seed, intervals, path=0, **net):
+    """Two elephants to two hosts, each at a share of its NIC, both hashed onto one uplink.
+
+    `net` replaces fields of `NetParams`.
+    """
     columns = flow_list([(0, 2, SIZE, 0.0), (1, 3, SIZE, 40.0)])
     columns |= {"spine_data": np.where(np.arange(24) < 2, path, -1)}
     params = sim.default_params(traffic=(schedule(columns, sim.dt_us),))
     params = replace(params, transport=replace(params.transport, share=np.float32(share)))
+    params = replace(params, net=replace(params.net, **net))
     state = start(sim)(jax.random.key(seed), params)
     return Run(sim, state, params, scaled_ecn(params.net, *OFF)).on(intervals)
 
@@ -103,6 +108,39 @@ def test_each_packet_draws_a_path():
     assert abs(first.mean() - n / 2) < 4 * np.sqrt(n / 4 / len(runs))
     # The standard deviation of 12 samples is within a factor of 2 in 99.7 % of cases.
     assert 0.5 < first.std(ddof=1) / np.sqrt(n / 4) < 1.8
+
+
+def test_a_link_that_fails():
+    """Flowlets keep to the living uplink; what the dead one held is sent again."""
+    up, dead = ports(FLOWLETS)
+    fail, repair = np.full((2, FLOWLETS.topology.n_ports), NEVER, np.int32)
+    fail[dead], repair[dead] = 4000, 8000  # 20 to 40 ms
+    run = constant(FLOWLETS, 1.0, 5, 160, fail_step=fail, repair_step=repair)
+    sent = np.asarray(run.stats.tx_bytes)
+    assert (sent[41:79, dead] == 0).all()
+    np.testing.assert_allclose(sent[41:79, up], 500 * LINE, rtol=1e-4)
+    assert sent[80:100, dead].sum() > 3000 * LINE
+    assert np.isfinite(run.fct[:2]).all()
+    error, offered = imbalance(run.state)
+    assert abs(error) <= 1e-6 * offered
+    assert 0 < run.dropped() < 20 * PACKET
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0, 50.0, 400.0, 1047.9, 2500.0]), max_size=60))
+def test_when_a_packet_was_sent(gives):
+    """Against a list of packets: the time since the last was complete, what the next one has."""
+    dt, total, last = 2.0, 0.0, 0.0
+    known = flowlets.empty(1, jnp.float32)
+    for step, give in enumerate(gives, 1):
+        known = flowlets.advance(known, jnp.array([give]), jnp.array([9.0]), jnp.array(1048.0), dt)
+        if (total + give) // 1048.0 > total // 1048.0:
+            last = step * dt
+        total += give
+        np.testing.assert_allclose(known.since, step * dt - last)
+        np.testing.assert_allclose(known.part, total % 1048.0, atol=0.02)
+    quiet = next((i for i, give in enumerate(reversed(gives)) if give > 0), None)
+    left = 0.0 if quiet is None else max(9.0 - dt * quiet, 0.0)
+    np.testing.assert_allclose(known.through, left)
 
 
 def test_without_pauses_nothing_is_drawn():
