@@ -1,9 +1,10 @@
 """Flows whose bytes are on several paths at once, `SimConfig.load_balancing`.
 
 With `ecmp` a flow has one way. With `spray` its bytes are spread evenly over all its equal-cost
-paths (Dixit et al., INFOCOM'13, in the limit of small packets), with `flowlet` new bytes take one path while older ones may still drain on another. The rows
-of `Flows.hop`, `backlog`, `due` and `left` are levels times ways, `[L W, F]`: the `W` ways of the
-first level, then those of the second. A way that is not in use has no queue at any level.
+paths (Dixit et al., INFOCOM'13, in the limit of small packets), with `flowlet` new bytes take one
+path while older ones may still drain on another. The rows of `Flows.hop`, `backlog`, `due` and
+`left` are levels times ways, `[L W, F]`: the `W` ways of the first level, then those of the second.
+A way that is not in use has no queue at any level.
 
 The queues do not know of ways: a level serves `W F` amounts of fluid, one way after the other.
 """
