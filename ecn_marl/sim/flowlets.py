@@ -6,8 +6,8 @@ random (Vanini et al., LetFlow, NSDI'17, §3). There is such a pause where a win
 PFC stops a NIC, and between any two packets of a sender below a packet per gap.
 
 Bytes of older flowlets stay in the queues of their path and drain from there. A flow has bytes on
-two paths at most: one whose last but one flowlet has not drained keeps its path until it has, which
-is counted. Paths are drawn once per tick, ahead of the packet that they are for.
+two paths at most: one that draws a third keeps its path until the older of the two has drained,
+which is counted. Paths are drawn once per tick, ahead of the packet that they are for.
 """
 
 from __future__ import annotations
@@ -123,36 +123,39 @@ def redraw(
     known: Flowlets = flows.flowlets
     wanted = (known.since > gap_us) & (flows.stage == life.SENDING)
     now, old = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
-    drawn = wanted & (now | old)
     bits = hash_bits(seed, known.draw, Stream.FLOWLET)
     paths = find_paths(net, as_offer(flows), bits, up)
     hop, back = queue_numbers(paths, flows.kind, bounds, classes, WAYS)
-    push = drawn & ~now  # the path so far has bytes: it becomes the old one
+    first = _way(hop, 0)
+    same, other = ((_way(flows.hop, k) == first).all(0) for k in range(WAYS))
+    drawn = wanted & (same | other | now | old)
+    turn = drawn & ~same
+    swap = turn & other
+    push = turn & ~other & ~now  # the path so far has bytes: it becomes the old one
 
-    def shifted(rows: Array, fresh: Array | float) -> Array:
-        first, second = _way(rows, 0), _way(rows, 1)
-        both = jnp.stack([jnp.where(push, fresh, first), jnp.where(push, first, second)], 1)
-        return both.reshape(rows.shape)
+    def moved(rows: Array, fresh: Array | float) -> Array:
+        one, two = _way(rows, 0), _way(rows, 1)
+        new = jnp.where(swap, two, jnp.where(push, fresh, one))
+        return jnp.stack([new, jnp.where(swap | push, one, two)], 1).reshape(rows.shape)
 
-    rest = _way(flows.backlog, 1)  # hardly a byte
-    moved = shifted(flows.hop, _way(hop, 0))
-    first = jnp.where(drawn, _way(hop, 0), _way(moved, 0))
+    ways = moved(flows.hop, first)
+    ways = jnp.stack([jnp.where(turn, first, _way(ways, 0)), _way(ways, 1)], 1)
     known = replace(
         known,
         since=jnp.where(drawn, -1.0, known.since),
-        behind=jnp.where(push, jnp.maximum(known.behind, known.through), known.behind),
+        behind=jnp.where(turn & ~now, jnp.maximum(known.behind, known.through), known.behind),
         draw=jnp.where(drawn, bits, known.draw),
     )
     flows = replace(
         flows,
-        hop=jnp.stack([first, _way(moved, 1)], 1).reshape(flows.hop.shape),
+        hop=ways.reshape(flows.hop.shape),
         back=jnp.where(drawn, back, flows.back),
         rtt=jnp.where(drawn, paths.rtt, flows.rtt),
         after=jnp.where(drawn, paths.after, flows.after),
-        wait=jnp.where(drawn, 0.0, flows.wait),
-        backlog=shifted(flows.backlog, rest),
-        due=shifted(flows.due, 0.0),
-        left=shifted(flows.left, 0.0),
+        wait=jnp.where(turn, 0.0, flows.wait),
+        backlog=moved(flows.backlog, _way(flows.backlog, 1)),  # hardly a byte goes along
+        due=moved(flows.due, 0.0),
+        left=moved(flows.left, 0.0),
         flowlets=known,
     )
     return Redrawn(flows, drawn, wanted & ~drawn)
