@@ -43,6 +43,9 @@ class Scenario:
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
         loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
+        load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
+            flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
+        flowlet_gap_us: pause between two packets of a flow that begins a flowlet, µs.
         ack_priority: whether ACKs ride in a class of their own.
         bins: bins of the slowdown histogram per size class.
         initial: thresholds at the start of an episode.
@@ -82,6 +85,8 @@ class Scenario:
     buffer_mib: float = 32.0
     pfc: bool = True
     loss_recovery: str = "selective"
+    load_balancing: str = "ecmp"
+    flowlet_gap_us: float = 50.0
     ack_priority: bool = False
     bins: int = 160
     initial: str = "secn1"
@@ -359,6 +364,8 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         bins=spec.bins,
         pfc=spec.pfc,
         loss_recovery=spec.loss_recovery,
+        load_balancing=spec.load_balancing,
+        flowlet_gap_us=spec.flowlet_gap_us,
         ack_priority=spec.ack_priority,
         accrue=accrue,
         counts=counts,

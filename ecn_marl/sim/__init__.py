@@ -8,11 +8,12 @@ A byte's way, one module per stage; `substep` puts them together:
 * `sink`: the last byte is through.
 * `transports`: the senders' machines, a module each.
 
-Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its way), `recovery` (what
-is sent again), `pfc` (pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the
-three clocks), `stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop),
-`loops`, `graphs`, `collectives` (flows that follow from others, by `tickets`). `slots` has what is
-there for the compilers. What is named below is imported from here.
+Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its way), `ways` (several
+of them at once), `flowlets` (another one after a pause), `recovery` (what is sent again), `pfc`
+(pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the three clocks),
+`stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop), `loops`, `graphs`,
+`collectives` (flows that follow from others, by `tickets`). `slots` has what is there for the
+compilers. What is named below is imported from here.
 """
 
 from ecn_marl.sim.collectives import (

@@ -12,13 +12,14 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
-from ecn_marl.sim.feedback import cnp
+from ecn_marl.sim.feedback import TELEMETRY, cnp
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport, with_window
+from ecn_marl.sim.ways import BALANCINGS, ECMP, FLOWLET, SPRAY
 
 SELECTIVE, GO_BACK_N, IRN = "selective", "go-back-n", "irn"
 RECOVERIES = (SELECTIVE, GO_BACK_N, IRN)
@@ -70,6 +71,9 @@ class SimConfig:
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         loss_recovery: what is sent again of what was dropped, one of `RECOVERIES`, see
             `sim.recovery`.
+        load_balancing: who chooses among equal-cost paths, one of `BALANCINGS`: each flow once and
+            for all, each flowlet (see `sim.flowlets`), or each packet (see `sim.ways`).
+        flowlet_gap_us: pause between two packets of a flow after which it is a new flowlet, µs.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
         counts: which of `state.COUNTS` the ports count, in any order; the others are None in
@@ -95,6 +99,8 @@ class SimConfig:
     bins: int = 160
     pfc: bool = True
     loss_recovery: str = SELECTIVE
+    load_balancing: str = ECMP
+    flowlet_gap_us: float = 50.0
     ack_priority: bool = False
     accrue: bool = False
     counts: tuple[str, ...] = ()
@@ -132,6 +138,7 @@ class SimConfig:
         self._check_classes()
         if self.loss_recovery == IRN:
             object.__setattr__(self, "transport", with_window(self.transport))
+        self._check_balancing()
         check_dt(self.dt_us, self.transport, self.topology)
 
     def _check_classes(self) -> None:
@@ -147,6 +154,38 @@ class SimConfig:
             members = tuple(c.transport for c in self.classes)
             senders = members[0] if len(set(members)) == 1 else Mixed(members)
             object.__setattr__(self, "transport", senders)
+
+    def _check_balancing(self) -> None:
+        """Check that what flows on several paths cannot do is not asked for."""
+        how = self.load_balancing
+        if how not in BALANCINGS:
+            raise unknown_name("load balancing", how, BALANCINGS)
+        if not 0 < self.flowlet_gap_us < math.inf:
+            raise bad_value("flowlet_gap_us", self.flowlet_gap_us, "a finite gap > 0 us")
+        if how == ECMP:
+            return
+        if TELEMETRY in self.transport.needs:
+            what = f"ecmp: {self.transport.kind} compares counters of the same ports"
+            raise bad_value("load_balancing", how, what)
+        if how == SPRAY and self.loss_recovery == GO_BACK_N:
+            what = "ecmp or flowlet: go-back-n takes every packet out of order for a loss"
+            raise bad_value("load_balancing", how, what)
+
+    @property
+    def n_ways(self) -> int:
+        """Largest number of paths W that bytes of a flow can be on at once, see `sim.ways`."""
+        paths = int(self.topology.n_paths.max())
+        return {ECMP: 1, FLOWLET: min(paths, 2), SPRAY: paths}[self.load_balancing]
+
+    @property
+    def redraws(self) -> bool:
+        """Whether flows draw a path for every flowlet: where there are several."""
+        return self.load_balancing == FLOWLET and self.n_ways > 1
+
+    @property
+    def n_ways_back(self) -> int:
+        """Largest number of paths that ACKs of a flow take at once."""
+        return self.n_ways if self.load_balancing == SPRAY else 1
 
     @property
     def n_classes(self) -> int:
@@ -167,6 +206,11 @@ class SimConfig:
     def queue_bounds(self) -> tuple[int, ...]:
         """First queue of each level, and one past the last."""
         return tuple(b * self.n_classes for b in self.topology.level_bounds)
+
+    @property
+    def queues_last(self) -> int:
+        """Number of queues on the last level, the one of the ports to hosts."""
+        return self.queue_bounds[-1] - self.queue_bounds[-2]
 
     @property
     def weights(self) -> tuple[float, ...]:

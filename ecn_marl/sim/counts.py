@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.random import Stream, binomial
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, SIZE_CLASSES, wire_bytes
@@ -135,7 +136,8 @@ def results(
 
 def by_port(cfg: SimConfig, flows: Flows, values: Float[Array, " flows"]) -> Float[Array, " ports"]:
     """Sum of a value of each flow over the flows that cross each port."""
-    spans = zip(_ports(cfg, flows), _level_sizes(cfg), strict=True)
+    values = ways.per_way(values, cfg.n_ways)
+    spans = zip(_crossed(cfg, flows), _level_sizes(cfg), strict=True)
     return jnp.concatenate([segment_sum(values, port, n) for port, n in spans])
 
 
@@ -150,21 +152,26 @@ def _class_bytes(cfg: SimConfig, seen: FlowsOfTick, net: NetParams) -> Float[Arr
     """Bytes that left each port in a tick, by size class of their flows at its end.
 
     A tick knows what each flow delivered, and its backlog at every level before and after: a port
-    has sent what was delivered, and what came to lie further down. Bytes that a port further down
-    dropped are missed. What a flow whose slot is freed leaves in a queue is counted then: a FIFO
-    would have sent it already (see `lifecycle.release`).
+    has sent what was delivered, and what came to lie further down, way by way. Bytes that a port
+    further down dropped are missed. What a flow whose slot is freed leaves in a queue is counted
+    then: a FIFO would have sent it already (see `lifecycle.release`).
     """
-    delivered = jnp.where(seen.start.stage != life.FREE, seen.end.delivered, 0.0)
+    came = seen.end.delivered if seen.end.by_way is None else seen.end.by_way
+    delivered = jnp.where(seen.start.stage != life.FREE, came, 0.0)
     grown = seen.end.backlog - seen.start.backlog
     left = seen.end.backlog - seen.released.backlog
-    beyond = delivered + grown.sum(0)
-    so_far = bytes_so_far(seen.end, net)
+    w, rows, ports = cfg.n_ways, [], _ports(cfg, seen.start)
+    if w == 1:
+        beyond = delivered + grown.sum(0)
+    else:
+        beyond = (delivered + grown.reshape(-1, *delivered.shape).sum(0)).reshape(-1)
+    so_far = ways.per_way(bytes_so_far(seen.end, net), w)
     size = sum((so_far > bound).astype(jnp.int32) for bound in SIZE_CLASSES)
-    rows = []
-    for level, (port, n) in enumerate(zip(_ports(cfg, seen.start), _level_sizes(cfg), strict=True)):
-        beyond = beyond - grown[level]
+    for i, n in enumerate(_level_sizes(cfg)):
+        beyond = beyond - ways.level(grown, i, w)
+        port = ways.level(ports, i, w)
         cell = jnp.where(port < n, port * 3 + size, 3 * n)
-        sent = jnp.maximum(beyond + left[level], 0.0)
+        sent = jnp.maximum(beyond + ways.level(left, i, w), 0.0)
         rows.append(segment_sum(sent, cell, 3 * n).reshape(n, 3))
     return jnp.concatenate(rows)
 
@@ -189,15 +196,22 @@ def _with_senders(
 ) -> tuple[Array, ...]:
     """Sources of some flows added to those that have sent through each port."""
     hosts, marked = cfg.topology.n_hosts, []
-    for known, port, n in zip(senders, _ports(cfg, flows), _level_sizes(cfg), strict=True):
-        cell = jnp.where(which & (port < n), port * hosts + flows.src, n * hosts)
+    which, src = (ways.per_way(x, cfg.n_ways) for x in (which, flows.src))
+    for known, port, n in zip(senders, _crossed(cfg, flows), _level_sizes(cfg), strict=True):
+        cell = jnp.where(which & (port < n), port * hosts + src, n * hosts)
         marked.append(known.at[cell].set(True, mode="drop"))
     return tuple(marked)
 
 
-def _ports(cfg: SimConfig, flows: Flows) -> Array:
-    """Port at each level of each flow's way, counted within the level, `[L, F]`."""
+def _ports(cfg: SimConfig, flows: Flows) -> Int[Array, "rows flows"]:
+    """Port at each level of each flow's ways, counted within the level, `[L W, F]`."""
     return flows.hop if cfg.n_classes == 1 else flows.hop // cfg.n_classes
+
+
+def _crossed(cfg: SimConfig, flows: Flows) -> list[Int[Array, " n"]]:
+    """The same for each level, `[W F]`, where every port of a flow is there once."""
+    ports, sizes = _ports(cfg, flows), _level_sizes(cfg)
+    return ways.crossings(ports, sizes, cfg.n_ways, cfg.load_balancing)
 
 
 def _level_sizes(cfg: SimConfig) -> list[int]:

@@ -11,9 +11,11 @@ import itertools
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.sizes import CHUNK, HEADER, size_class, wire_bytes
 from ecn_marl.sim.slots import look_up_one, segment_sum
@@ -82,23 +84,26 @@ def accrued(
     pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
     takes = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
     table = jnp.append(takes, jnp.zeros((1,), takes.dtype))
-    lows = jnp.array(bounds[:-1], jnp.int32)[:, None]
-    sizes = jnp.array([b - a for a, b in itertools.pairwise(bounds)], jnp.int32)[:, None]
+    w = cfg.n_ways
+    lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
+    sizes = jnp.array(np.repeat(np.diff(bounds), w), jnp.int32)[:, None]
     queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
     spent = look_up_one(table, queues)
+    parts = ways.shares(before.hop, w, cfg.load_balancing, cfg.queues_last)
+    if parts is not None:
+        spent = spent * jnp.tile(parts, (len(bounds) - 1, 1))
     share = spent / jnp.maximum(spent.sum(0), 1e-9)
     cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = size_class(before.payload)
 
     def by_port(values: Array) -> Array:
-        parts = []
-        levels = zip(before.hop, share, itertools.pairwise(bounds), strict=True)
-        for hop, part, (low, high) in levels:
-            n = high - low
-            cell = jnp.where(hop < n, hop * 3 + kind, 3 * n)
-            by_queue = segment_sum(values * part, cell, 3 * n)
-            parts.append(by_queue.reshape(n // classes, classes, 3).sum(1))
-        return jnp.concatenate(parts)
+        found, kinds = [], ways.per_way(kind, w)
+        for i, (low, high) in enumerate(itertools.pairwise(bounds)):
+            n, hop, part = high - low, ways.level(before.hop, i, w), ways.level(share, i, w)
+            cell = jnp.where(hop < n, hop * 3 + kinds, 3 * n)
+            by_queue = segment_sum(ways.per_way(values, w) * part, cell, 3 * n)
+            found.append(by_queue.reshape(n // classes, classes, 3).sum(1))
+        return jnp.concatenate(found)
 
     return by_port(cost), by_port(progress(cfg, before, after))
 

@@ -16,12 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.paths import find_paths, queue_numbers
+from ecn_marl.sim.paths import as_offer, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import Offer
 
 NEVER = 2**31 - 1
 """Substep at which nothing happens any more."""
@@ -87,7 +86,7 @@ def _reverse(ends: tuple[str, str, int]) -> tuple[str, str, int]:
 
 
 class Rerouted(NamedTuple):
-    """Result of `reroute`: slots, bytes lost of each flow `[F]`, bytes let go as delivered."""
+    """Result of rerouting: slots, bytes lost of each flow `[F]`, bytes let go as delivered."""
 
     flows: Flows
     lost: Float[Array, " flows"]
@@ -121,7 +120,7 @@ def reroute(
     used = flows.stage != life.FREE
     broken = used & ~(forth & back)
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
-    offer = _as_offer(flows)
+    offer = as_offer(flows)
     paths = find_paths(net, offer, bits, up)
     local, home = queue_numbers(paths, flows.kind, bounds, classes)
     cut = used & ~forth
@@ -155,18 +154,61 @@ def reroute(
     )
 
 
-def _as_offer(flows: Flows) -> Any:
-    """Slots in the form that paths are found for, ECMP choices open."""
-    none = jnp.full_like(flows.src, -1)
-    return Offer(
-        start=flows.start_in,
-        src=flows.src,
-        dst=flows.dst,
-        payload=flows.payload,
-        wire_high=flows.rest_high,
-        wire_low=flows.rest_low,
-        path=none,
-        path_back=none,
-        flow_id=flows.flow_id,
-        valid=flows.stage != life.FREE,
+def reroute_ways(
+    flows: Flows,
+    net: NetParams,
+    step: Int[Array, ""],
+    seed: Array,
+    bounds: tuple[int, ...],
+    classes: int,
+    spread: int,
+) -> Rerouted:
+    """`reroute` where a flow can have bytes on several ways; each way breaks by itself.
+
+    Sprayed flows take all paths that work, repaired ones as well. Others draw a new path for their
+    new bytes if that one is broken; what an old flowlet had on a broken path is lost.
+
+    Args:
+        flows: slots.
+        net: the network.
+        step: substep.
+        seed: uint32 of the episode.
+        bounds: first queue of each level, and one past the last.
+        classes: queues per port.
+        spread: paths that packets are spread over, 1 for flowlets.
+    """
+    up, n_levels = links_up(net, step), len(bounds) - 1
+    works, w = jnp.append(up, True), flows.hop.shape[0] // n_levels
+    lows, highs = (np.repeat(b, w)[:, None] for b in (bounds[:-1], bounds[1:]))
+    queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
+    forth = works[queues // classes].reshape(n_levels, w, -1).all(0)
+    back = works[flows.back // classes].all(0)
+    used = flows.stage != life.FREE
+    bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
+    paths = find_paths(net, as_offer(flows), bits, up, spread=spread)
+    hop, home = queue_numbers(paths, flows.kind, bounds, classes, w)
+    cut = used & ~forth
+    rows = jnp.tile(cut, (n_levels, 1))
+    there = flows.stage >= life.RETURNING
+    off = jnp.where(rows, flows.backlog, 0.0).sum(0)
+    lost, gone = jnp.where(there, 0.0, off), jnp.where(there, off, 0.0).sum()
+    chunks = jnp.floor(lost / CHUNK)
+    turned = used if spread > 1 else used & (cut[0] | ~back)
+    return Rerouted(
+        replace(
+            flows,
+            hop=jnp.where(used if spread > 1 else rows, hop, flows.hop),
+            back=jnp.where(used if spread > 1 else used & ~back, home, flows.back),
+            rtt=jnp.where(turned, paths.rtt, flows.rtt),
+            after=jnp.where(turned, paths.after, flows.after),
+            backlog=jnp.where(rows, 0.0, flows.backlog),
+            due=jnp.where(rows, 0.0, flows.due),
+            left=jnp.where(rows, 0.0, flows.left),
+            wait=jnp.where(cut.any(0), 0.0, flows.wait),
+            rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
+            rest_low=flows.rest_low + (lost - chunks * CHUNK),
+            stage=jnp.where((lost > 0) & (flows.stage > life.SENDING), life.SENDING, flows.stage),
+        ),
+        lost,
+        gone,
     )

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
@@ -34,12 +35,13 @@ class Ports(NamedTuple):
         ecn: thresholds, `[Q]`.
         open: which queues are not paused, `[Q]`.
         ack_bytes: ACK bytes that join each queue per substep, `[Q]`.
-        accept: whether bytes may enter each level, `[L, F]`.
+        accept: whether bytes may enter each level, `[L W, F]`.
         limit: largest queue of the classes that drop on their own account, bytes, `[Q]`; None
             without such.
         buffer: shared buffer of each switch, bytes, `[S]`.
         site: switch of each port, and of the queue of each flow at each level (S for none), where
-            full buffers drop, `[P]` and `[L, F]`; None where pauses keep them from filling.
+            full buffers drop, `[P]` and `[L W, F]`; None where pauses keep them from filling.
+        share: share of each way in what flows send, `[W, F]`; None with one way, see `ways`.
     """
 
     capacity: Float[Array, " ports"]
@@ -49,10 +51,11 @@ class Ports(NamedTuple):
     ecn: Ecn
     open: Bool[Array, " queues"]
     ack_bytes: Float[Array, " queues"]
-    accept: Bool[Array, "levels flows"]
+    accept: Bool[Array, "rows flows"]
     limit: Float[Array, " queues"] | None
     buffer: Float[Array, " switches"]
-    site: tuple[Int[Array, " ports"], Int[Array, "levels flows"]] | None
+    site: tuple[Int[Array, " ports"], Int[Array, "rows flows"]] | None
+    share: Float[Array, "ways flows"] | None = None
 
 
 class Moved(NamedTuple):
@@ -73,6 +76,7 @@ class Moved(NamedTuple):
         pace: rate at which each queue is served, bytes/µs, `[Q]`.
         ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
             traffic class.
+        by_way: bytes delivered by each way, `[W, F]`; None with one.
     """
 
     out: Float[Array, " flows"]
@@ -88,6 +92,7 @@ class Moved(NamedTuple):
     mark: Float[Array, " queues"]
     pace: Float[Array, " queues"]
     ahead: Float[Array, " flows"] | None
+    by_way: Float[Array, "ways flows"] | None = None
 
 
 def forward(
@@ -105,8 +110,10 @@ def forward(
     Returns:
         Slots with new backlogs (dropped bytes are to be sent again), and what moved.
     """
-    flows, queue, c = sent.flows, state.queue, cfg.n_classes
-    x, dropped = sent.give, jnp.zeros_like(sent.give)
+    flows, queue, c, w = sent.flows, state.queue, cfg.n_classes, cfg.n_ways
+    x = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
+    busy = ways.per_way(busy, w)
+    dropped = jnp.zeros_like(x)
     zero = jnp.zeros_like(x)
     way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
     levels = []
@@ -115,31 +122,36 @@ def forward(
     free = None if ports.site is None else _free_buffer(queue, ports)
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
         here = slice(low, high)
-        entering, free = _entering(x, flows, i, here, queue, free, ports)
+        entering, free = _entering(x, flows, (i, w), here, queue, free, ports)
         dropped = dropped + (x - entering)
+        backlog = ways.level(flows.backlog, i, w)
         fluid = Fluid(
-            backlog=in_use(flows.backlog[i], busy),
+            backlog=in_use(backlog, busy),
             entering=entering,
-            due=in_use(flows.due[i], busy),
-            hop=flows.hop[i],
+            due=in_use(ways.level(flows.due, i, w), busy),
+            hop=ways.level(flows.hop, i, w),
+            meeting=ways.meetings(ways.level(flows.hop, i, w), w),
         )
         served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
         x = in_use(served.out, busy)
-        way = _further(way, served, flows.backlog[i])
+        way = _further(way, served, backlog, fluid.meeting)
         levels.append(served)
+    dropped = ways.total(dropped, w)
+    along = ways.Joined(x, way.log_survival, way.wait, way.own, way.residual, way.ahead)
+    along = ways.joined(along, ports.share)
     back = (dropped > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
         flows,
-        backlog=jnp.stack([s.backlog for s in levels]),
+        backlog=ways.stacked([s.backlog for s in levels], w),
         rest_low=flows.rest_low + dropped,
         stage=jnp.where(back, life.SENDING, flows.stage),
     )
     return flows, Moved(
-        out=x,
-        log_survival=way.log_survival,
-        wait=way.wait,
-        own=way.own,
-        residual=way.residual,
+        out=along.out,
+        log_survival=along.log_survival,
+        wait=along.wait,
+        own=along.own,
+        residual=along.residual,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
         released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
         dropped=dropped,
@@ -147,31 +159,35 @@ def forward(
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
-        ahead=way.ahead,
+        ahead=along.ahead,
+        by_way=None if ports.share is None else x.reshape(ports.share.shape),
     )
 
 
 def _entering(
-    x: Float[Array, " flows"],
+    x: Float[Array, " n"],
     flows: Flows,
-    i: int,
+    at_level: tuple[int, int],
     here: slice,
     queue: Float[Array, " queues"],
     free: Float[Array, " switches"] | None,
     ports: Ports,
-) -> tuple[Float[Array, " flows"], Float[Array, " switches"] | None]:
-    """What of the bytes `x` enters level `i`, and the free buffers then; the rest is dropped.
+) -> tuple[Float[Array, " n"], Float[Array, " switches"] | None]:
+    """What of the bytes `x` enters a level, and the free buffers then; the rest is dropped.
 
-    Its queues are `here`. What a done flow left upstream comes through: a FIFO has delivered it.
+    `at_level` is its number, and that of the ways; its queues are `here`. What a done flow left
+    upstream comes through: a FIFO has delivered it.
     """
-    entering = jnp.where(ports.accept[i], x, 0.0)
+    i, w = at_level
+    entering = jnp.where(ways.level(ports.accept, i, w), x, 0.0)
+    stage = ways.per_way(flows.stage, w)
     if ports.limit is not None:
         room = ports.limit[here] - queue[here]
-        keep = tail_drop(entering, flows.hop[i], room)
-        entering = jnp.where(flows.stage == life.DONE, entering, entering * keep)
+        keep = tail_drop(entering, ways.level(flows.hop, i, w), room)
+        entering = jnp.where(stage == life.DONE, entering, entering * keep)
     if ports.site is not None and free is not None:
-        at = ports.site[1][i]
-        keep = jnp.where(flows.stage == life.DONE, 1.0, tail_drop(entering, at, free))
+        at = ways.level(ports.site[1], i, w)
+        keep = jnp.where(stage == life.DONE, 1.0, tail_drop(entering, at, free))
         entering = entering * keep
         free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
     return entering, free
@@ -191,7 +207,7 @@ def _level(pool: Array, queue: Array, here: slice, c: int, ports: Ports) -> Leve
 
 
 class _Way(NamedTuple):
-    """What adds up along the way, leaves `[F]`; the first four and `ahead` as in `Moved`.
+    """What adds up along each way, leaves `[W F]`; the first four and `ahead` as in `Moved`.
 
     Attributes:
         log_survival: see there.
@@ -212,15 +228,17 @@ class _Way(NamedTuple):
     was_behind: Float[Array, " flows"]
 
 
-def _further(way: _Way, served: Served, backlog: Float[Array, " flows"]) -> _Way:
+def _further(way: _Way, served: Served, backlog: Float[Array, " n"], meeting: Array | None) -> _Way:
     """One level further, where each flow had a `backlog` before the substep."""
     ahead = way.ahead
     if ahead is not None and served.ahead is not None:
-        ahead = served.ahead + jnp.maximum(ahead, way.was_behind * served.slowness)
+        was_behind = ways.together(way.was_behind, meeting)
+        ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
+    behind = ways.together(way.behind, meeting)
     return _Way(
         log_survival=way.log_survival + served.log_survival,
         # By the time the last byte comes here, all that its flow has further back is here too.
-        wait=served.wait + jnp.maximum(way.wait, way.behind * served.slowness),
+        wait=served.wait + jnp.maximum(way.wait, behind * served.slowness),
         own=way.own + served.own,
         residual=way.residual + served.residual,
         behind=way.behind + served.backlog,
@@ -241,11 +259,12 @@ def _free_buffer(queue: Float[Array, " queues"], ports: Ports) -> Float[Array, "
     return jnp.maximum(buffer - segment_sum(staying, ports.site[0], buffer.shape[0]), 0.0)
 
 
-def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "levels flows"]:
-    """Queue of every flow at every level, `Q` for none, `[L, F]`."""
+def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "rows flows"]:
+    """Queue of every flow at every level of every way, `Q` for none, `[L W, F]`."""
     bounds = np.array(cfg.queue_bounds, np.int32)[:, None]
-    here = flows.hop < bounds[1:] - bounds[:-1]
-    return jnp.where(here, bounds[:-1] + flows.hop, bounds[-1])
+    low, high = (np.repeat(b, cfg.n_ways, axis=0) for b in (bounds[:-1], bounds[1:]))
+    here = flows.hop < high - low
+    return jnp.where(here, low + flows.hop, bounds[-1])
 
 
 def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
@@ -271,7 +290,7 @@ def per_queue(cfg: SimConfig, ecn: Ecn) -> Ecn:
 
 
 def sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
-    """Switch of every port, `[P]`, and of each flow's queue at each level, `[L, F]`."""
+    """Switch of every port, `[P]`, and of each flow's queue at each level, `[L W, F]`."""
     site = jnp.asarray(cfg.topology.port_switch())
     none = jnp.int32(cfg.topology.n_switches)
     return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]

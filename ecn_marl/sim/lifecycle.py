@@ -35,6 +35,7 @@ from ecn_marl.sim.sizes import size_class
 from ecn_marl.sim.slots import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.ways import level
 
 FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
@@ -66,6 +67,7 @@ def admit(
     classes: int = 1,
     up: Bool[Array, " ports"] | None = None,
     staggered: bool = True,
+    ways: tuple[int, int] = (1, 1),
 ) -> Admission:
     """Put offered flows that start within this tick into free slots.
 
@@ -84,16 +86,18 @@ def admit(
         up: which ports' links work, None for all.
         staggered: whether the packets of each flow have a random phase; otherwise the first packet
             counts with its first byte, and every packet exactly once.
+        ways: number of paths there, and back, that a flow can be on at once; new flows take all
+            there are if the second is more than one.
 
     Returns:
         Slots with the new flows in them, and which offers were taken (a prefix of each source's).
     """
     seats = _seat(flows, offer, tick_us)
     number = started + seats.place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up)
+    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up, spread=ways[1])
     coin = hash_bits(seed, number, Stream.COIN) | jnp.uint32(1)
-    ways = queue_numbers(paths, kind, bounds, classes)
-    found = _look_up_offers(offer, paths, coin, kind, ways, seats.pick, flows.ticket is not None)
+    hops = queue_numbers(paths, kind, bounds, classes, ways[0])
+    found = _look_up_offers(offer, paths, coin, kind, hops, seats.pick, flows.ticket is not None)
     after = _fill(flows, seats.new, found, step, net.packet_bytes, staggered)
     return Admission(after, seats.new, seats.busy, found.line, seats.taken)
 
@@ -152,8 +156,8 @@ class _Arrival(NamedTuple):
     coin: Int[Array, " flows"]
     kind: Int[Array, " flows"]
     ticket: Int[Array, " flows"] | None
-    hop: Int[Array, "levels flows"]
-    back: Int[Array, "levels flows"]
+    hop: Int[Array, "rows flows"]
+    back: Int[Array, "back_rows flows"]
 
 
 def _look_up_offers(
@@ -161,7 +165,7 @@ def _look_up_offers(
     paths: Paths,
     coin: Array,
     kind: Int[Array, " m"],
-    ways: tuple[Int[Array, "levels m"], Int[Array, "levels m"]],
+    ways: tuple[Int[Array, "rows m"], Int[Array, "back_rows m"]],
     pick: Int[Array, " flows"],
     ticketed: bool,
 ) -> _Arrival:
@@ -323,11 +327,12 @@ def release(
     Returns:
         Slots and pool.
     """
-    upstream = flows.backlog[:-1].sum(0)
+    n_ways = flows.backlog.shape[0] // (len(bounds) - 1)
+    upstream = flows.backlog[:-n_ways].sum(0)
     free = (flows.stage == DONE) & (upstream < packet)
     left = jnp.where(free, flows.backlog, 0.0)
     parts = [
-        segment_sum(left[i], flows.hop[i], high - low)
+        segment_sum(level(left, i, n_ways), level(flows.hop, i, n_ways), high - low)
         for i, (low, high) in enumerate(itertools.pairwise(bounds))
     ]
     pool = pool.at[1].add(jnp.concatenate(parts))
@@ -342,6 +347,12 @@ def release(
     )
 
 
+def counted(flows: Flows) -> Flows:
+    """Slots in which what the tick delivered is taken note of."""
+    by_way = None if flows.by_way is None else jnp.zeros_like(flows.by_way)
+    return replace(flows, delivered=jnp.zeros_like(flows.delivered), by_way=by_way)
+
+
 def empty_flows(
     slots: int,
     n_levels: int,
@@ -349,15 +360,18 @@ def empty_flows(
     transport: object,
     real: jax.typing.DTypeLike,
     tickets: bool = False,
+    ways: tuple[int, int] = (1, 1),
 ) -> Flows:
     """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
 
-    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`.
+    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the
+    number of paths there, and back, that a flow can be on at once.
     """
     zero = jnp.zeros((slots,), real)
     whole = jnp.zeros((slots,), jnp.int32)
     bits = jnp.zeros((slots,), jnp.uint32)
-    levels = jnp.zeros((n_levels, slots), jnp.int32)
+    levels, back = (jnp.zeros((n_levels * n, slots), jnp.int32) for n in ways)
+    bytes_ = jnp.zeros(levels.shape, real)
     return Flows(
         stage=whole,
         src=whole,
@@ -371,10 +385,10 @@ def empty_flows(
         start_step=whole,
         start_rest=zero,
         hop=levels,
-        back=levels,
-        backlog=jnp.zeros((n_levels, slots), real),
-        due=jnp.zeros((n_levels, slots), real),
-        left=jnp.zeros((n_levels, slots), real),
+        back=back,
+        backlog=bytes_,
+        due=bytes_,
+        left=bytes_,
         partial=zero,
         pace=zero,
         spaced=zero,
@@ -391,4 +405,5 @@ def empty_flows(
         coin=bits + 1,
         transport=transport,
         ticket=whole - 1 if tickets else None,
+        by_way=jnp.zeros((ways[0], slots), real) if ways[0] > 1 else None,
     )

@@ -9,18 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
-from ecn_marl.sim.state import NetParams
+from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import Offer
 
 
 class Paths(NamedTuple):
-    """What a flow's way through the network implies, leaves `[M]` or `[M, L]` (global ports)."""
+    """What a flow's way through the network implies, leaves `[M]`.
 
-    forward: Int[Array, "m levels"]
-    back: Int[Array, "m levels"]
+    But for `forward` and `back`: ports (of all levels) at each level of each path, `[M, L W]`.
+    """
+
+    forward: Int[Array, "m rows"]
+    back: Int[Array, "m rows"]
     rtt: Float[Array, " m"]
     after: Float[Array, " m"]
     ideal: Float[Array, " m"]
@@ -28,7 +32,12 @@ class Paths(NamedTuple):
 
 
 def find_paths(
-    net: NetParams, offer: Offer, bits: Array, up: Bool[Array, " ports"] | None = None
+    net: NetParams,
+    offer: Offer,
+    bits: Array,
+    up: Bool[Array, " ports"] | None = None,
+    *,
+    spread: int = 1,
 ) -> Paths:
     """Paths and path constants of offered flows.
 
@@ -41,10 +50,13 @@ def find_paths(
         bits: random uint32 per flow for the ECMP choice, `[M]`.
         up: which ports' links work; None for all. Paths that do not work are left out of the
             choice, as long as there are others.
+        spread: paths W that a flow's packets are spread over, see `sprayed_paths`; 1 for one path.
 
     Returns:
         Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
     """
+    if spread > 1:
+        return sprayed_paths(net, offer, spread, up)
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
@@ -89,9 +101,84 @@ def find_paths(
     )
 
 
+def sprayed_paths(
+    net: NetParams, offer: Offer, ways: int, up: Bool[Array, " ports"] | None = None
+) -> Paths:
+    """All equal-cost paths of offered flows, and constants of flows spread evenly over them.
+
+    A flow waits for its longest path. Its bottleneck is the NIC, or the port that is slow for the
+    share of the flow that crosses it: four ports of 25 Gb/s with a path each carry 100 Gb/s.
+
+    Args:
+        net: the network.
+        offer: flows, `[M]`; paths given for them are for other load balancing.
+        ways: the most equal-cost paths W that there are.
+        up: which ports' links work, None for all. Paths that do not work are left out, as long as
+            there are others.
+    """
+    real = net.port_rate.dtype
+    rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
+    delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
+    here, there = net.edge[offer.src], net.edge[offer.dst]
+
+    def spread(edge: Array, end: Array, host: Array) -> Array:
+        middle = net.routes[edge, end]
+        last = jnp.broadcast_to(net.last[host][:, None, None], (*middle.shape[:2], 1))
+        ports = jnp.concatenate([middle, last], -1)
+        used = jnp.arange(ways) < net.n_paths[edge, end][:, None]
+        if up is not None:
+            works = used & jnp.append(up, True)[ports].all(-1)
+            used = jnp.where(works.any(-1, keepdims=True), works, used)
+        return jnp.where(used[..., None], ports, rate.size - 1)
+
+    forward = spread(here, there, offer.dst)
+    back = spread(there, here, offer.src)
+    go = net.nic_delay[offer.src] + delay[forward].sum(-1).max(-1)
+    home = net.nic_delay[offer.dst] + delay[back].sum(-1).max(-1)
+    ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1).max(-1)
+    header = net.packet_bytes - PAYLOAD
+    wire = wire_bytes(offer.payload, header)
+    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
+    line = net.nic_rate[offer.src]
+    slowness = (1.0 / rate[forward]).sum(-1).max(-1)
+    used = (forward[..., -1] < rate.size - 1).astype(real)
+    together = (forward[:, :, None] == forward[:, None]) * used[:, None, :, None]
+    load = together.sum(2) / used.sum(1)[:, None, None]
+    bottleneck = jnp.minimum(line, (rate[forward] / load).min((-1, -2)))
+
+    def rows(ports: Array) -> Array:
+        return jnp.swapaxes(ports, 1, 2).reshape(ports.shape[0], -1)
+
+    return Paths(
+        forward=rows(forward),
+        back=rows(back),
+        rtt=go + net.packet_bytes * slowness + home + ack,
+        after=go + last * slowness + home + ack,
+        ideal=go + home + PAYLOAD / line + PAYLOAD * slowness + wire / bottleneck,
+        line=line,
+    )
+
+
+def as_offer(flows: Flows) -> Offer:
+    """Slots in the form that paths are found for, ECMP choices open."""
+    none = jnp.full_like(flows.src, -1)
+    return Offer(
+        start=flows.start_in,
+        src=flows.src,
+        dst=flows.dst,
+        payload=flows.payload,
+        wire_high=flows.rest_high,
+        wire_low=flows.rest_low,
+        path=none,
+        path_back=none,
+        flow_id=flows.flow_id,
+        valid=flows.stage > 0,
+    )
+
+
 def queue_numbers(
-    paths: Paths, kind: Int[Array, " m"], bounds: tuple[int, ...], classes: int
-) -> tuple[Int[Array, "levels m"], Int[Array, "levels m"]]:
+    paths: Paths, kind: Int[Array, " m"], bounds: tuple[int, ...], classes: int, ways: int = 1
+) -> tuple[Int[Array, "rows m"], Int[Array, "back_rows m"]]:
     """Queues on the way: those ahead counted within their level, those of the ACKs as they are.
 
     Args:
@@ -99,16 +186,26 @@ def queue_numbers(
         kind: traffic class of each flow.
         bounds: first queue of each level, and one past the last.
         classes: queues per port.
+        ways: paths that a flow can be on at once; those beyond the ones in `paths` have no queues.
 
     Returns:
-        Local queues, the size of the level for none; and global ones, Q for none, `[L, M]`.
+        Local queues, the size of the level for none, `[L W, M]`; and global ones of the ACKs, Q for
+        none, `[L, M]`, or `[L W, M]` where they are spread as well.
     """
-    lows = jnp.array(bounds[:-1], jnp.int32)
-    highs = jnp.array(bounds[1:], jnp.int32)
+    lows = jnp.array(np.repeat(bounds[:-1], ways), jnp.int32)
+    highs = jnp.array(np.repeat(bounds[1:], ways), jnp.int32)
     ahead, home = paths.forward, paths.back
+    if ahead.shape[1] < lows.shape[0]:
+        ahead = _alone(ahead, ways, bounds[-1] // classes)
     if classes > 1:
         n_ports = bounds[-1] // classes
         ahead = jnp.where(ahead < n_ports, ahead * classes + kind[:, None], bounds[-1])
         home = jnp.where(home < n_ports, home * classes + kind[:, None], bounds[-1])
     local = jnp.where(ahead < bounds[-1], ahead - lows, highs - lows)
     return local.T, home.T
+
+
+def _alone(ahead: Int[Array, "m levels"], ways: int, none: int) -> Int[Array, "m rows"]:
+    """Ports of one path as those of the first of several ways."""
+    others = jnp.full((*ahead.shape, ways - 1), none, ahead.dtype)
+    return jnp.concatenate([ahead[..., None], others], -1).reshape(ahead.shape[0], -1)

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimState
@@ -29,28 +30,28 @@ class Stops(NamedTuple):
         open: which queues are not paused, `[Q]`.
         nic: flows whose class is paused at their NIC, `[F]`.
         held: flows with bytes in a paused queue, `[F]`.
-        accept: whether bytes may enter each level: its headroom is not full, `[L, F]`. What a done
-            flow left upstream always may.
+        accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. What a
+            done flow left upstream always may.
     """
 
     open: Bool[Array, " queues"]
     nic: Bool[Array, " flows"]
     held: Bool[Array, " flows"]
-    accept: Bool[Array, "levels flows"]
+    accept: Bool[Array, "rows flows"]
 
 
-def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "levels flows"]) -> Stops:
+def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> Stops:
     """What the pauses decided at the last tick stop.
 
     Args:
         cfg: shapes.
         state: state at the start of the tick, its arrivals admitted.
-        queues: queue of every flow at every level, `Q` for none, `[L, F]`.
+        queues: queue of every flow at every level of every way, `Q` for none, `[L W, F]`.
     """
     flows, n_hosts, c = state.flows, cfg.topology.n_hosts, cfg.n_classes
     shut = state.paused[n_hosts * c :]
     held = (jnp.append(shut, False)[queues] & (flows.backlog > 0)).any(0)
-    links = ingress_links(flows, n_hosts, cfg.queue_bounds, c)
+    links = ingress_links(flows, n_hosts, cfg.queue_bounds, c, cfg.n_ways)
     kind = flows.kind if c > 1 else 0
     return Stops(
         open=~shut,
@@ -87,7 +88,7 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     if not any(cfg.lossless):
         return state  # full buffers drop, see `hops.forward`
     brim = jnp.append(used >= net.buffer, False)[into]
-    links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c)
+    links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c, cfg.n_ways)
     used_by = in_use(state.flows.backlog, state.flows.stage != life.FREE)
     ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
     # What arrives until the next decision fits beside the headroom that the switch sets aside.
@@ -166,20 +167,22 @@ def decide(
 
 
 def ingress_links(
-    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1
-) -> Int[Array, "levels flows"]:
-    """Directed link and class by which each flow's bytes reached each level, `[L, F]`.
+    flows: Flows, n_hosts: int, bounds: tuple[int, ...], classes: int = 1, n_ways: int = 1
+) -> Int[Array, "rows flows"]:
+    """Directed link and class by which each flow's bytes reached each level, `[L W, F]`.
 
     Numbered `link * classes + class`, `(H + P) * classes` for none.
     """
     none = n_hosts * classes + bounds[-1]
     previous = flows.src if classes == 1 else flows.src * classes + flows.kind
+    previous = ways.per_way(previous, n_ways)
     links = []
     for i, (low, high) in enumerate(itertools.pairwise(bounds)):
-        here = flows.hop[i] < high - low
+        hop = ways.level(flows.hop, i, n_ways)
+        here = hop < high - low
         links.append(jnp.where(here, previous, none))
-        previous = jnp.where(here, n_hosts * classes + low + flows.hop[i], previous)
-    return jnp.stack(links)
+        previous = jnp.where(here, n_hosts * classes + low + hop, previous)
+    return ways.stacked(links, n_ways)
 
 
 def _buffer_use(cfg: SimConfig, state: SimState) -> Array:

@@ -14,9 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
-
-MAX_MARK = 1.0 - 2.0**-20
-"""Largest marking probability per packet that is sampled; keeps the log-survival finite."""
+from ecn_marl.sim.ways import MAX_MARK, together
 
 
 @struct.dataclass
@@ -68,12 +66,15 @@ class Fluid(NamedTuple):
         entering: bytes that arrive in it, `[F]`.
         due: bytes that are to leave in it, see `batches`, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
+        meeting: which ways of a flow have the same queue, see `ways.meetings`; None with one way.
+            With several, all other leaves are `[W F]`.
     """
 
     backlog: Float[Array, " flows"]
     entering: Float[Array, " flows"]
     due: Float[Array, " flows"]
     hop: Int[Array, " flows"]
+    meeting: Float[Array, "ways ways slots"] | None = None
 
 
 class Level(NamedTuple):
@@ -184,13 +185,13 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     out = jnp.minimum(first + (backlog - first) * here.rest_part, backlog)
     out = jnp.where(here.rest_part < 1.0, out, backlog)
     pool_out = level.pool * rest_part
-    others = here.others + out * jnp.minimum(here.per_byte, 0.0)
+    others = here.others + together(out, flows.meeting) * jnp.minimum(here.per_byte, 0.0)
     return Served(
         backlog=backlog - out,
         out=out,
         log_survival=here.log_survival,
         wait=here.wait,
-        own=flows.entering * jnp.maximum(here.per_byte, 0.0),
+        own=together(flows.entering, flows.meeting) * jnp.maximum(here.per_byte, 0.0),
         residual=jnp.maximum(others, 0.0),
         pool=level.pool - pool_out,
         pool_out=pool_out,

@@ -35,6 +35,8 @@ class Stream(IntEnum):
     """Fraction of a packet in the count of marked ones."""
     MARKED = 22
     """Count of marked packets."""
+    FLOWLET = 23
+    """Paths of flowlets."""
     PHASE_LENGTH = 40
     """Lengths of a timeline's phases."""
     PHASE_ORDER = 41

@@ -19,11 +19,11 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, pfc, recovery, slots, stats, tickets
+from ecn_marl.sim import counts, delays, flowlets, pfc, recovery, slots, stats, tickets, ways
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
-from ecn_marl.sim.failures import NEVER, links_up, reroute
+from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
 from ecn_marl.sim.slots import segment_sum
@@ -158,7 +158,10 @@ class Simulator(SimConfig):
             transport,
             real,
             self.n_tickets > 0,
+            (self.n_ways, self.n_ways_back),
         )
+        if self.redraws:
+            flows = replace(flows, flowlets=flowlets.empty(self.slots, real))
         return replace(flows, gaps=gaps)
 
     def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[Any, ...]:
@@ -201,6 +204,7 @@ class Simulator(SimConfig):
             pauses=none,
             late_feedback=none,
             flow_ticks=none,
+            flowlets=(none, none) if self.redraws else None,
         )
 
     def interval(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortStats]:
@@ -239,6 +243,8 @@ class Simulator(SimConfig):
         net, c = params.net, self.n_classes
         if self.failures:
             state = self._reroute(state, net)
+        if self.redraws:
+            state = self._redraw(state, net)
         before = state.flows
         state, busy = self._admit(state, params)
         tick, state = prepare(self, state, params, ecn, busy)
@@ -301,19 +307,33 @@ class Simulator(SimConfig):
         )
         state = replace(
             state,
-            flows=slots.kept(replace(flows, delivered=jnp.zeros_like(came)), before, tick.busy),
+            flows=slots.kept(life.counted(flows), before, tick.busy),
             totals=totals,
             fct_log=log,
             traffic=traffic,
             pool=pool,
-            ack_rate=sum(segment_sum(acks, back, self.n_queues) for back in flows.back),
+            ack_rate=self._ack_rate(acks, flows.back),
             nic_acks=segment_sum(acks, flows.dst, self.topology.n_hosts),
         )
         return state, sums
 
+    def _ack_rate(self, acks: Array, back: Array) -> Leaf:
+        """ACKs that arrive at each queue, bytes/µs, `[Q]`, from those of each flow, `[F]`."""
+        w, n = self.n_ways_back, self.n_queues
+        if w == 1:
+            return sum(segment_sum(acks, row, n) for row in back)
+        used = back[-w:] < n
+        each = jnp.where(used, acks / jnp.maximum(used.sum(0), 1), 0.0).reshape(-1)
+        rows = range(self.topology.n_levels)
+        return sum(segment_sum(each, ways.level(back, i, w), n) for i in rows)
+
     def _reroute(self, state: SimState, net: NetParams) -> SimState:
         """Move flows off links that are down; see `failures.reroute`."""
-        moved = reroute(state.flows, net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        where = (net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        if self.n_ways == 1:
+            moved = reroute(state.flows, *where)
+        else:
+            moved = reroute_ways(state.flows, *where, self.n_ways_back)
         totals, lost = state.totals, moved.lost.sum()
         totals = replace(
             totals,
@@ -323,6 +343,18 @@ class Simulator(SimConfig):
         )
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
+
+    def _redraw(self, state: SimState, net: NetParams) -> SimState:
+        """Draw paths for flows that have paused; see `flowlets.redraw`."""
+        gap_us, bounds = self.flowlet_gap_us, self.queue_bounds
+        up = links_up(net, state.step) if self.failures else None
+        flows, *which = flowlets.redraw(
+            state.flows, net, state.seed, gap_us, bounds, self.n_classes, up
+        )
+        before = state.totals.flowlets or ()
+        counted = zip(before, which, strict=True)
+        after = tuple(n + w.sum().astype(jnp.int32) for n, w in counted)
+        return replace(state, flows=flows, totals=replace(state.totals, flowlets=after))
 
     def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
         """Move arrivals of this tick into slots; also, which slots are in use then."""
@@ -352,6 +384,7 @@ class Simulator(SimConfig):
             self.n_classes,
             links_up(net, state.step) if self.failures else None,
             fb.ACKS not in self.transport.needs,
+            (self.n_ways, self.n_ways_back),
         )
         per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
         traffic = tuple(
@@ -362,6 +395,9 @@ class Simulator(SimConfig):
         )
         if flows.gaps is not None:
             flows = replace(flows, gaps=recovery.restart(flows.gaps, new))
+        if flows.flowlets is not None:
+            known = flowlets.restart(flows.flowlets, new, flows.coin)
+            flows = replace(flows, flowlets=known)
         senders = flows.transport
         if isinstance(self.transport, Mixed):
             senders = self.transport.assign(senders, flows.kind)

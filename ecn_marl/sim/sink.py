@@ -41,7 +41,10 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
         changed = (flows.stage == life.DRAINING) & (left > 0) & (flows.wait > 1e-6)
         left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
-    tail = jnp.where(sent.finished, found + sent.at, left) - dt
+    last = found + sent.at
+    if flows.flowlets is not None:  # a message is there when its older flowlets are, too
+        last = jnp.maximum(last, flows.flowlets.behind)
+    tail = jnp.where(sent.finished, last, left) - dt
     return replace(
         flows,
         stage=jnp.where(
@@ -54,4 +57,5 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         wait=moved.wait,
         start_in=jnp.maximum(flows.start_in - dt, -dt),
         delivered=flows.delivered + moved.out,
+        by_way=None if moved.by_way is None else flows.by_way + moved.by_way,
     )

@@ -1,7 +1,9 @@
 """State, parameters and statistics of the simulator, as pytrees.
 
 Axes: `F` flow slots, `P` switch egress ports, `C` traffic classes, `Q = P C` queues, `H` hosts,
-`S` switches, `L` levels, `E` edge switches, `K` equal-cost paths. Bytes, µs, bytes/µs throughout.
+`S` switches, `L` levels, `E` edge switches, `K` equal-cost paths, `W` ways of a
+flow (1 unless its bytes can be on several paths, see `sim.ways`; rows are levels times ways).
+Bytes, µs, bytes/µs throughout.
 """
 
 from __future__ import annotations
@@ -94,11 +96,13 @@ class Flows:
         start_in: µs until the flow starts, counted down to 0.
         start_step: substep (integer clock) of the start.
         start_rest: µs between that substep and the start.
-        hop: queue at each level of the way, counted within the level, `[L, F]`.
-        back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none.
-        backlog: bytes queued at each level, `[L, F]`.
-        due: bytes of the present batch that leave per substep, see `queues.batches`, `[L, F]`.
-        left: time until that batch is through, µs, `[L, F]`.
+        hop: queue at each level of the way, counted within the level, `[L W, F]`; the size of the
+            level for none.
+        back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none; `[L W, F]` where ACKs
+            are sprayed.
+        backlog: bytes queued at each level, `[L W, F]`.
+        due: bytes of the present batch that leave per substep, see `queues.batches`, `[L W, F]`.
+        left: time until that batch is through, µs, `[L W, F]`.
         partial: bytes delivered of the packet in progress; starts at a random phase (packets of
             flows that start together are served in turn), with acknowledgements at a full packet.
         pace: rate at which the packet under way is sent, bytes/µs.
@@ -119,6 +123,8 @@ class Flows:
         ticket: by which a source hears that the flow has finished, -1 for none; None if no source
             of the simulator asks, see `sim.tickets`.
         gaps: what go-back-N receivers miss, see `sim.recovery`; None with other loss recovery.
+        by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
+        flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
     """
 
     stage: Leaf
@@ -154,6 +160,8 @@ class Flows:
     transport: Any
     ticket: Leaf = None
     gaps: Any = None
+    by_way: Leaf = None
+    flowlets: Any = None
 
 
 @struct.dataclass
@@ -177,6 +185,8 @@ class Totals:
         late_feedback: times (ticks of a flow) that a feedback delay went beyond what is kept of the
             past and was cut to that.
         flow_ticks: ticks of all flows, what `late_feedback` is a part of.
+        flowlets: paths drawn for flowlets after the first of a flow, and times (ticks of a flow)
+            that one kept its path because an older flowlet had not drained; None without flowlets.
     """
 
     offered: tuple[Leaf, Leaf]
@@ -194,6 +204,7 @@ class Totals:
     pauses: Leaf
     late_feedback: Leaf
     flow_ticks: Leaf
+    flowlets: tuple[Leaf, Leaf] | None = None
 
 
 @struct.dataclass

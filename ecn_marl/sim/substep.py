@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl.sim import feedback, hops, nic, recovery, sink, slots, stats
+from ecn_marl.sim import feedback, flowlets, hops, nic, recovery, sink, slots, stats
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.state import PortSums, SimState
 from ecn_marl.sim.tick import Tick
@@ -56,6 +56,9 @@ def substep(
         state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick)
     )
     flows = sink.advance_clocks(flows, moved, sent, dt)
+    if flows.flowlets is not None:
+        known = flowlets.advance(flows.flowlets, sent.give, moved.wait, tick.line.packet, dt)
+        flows = replace(flows, flowlets=known)
     senders = transport.update(flows.transport, tick.transport, signals, dt)
     state = replace(
         state,

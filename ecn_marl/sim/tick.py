@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim import pfc
+from ecn_marl.sim import pfc, ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.feedback import cnp
@@ -20,6 +20,7 @@ from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.slots import kept, look_up
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
+from ecn_marl.sim.ways import FLOWLET
 
 
 class Tick(NamedTuple):
@@ -62,7 +63,8 @@ def prepare(
     net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != life.FREE if busy is None else busy
     queues = own_queues(cfg, flows)
-    flows, ahead = _waits(cfg, state, net, queues)
+    share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, cfg.queues_last)
+    flows, ahead = _waits(cfg, state, net, queues, share)
     stops = pfc.stops(cfg, state, queues)
     held = stops.held
     due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
@@ -77,7 +79,7 @@ def prepare(
     if cfg.failures:
         up = links_up(net, state.step)
         port_rate = port_rate * up
-        stopped = stopped | ~jnp.append(up, True)[queues // c].all(0)
+        stopped = stopped | ~_passable(jnp.append(up, True)[queues // c], share)
     tick = Tick(
         nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
         ports=Ports(
@@ -92,6 +94,7 @@ def prepare(
             limit=pfc.lossy_limits(cfg, state, net),
             buffer=net.buffer,
             site=None if any(cfg.lossless) else sites(cfg, queues),
+            share=share,
         ),
         line=line,
         transport=params.transport,
@@ -102,17 +105,17 @@ def prepare(
 
 
 def _waits(
-    cfg: SimConfig, state: SimState, net: NetParams, queues: Array
-) -> tuple[Flows, Float[Array, "levels flows"]]:
-    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L, F]`."""
+    cfg: SimConfig, state: SimState, net: NetParams, queues: Array, share: Array | None
+) -> tuple[Flows, Float[Array, "rows flows"]]:
+    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L W, F]`."""
     flows, wait = state.flows, queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
     back_wait = jnp.zeros_like(flows.back_wait)
     if not cfg.ack_priority:
-        back_wait = look_up(waits, flows.back)[..., 1].sum(0)
+        back_wait = ways.longest(look_up(waits, flows.back)[..., 1], cfg.n_ways_back)
     ahead = look_up(waits, queues)[..., 0]
-    found = ahead.sum(0)
+    found = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
     new = flows.start_step == state.step
     flows = replace(
         flows,
@@ -141,6 +144,8 @@ def _line(
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
     rates = jnp.append(net.port_rate, jnp.inf)
+    if cfg.n_ways > 1:
+        queues = _probed(cfg, queues)
     line = fb.Line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
@@ -151,6 +156,21 @@ def _line(
         packet=net.packet_bytes,
     )
     return line, flows, jnp.sum(late & (flows.stage == life.SENDING)).astype(jnp.int32)
+
+
+def _passable(up: Bool[Array, "rows flows"], share: Array | None) -> Bool[Array, " flows"]:
+    """Whether some way that takes new bytes works, `[F]`, from which rows work."""
+    if share is None:
+        return up.all(0)
+    works = up.reshape(-1, *share.shape).all(0)
+    return (works & (share > 0)).any(0)
+
+
+def _probed(cfg: SimConfig, queues: Int[Array, "rows flows"]) -> Int[Array, "levels flows"]:
+    """One queue per level for those who count hops: of new bytes, `[L, F]`."""
+    if cfg.load_balancing == FLOWLET:
+        return queues[:: cfg.n_ways]
+    return queues.reshape(-1, cfg.n_ways, queues.shape[1]).min(1)
 
 
 def _residual(cfg: SimConfig, state: SimState, net: NetParams) -> Array:

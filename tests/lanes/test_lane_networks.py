@@ -42,6 +42,12 @@ CASES = {
         Dcqcn.of("sigcomm15-np50us"), leaf_spine(2, 3, 2, nics_per_server=2)
     ),
     "timely, failures, jitter": lambda: network(Timely(), failures=True, jitter_us=1.0),
+    "swift, sprayed, failures": lambda: network(
+        Swift(), leaf_spine(2, 3, 3), load_balancing="spray", failures=True
+    ),
+    "flowlets": lambda: network(
+        Dctcp(), leaf_spine(2, 3, 3), load_balancing="flowlet", flowlet_gap_us=3.0
+    ),
     "hpcc": lambda: network(Hpcc()),
     "swift": lambda: network(Swift()),
     "classes, drops": lambda: network(

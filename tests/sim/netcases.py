@@ -209,6 +209,10 @@ def random_network(topology, **options):
 RANDOM = {
     "star, drops": random_network(star(5), pfc=False),
     "leaf-spine, PFC": random_network(leaf_spine(2, 2, 2)),
+    "leaf-spine, sprayed": random_network(leaf_spine(2, 2, 2), load_balancing="spray"),
+    "leaf-spine, flowlets, drops": random_network(
+        leaf_spine(2, 2, 2), pfc=False, load_balancing="flowlet", flowlet_gap_us=3.0
+    ),
     "parking lot, drops": random_network(parking_lot(2), pfc=False, ack_priority=True),
 }
 

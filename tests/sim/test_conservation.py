@@ -54,7 +54,11 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.marked_bytes <= stats.tx_bytes * (1 + 1e-5)).all()
     assert (stats.flows_seen == stats.n_mice + stats.n_elephants).all()
     assert (stats.n_senders <= stats.flows_seen).all()
-    assert (stats.n_flows <= stats.flows_seen).all()
+    if run.sim.load_balancing == "flowlet":  # flows end at other ports than they began at
+        assert (stats.n_flows.sum(1) <= stats.flows_seen.sum(1)).all()
+        assert int(run.totals.flowlets[0]) > 0 or int(run.totals.started) < 10
+    else:
+        assert (stats.n_flows <= stats.flows_seen).all()
     assert (stats.flows_begun <= stats.flows_seen).all()
     # Bytes by class are differences of backlogs, each rounded by up to 6e-8 of it.
     beyond = stats.class_bytes.sum(-1, dtype=float) - stats.tx_bytes - stats.queue_max
