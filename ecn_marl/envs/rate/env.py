@@ -195,7 +195,7 @@ class RateEnv:
             history=jnp.zeros((n, self.history, len(self.columns)), jnp.float32),
             steps=jnp.zeros((), jnp.int32),
         )
-        return self._observation(state), state
+        return self.observe(state), state
 
     def step(self, key: jax.Array, state: RateState, action: Array, params: RateParams) -> Step:
         """Let those whose turn it is act, then run the network for a tick.
@@ -214,14 +214,20 @@ class RateEnv:
             `utilisation` (ACKs included) and `queue_us`.
         """
         del key
-        sim = self._act(state, self.action.factor(action), params)
-        sim, sums = self.sim.collect(sim, params.sim, self.thresholds(params.sim))
-        new = self._take_in(state, sim, params)
+        new, sums = self.advance(state, action, params)
         reward = jnp.where(new.acts, -((params.target - new.x) ** 2), 0.0)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(new.steps >= params.max_steps, terminated.shape)
         info = self._info(new, sums, params.sim)
-        return self._observation(new), new, reward, terminated, truncated, info
+        return self.observe(new), new, reward, terminated, truncated, info
+
+    def advance(
+        self, state: RateState, action: Array, params: RateParams
+    ) -> tuple[RateState, PortSums]:
+        """A step without its rewards; also, the sums behind the ports' statistics over it."""
+        sim = self._act(state, self.action.factor(action), params)
+        sim, sums = self.sim.collect(sim, params.sim, self.thresholds(params.sim))
+        return self._take_in(state, sim, params), sums
 
     def _act(self, state: RateState, factor: Array, params: RateParams) -> SimState:
         """The network with the rates of those whose turn it is multiplied."""
@@ -259,8 +265,8 @@ class RateEnv:
             steps=state.steps + 1,
         )
 
-    def _observation(self, state: RateState) -> Float[Array, "flows obs"]:
-        """What the agents see."""
+    def observe(self, state: RateState) -> Float[Array, "flows obs"]:
+        """What the agents see, `[F, obs_dim]`."""
         return jnp.asarray(state.history).reshape(self.num_agents, self.obs_dim)
 
     def _info(self, state: RateState, sums: PortSums, params: SimParams) -> dict[str, Array]:
