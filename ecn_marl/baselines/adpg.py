@@ -191,7 +191,12 @@ class ADPG:
         for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):
             roll_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
             then, rows = roll_rates(
-                env, lambda a, _, o: self.act(a, o), state.env[i], roll_key, c.rollout, p,
+                env,
+                lambda a, _, o: self.act(a, o),
+                state.env[i],
+                roll_key,
+                c.rollout,
+                p,
                 state.actor,
             )
             events, more = keyed(rows, c.events)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,16 @@ def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
     """
     if algorithm not in ALGORITHMS:
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
-    defaults = {f.name: f.default for f in fields(ALGORITHMS[algorithm][1])}
+    return convert_settings(algorithm, ALGORITHMS[algorithm][1], texts)
+
+
+def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of a trainer's settings, the dataclass `kind`, from `name=value`.
+
+    Raises:
+        ValueError: unknown setting, or a value of another type.
+    """
+    defaults = {f.name: f.default for f in fields(kind)}
     values: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -24,8 +24,9 @@ from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import check_hosts
 from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
 
-ENDLESS_CHUNKS = 2**30
-"""Size of an endless flow, in units of `sizes.CHUNK`: 281 TB, six hours at 100 Gb/s."""
+ENDLESS_CHUNKS = 2**29
+"""Size of a group's endless flows together, in units of `sizes.CHUNK`: 141 TB, three hours of
+100 Gb/s. Counters of bytes hold two such groups."""
 
 LONG_AGO_US = -1e7
 """A group's clock stops here, long after its last start."""
@@ -60,7 +61,8 @@ class FlowGroup:
         sources: hosts that send.
         destinations: hosts that receive; none sends to itself.
         each: flows from every source to every destination.
-        flow_kb: payload of each flow, KB; infinite for flows that never end (`ENDLESS_CHUNKS`).
+        flow_kb: payload of each flow, KB; infinite for flows that do not end, each an equal
+            share of `ENDLESS_CHUNKS`.
         start_us: when the group starts, µs.
         spread_us: time over which its flows start, µs.
         width: flows offered per tick; `auto` for as many as start in one.
@@ -107,9 +109,14 @@ class FlowGroup:
         """Whether its flows never end."""
         return math.isinf(self.flow_kb)
 
+    @property
+    def _chunks(self) -> int:
+        """Size of an endless flow."""
+        return ENDLESS_CHUNKS // self.n_flows
+
     def default_params(self) -> FlowGroupParams:
         """Traced parameters for the fields above."""
-        payload = ENDLESS_CHUNKS * CHUNK if self.endless else 1000.0 * self.flow_kb
+        payload = self._chunks * CHUNK if self.endless else 1000.0 * self.flow_kb
         return FlowGroupParams(
             np.float32(self.start_us), np.float32(self.spread_us), np.float32(payload)
         )
@@ -147,8 +154,8 @@ class FlowGroup:
         offer = anonymous_offer(
             state.start + late, pairs[order, 0], pairs[order, 1], payload, number < n
         )
-        if self.endless:  # beyond float32: whole packets, exactly
-            high = jnp.full(number.shape, ENDLESS_CHUNKS, jnp.int32)
+        if self.endless:  # beyond what float32 counts exactly
+            high = jnp.full(number.shape, self._chunks - 1, jnp.int32)
             low = jnp.zeros_like(offer.wire_low)
             offer = offer.replace(wire_high=high, wire_low=low + CHUNK)
         return offer

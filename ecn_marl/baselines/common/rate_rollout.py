@@ -98,9 +98,7 @@ def keyed(rows: Events, events: int) -> tuple[Events, Int[Array, ""]]:
     return jax.tree.map(sort, rows), left_out.astype(jnp.int32)
 
 
-def restarted(
-    env: RateEnv, state: RateState, key: jax.Array, params: RateParams
-) -> RateState:
+def restarted(env: RateEnv, state: RateState, key: jax.Array, params: RateParams) -> RateState:
     """A batch of environments, those at their horizon replaced by fresh ones.
 
     Learners call it between rollouts, so that no rollout holds a fresh start in its middle.

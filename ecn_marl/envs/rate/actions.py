@@ -120,9 +120,7 @@ class DiscreteFactor:
 Factor = ContinuousFactor | DiscreteFactor
 """Kinds of actions."""
 
-ACTIONS: dict[str, type[Factor]] = {
-    kind.name: kind for kind in (ContinuousFactor, DiscreteFactor)
-}
+ACTIONS: dict[str, type[Factor]] = {kind.name: kind for kind in (ContinuousFactor, DiscreteFactor)}
 
 
 def factor_codec(actions: str | Factor) -> Factor:

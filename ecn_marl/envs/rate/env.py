@@ -20,7 +20,6 @@ fewer than 244 flows could not fill a link, for I is at least 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -232,9 +231,7 @@ class RateEnv:
     def _act(self, state: RateState, factor: Array, params: RateParams) -> SimState:
         """The network with the rates of those whose turn it is multiplied."""
         flows = state.sim.flows
-        senders = self.transport.multiply(
-            flows.transport, params.sim.transport, factor, state.acts
-        )
+        senders = self.transport.multiply(flows.transport, params.sim.transport, factor, state.acts)
         return replace(state.sim, flows=replace(flows, transport=senders))
 
     def _take_in(self, state: RateState, sim: SimState, params: RateParams) -> RateState:

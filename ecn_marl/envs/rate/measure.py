@@ -292,4 +292,3 @@ def _of_long_flow(
     back &= share >= RECOVERED
     wait = np.where(back.any(1), back.argmax(1) - over.argmax(1) - 1, np.nan) * row_us
     return {"recovery_us": wait, "long_bandwidth": share.mean(1)}
-
