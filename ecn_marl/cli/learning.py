@@ -186,8 +186,7 @@ def train(
             out,
             unfit,
             setting or [],
-            save_updates,
-            save_seconds,
+            (save_updates, save_seconds),
             overwrite,
             as_json,
         )

@@ -34,12 +34,14 @@ def train(
     out: Path | None,
     asked: dict[str, Any],
     settings: list[str],
-    save_updates: int | None,
-    save_seconds: float,
+    saving: tuple[int | None, float],
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Train or go on; of the usual options `asked` has those that were given.
+    """Train or go on.
+
+    Of the usual options `asked` has those that were given; `saving` is updates and seconds between
+    checkpoints.
 
     Raises:
         ValueError: an option that has no meaning here, or see `experiments.rate`.
@@ -49,14 +51,15 @@ def train(
     from ecn_marl.baselines.common.training import Saving
     from ecn_marl.experiments import rate
 
-    settings = settings + [f"envs={asked.pop('envs')}"] if "envs" in asked else settings
+    if "envs" in asked:
+        settings = [*settings, f"envs={asked.pop('envs')}"]
     steps, seed = asked.pop("steps", None), asked.pop("seed", 0)
     for name, value in asked.items():
         what = f"nothing with {algorithm or resume}: what it trains on are settings, e.g. --set"
         raise bad_value(f"--{name.replace('_', '-')}", value, f"{what} senders=4,8")
     if resume is not None and settings:
         raise bad_value("--set", settings[0], f"nothing: {resume} goes on as it was started")
-    saving = Saving(save_updates, save_seconds)
+    when = Saving(*saving)
     folder = resume or out or Path("runs") / f"{algorithm}-seed{seed}"
     with progress(f"train {algorithm or folder}", "%", 100.0, lines=False) as show:
 
@@ -65,7 +68,7 @@ def train(
             show(100.0 * row["update"] / total, note)
 
         if resume is not None:
-            rows = rate.resume_rate(resume, steps=steps, saving=saving, progress=tell)
+            rows = rate.resume_rate(resume, steps=steps, saving=when, progress=tell)
         else:
             assert algorithm is not None
             rows = rate.train_rate(
@@ -75,7 +78,7 @@ def train(
                 steps=steps,
                 seed=seed,
                 overwrite=overwrite,
-                saving=saving,
+                saving=when,
                 progress=tell,
             )
     if as_json:
@@ -101,13 +104,14 @@ def evaluate(
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import json_text
+    from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.experiments import rate
     from ecn_marl.experiments.workflow import parse_fields
     from ecn_marl.report.rate_table import rate_table
 
     for name, value in unfit.items():
         raise bad_value(f"--{name.replace('_', '-')}", value, "nothing in scenarios of rates")
-    options = parse_fields(fields)
+    options = parse_fields(fields, RateScenario)
     with progress("evaluate", "episodes", float(episodes * len(policies)), lines=False) as show:
         result = rate.evaluate_rate(
             policies,

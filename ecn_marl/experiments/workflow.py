@@ -157,14 +157,14 @@ def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
     return {name: [low, high] for name, low, high in ranges_of(found)}
 
 
-def parse_fields(texts: list[str]) -> dict[str, Any]:
-    """Fields of a scenario from `NAME=VALUE`: numbers, true and false, JSON, or words.
+def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
+    """Fields of a scenario, the dataclass `kind`, from `NAME=VALUE`: numbers, JSON, or words.
 
     Raises:
         ValueError: not of that form, or no field of a scenario (with the nearest names).
     """
     found: dict[str, Any] = {}
-    known = [f.name for f in fields(Scenario)]
+    known = [f.name for f in fields(kind)]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:

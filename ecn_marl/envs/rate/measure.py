@@ -14,8 +14,8 @@ and of a long flow that short ones interrupt, from the interruption on:
 
 | name | what it is |
 |---|---|
-| `recovery_us` | from the end of the last short flow until the long one is back at 95 % of the line \
-rate, in steps of a row; NaN if that does not happen |
+| `recovery_us` | from the end of the last short flow until the long one has 95 % of the line \
+rate again, in steps of a row; NaN if that does not happen |
 | `long_bandwidth` | the long flow's share of the line rate, to the end of the episode |
 
 Congested ports are those towards hosts that receive flows. Everything is measured from the end of
@@ -253,7 +253,7 @@ def _compiled(subject: Subject, ports: tuple[int, ...], steps: int) -> Callable[
 
 
 class Snapshot(NamedTuple):
-    """Counters of a batch of networks, float64: bytes left `[seeds, F]`, bytes dropped `[seeds]`."""
+    """Counters of a batch of networks, float64: bytes left `[seeds, F]`, dropped `[seeds]`."""
 
     rest: np.ndarray
     dropped: np.ndarray
