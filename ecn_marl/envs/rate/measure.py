@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,7 @@ RECOVERED = 0.95
 """Share of the line rate at which the long flow has recovered."""
 
 
+@runtime_checkable
 class Subject(Protocol):
     """Something that controls the rates of a scenario's flows."""
 

@@ -33,11 +33,13 @@ def _compiled(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
     import jax.numpy as jnp
 
     def step(state: RateState, action: jax.Array, params: RateParams) -> Any:
+        unused = jax.random.key(0)
+
         def over(carry: Any) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
 
         def go_on(carry: Any) -> Any:
-            obs, new, reward, _, truncated, info = core.step(None, carry[1], action, params)
+            obs, new, reward, _, truncated, info = core.step(unused, carry[1], action, params)
             return obs, new, truncated, reward, info
 
         first = go_on((None, state))
