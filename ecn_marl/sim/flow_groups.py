@@ -8,7 +8,7 @@ that others interrupt (Tessler et al., "Reinforcement Learning for Datacenter Co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +157,7 @@ class FlowGroup:
         if self.endless:  # beyond what float32 counts exactly
             high = jnp.full(number.shape, self._chunks - 1, jnp.int32)
             low = jnp.zeros_like(offer.wire_low)
-            offer = offer.replace(wire_high=high, wire_low=low + CHUNK)
+            offer = replace(offer, wire_high=high, wire_low=low + CHUNK)
         return offer
 
     def advance(

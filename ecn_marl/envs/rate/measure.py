@@ -36,6 +36,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ecn_marl import lanes
+from ecn_marl._errors import bad_value
 from ecn_marl.envs.rate.env import RateEnv, RateState, thresholds
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.sim.metrics import counter_bytes
@@ -189,9 +190,15 @@ def measure(
             are rounded up to whole calls of `ROWS` records.
         progress: called with the share that is done.
 
+    Raises:
+        ValueError: `seeds` below 1, or an episode longer than endless flows last.
+
     Returns:
-        The metrics above, `[seeds]` each; those of the long flow in long-short only.
+        The metrics above, `[seeds]` each; in long-short those of the long flow
+        instead of `fairness`.
     """
+    if seeds < 1:
+        raise bad_value("seeds", seeds, "an integer >= 1")
     sim, long_short = subject.sim, spec.kind == "long-short"
     steps = max(round((row_us or (20.0 if long_short else 200.0)) / sim.interval_us), 1)
     begin = spec.interrupt_us if long_short else spec.warm_up_us
@@ -213,8 +220,11 @@ def measure(
             progress((i + 1) / blocks)
     record = jax.tree.map(lambda *x: np.concatenate(x, 1), *rows)
     elapsed_us = (blocks - before) * block_us
-    metrics = _of_ports(spec, record, start, subject.network(state), elapsed_us)
+    if not long_short and record.finished.any():
+        raise bad_value("duration_us", spec.duration_us, "less: an endless flow has sent its bytes")
+    metrics = _of_ports(spec, record, start, _snapshot(subject.network(state)), elapsed_us)
     if long_short:
+        del metrics["fairness"]
         metrics |= _of_long_flow(spec, record, start, steps * sim.interval_us)
     return metrics
 
@@ -225,7 +235,7 @@ def congested_ports(spec: RateScenario) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(subject: Subject, ports: tuple[int, ...], steps: int) -> Callable[..., Any]:
+def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[..., Any]:
     """`ROWS` rows of `steps` steps each, of a batch of episodes."""
     sim, where = subject.sim, np.array(ports)
 
@@ -254,24 +264,28 @@ def _compiled(subject: Subject, ports: tuple[int, ...], steps: int) -> Callable[
 
 
 class Snapshot(NamedTuple):
-    """Counters of a batch of networks, float64: bytes left `[seeds, F]`, dropped `[seeds]`."""
+    """Counters of a batch of networks, float64: bytes left `[seeds, F]`, dropped `[seeds]`.
+
+    Also, the destinations of the flows, `[seeds, F]`.
+    """
 
     rest: np.ndarray
     dropped: np.ndarray
+    dst: np.ndarray
 
 
 def _snapshot(net: SimState) -> Snapshot:
     rest = counter_bytes((net.flows.rest_high, net.flows.rest_low))
-    return Snapshot(rest, counter_bytes(net.totals.dropped))
+    return Snapshot(rest, counter_bytes(net.totals.dropped), np.asarray(net.flows.dst))
 
 
 def _of_ports(
-    spec: RateScenario, record: Row, start: Snapshot, net: SimState, elapsed_us: float
+    spec: RateScenario, record: Row, start: Snapshot, end: Snapshot, elapsed_us: float
 ) -> dict[str, np.ndarray]:
     """Metrics of the congested ports, `[seeds]`."""
-    end, ports = _snapshot(net), congested_ports(spec)
-    sent, dst = start.rest - end.rest, np.asarray(net.flows.dst)
-    flows = [np.where(dst == port, sent, np.nan) for port in ports]
+    ports = congested_ports(spec)
+    sent = start.rest - end.rest
+    flows = [np.where(end.dst == port, sent, np.nan) for port in ports]
     fairness = [np.nanmin(f, 1) / np.maximum(np.nanmax(f, 1), 1.0) for f in flows]
     capacity = len(ports) * spec.gbps * GBPS * elapsed_us
     return {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -124,9 +125,8 @@ class RateParallelEnv(ParallelEnv):
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
         key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
-            self._params = jax.device_put(
-                self.core.default_params.replace(max_steps=np.int32(self.max_cycles))
-            )
+            params = replace(self.core.default_params, max_steps=np.int32(self.max_cycles))
+            self._params = jax.device_put(params)
         obs, self._state = _compiled(self.core)[0](key, self._params)
         self.agents = list(self.possible_agents)
         rows = jax.device_get(obs)

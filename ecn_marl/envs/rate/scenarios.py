@@ -139,16 +139,22 @@ class RateScenario:
 
     def _short_flows(self) -> tuple[FlowGroup, ...]:
         """The size - 1 short flows, on as even a number of hosts beside the long one as can be."""
-        hosts, _ = self.hosts
-        n, others = self.size - 1, tuple(range(2, hosts + 1))
-        common = {
-            "flow_kb": self.short_kb,
-            "start_us": self.interrupt_us,
-            "spread_us": self.short_spread_us,
-        }
+        last, _ = self.hosts
+        n, others = self.size - 1, tuple(range(2, last + 1))
         each, more = divmod(n, len(others))
         parts = [(others, each), (others[:more], 1)]
-        return tuple(FlowGroup(h, (0,), e, **common) for h, e in parts if h and e)
+        return tuple(
+            FlowGroup(
+                hosts,
+                (0,),
+                flows,
+                flow_kb=self.short_kb,
+                start_us=self.interrupt_us,
+                spread_us=self.short_spread_us,
+            )
+            for hosts, flows in parts
+            if hosts and flows
+        )
 
     @property
     def clock(self) -> tuple[float, int]:
