@@ -56,7 +56,10 @@ RECOVERED = 0.95
 
 @runtime_checkable
 class Subject(Protocol):
-    """Something that controls the rates of a scenario's flows."""
+    """Something that controls the rates of a scenario's flows; static and hashable."""
+
+    def __hash__(self) -> int:
+        """Equal subjects share what is compiled."""
 
     @property
     def sim(self) -> Simulator:
