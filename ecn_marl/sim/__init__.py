@@ -12,7 +12,8 @@ Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its wa
 is sent again), `pfc` (pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the
 three clocks), `stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop),
 `flow_groups` (static groups, endless flows), `loops`, `graphs`, `collectives` (flows that follow
-from others, by `tickets`). `slots` has what is there for the compilers. What is named below is imported from here.
+from others, by `tickets`). `slots` has what is there for the compilers.
+What is named below is imported from here.
 """
 
 from ecn_marl.sim.collectives import (
