@@ -345,6 +345,7 @@ def play(
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios, and which of them policies are compared on."""
     from ecn_marl._files import json_text
+    from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
@@ -374,3 +375,4 @@ def scenarios(as_json: Json = False) -> None:
         for row in rows:
             if row["superseded"]:
                 typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
+        typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")

@@ -44,7 +44,7 @@ PER_CALL = 20
 def is_rate_run(policy: str) -> bool:
     """Whether a policy is the folder of a run of a learner of rates."""
     path = Path(policy)
-    return (path / CONFIG).is_file() and read_config(path)["algorithm"] in ALGORITHMS
+    return (path / CONFIG).is_file() and read_config(path).get("algorithm") in ALGORITHMS
 
 
 def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
