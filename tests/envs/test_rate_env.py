@@ -201,3 +201,15 @@ def test_actions():
 def test_bad_input_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         make_rate(**({"scenario": "many-to-one-8-v0"} | change))
+
+
+def test_short_flows_take_their_bytes_from_the_long_one():
+    """What the long flow sends is the link less what seven short ones need; then it recovers."""
+    options = {"interrupt_us": 500.0, "duration_us": 5e3, "buffer_mib": 4.0}
+    spec = with_options("long-short-8-v0", options)
+    found = measure(Steered(make_rate(spec), ACT), spec)
+    window_us = 4500.0
+    short = 7 * (100e3 + 100 * 48) / (12500.0 * window_us)
+    assert found["long_bandwidth"][0] == pytest.approx(1.0 - short, abs=0.01)
+    assert 0.0 <= found["recovery_us"][0] < 1500.0
+    assert "fairness" not in found
