@@ -9,6 +9,10 @@ flows, sets its ECN thresholds (Kmin, Kmax, Pmax), and is paid for utilisation a
     env = ecn_marl.make("websearch-v0")              # functional: jit, vmap, scan
     env = ecn_marl.vector_env("websearch-v0", 16)    # gymnasium.vector
 
+Or every flow is an agent that sets its own rate, on every RTT packet (`ecn_marl.envs.rate`):
+
+    env = ecn_marl.rate_parallel_env("many-to-one-8-v0")
+
 Names are loaded when they are first used; importing the package does not import JAX.
 """
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from ecn_marl import baselines, sim, wrappers
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
     from ecn_marl.envs.parallel import env, parallel_env
+    from ecn_marl.envs.rate.parallel import rate_parallel_env
+    from ecn_marl.envs.rate.scenarios import make_rate, rate_scenarios
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
     from ecn_marl.wrappers.jaxmarl import jaxmarl_env
     from ecn_marl.wrappers.registries import register_envs
@@ -34,8 +40,11 @@ _HOME = {
     "jaxmarl_env": "ecn_marl.wrappers.jaxmarl",
     "load_policy": "ecn_marl.baselines.common.policy",
     "make": "ecn_marl.envs.registry",
+    "make_rate": "ecn_marl.envs.rate.scenarios",
     "parallel_env": "ecn_marl.envs.parallel",
     "pretrained_policies": "ecn_marl.baselines.common.policy",
+    "rate_parallel_env": "ecn_marl.envs.rate.parallel",
+    "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "register": "ecn_marl.envs.registry",
     "register_envs": "ecn_marl.wrappers.registries",
     "scenarios": "ecn_marl.envs.registry",
@@ -50,8 +59,11 @@ __all__ = [
     "jaxmarl_env",
     "load_policy",
     "make",
+    "make_rate",
     "parallel_env",
     "pretrained_policies",
+    "rate_parallel_env",
+    "rate_scenarios",
     "register",
     "register_envs",
     "scenarios",

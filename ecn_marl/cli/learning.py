@@ -27,7 +27,7 @@ from ecn_marl.cli.terminal import (
 @app.command()
 def train(
     algorithm: Annotated[
-        str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn.")
+        str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn, adpg.")
     ] = None,
     scenario: Annotated[
         str | None,
@@ -149,8 +149,12 @@ def train(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder."""
+    """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder.
+
+    adpg trains senders: flows set their own rates, in scenarios that its setting `senders` says.
+    """
     from ecn_marl.baselines.runs import Session
+    from ecn_marl.cli import rate
     from ecn_marl.experiments import workflow as wf
 
     first = wf.join(distributed, devices)
@@ -174,6 +178,19 @@ def train(
         flows=None if flows is None else str(flows.absolute()),
     )
     view |= wf.parse_fields(env or [])
+    if rate.is_about_rates(algorithm, resume):
+        unfit = view | asked | wf.given(distributed=distributed, wandb=wandb)
+        rate.train(
+            algorithm,
+            resume,
+            out,
+            unfit,
+            setting or [],
+            (save_updates, save_seconds),
+            overwrite,
+            as_json,
+        )
+        return
     if resume is not None:
         asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))
         job, folder = wf.resumed_job(resume, asked, setting or []), resume
@@ -248,14 +265,18 @@ def evaluate(
             metavar="POLICY...",
             help="Folders of runs, FILE.npz, pretrained:NAME, static:secn1, "
             "static:5,200,0.01, static:best, static:ports, oracle, oracle:ports, rule, random, "
-            "dynamic:pi (or ecn-sharp, buffer, utilisation, queue), dynamic:pi:qref_kb=100.",
+            "dynamic:pi (or ecn-sharp, buffer, utilisation, queue), dynamic:pi:qref_kb=100. In "
+            "scenarios of rates: runs of adpg, and senders such as swift:htsim.",
         ),
     ],
     scenario: Annotated[
         str | None,
         typer.Option(help="Scenario.", show_default="the run's, else restore-serve-v0"),
     ] = None,
-    episodes: Episodes = 64,
+    episodes: Annotated[
+        int | None,
+        typer.Option(help="Episodes per policy.", min=1, show_default="64, of rates 1"),
+    ] = None,
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,
@@ -266,8 +287,14 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate trained, static or rule-based policies on tuning episodes, not trained on."""
+    from ecn_marl.cli import rate
     from ecn_marl.experiments import workflow as wf
 
+    if rate.is_evaluation(policies, scenario):
+        unfit = wf.given(load=load, max_steps=max_steps)
+        rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
+        return
+    episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
     changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
     place = wf.arena(names, scenario, **changed)
@@ -318,6 +345,7 @@ def play(
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios, and which of them policies are compared on."""
     from ecn_marl._files import json_text
+    from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
@@ -347,3 +375,4 @@ def scenarios(as_json: Json = False) -> None:
         for row in rows:
             if row["superseded"]:
                 typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
+        typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")

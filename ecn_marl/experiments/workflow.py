@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,16 @@ def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
     """
     if algorithm not in ALGORITHMS:
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
-    defaults = {f.name: f.default for f in fields(ALGORITHMS[algorithm][1])}
+    return convert_settings(algorithm, ALGORITHMS[algorithm][1], texts)
+
+
+def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of a trainer's settings, the dataclass `kind`, from `name=value`.
+
+    Raises:
+        ValueError: unknown setting, or a value of another type.
+    """
+    defaults = {f.name: f.default for f in fields(kind)}
     values: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -148,14 +157,14 @@ def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
     return {name: [low, high] for name, low, high in ranges_of(found)}
 
 
-def parse_fields(texts: list[str]) -> dict[str, Any]:
-    """Fields of a scenario from `NAME=VALUE`: numbers, true and false, JSON, or words.
+def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
+    """Fields of a scenario, the dataclass `kind`, from `NAME=VALUE`: numbers, JSON, or words.
 
     Raises:
         ValueError: not of that form, or no field of a scenario (with the nearest names).
     """
     found: dict[str, Any] = {}
-    known = [f.name for f in fields(Scenario)]
+    known = [f.name for f in fields(kind)]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:

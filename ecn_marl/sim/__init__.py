@@ -11,9 +11,9 @@ A byte's way, one module per stage; `substep` puts them together:
 Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its way), `ways` (several
 of them at once), `flowlets` (another one after a pause), `recovery` (what is sent again), `pfc`
 (pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the three clocks),
-`stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop), `loops`, `graphs`,
-`collectives` (flows that follow from others, by `tickets`). `slots` has what is there for the
-compilers. What is named below is imported from here.
+`stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop), `flow_groups`
+(static groups, endless flows), `loops`, `graphs`, `collectives` (flows that follow from others, by
+`tickets`). `slots` has what is there for the compilers. What is named below is imported from here.
 """
 
 from ecn_marl.sim.collectives import (
@@ -23,6 +23,7 @@ from ecn_marl.sim.collectives import (
     ring_all_reduce,
     tree_all_reduce,
 )
+from ecn_marl.sim.flow_groups import FlowGroup
 from ecn_marl.sim.graphs import Graph
 from ecn_marl.sim.loops import ClosedLoop
 from ecn_marl.sim.queues import Ecn
@@ -45,6 +46,7 @@ __all__ = [
     "ClosedLoop",
     "Dcqcn",
     "Ecn",
+    "FlowGroup",
     "Graph",
     "Incast",
     "Link",

@@ -34,6 +34,9 @@ from ecn_marl.sim.topology import GBPS, KB, MIB
 from ecn_marl.sim.traffic import Offer, ScheduleParams
 from ecn_marl.sim.transports import Mixed
 
+EXACT_REST = 2.0**31
+"""Headers of a flow beyond so many bytes are counted in whole chunks: endless flows."""
+
 __all__ = [
     "MAX_TICK",
     "Ecn",
@@ -368,7 +371,12 @@ class Simulator(SimConfig):
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
         if self.transport.header:
             more = self.transport.header * packet_count(offer.payload)
-            offer = replace(offer, wire_low=offer.wire_low + more)
+            whole = jnp.where(more > EXACT_REST, jnp.floor(more / CHUNK), 0.0)
+            offer = replace(
+                offer,
+                wire_high=offer.wire_high + whole.astype(jnp.int32),
+                wire_low=offer.wire_low + (more - whole * CHUNK),
+            )
         sizes = [o.src.shape[0] for o in offers]
         kind = np.repeat(np.array(self.class_of or [0] * len(sizes), np.int32), sizes)
         flows, new, busy, line, taken = life.admit(

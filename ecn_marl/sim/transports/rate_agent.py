@@ -2,7 +2,8 @@
 
 Every round trip ends with a new RTT; at that moment the rate is multiplied by the factor that was
 last set from outside (Tessler et al., "Reinforcement Learning for Datacenter Congestion Control",
-2021; ADPG acts on every RTT packet).
+2021; ADPG acts on every RTT packet). Whoever wants to see the RTT first leaves the factors at 1 and
+calls `multiply` afterwards.
 """
 
 from __future__ import annotations
@@ -124,6 +125,18 @@ class RateAgent:
     def set_factor(self, state: RateAgentState, factor: Float[Array, " flows"]) -> RateAgentState:
         """Decide what the rates are multiplied by when their next round trips end, `[F]`."""
         return replace(state, factor=factor)
+
+    def multiply(
+        self,
+        state: RateAgentState,
+        params: RateAgentParams,
+        factor: Float[Array, " flows"],
+        where: Bool[Array, " flows"],
+    ) -> RateAgentState:
+        """Multiply some rates at once, `[F]`; within the smallest rate and that of the NIC."""
+        least = jnp.minimum(params.min_rate, state.line)
+        rate = jnp.clip(state.rate * factor, least, state.line)
+        return replace(state, rate=jnp.where(where, rate, state.rate))
 
     def rate(self, state: RateAgentState) -> Float[Array, " flows"]:
         """Paced rate."""

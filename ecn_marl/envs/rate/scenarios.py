@@ -1,0 +1,304 @@
+"""Scenarios of rate control by name, and `make_rate`.
+
+`many-to-one-N-v0`: N endless flows to one receiver, spread over hosts as in table A.1 of Tessler et
+al. `all-to-all-N-v0`: N hosts, an endless flow from each to each other one. `long-short-N-v0`: an
+endless flow, interrupted at `interrupt_us` by N - 1 short ones to the same receiver.
+
+What the paper does not state is a field with a default: link rate and delay (an empty round trip of
+8.1 us; its code divides by 8.192), the buffer, and the short flows' size and start. Full buffers
+drop, as there: no PFC. Dropped bytes are sent again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.rate.actions import Factor, factor_codec
+from ecn_marl.envs.rate.env import COLUMNS, RateEnv
+from ecn_marl.sim.flow_groups import FlowGroup
+from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.topology import star
+from ecn_marl.sim.transports import Transport, as_transport
+
+HOSTS = {
+    2: (2, 1),
+    4: (4, 1),
+    8: (8, 1),
+    16: (16, 1),
+    32: (32, 1),
+    64: (64, 1),
+    128: (64, 2),
+    256: (32, 8),
+    512: (64, 8),
+    1024: (32, 32),
+    2048: (64, 32),
+    4096: (64, 64),
+    8192: (64, 128),
+}
+"""Hosts and flows per host of each number of flows (table A.1; 8, which is trained on, is not in
+it)."""
+
+KINDS = ("many-to-one", "all-to-all", "long-short")
+SIZES = {
+    "many-to-one": tuple(HOSTS),
+    "all-to-all": (4, 8),
+    "long-short": (2, 8, 128, 1024, 2048),
+}
+"""Scenarios that have names."""
+
+SENDERS = "rate-agent:line-rate,min_rate=0.125"
+"""Rates set by agents, 1 Mb/s at least: 8192 flows of a 100 Gb/s link have 12 each."""
+
+
+@dataclass(frozen=True)
+class RateScenario:
+    """What `make_rate` builds an environment from; times in µs.
+
+    Attributes:
+        kind: one of `KINDS`.
+        size: flows (many-to-one, long-short) or hosts (all-to-all).
+        gbps: rate of all links, Gb/s.
+        delay_us: one-way propagation delay of every link.
+        buffer_mib: shared buffer of the switch, MiB.
+        dt_us: substep; None for 1 up to 512 flows, 2 beyond.
+        tick_steps: substeps per step; None for 2 up to 512 flows, 4 beyond.
+        spread_us: time over which endless flows start; None for 0.05 per flow, at least a base RTT.
+        interrupt_us: when the short flows of long-short start.
+        short_kb: payload of each, KB.
+        short_spread_us: time over which they start.
+        duration_us: length of an episode.
+        warm_up_us: what is not measured at its beginning, see `measure`.
+        transport: senders, in their short form or as an object.
+        ecn: ECN setting of all ports, for senders that listen to it.
+    """
+
+    kind: str
+    size: int
+    gbps: float = 100.0
+    delay_us: float = 2.0
+    buffer_mib: float = 32.0
+    dt_us: float | None = None
+    tick_steps: int | None = None
+    spread_us: float | None = None
+    interrupt_us: float = 5_000.0
+    short_kb: float = 100.0
+    short_spread_us: float = 10.0
+    duration_us: float = 2e6
+    warm_up_us: float = 1e6
+    transport: str | Transport = SENDERS
+    ecn: str = "secn1"
+
+    def __post_init__(self) -> None:
+        """Check what the simulator does not check."""
+        if self.kind not in KINDS:
+            raise unknown_name("kind of scenario", self.kind, KINDS)
+        if not isinstance(self.size, int) or self.size < 2:
+            raise bad_value("size", self.size, "an integer >= 2")
+        if not 0.0 <= self.warm_up_us < self.duration_us < math.inf:
+            times = (self.warm_up_us, self.duration_us)
+            raise bad_value("warm_up_us, duration_us", times, "0 <= warm_up_us < duration_us")
+
+    @property
+    def n_flows(self) -> int:
+        """Number of flows."""
+        return self.size * (self.size - 1) if self.kind == "all-to-all" else self.size
+
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """Sending hosts, and flows on each; those that the paper does not list get a host each.
+
+        Up to 64 of them: a larger number has to be a multiple of 64.
+        """
+        if self.kind == "all-to-all":
+            return self.size, self.size - 1
+        if self.size in HOSTS:
+            return HOSTS[self.size]
+        if self.size <= 64:
+            return self.size, 1
+        if self.size % 64:
+            raise bad_value("size", self.size, "at most 64, or a multiple of 64")
+        return 64, self.size // 64
+
+    @property
+    def groups(self) -> tuple[FlowGroup, ...]:
+        """Its traffic."""
+        spread = self.spread_us
+        if spread is None:
+            spread = max(0.05 * self.n_flows, 4.0 * self.delay_us)
+        hosts, each = self.hosts
+        if self.kind == "all-to-all":
+            everyone = tuple(range(hosts))
+            return (FlowGroup(everyone, everyone, spread_us=spread),)
+        if self.kind == "many-to-one":
+            return (FlowGroup(tuple(range(1, hosts + 1)), (0,), each, spread_us=spread),)
+        return (FlowGroup((1,), (0,)), *self._short_flows())
+
+    def _short_flows(self) -> tuple[FlowGroup, ...]:
+        """The size - 1 short flows, on as even a number of hosts beside the long one as can be."""
+        last, _ = self.hosts
+        n, others = self.size - 1, tuple(range(2, last + 1))
+        each, more = divmod(n, len(others))
+        parts = [(others, each), (others[:more], 1)]
+        return tuple(
+            FlowGroup(
+                hosts,
+                (0,),
+                flows,
+                flow_kb=self.short_kb,
+                start_us=self.interrupt_us,
+                spread_us=self.short_spread_us,
+            )
+            for hosts, flows in parts
+            if hosts and flows
+        )
+
+    @property
+    def clock(self) -> tuple[float, int]:
+        """Substep, µs, and substeps per step."""
+        few = self.n_flows <= 512
+        dt_us = self.dt_us if self.dt_us is not None else (1.0 if few else 2.0)
+        return dt_us, self.tick_steps if self.tick_steps is not None else (2 if few else 4)
+
+    def simulator(self) -> Simulator:
+        """The network with its senders and traffic.
+
+        Raises:
+            ValueError: a value that is not allowed, or a step longer than an empty round trip.
+        """
+        dt_us, ticks = self.clock
+        hosts = self.hosts[0] + (self.kind != "all-to-all")
+        net = star(hosts, gbps=self.gbps, delay_us=self.delay_us)
+        if dt_us * ticks > 4.0 * self.delay_us:
+            allowed = f"at most {4.0 * self.delay_us:g} us together: an empty round trip"
+            raise bad_value("dt_us * tick_steps", dt_us * ticks, allowed)
+        return Simulator(
+            topology=net,
+            traffic=self.groups,
+            transport=as_transport(self.transport),
+            dt_us=dt_us,
+            tick_steps=ticks,
+            interval_steps=ticks,
+            slots=self.n_flows,
+            bins=0,
+            pfc=False,
+            buffer_mib=self.buffer_mib,
+        )
+
+
+_REGISTRY: dict[str, Callable[[], RateScenario]] = {}
+
+
+def register_rate(name: str, factory: Callable[[], RateScenario]) -> None:
+    """Register a scenario of rate control.
+
+    Args:
+        name: e.g. `my-incast-v0`.
+        factory: called without arguments, returns the scenario.
+
+    Raises:
+        ValueError: the name is taken, or empty.
+    """
+    if not name or name in _REGISTRY:
+        raise bad_value("scenario name", name, "a new name, e.g. my-incast-v0")
+    _REGISTRY[name] = factory
+
+
+def _built_in(kind: str, size: int) -> Callable[[], RateScenario]:
+    timing: dict[str, float] = {}
+    if kind == "all-to-all":
+        timing = {"duration_us": 4e5, "warm_up_us": 2e5}
+    if kind == "long-short":
+        timing = {"duration_us": 2e5, "warm_up_us": 0.0}
+    return lambda: RateScenario(kind, size, **timing)  # type: ignore[arg-type]
+
+
+for _kind, _sizes in SIZES.items():
+    for _size in _sizes:
+        register_rate(f"{_kind}-{_size}-v0", _built_in(_kind, _size))
+
+
+def rate_scenarios() -> tuple[str, ...]:
+    """Names of all registered scenarios of rate control."""
+    return tuple(_REGISTRY)
+
+
+def lookup_rate(name: str) -> RateScenario:
+    """The scenario of a name, as registered.
+
+    Raises:
+        ValueError: unknown name, with the nearest ones.
+    """
+    if name not in _REGISTRY:
+        raise unknown_name("rate scenario", name, _REGISTRY)
+    return _REGISTRY[name]()
+
+
+def with_options(scenario: str | RateScenario, options: dict[str, Any]) -> RateScenario:
+    """A scenario with some fields replaced.
+
+    Raises:
+        ValueError: unknown scenario or field, or a value that is not allowed.
+    """
+    spec = lookup_rate(scenario) if isinstance(scenario, str) else scenario
+    known = [f.name for f in fields(RateScenario)]
+    for name in options:
+        if name not in known:
+            raise unknown_name("rate scenario option", name, known)
+    return replace(spec, **options)
+
+
+def make_rate(
+    scenario: str | RateScenario,
+    *,
+    actions: str | Factor = "continuous",
+    columns: tuple[str, ...] = ("change", "error"),
+    history: int = 2,
+    target: float = 0.064,
+    offset: float = 1.5,
+    **overrides: Any,
+) -> RateEnv:
+    """Make a functional environment whose agents are flows.
+
+    Args:
+        scenario: name of a registered scenario, or a `RateScenario`.
+        actions: `continuous` (the factor), `discrete` (one of `FACTORS`), or a codec.
+        columns: what an agent sees of each event, of `env.COLUMNS`.
+        history: events that it sees.
+        target: target of the reward, see `env`.
+        offset: inflation that costs nothing, see `env`.
+        **overrides: fields of `RateScenario`, e.g. `duration_us=1e4`.
+
+    Raises:
+        ValueError: an unknown name, or a value that is not allowed.
+    """
+    spec = with_options(scenario, overrides)
+    if isinstance(columns, str) or not columns:
+        raise bad_value("columns", columns, f"a tuple of names, of {', '.join(COLUMNS)}")
+    for name in columns:
+        if name not in COLUMNS:
+            raise unknown_name("column", name, COLUMNS)
+    if not isinstance(history, int) or history < 1:
+        raise bad_value("history", history, "an integer >= 1")
+    if not 0.0 < target < math.inf:
+        raise bad_value("target", target, "a number > 0")
+    if not 0.0 <= offset < math.inf:
+        raise bad_value("offset", offset, "a number >= 0")
+    sim = spec.simulator()
+    if sim.transport.kind != "rate-agent":
+        kind = f"{sim.transport.kind}:{sim.transport.name}"
+        raise bad_value("transport", kind, "rate-agent:PRESET: others set their rates themselves")
+    return RateEnv(
+        name=scenario if isinstance(scenario, str) else "custom",
+        sim=sim,
+        action=factor_codec(actions),
+        columns=tuple(columns),
+        history=history,
+        target=float(target),
+        offset=float(offset),
+        horizon=max(round(spec.duration_us / sim.interval_us), 1),
+        ecn=spec.ecn,
+    )

@@ -1,0 +1,266 @@
+"""What `train` and `eval` do where flows are the agents: learners of rates, and their rivals.
+
+A policy is named by the folder of a run, or is the short form of senders that set their rates
+themselves, e.g. `swift:htsim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.adpg import ADPG, ADPGConfig
+from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.training import Saving, state_shapes, train
+from ecn_marl.baselines.runs import prepare_folder
+from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
+from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
+from ecn_marl.experiments.workflow import convert_settings
+from ecn_marl.sim.transports import parse_transport
+
+ALGORITHMS: dict[str, tuple[Any, Any]] = {"adpg": (ADPG, ADPGConfig)}
+"""Trainers by name: the algorithm and its settings."""
+
+RIVALS = ("dcqcn:hpcc-paper", "hpcc:htsim", "swift:htsim")
+"""Rule-based senders of the paper's comparison."""
+
+UPDATES = 2000
+"""Updates of a run if nothing else is asked for."""
+
+Progress = Callable[[dict[str, Any], int], None]
+"""Called with a row of metrics and the number of updates in all."""
+
+PER_CALL = 20
+"""Updates per compiled call."""
+
+
+def is_rate_run(policy: str) -> bool:
+    """Whether a policy is the folder of a run of a learner of rates."""
+    path = Path(policy)
+    return (path / CONFIG).is_file() and read_config(path).get("algorithm") in ALGORITHMS
+
+
+def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
+    """Whether `eval` is about rates: by the scenario, else by the first policy."""
+    if scenario is not None:
+        return scenario in rate_scenarios()
+    return is_rate_run(policies[0])
+
+
+def train_rate(
+    algorithm: str,
+    out: str | Path,
+    *,
+    settings: Sequence[str] = (),
+    steps: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    saving: Saving | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Train and leave a run behind: `config.json`, `metrics.jsonl`, checkpoints.
+
+    Args:
+        algorithm: name in `ALGORITHMS`.
+        out: folder of the run.
+        settings: settings of the trainer, `name=value`.
+        steps: environment steps, summed over environments; `UPDATES` updates if None.
+        seed: seed of everything random.
+        overwrite: replace what a former run left there.
+        saving: when checkpoints are made.
+        progress: called with every row of metrics, and the number of updates in all.
+
+    Returns:
+        Rows of metrics.
+
+    Raises:
+        ValueError: anything unknown or not allowed; nothing is written then.
+    """
+    kind, config_kind = _kinds(algorithm)
+    config = config_kind(**convert_settings(algorithm, config_kind, settings))
+    steps = UPDATES * config.steps_per_update if steps is None else steps
+    if steps < 1:
+        raise bad_value("steps", steps, "an integer >= 1")
+    written = {
+        "algorithm": algorithm,
+        "settings": asdict(config),
+        "steps": steps,
+        "seed": seed,
+        "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
+    }
+    trainer = kind(config)
+    write_json(prepare_folder(out, overwrite) / CONFIG, written)
+    return _train(trainer, Path(out), written, False, saving, progress)
+
+
+def resume_rate(
+    run: str | Path,
+    *,
+    steps: int | None = None,
+    saving: Saving | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Go on with a run that was stopped, as if it had not been.
+
+    Raises:
+        ValueError: not a run, or fewer steps than it was started with.
+    """
+    config = read_config(run)
+    if steps is not None and steps < config["steps"]:
+        allowed = f"at least {config['steps']}, what the run was started with"
+        raise bad_value("steps", steps, allowed)
+    config["steps"] = steps or config["steps"]
+    write_json(Path(run) / CONFIG, config)
+    begun = Checkpoints(run).latest is not None
+    return _train(_trainer(config), Path(run), config, begun, saving, progress)
+
+
+def _train(
+    trainer: Any,
+    folder: Path,
+    config: dict[str, Any],
+    resume: bool,
+    saving: Saving | None,
+    progress: Progress | None,
+) -> list[dict[str, Any]]:
+    per_call = trainer.config.steps_per_update * PER_CALL
+    total = -(-config["steps"] // per_call) * PER_CALL
+    return train(
+        trainer,
+        trainer.default_params,
+        steps=config["steps"],
+        seed=config["seed"],
+        out=folder,
+        resume=resume,
+        saving=saving,
+        progress=None if progress is None else partial(_tell, progress, total),
+        updates_per_call=PER_CALL,
+    ).metrics
+
+
+def _tell(progress: Progress, total: int, row: dict[str, Any]) -> None:
+    progress(row, total)
+
+
+def _kinds(algorithm: str) -> tuple[Any, Any]:
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("learner of rates", algorithm, ALGORITHMS)
+    return ALGORITHMS[algorithm]
+
+
+def _trainer(config: dict[str, Any]) -> Any:
+    """The algorithm of a run, from its configuration; JSON has no tuples."""
+    kind, config_kind = _kinds(config["algorithm"])
+    settings = dict(config["settings"])
+    for field in fields(config_kind):
+        if isinstance(field.default, tuple) and field.name in settings:
+            settings[field.name] = tuple(settings[field.name])
+    return kind(config_kind(**settings))
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """The deterministic policy of a trainer, as `Steered` takes it; equal for equal settings.
+
+    Attributes:
+        algorithm: name in `ALGORITHMS`.
+        config: settings.
+    """
+
+    algorithm: str
+    config: Any
+
+    def __call__(self, actor: Any, obs: Array) -> Array:
+        """Actions of all flows."""
+        action: Array = ALGORITHMS[self.algorithm][0](self.config).act(actor, obs)
+        return action
+
+
+def run_actor(run: str | Path) -> tuple[Any, Any]:
+    """The trainer of a run, and what its policy has learnt by the latest checkpoint.
+
+    Raises:
+        ValueError: not a run, or no checkpoint.
+    """
+    trainer = _trainer(read_config(run))
+    checkpoints = Checkpoints(run)
+    like = state_shapes(trainer, trainer.default_params)
+    state = checkpoints.restore(like, checkpoints.find("latest"))
+    checkpoints.close()
+    return trainer, state.actor
+
+
+def subject_of(
+    policy: str, scenario: str | RateScenario, options: dict[str, Any]
+) -> tuple[Subject, RateScenario, Any]:
+    """What is measured of a policy: the subject, its scenario, and what it has learnt.
+
+    Args:
+        policy: folder of a run, or the short form of senders.
+        scenario: name of a scenario of rate control, or the scenario.
+        options: fields of it.
+
+    Raises:
+        ValueError: an unknown name, or a value that is not allowed.
+    """
+    if not is_rate_run(policy):
+        spec = with_options(scenario, {**options, "transport": parse_transport(policy)})
+        return OwnRates(spec.simulator(), spec.ecn), spec, None
+    trainer, actor = run_actor(policy)
+    spec = with_options(scenario, options)
+    env = make_rate(spec, target=trainer.config.target, offset=trainer.config.offset)
+    return Steered(env, Learnt(read_config(policy)["algorithm"], trainer.config)), spec, actor
+
+
+def evaluate_rate(
+    policies: Sequence[str],
+    scenario: str,
+    *,
+    options: dict[str, Any] | None = None,
+    seed: int = 0,
+    seeds: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Any]:
+    """Measure policies in a scenario of rate control, all on the same episodes.
+
+    Args:
+        policies: see the module.
+        scenario: name of a scenario.
+        options: fields of `RateScenario`.
+        seed: first seed.
+        seeds: episodes per policy.
+        progress: called with the number of episodes done.
+
+    Returns:
+        `scenario`, `options`, `seed`, `episodes` and `policies`: of each, metrics by name, a list
+        with a number per episode; see `envs.rate.measure`.
+
+    Raises:
+        ValueError: an unknown name, a value that is not allowed, or `seeds` below 1.
+    """
+    if seeds < 1:
+        raise bad_value("episodes", seeds, "an integer >= 1")
+    subjects = [subject_of(policy, scenario, options or {}) for policy in policies]
+    found: dict[str, dict[str, list[float]]] = {}
+    for i, (policy, (subject, spec, actor)) in enumerate(zip(policies, subjects, strict=True)):
+
+        def share(done: float, before: int = i) -> None:
+            if progress is not None:
+                progress((before + done) * seeds)
+
+        metrics = measure(subject, spec, actor=actor, seed=seed, seeds=seeds, progress=share)
+        found[policy] = {name: values.tolist() for name, values in metrics.items()}
+    return {
+        "scenario": scenario,
+        "options": {name: str(value) for name, value in (options or {}).items()},
+        "seed": seed,
+        "episodes": seeds,
+        "policies": found,
+    }

@@ -1,0 +1,159 @@
+"""ADPG: keyed rollouts, its gradient, and what it learns."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import failure, run
+
+from ecn_marl.baselines.adpg import ADPG, ADPGConfig, later_mean
+from ecn_marl.baselines.common.rate_rollout import Events, keyed
+from ecn_marl.baselines.common.training import compiled_update, initial_state
+from ecn_marl.envs.rate.measure import Steered, measure
+from ecn_marl.envs.rate.scenarios import make_rate, with_options
+
+TINY = ("senders=4", "envs=4", "rollout=64", "events=16")
+
+
+def random_events(steps: int, envs: int, flows: int) -> Events:
+    """Rows as a rollout has them."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(steps, envs, flows, 4)).astype(np.float32)
+    action, error = rng.normal(size=(2, steps, envs, flows)).astype(np.float32)
+    valid = rng.random((steps, envs, flows)) < 0.3
+    return Events(*map(jnp.asarray, (valid, obs, action, error)))
+
+
+def test_keyed_rollouts_keep_the_events_of_every_flow_in_order():
+    rows = random_events(40, 3, 5)
+    events, left_out = keyed(rows, 10)
+    missing = 0
+    for e in range(3):
+        for f in range(5):
+            at = np.flatnonzero(rows.valid[:, e, f])
+            kept, missing = at[:10], missing + len(at[10:])
+            assert events.valid[:, e, f].sum() == len(kept)
+            for name in ("obs", "action", "error"):
+                column = np.asarray(getattr(events, name))[:, e, f]
+                np.testing.assert_array_equal(
+                    column[: len(kept)], np.asarray(getattr(rows, name))[kept, e, f]
+                )
+                assert not column[len(kept) :].any()
+    assert int(left_out) == missing > 0
+
+
+def test_later_means():
+    values = np.array([[3.0, 1.0], [-1.0, 5.0], [2.0, 7.0]])
+    here = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    found = later_mean(jnp.asarray(values), jnp.asarray(here), 0.5)
+    want = [
+        [(3 - 0.5 + 0.5) / 1.75, (1 + 2.5) / 1.5],
+        [(-1 + 1) / 1.5, 5.0],
+        [2.0, 0.0],
+    ]
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_the_gradient_is_that_of_the_paper():
+    """Minus the mean over events of grad pi(o_t) times the later mean of (target - x) / target."""
+    trainer = ADPG(ADPGConfig(senders=(4,), steadiness=0.0, gamma=0.9))
+    events, _ = keyed(random_events(20, 2, 3), 8)
+    actor = trainer.policy.init(jax.random.key(1), jnp.zeros(4))
+    grads, _ = jax.grad(trainer.loss, has_aux=True)(actor, [events])
+    want = jax.tree.map(np.zeros_like, actor)
+    slope = jax.jit(jax.grad(lambda net, obs: trainer.policy.apply(net, obs)))
+    valid, error = np.asarray(events.valid), -np.asarray(events.error, np.float64)
+    for t, e, f in np.argwhere(valid):
+        later = np.flatnonzero(valid[t:, e, f]) + t
+        weight = 0.9 ** (later - t)
+        ahead = (weight * error[later, e, f]).sum() / weight.sum()
+        one = slope(actor, events.obs[t, e, f])
+        want = jax.tree.map(lambda w, g, a=ahead: w - a * np.asarray(g) / valid.sum(), want, one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, want)
+
+
+def test_a_flow_on_target_keeps_its_rate():
+    """Whatever the weights are: no biases."""
+    trainer = ADPG(ADPGConfig(senders=(4,)))
+    for seed in range(3):
+        actor = trainer.policy.init(jax.random.key(seed), jnp.zeros(4))
+        assert float(trainer.act(actor, jnp.zeros(4))) == 1.0
+        factors = trainer.act(actor, 100 * jax.random.normal(jax.random.key(9), (50, 4)))
+        assert factors.min() >= 0.8
+        assert factors.max() <= 1.2
+
+
+def test_trained_from_scratch_it_fills_links_fairly():
+    """Four senders in training; two and sixteen afterwards."""
+    trainer = ADPG(ADPGConfig(senders=(4,), envs=8))
+    state = initial_state(trainer, trainer.default_params, 0)
+    update = compiled_update(trainer, 400)
+    state, metrics = update(state, trainer.default_params)
+    assert int(metrics["events_left_out"].max()) == 0
+    for flows in (2, 16):
+        options = {"duration_us": 8e4, "warm_up_us": 5e4, "buffer_mib": 1.0}
+        spec = with_options(f"many-to-one-{flows}-v0", options)
+        found = measure(Steered(make_rate(spec), trainer.act), spec, actor=state.actor, seeds=2)
+        assert (found["utilisation"] > 0.9).all()
+        assert (found["fairness"] > 0.8).all()
+        assert (found["queue_us"] < 12.0).all()
+        assert (found["drop_rate"] == 0.0).all()
+
+
+def test_train_resume_and_eval_commands(tmp_path):
+    """A run that is stopped and goes on ends where one that was not stopped ends."""
+    sets = [part for text in TINY for part in ("--set", text)]
+    steps = 4 * 64 * 20
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder, n in ((whole, 2 * steps), (parts, steps)):
+        result = run("train", "adpg", "--out", folder, "--steps", n, *sets)
+        assert result.exit_code == 0, result.output
+    result = run("train", "--resume", parts, "--steps", 2 * steps, "--json")
+    assert result.exit_code == 0, result.output
+    last = [json.loads((f / "metrics.jsonl").read_text().splitlines()[-1]) for f in (whole, parts)]
+    times = ("seconds", "steps_per_second")
+    a, b = ({k: v for k, v in row.items() if k not in times} for row in last)
+    assert a == b
+    assert a["update"] == 40
+    short = ["--env", "duration_us=1.2e4", "--env", "warm_up_us=6e3"]
+    place = ["--scenario", "many-to-one-4-v0", "--episodes", "2", "--json", *short]
+    result = run("eval", whole, parts, "rate-agent:line-rate", *place)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["policies"]
+    assert found[str(whole)] == found[str(parts)]
+    assert found["rate-agent:line-rate"]["utilisation"] == pytest.approx([1.0, 1.0])
+    from ecn_marl.report.rate_table import rate_table
+
+    table = rate_table(json.loads(result.stdout))
+    assert [column.header for column in table.columns][:3] == [
+        "policy",
+        *("utilisation %", "fairness %"),
+    ]
+    assert list(table.columns[1].cells)[-1] == "100.0 ± 0.0"
+
+
+def test_commands_refuse_what_has_no_meaning():
+    assert "--load = 0.5" in failure("train", "adpg", "--load", "0.5")
+    assert "senders" in failure("train", "adpg", "--set", "senders=0")
+    assert "setting of adpg" in failure("train", "adpg", "--set", "sender=4")
+    assert "--load" in failure("eval", "swift:htsim", "--scenario", "many-to-one-4-v0", "--load", 1)
+    assert "transport 'swoft'" in failure("eval", "swoft:x", "--scenario", "many-to-one-4-v0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"senders": ()}, "senders"),
+        ({"gamma": 1.5}, r"gamma = 1\.5"),
+        ({"lr": 0.0}, r"lr = 0\.0"),
+        ({"rollout": 0}, "rollout = 0"),
+        ({"steadiness": -1.0}, "steadiness"),
+    ],
+)
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        ADPGConfig(**change)
