@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
-WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py"}
+WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py", "baselines/test_adpg.py"}
 """Folders and files whose tests run long, or compare the bits of batches and single runs."""
 
 

@@ -91,7 +91,7 @@ def test_trained_from_scratch_it_fills_links_fairly():
     """Four senders in training; two and sixteen afterwards."""
     trainer = ADPG(ADPGConfig(senders=(4,), envs=8))
     state = initial_state(trainer, trainer.default_params, 0)
-    update = compiled_update(trainer, 400)
+    update = compiled_update(trainer, 1000)
     state, metrics = update(state, trainer.default_params)
     assert int(metrics["events_left_out"].max()) == 0
     for flows in (2, 16):

@@ -167,5 +167,6 @@ def test_links_of_the_failure_split_fail():
     split = SPLITS["failures"]
     env = make(split.scenario, **split.test["one-fails"]())
     net = env.default_params.sim.net
-    assert env.sim.failures and int((np.asarray(net.fail_step) == 1000).sum()) == 2
+    steps = round(5000.0 / env.sim.dt_us)
+    assert env.sim.failures and int((np.asarray(net.fail_step) == steps).sum()) == 2
     assert not make(split.scenario).sim.failures
