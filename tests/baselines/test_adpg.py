@@ -88,8 +88,8 @@ def test_a_flow_on_target_keeps_its_rate():
 
 
 def test_trained_from_scratch_it_fills_links_fairly():
-    """Four senders in training; two and sixteen afterwards."""
-    trainer = ADPG(ADPGConfig(senders=(4,), envs=8))
+    """Half of the default training, on 4, 8 and 32 senders; two and sixteen afterwards."""
+    trainer = ADPG(ADPGConfig())
     state = initial_state(trainer, trainer.default_params, 0)
     update = compiled_update(trainer, 1000)
     state, metrics = update(state, trainer.default_params)
