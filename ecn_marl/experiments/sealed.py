@@ -25,7 +25,7 @@ _ROOT = (0x5EA1ED00, 0x00000003)
 """Words of the root of the sealed episodes; the second counts up when a test set is renewed.
 
 2: recipes of learners were changed after a look at the first set.
-3: the simulator's marking and the recipes (rates that fall) were changed after a look at the second.
+3: marking in the simulator, and recipes (rates that fall), were changed after one at the second.
 """
 
 _HEAD = """\
