@@ -93,7 +93,7 @@ def test_make_makes_room():
 
 def test_too_little_room_is_refused():
     rpc = Poisson(load=0.6, table="GoogleRPC2008", width=8)
-    with pytest.raises(ValueError, match=r"width = 8 .* at least 157: 104 flows .* per tick"):
+    with pytest.raises(ValueError, match=r"width = 8 .* at least 91: 51\.9 flows .* per tick"):
         ecn_marl.make("websearch-star-v0", traffic=(rpc,))
     with pytest.raises(ValueError, match=r"slots = 4 .* auto, or at least 6"):
         ecn_marl.make("websearch-star-v0", slots=4)

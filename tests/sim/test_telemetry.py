@@ -56,18 +56,24 @@ def test_telemetry_counts_what_ports_have_sent():
 
 
 def test_fields_are_one_feedback_delay_old():
-    """Marking probability of the queue then, and nothing before the first mark can be back."""
+    """Marking probability of the queue then, and nothing before the first mark can be back.
+
+    What is heard by the end of a substep of 1 us was marked one round trip earlier: between two
+    substeps, each marked by the queue in its middle. Ticks are one substep, so all queues are known.
+    """
     rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0)]
-    heard = listen(STAR, rows, ecn=(50, 150, 0.5), share=0.75)
+    ear = replace(STAR.transport, steps=1)
+    sim = replace(STAR, tick_steps=1, interval_steps=1, transport=ear)
+    heard = listen(sim, rows, 300, ecn=(50, 150, 0.5), share=0.75)
     mark = heard.of(0, "mark")
-    delay = round(round_trip() - 0.5)
-    assert (mark[:delay] == 0).all()
-    then = np.arange(4, 300, 5)
-    queue = heard.queue[: len(then), 0]
-    ramp = np.where(queue > 150e3, 1.0, 0.5 * np.clip((queue - 50e3) / 100e3, 0, 1))
-    seen = then + delay
-    inside = seen < 300
-    np.testing.assert_allclose(mark[seen[inside]], ramp[inside], atol=2e-5)
+    queue = np.append(0.0, heard.queue[:, 0])
+    middle = (queue[1:] + queue[:-1]) / 2
+    ramp = np.where(middle > 150e3, 1.0, 0.5 * np.clip((middle - 50e3) / 100e3, 0, 1))
+    ago, part = divmod(round_trip() - 0.5, 1.0)
+    assert (mark[: int(ago) + 1] == 0).all()
+    seen = np.arange(int(ago) + 1, len(mark))
+    wanted = (1 - part) * ramp[seen - int(ago)] + part * ramp[seen - int(ago) - 1]
+    np.testing.assert_allclose(mark[seen], wanted, atol=2e-5)
     assert (mark > 0.99).any()
     assert ((mark > 0.1) & (mark < 0.4)).any()
     assert (heard.of(0, "past_rate")[10:] == 0.75 * LINE).all()
