@@ -83,7 +83,7 @@ def test_make_makes_room():
     """Other traffic gets the slots and widths it needs; what belongs to a scenario stays."""
     rpc = Poisson(load=0.6, table="GoogleRPC2008")
     env = ecn_marl.make("websearch-star-v0", traffic=(rpc,))
-    assert env.sim.traffic[0].width > 104
+    assert env.sim.traffic[0].width > 52  # flows that arrive per tick on average
     assert env.sim.slots > 1000
     assert ecn_marl.make("websearch-star-v0").sim.slots == 64
     assert ecn_marl.make("websearch-star-v0", load=0.3).sim.slots == 64

@@ -59,7 +59,7 @@ def test_fields_are_one_feedback_delay_old():
     """Marking probability of the queue then, and nothing before the first mark can be back.
 
     What is heard by the end of a substep of 1 us was marked one round trip earlier: between two
-    substeps, each marked by the queue in its middle. Ticks are one substep, so all queues are known.
+    substeps, each marked by the queue in its middle. A tick is one substep, so all are known.
     """
     rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0)]
     ear = replace(STAR.transport, steps=1)
