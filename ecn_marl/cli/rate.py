@@ -1,4 +1,4 @@
-"""`train` and `eval` where flows are the agents."""
+"""`train`, `export` and `eval` where flows are the agents."""
 
 from __future__ import annotations
 
@@ -86,6 +86,50 @@ def train(
     else:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
+
+
+def is_run(run: str) -> bool:
+    """Whether a run is one of rates."""
+    from ecn_marl.experiments import rate
+
+    return rate.is_rate_run(run)
+
+
+def check_form(run: str, int8: bool, tree: int | None) -> None:
+    """Raise a ValueError for forms that only policies of flows have."""
+    from ecn_marl._errors import bad_value
+
+    for option, value in {"--int8": int8 or None, "--tree": tree}.items():
+        if value is not None:
+            raise bad_value(option, value, f"nothing with {run}, whose agents are ports")
+
+
+def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -> None:
+    """Write a policy to a file, and tell what its decisions cost.
+
+    Raises:
+        ValueError: see `experiments.rate.rate_policy_of`.
+    """
+    from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.baselines.rate_cost import MANY, decision_costs
+    from ecn_marl.benchmark.machine import processor
+    from ecn_marl.experiments import rate
+
+    policy = rate.rate_policy_of(run, checkpoint, int8=int8, depth=tree)
+    save_policy(policy, out)
+    header, model = policy.header, policy.header["model"]
+    what = f"{header['algorithm']} of update {header['update']}, {policy.model}"
+    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+    if "mean_difference" in model:
+        typer.echo(
+            f"factors differ from the network's by {model['mean_difference']:.4f} in the mean, "
+            f"{model['largest_difference']:.3f} at most ({model['observations']} observations)"
+        )
+    for runner, cost in decision_costs(policy).items():
+        typer.echo(
+            f"{runner}: {cost['alone']:.3f} us per decision of one flow, {cost['together']:.4f} us "
+            f"of {MANY} together ({processor()}, median)"
+        )
 
 
 def evaluate(
