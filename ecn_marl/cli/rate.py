@@ -1,7 +1,8 @@
-"""`train`, `export` and `eval` where flows are the agents."""
+"""`train`, `export`, `eval` and `bench adpg` where flows are the agents."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,41 @@ def evaluate(
         typer.echo(json_text(result))
     else:
         show_tables([rate_table(result)])
+
+
+def bench(
+    out: Path,
+    results: Path | None,
+    algorithms: str | None,
+    seeds: int,
+    small: bool,
+    as_json: bool,
+    show: Any,
+) -> None:
+    """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
+
+    Raises:
+        ValueError: see `experiments.rate_bench`.
+    """
+    from ecn_marl._files import Output, json_text, write_all
+    from ecn_marl.benchmark.machine import describe
+    from ecn_marl.cli.terminal import write_bytes
+    from ecn_marl.experiments import rate_bench as rb
+    from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
+
+    policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
+    scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
+    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, scenarios, updates), show)
+    result["machine"] = describe()
+    table, text = rate_bench_tables(result), json_text(result) + "\n"
+    figure = rate_bench_figure(result)
+    out.mkdir(parents=True, exist_ok=True)
+    written = {
+        out / "results.json": Output("w", lambda file: file.write(text)),
+        out / "table.md": Output("w", lambda file: file.write(table)),
+        out / "many_to_one.png": Output("wb", partial(write_bytes, figure)),
+    }
+    if results is not None:
+        written[results] = Output("w", lambda file: file.write(text))
+    write_all(written)
+    typer.echo(text if as_json else table, nl=False)
