@@ -115,8 +115,6 @@ def bench(
     if results is not None:
         check_output("--results", results)
     if scenarios == [RATES]:
-        from ecn_marl.cli import rate
-
         unfit = given(
             steps=steps,
             episodes=None if episodes == EPISODES else episodes,
@@ -128,11 +126,7 @@ def bench(
             max_steps=max_steps,
             envs=envs,
         )
-        for name, value in unfit.items():
-            raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
-        folder = out or Path("runs/bench-adpg")
-        with _bars() as show, _stops():
-            rate.bench(folder, results, algorithms, seeds, small, as_json, show)
+        _bench_rates(unfit, algorithms, seeds, small, out, results, as_json)
         return
     if small:
         raise bad_value("--small", small, f"nothing but with {RATES}")
@@ -161,6 +155,26 @@ def bench(
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
     typer.echo(text if as_json else (out / TABLE).read_text(encoding="utf-8"), nl=False)
+
+
+def _bench_rates(
+    unfit: dict[str, Any],
+    algorithms: str | None,
+    seeds: int,
+    small: bool,
+    out: Path | None,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Where flows are the agents; `unfit` are options that were given and have no meaning here."""
+    from ecn_marl._errors import bad_value
+    from ecn_marl.cli import rate
+
+    for name, value in unfit.items():
+        raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
+    folder = out or Path("runs/bench-adpg")
+    with _bars() as show, _stops():
+        rate.bench(folder, results, algorithms, seeds, small, as_json, show)
 
 
 @app.command()

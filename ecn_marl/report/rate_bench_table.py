@@ -120,6 +120,7 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
         axis.set_xlabel("flows")
         axis.set_title(heading, loc="left", fontsize=10)
     page.axes[2].set_yscale("symlog", linthresh=1.0)
+    page.axes[2].set_ylim(bottom=0.0)
     page.axes[0].legend(frameon=False, fontsize=8)
     page.figure.suptitle("many to one: lines measured, crosses as the paper prints", fontsize=10)
     return page.png()
