@@ -354,6 +354,16 @@ def leaderboard() -> str:
     )
 
 
+def rate_bench() -> str:
+    """The tables of the paper ADPG, measured and printed."""
+    from ecn_marl.report.rate_bench_table import rate_bench_tables
+
+    file = RESULTS / "adpg.json"
+    if not file.is_file():
+        return "*No results of `bench adpg` are recorded in this checkout.*"
+    return rate_bench_tables(json.loads(file.read_text())).rstrip()
+
+
 def _streams(rows: Sequence[dict[str, Any]]) -> str:
     """Which episodes rows were scored on."""
     names = dict.fromkeys(str(row["meta"].get("stream", "unnamed")) for row in rows)
@@ -399,6 +409,7 @@ TABLES: dict[str, Callable[[], str]] = {
         commands,
         results,
         leaderboard,
+        rate_bench,
     )
 }
 """Tables by name."""

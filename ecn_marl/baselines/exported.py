@@ -19,6 +19,7 @@ from ecn_marl.baselines.common.distributions import head_for
 from ecn_marl.baselines.common.export import head_header
 from ecn_marl.baselines.common.networks import network_flops
 from ecn_marl.baselines.common.policy import PRETRAINED, Policy, load_policy, policy_file
+from ecn_marl.baselines.common.rate_policy import RatePolicy
 from ecn_marl.envs.registry import lookup
 
 SUFFIX = ".npz"
@@ -47,6 +48,8 @@ def read_exported(policy: str) -> Policy:
     if not file.is_file():
         raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
     found = load_policy(file)
+    if isinstance(found, RatePolicy):
+        raise bad_value("policy", policy, "a policy of ports here: this one is of flows, for rates")
     try:
         view_of(found), episodes_of(found), found.header["network"]["head"]
     except (KeyError, TypeError):

@@ -12,7 +12,13 @@ import typer
 from ecn_marl.cli.app import app
 from ecn_marl.cli.terminal import Episodes, Json, Load, MaxSteps, Seed, progress, show_tables
 
-Searched = Annotated[
+EPISODES, SEARCHED, SCORED = 128, 64, 16
+"""Episodes of a score, of the end of a search, and of the score of a checkpoint."""
+
+RATES = "adpg"
+"""What `bench` is called with for the tables of the paper ADPG."""
+
+Searches = Annotated[
     int,
     typer.Option(help="Tuning episodes that searches for reference policies end with.", min=1),
 ]
@@ -25,7 +31,11 @@ Envs = Annotated[
 def bench(
     scenarios: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCENARIO]...", help="Scenarios.", show_default="restore-serve-v0"),
+        typer.Argument(
+            metavar="[SCENARIO]...",
+            help="Scenarios; adpg for the tables of that paper, where flows are the agents.",
+            show_default="restore-serve-v0",
+        ),
     ] = None,
     algorithms: Annotated[
         str | None,
@@ -33,7 +43,7 @@ def bench(
             metavar="NAME,NAME,…",
             help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-fct, haecn-fct) and "
             "rules (SECN1, static:ports, oracle:ports, rule, dynamic:pi, random, …); static:best "
-            "and oracle come in any case.",
+            "and oracle come in any case. With adpg: learners of rates, LEARNER:int8, senders.",
             show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
         ),
     ] = None,
@@ -48,7 +58,7 @@ def bench(
     ] = None,
     episodes: Annotated[
         int, typer.Option(help="Episodes that every policy and seed is scored on.", min=1)
-    ] = 128,
+    ] = EPISODES,
     sealed: Annotated[
         bool,
         typer.Option(
@@ -67,21 +77,33 @@ def bench(
     eval_seed: Annotated[
         int, typer.Option(help="Which tuning episodes policies are scored on.", min=0)
     ] = 0,
-    search_episodes: Searched = 64,
+    search_episodes: Searches = SEARCHED,
     eval_episodes: Annotated[
         int, typer.Option(help="Tuning episodes that a checkpoint is scored on.", min=1)
-    ] = 16,
+    ] = SCORED,
     max_steps: MaxSteps = None,
     envs: Envs = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of the bench; what it has of it is not done again.")
-    ] = Path("runs/bench"),
+        Path | None,
+        typer.Option(
+            help="Folder of the bench; what it has of it is not done again.",
+            show_default="runs/bench, with adpg runs/bench-adpg",
+        ),
+    ] = None,
     results: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write results.json here, too.")
     ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="With adpg: fewer, shorter scenarios; minutes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train and score everything on scenarios, side by side; prints the table as Markdown."""
+    """Train and score everything on scenarios, side by side; prints the table as Markdown.
+
+    `bench adpg` measures learners of rates and senders with their own rules in the scenarios of the
+    paper ADPG, its numbers beside.
+    """
+    from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.baselines.search import Effort
     from ecn_marl.benchmark.machine import describe
@@ -92,6 +114,23 @@ def bench(
 
     if results is not None:
         check_output("--results", results)
+    if scenarios == [RATES]:
+        unfit = given(
+            steps=steps,
+            episodes=None if episodes == EPISODES else episodes,
+            sealed=sealed or None,
+            split=split,
+            eval_seed=eval_seed or None,
+            search_episodes=None if search_episodes == SEARCHED else search_episodes,
+            eval_episodes=None if eval_episodes == SCORED else eval_episodes,
+            max_steps=max_steps,
+            envs=envs,
+        )
+        _bench_rates(unfit, algorithms, seeds, small, out, results, as_json)
+        return
+    if small:
+        raise bad_value("--small", small, f"nothing but with {RATES}")
+    out = out or Path("runs/bench")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
         scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
@@ -116,6 +155,26 @@ def bench(
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
     typer.echo(text if as_json else (out / TABLE).read_text(encoding="utf-8"), nl=False)
+
+
+def _bench_rates(
+    unfit: dict[str, Any],
+    algorithms: str | None,
+    seeds: int,
+    small: bool,
+    out: Path | None,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Where flows are the agents; `unfit` are options that were given and have no meaning here."""
+    from ecn_marl._errors import bad_value
+    from ecn_marl.cli import rate
+
+    for name, value in unfit.items():
+        raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
+    folder = out or Path("runs/bench-adpg")
+    with _bars() as show, _stops():
+        rate.bench(folder, results, algorithms, seeds, small, as_json, show)
 
 
 @app.command()
@@ -159,7 +218,7 @@ def tune(
 def headroom(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     episodes: Episodes = 64,
-    search_episodes: Searched = 64,
+    search_episodes: Searches = SEARCHED,
     seed: Seed = 0,
     load: Load = None,
     max_steps: MaxSteps = None,

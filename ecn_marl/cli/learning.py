@@ -244,13 +244,30 @@ def export(
     checkpoint: Annotated[
         str, typer.Option(help="Which policy: best (if it was scored) or latest.")
     ] = "best",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantise it: int8 products, int32 sums (adpg).")
+    ] = False,
+    tree: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DEPTH", help="A decision tree of this depth in its place (learners of rates)."
+        ),
+    ] = None,
 ) -> None:
-    """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only."""
+    """Write a trained policy to one file for `ecn_marl.load_policy`, which needs numpy only.
+
+    Of learners of rates, it also measures what a decision costs on this machine.
+    """
     from ecn_marl._files import check_output
     from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.cli import rate
     from ecn_marl.experiments import workflow as wf
 
     check_output("--out", out)
+    if rate.is_run(run):
+        rate.export(run, out, checkpoint, int8, tree)
+        return
+    rate.check_form(run, int8, tree)
     policy = wf.policy_of(run, checkpoint)
     save_policy(policy, out)
     what = f"{policy.header['algorithm']} of update {policy.header['update']}"
@@ -266,7 +283,7 @@ def evaluate(
             help="Folders of runs, FILE.npz, pretrained:NAME, static:secn1, "
             "static:5,200,0.01, static:best, static:ports, oracle, oracle:ports, rule, random, "
             "dynamic:pi (or ecn-sharp, buffer, utilisation, queue), dynamic:pi:qref_kb=100. In "
-            "scenarios of rates: runs of adpg, and senders such as swift:htsim.",
+            "scenarios of rates: runs of adpg, their files, and senders such as swift:htsim.",
         ),
     ],
     scenario: Annotated[

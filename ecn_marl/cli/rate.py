@@ -1,7 +1,8 @@
-"""`train` and `eval` where flows are the agents."""
+"""`train`, `export`, `eval` and `bench adpg` where flows are the agents."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,50 @@ def train(
         typer.echo(f"{folder}: {names}")
 
 
+def is_run(run: str) -> bool:
+    """Whether a run is one of rates."""
+    from ecn_marl.experiments import rate
+
+    return rate.is_rate_run(run)
+
+
+def check_form(run: str, int8: bool, tree: int | None) -> None:
+    """Raise a ValueError for forms that only policies of flows have."""
+    from ecn_marl._errors import bad_value
+
+    for option, value in {"--int8": int8 or None, "--tree": tree}.items():
+        if value is not None:
+            raise bad_value(option, value, f"nothing with {run}, whose agents are ports")
+
+
+def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -> None:
+    """Write a policy to a file, and tell what its decisions cost.
+
+    Raises:
+        ValueError: see `experiments.rate.rate_policy_of`.
+    """
+    from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.baselines.rate_cost import MANY, decision_costs
+    from ecn_marl.benchmark.machine import processor
+    from ecn_marl.experiments import rate
+
+    policy = rate.rate_policy_of(run, checkpoint, int8=int8, depth=tree)
+    save_policy(policy, out)
+    header, model = policy.header, policy.header["model"]
+    what = f"{header['algorithm']} of update {header['update']}, {policy.model}"
+    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+    if "mean_difference" in model:
+        typer.echo(
+            f"factors differ from the network's by {model['mean_difference']:.4f} in the mean, "
+            f"{model['largest_difference']:.3f} at most ({model['observations']} observations)"
+        )
+    for runner, cost in decision_costs(policy).items():
+        typer.echo(
+            f"{runner}: {cost['alone']:.3f} us per decision of one flow, {cost['together']:.4f} us "
+            f"of {MANY} together ({processor()}, median)"
+        )
+
+
 def evaluate(
     policies: list[str],
     scenario: str | None,
@@ -125,3 +170,41 @@ def evaluate(
         typer.echo(json_text(result))
     else:
         show_tables([rate_table(result)])
+
+
+def bench(
+    out: Path,
+    results: Path | None,
+    algorithms: str | None,
+    seeds: int,
+    small: bool,
+    as_json: bool,
+    show: Any,
+) -> None:
+    """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
+
+    Raises:
+        ValueError: see `experiments.rate_bench`.
+    """
+    from ecn_marl._files import Output, json_text, write_all
+    from ecn_marl.benchmark.machine import describe
+    from ecn_marl.cli.terminal import write_bytes
+    from ecn_marl.experiments import rate_bench as rb
+    from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
+
+    policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
+    scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
+    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, scenarios, updates), show)
+    result["machine"] = describe()
+    table, text = rate_bench_tables(result), json_text(result) + "\n"
+    figure = rate_bench_figure(result)
+    out.mkdir(parents=True, exist_ok=True)
+    written = {
+        out / "results.json": Output("w", lambda file: file.write(text)),
+        out / "table.md": Output("w", lambda file: file.write(table)),
+        out / "many_to_one.png": Output("wb", partial(write_bytes, figure)),
+    }
+    if results is not None:
+        written[results] = Output("w", lambda file: file.write(text))
+    write_all(written)
+    typer.echo(text if as_json else table, nl=False)

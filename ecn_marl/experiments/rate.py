@@ -1,7 +1,7 @@
 """What `train` and `eval` do where flows are the agents: learners of rates, and their rivals.
 
-A policy is named by the folder of a run, or is the short form of senders that set their rates
-themselves, e.g. `swift:htsim`.
+A policy is named by the folder of a run, is a file that `ecn-marl export` has written, or the short
+form of senders that set their rates themselves, e.g. `swift:htsim`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from jaxtyping import Array
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
 from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.rate_export import export_rate_policy
+from ecn_marl.baselines.common.rate_policy import RatePolicy
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
+from ecn_marl.baselines.exported import is_exported
+from ecn_marl.baselines.rate_exported import (
+    Deployed,
+    device_arrays,
+    is_rate_file,
+    rate_view,
+    read_rate_exported,
+)
 from ecn_marl.baselines.runs import prepare_folder
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
@@ -51,7 +61,7 @@ def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
     """Whether `eval` is about rates: by the scenario, else by the first policy."""
     if scenario is not None:
         return scenario in rate_scenarios()
-    return is_rate_run(policies[0])
+    return is_rate_run(policies[0]) or is_rate_file(policies[0])
 
 
 def train_rate(
@@ -183,18 +193,43 @@ class Learnt:
         return action
 
 
-def run_actor(run: str | Path) -> tuple[Any, Any]:
-    """The trainer of a run, and what its policy has learnt by the latest checkpoint.
+def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
+    """The trainer of a run, what its policy has learnt by a checkpoint, and the number of that.
+
+    Args:
+        run: folder of the run.
+        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
 
     Raises:
         ValueError: not a run, or no checkpoint.
     """
     trainer = _trainer(read_config(run))
     checkpoints = Checkpoints(run)
-    like = state_shapes(trainer, trainer.default_params)
-    state = checkpoints.restore(like, checkpoints.find("latest"))
+    like, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
+    state = checkpoints.restore(like, step)
     checkpoints.close()
-    return trainer, state.actor
+    return trainer, state.actor, step
+
+
+def rate_policy_of(
+    run: str | Path, which: str = "best", *, int8: bool = False, depth: int | None = None
+) -> RatePolicy:
+    """The policy of a run, to be written to a file by `save_policy`.
+
+    Args:
+        run: folder of the run.
+        which: see `run_actor`.
+        int8: quantised, see `baselines.common.quantise`.
+        depth: a tree of this depth in its place, see `baselines.common.distil`.
+
+    Raises:
+        ValueError: not a run, or see `export_rate_policy`.
+    """
+    config = read_config(run)
+    trainer, actor, step = run_actor(run, which)
+    names = ("algorithm", "seed", "settings", "versions")
+    about = {name: config[name] for name in names}
+    return export_rate_policy(trainer, actor, int8=int8, depth=depth, update=step, **about)
 
 
 def subject_of(
@@ -203,17 +238,22 @@ def subject_of(
     """What is measured of a policy: the subject, its scenario, and what it has learnt.
 
     Args:
-        policy: folder of a run, or the short form of senders.
+        policy: folder of a run, a file, or the short form of senders.
         scenario: name of a scenario of rate control, or the scenario.
         options: fields of it.
 
     Raises:
         ValueError: an unknown name, or a value that is not allowed.
     """
+    if is_exported(policy):
+        file = read_rate_exported(policy)
+        spec = with_options(scenario, options)
+        steered = Steered(make_rate(spec, **rate_view(file)), Deployed(file.model))
+        return steered, spec, device_arrays(file)
     if not is_rate_run(policy):
         spec = with_options(scenario, {**options, "transport": parse_transport(policy)})
         return OwnRates(spec.simulator(), spec.ecn), spec, None
-    trainer, actor = run_actor(policy)
+    trainer, actor, _ = run_actor(policy)
     spec = with_options(scenario, options)
     env = make_rate(spec, target=trainer.config.target, offset=trainer.config.offset)
     return Steered(env, Learnt(read_config(policy)["algorithm"], trainer.config)), spec, actor

@@ -8,7 +8,8 @@ numpy only.
     policy.features                                   # what an observation holds, oldest first
     kmin_kb, kmax_kb, pmax = policy.thresholds(obs, gbps=100)
 
-Some policies ship with the package: `pretrained:NAME` stands for their files.
+Some policies ship with the package: `pretrained:NAME` stands for their files. Policies of
+flows that set their rates are `rate_policy.RatePolicy`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
+from ecn_marl.baselines.common.rate_policy import RatePolicy
 
 FORMAT = "ecn-marl-policy"
-VERSION = 1
+VERSION = 2
+"""Latest version of the format. Policies of ports are written as version 1, those of flows as 2."""
+
+FLOWS = "flows"
+"""Value of `agents` in the header where they are flows; policies of ports have no such entry."""
+
 PRETRAINED = "pretrained:"
 """How a policy that ships is named where a file could stand."""
 
@@ -173,14 +180,19 @@ def _box(action: np.ndarray, options: Mapping[str, Any]) -> tuple[Any, ...]:
     return kmin, kmax, rare * np.exp(part[..., 2] * math.log(sure / rare))
 
 
-def save_policy(policy: Policy, path: str | Path) -> None:
+def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
     """Write a policy to one file, whole or not at all."""
-    header = {"format": FORMAT, "version": VERSION, **policy.header}
-    arrays: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    for i, (weight, bias) in enumerate(policy.layers):
-        arrays |= {f"w{i}": weight, f"b{i}": bias}
-    arrays["settings"] = policy.settings
-    write_all({Path(path): Output("wb", lambda file: np.savez(file, **arrays))})
+    more: dict[str, Any] = {"format": FORMAT, "version": 1}
+    arrays: dict[str, Any] = {}
+    if isinstance(policy, RatePolicy):
+        more |= {"version": VERSION, "agents": FLOWS}
+        arrays |= policy.arrays
+    else:
+        for i, (weight, bias) in enumerate(policy.layers):
+            arrays |= {f"w{i}": weight, f"b{i}": bias}
+        arrays["settings"] = policy.settings
+    header = np.frombuffer(json.dumps({**more, **policy.header}).encode(), np.uint8)
+    write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
 
 
 def pretrained_policies() -> tuple[str, ...]:
@@ -209,14 +221,15 @@ NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZi
 """What reading a file of another kind raises: numpy and json have no error of their own for it."""
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | Path) -> Policy | RatePolicy:
     """Load a policy that `ecn-marl export` has written; needs numpy only.
 
     Args:
         path: the file, or `pretrained:NAME` for a policy that ships, see `pretrained_policies`.
 
     Returns:
-        `policy(obs) -> action`, `policy.thresholds(obs)`.
+        Of ports: `policy(obs) -> action`, `policy.thresholds(obs)`. Of flows: `policy(obs) ->
+        factor`.
 
     Raises:
         OSError: it cannot be read.
@@ -236,6 +249,19 @@ def load_policy(path: str | Path) -> Policy:
         raise bad_value("policy", str(path), allowed)
     if header["version"] > VERSION:
         raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
+    if header.get("agents") == FLOWS:
+        return _rate_policy(header, arrays, path)
     count = sum(name.startswith("w") for name in arrays)
     layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
     return Policy(header, layers, arrays["settings"])
+
+
+def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:
+    """A policy of flows, asked once, for its arrays to be those of its form."""
+    try:
+        policy = RatePolicy(header, arrays)
+        policy(np.zeros(policy.obs_dim, np.float32))
+    except (KeyError, TypeError, IndexError, ValueError):
+        allowed = "a file whose header and arrays are those of a form in `rate_policy.MODELS`"
+        raise bad_value("policy", str(path), allowed) from None
+    return policy

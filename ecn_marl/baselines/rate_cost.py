@@ -1,0 +1,76 @@
+"""What a decision of an exported policy of flows costs on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl.baselines.common.rate_policy import MODELS, RatePolicy
+from ecn_marl.baselines.rate_exported import device_arrays
+
+MANY = 8192
+"""Flows that decide together: those of the largest scenario."""
+
+REPEATS = 21
+"""Runs of which the median is taken."""
+
+CHAIN = 1000
+"""Decisions of one flow in a run of XLA, each after the one before."""
+
+FEW = 50
+"""Those in a run of numpy."""
+
+
+def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
+    """Median time per decision, µs, by what runs it (`numpy`, `xla`).
+
+    Args:
+        policy: the policy.
+
+    Returns:
+        `alone`: one flow decides, in XLA each time after its decision before; `together`: `MANY`
+        flows do in one call, per flow.
+    """
+    obs = np.random.default_rng(0).normal(size=(MANY, policy.obs_dim)).astype(np.float32)
+    arrays, decide = device_arrays(policy), MODELS[policy.model]
+
+    @jax.jit
+    def together(arrays: Any, obs: Array) -> Array:
+        return jnp.asarray(decide(jnp, arrays, obs))
+
+    @jax.jit
+    def alone(arrays: Any, obs: Array) -> Array:
+        def one(last: Array, x: Array) -> tuple[Array, None]:
+            # The decision before enters (times zero), so that no two can be made at once.
+            return jnp.asarray(decide(jnp, arrays, x + 0.0 * last)), None
+
+        return jax.lax.scan(one, jnp.ones(()), obs)[0]
+
+    many, few = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
+    return {
+        "numpy": {
+            "alone": _median_us(lambda: [policy(x) for x in obs[:FEW]], FEW),
+            "together": _median_us(lambda: policy(obs), MANY),
+        },
+        "xla": {
+            "alone": _median_us(lambda: alone(arrays, few).block_until_ready(), CHAIN),
+            "together": _median_us(lambda: together(arrays, many).block_until_ready(), MANY),
+        },
+    }
+
+
+def _median_us(run: Callable[[], Any], decisions: int) -> float:
+    """Median time per decision, µs; one run before is not counted."""
+    run()
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times)) / decisions * 1e6

@@ -1,0 +1,236 @@
+"""The tables of Tessler et al. 2021, made anew: learners of rates beside senders with own rules.
+
+    OUT/runs/LEARNER-seedK/…                 what was trained
+    OUT/runs/LEARNER-seedK.json              with what settings, and for what code
+    OUT/runs/LEARNER-seedK-int8.npz          the same, quantised
+    OUT/cells/SCENARIO/POLICY-seedK.json     metrics of a policy in a scenario, one episode
+
+Learners are trained on many-to-one alone, as their settings say, with as many seeds as episodes;
+seed K of a learner is measured in the episode of seed K, which is that of the other policies, too.
+`LEARNER:int8` is the same run, quantised after training. What is there for the same code, scenario
+and training is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import without_nan
+from ecn_marl.baselines.common.checkpoint import write_json
+from ecn_marl.baselines.common.policy import save_policy
+from ecn_marl.envs.rate.measure import measure
+from ecn_marl.envs.rate.scenarios import RateScenario, with_options
+from ecn_marl.experiments.rate import (
+    ALGORITHMS,
+    UPDATES,
+    rate_policy_of,
+    subject_of,
+    train_rate,
+)
+from ecn_marl.experiments.rate_paper import printed
+from ecn_marl.experiments.sources import code
+from ecn_marl.experiments.workflow import Show
+from ecn_marl.sim.transports import parse_transport
+
+POLICIES = ("adpg", "adpg:int8", "dcqcn:hpcc-paper", "hpcc:sigcomm19", "swift:htsim")
+"""Rows of the tables if nothing else is asked for."""
+
+INT8 = "int8"
+"""Form of a learner's policy that can be asked for."""
+
+FULL: dict[str, dict[str, float]] = {
+    **{f"many-to-one-{n}-v0": {} for n in (2, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)},
+    "many-to-one-8192-v0": {},
+    **{f"all-to-all-{n}-v0": {} for n in (4, 8)},
+    **{f"long-short-{n}-v0": {} for n in (2, 128, 1024, 2048)},
+}
+"""Scenarios of the paper's tables, and fields that are not theirs by name."""
+
+SHORT = {"duration_us": 4e5, "warm_up_us": 2e5}
+
+SMALL: dict[str, dict[str, float]] = {
+    **{f"many-to-one-{n}-v0": SHORT for n in (2, 16, 128)},
+    **{f"all-to-all-{n}-v0": {"duration_us": 1e5, "warm_up_us": 5e4} for n in (4, 8)},
+    **{f"long-short-{n}-v0": {} for n in (2, 128)},
+}
+"""Those of `--small`: minutes on two cores."""
+
+SMALL_UPDATES = 1000
+"""Updates of every learner there."""
+
+
+@dataclass(frozen=True)
+class RatePlan:
+    """What to compare.
+
+    Attributes:
+        out: folder of the bench.
+        policies: rows: names in `rate.ALGORITHMS`, with `:int8` if they are quantised, and senders.
+        seeds: seeds of every learner, and episodes of every policy.
+        scenarios: scenarios by name, with fields of `RateScenario`.
+        updates: updates of every learner.
+    """
+
+    out: Path
+    policies: tuple[str, ...] = POLICIES
+    seeds: int = 5
+    scenarios: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: FULL)
+    updates: int = UPDATES
+
+    def __post_init__(self) -> None:
+        """Check what nothing else would check before work is done.
+
+        Raises:
+            ValueError: an unknown policy or scenario, or numbers that are not allowed.
+        """
+        for name, value in {"seeds": self.seeds, "updates": self.updates}.items():
+            if value < 1:
+                raise bad_value(name, value, "an integer >= 1")
+        if not self.policies:
+            raise bad_value("policies", self.policies, f"names, e.g. {', '.join(POLICIES)}")
+        for policy in self.policies:
+            _check_policy(policy)
+        for scenario in self.scenarios:
+            self.spec(scenario)
+
+    def spec(self, scenario: str) -> RateScenario:
+        """A scenario of the plan."""
+        return with_options(scenario, dict(self.scenarios[scenario]))
+
+
+def row_names(text: str) -> tuple[str, ...]:
+    """Names of policies from `NAME,NAME,…`; options of senders keep their commas."""
+    names: list[str] = []
+    for part in text.split(","):
+        if "=" in part and names and ":" in names[-1]:
+            names[-1] += f",{part}"
+        else:
+            names.append(part.strip())
+    return tuple(dict.fromkeys(names))
+
+
+def rate_bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
+    """Train and measure everything that is not there yet.
+
+    Args:
+        plan: what to compare.
+        show: `show(task)(done, note)` reports progress, `done` a share of the task.
+
+    Returns:
+        `protocol`; `scenarios`: of each by name `kind`, `size`, `options` and `policies`, and of
+        each of these, metrics by name, a list with a number per seed, and the `paper`'s numbers.
+    """
+    learners = dict.fromkeys(p.partition(":")[0] for p in plan.policies if _learner(p))
+    trained = {name: _trained(plan, name, show) for name in learners}
+    found: dict[str, Any] = {}
+    for scenario in plan.scenarios:
+        spec, rows = plan.spec(scenario), {}
+        for policy in plan.policies:
+            move = show(f"{scenario}: {policy}")
+            cells = [
+                _cell(plan, scenario, policy, seed, trained, move) for seed in range(plan.seeds)
+            ]
+            metrics = {name: [cell[name] for cell in cells] for name in cells[0]}
+            rows[policy] = {"metrics": metrics, "paper": printed(spec.kind, spec.size, policy)}
+        found[scenario] = {
+            "kind": spec.kind,
+            "size": spec.size,
+            "options": dict(plan.scenarios[scenario]),
+            "policies": rows,
+        }
+    protocol = {"seeds": plan.seeds, "updates": plan.updates, "training": trained, "code": code()}
+    return {"protocol": protocol, "scenarios": found}
+
+
+def _learner(policy: str) -> bool:
+    return policy.partition(":")[0] in ALGORITHMS
+
+
+def _check_policy(policy: str) -> None:
+    """Raise a ValueError for a policy that there is not."""
+    name, _, form = policy.partition(":")
+    if not _learner(policy):
+        parse_transport(policy)
+    elif form not in ("", INT8):
+        raise bad_value("policy", policy, f"{name} or {name}:{INT8}")
+
+
+def _trained(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
+    """Train all seeds of a learner; what its cells depend on."""
+    config = ALGORITHMS[name][1]()
+    asked = {"settings": asdict(config), "updates": plan.updates, "code": code()}
+    asked = json.loads(json.dumps(asked))
+    for seed in range(plan.seeds):
+        run = _run(plan, name, seed)
+        if _read(_asked(run)) == asked:
+            continue
+        move = show(f"train {name}, seed {seed}")
+
+        def tell(row: dict[str, Any], total: int, move: Show = move) -> None:
+            move(row["update"] / total, f"reward {row['reward']:.4f}")
+
+        _quantised(run).unlink(missing_ok=True)
+        steps = plan.updates * config.steps_per_update
+        train_rate(name, run, steps=steps, seed=seed, overwrite=True, progress=tell)
+        write_json(_asked(run), asked)
+    return {key: asked[key] for key in ("settings", "updates")}
+
+
+def _cell(
+    plan: RatePlan, scenario: str, policy: str, seed: int, trained: dict[str, Any], move: Show
+) -> dict[str, float]:
+    """Metrics of one policy and seed in a scenario."""
+    spec = plan.spec(scenario)
+    name, _, form = policy.partition(":")
+    asked = {
+        "scenario": scenario,
+        "fields": asdict(spec),
+        "policy": policy,
+        "seed": seed,
+        "training": trained.get(name) if _learner(policy) else None,
+        "code": code(),
+    }
+    asked = json.loads(json.dumps(asked))
+    file = plan.out / "cells" / scenario / f"{policy.replace(':', '-')}-seed{seed}.json"
+    known = _read(file)
+    if known is not None and known["asked"] == asked:
+        metrics: dict[str, float] = known["metrics"]
+        return {key: float("nan") if x is None else x for key, x in metrics.items()}
+    source = policy
+    if _learner(policy):
+        run = _run(plan, name, seed)
+        source = str(_quantised(run) if form else run)
+        if form and not _quantised(run).is_file():
+            save_policy(rate_policy_of(run, int8=True), _quantised(run))
+    subject, spec, actor = subject_of(source, scenario, dict(plan.scenarios[scenario]))
+
+    def tell(share: float) -> None:
+        move((seed + share) / plan.seeds, f"seed {seed}")
+
+    found = measure(subject, spec, actor=actor, seed=seed, progress=tell)
+    metrics = {key: float(values[0]) for key, values in found.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, without_nan({"asked": asked, "metrics": metrics}))
+    return metrics
+
+
+def _run(plan: RatePlan, name: str, seed: int) -> Path:
+    return plan.out / "runs" / f"{name}-seed{seed}"
+
+
+def _quantised(run: Path) -> Path:
+    return run.with_name(f"{run.name}-{INT8}.npz")
+
+
+def _asked(run: Path) -> Path:
+    return run.with_name(f"{run.name}.json")
+
+
+def _read(file: Path) -> Any:
+    """What a JSON file holds; None if there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

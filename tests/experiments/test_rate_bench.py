@@ -1,0 +1,130 @@
+"""`ecn-marl bench adpg`: its cells, that it goes on where it was, its tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from commands import failure, run
+
+from ecn_marl.baselines.adpg import ADPGConfig
+from ecn_marl.envs.rate.measure import measure
+from ecn_marl.experiments import rate_bench as rb
+from ecn_marl.experiments.rate import subject_of
+from ecn_marl.experiments.rate_paper import printed
+from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
+from ecn_marl.report.tables import DASH
+
+SHORT = {"duration_us": 1e4, "warm_up_us": 5e3}
+PLACES = {"many-to-one-4-v0": SHORT}
+POLICIES = ("adpg", "adpg:int8", "swift:htsim")
+
+
+@dataclass(frozen=True)
+class Tiny(ADPGConfig):
+    """ADPG that trains in no time."""
+
+    senders: tuple[int, ...] = (4,)
+    envs: int = 2
+    rollout: int = 64
+    events: int = 16
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory):
+    """A bench of few updates and flows, and what was told of its progress."""
+    out, tasks = tmp_path_factory.mktemp("bench"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
+        plan = rb.RatePlan(out, POLICIES, 2, PLACES, 20)
+
+        def show(task):
+            tasks.append(task)
+            return lambda share, note="": None
+
+        first = rb.rate_bench(plan, show)
+        patch.setattr(rb, "measure", None)  # nothing is done again
+        patch.setattr(rb, "train_rate", None)
+        again = rb.rate_bench(plan, show)
+        with pytest.raises(TypeError, match="NoneType"):
+            rb.rate_bench(rb.RatePlan(out, POLICIES, 2, PLACES, 40), show)
+        longer = {"many-to-one-4-v0": {**SHORT, "duration_us": 2e4}}
+        with pytest.raises(TypeError, match="NoneType"):
+            rb.rate_bench(rb.RatePlan(out, POLICIES, 2, longer, 20), show)
+    return first, again, tasks
+
+
+def test_what_is_there_is_not_done_again(benched):
+    first, again, tasks = benched
+    assert first == again
+    trained = [task for task in tasks if task.startswith("train")]
+    assert trained[:2] == ["train adpg, seed 0", "train adpg, seed 1"]
+
+
+def test_cells_are_what_measure_says(benched):
+    rows = benched[0]["scenarios"]["many-to-one-4-v0"]["policies"]
+    assert tuple(rows) == POLICIES
+    subject, spec, _ = subject_of("swift:htsim", "many-to-one-4-v0", dict(SHORT))
+    want = measure(subject, spec, seed=0, seeds=2)
+    for name, values in want.items():
+        assert rows["swift:htsim"]["metrics"][name] == pytest.approx(values.tolist(), rel=1e-5)
+    assert rows["adpg:int8"]["metrics"] != rows["adpg"]["metrics"]
+    assert rows["adpg"]["paper"] == pytest.approx(
+        {"utilisation": 0.969, "fairness": 0.98, "queue_us": 5.4}
+    )
+
+
+def test_numbers_of_the_paper():
+    many = printed("many-to-one", 8192, "adpg")
+    assert many == pytest.approx({"utilisation": 0.92, "fairness": 0.29, "queue_us": 42.0})
+    int8 = printed("many-to-one", 8192, "adpg:int8")
+    assert int8 == pytest.approx({"utilisation": 0.9679, "fairness": 0.29, "queue_us": 48.4})
+    long = printed("long-short", 2, "adpg")
+    assert long == pytest.approx({"recovery_us": 0.6, "drop_rate": 0.0, "long_bandwidth": 0.97})
+    assert printed("many-to-one", 8192, "swift:htsim") is None
+    assert printed("all-to-all", 4, "ppo") is None
+
+
+def test_tables_and_figure(benched):
+    text = rate_bench_tables(benched[0])
+    assert "mean ± standard deviation of 2 seeds" in text
+    assert text.count("\n| 4 | ") == len(POLICIES)
+    assert "| 96.9, 98, 5.4 |" in text
+    assert rate_bench_figure(benched[0]).startswith(b"\x89PNG")
+    metrics = {"recovery_us": [np.nan, 40.0], "drop_rate": [0.01, 0.01]}
+    row = {"metrics": {**metrics, "long_bandwidth": [0.9, 0.95]}, "paper": None}
+    place = {"kind": "long-short", "size": 8, "policies": {"swift:htsim": row}}
+    text = rate_bench_tables({"protocol": {"seeds": 2}, "scenarios": {"x": place}})
+    assert f"| 40 (1 of 2 never), 1.00, 92.5 ± 3.5 | {DASH} |" in text
+
+
+def test_wrong_plans_are_refused(tmp_path):
+    out = ("--out", tmp_path)
+    assert "adpg or adpg:int8" in failure("bench", "adpg", "--algorithms", "adpg:int4", *out)
+    assert "did you mean 'swift'" in failure("bench", "adpg", "--algorithms", "swoft:x", *out)
+    assert "--sealed = True" in failure("bench", "adpg", "--sealed", *out)
+    assert "nothing but with adpg" in failure("bench", "--small", *out)
+    assert rb.row_names("adpg,dcqcn:hpcc-paper,ai=2.5,g=0.1,adpg:int8") == (
+        "adpg",
+        "dcqcn:hpcc-paper,ai=2.5,g=0.1",
+        "adpg:int8",
+    )
+    with pytest.raises(ValueError, match="seeds = 0"):
+        rb.RatePlan(tmp_path, seeds=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_everything(tmp_path, monkeypatch):
+    """Here of one sender that needs no training."""
+    monkeypatch.setattr(rb, "SMALL", PLACES)
+    out, file = tmp_path / "out", tmp_path / "results.json"
+    options = ("--small", "--seeds", 1, "--algorithms", "swift:htsim", "--results", file)
+    result = run("bench", "adpg", *options, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == (out / "table.md").read_text()
+    found = json.loads(file.read_text())
+    assert found["machine"]["versions"]["jax"]
+    assert "machine" in found and "command" in found["machine"]
+    assert (out / "many_to_one.png").read_bytes().startswith(b"\x89PNG")
