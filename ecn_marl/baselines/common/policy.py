@@ -245,15 +245,18 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
         raise
     except NOT_A_POLICY:
         raise bad_value("policy", str(path), allowed) from None
-    if header.get("format") != FORMAT:
+    if header.get("format") != FORMAT or "version" not in header:
         raise bad_value("policy", str(path), allowed)
     if header["version"] > VERSION:
         raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
     if header.get("agents") == FLOWS:
         return _rate_policy(header, arrays, path)
-    count = sum(name.startswith("w") for name in arrays)
-    layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
-    return Policy(header, layers, arrays["settings"])
+    try:
+        count = sum(name.startswith("w") for name in arrays)
+        layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
+        return Policy(header, layers, arrays["settings"])
+    except NOT_A_POLICY:  # of the right version, without the arrays of a policy
+        raise bad_value("policy", str(path), allowed) from None
 
 
 def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:

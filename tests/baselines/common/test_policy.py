@@ -15,7 +15,7 @@ import ecn_marl
 from ecn_marl.baselines.common.distributions import head_for
 from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
-from ecn_marl.baselines.common.policy import load_policy, save_policy
+from ecn_marl.baselines.common.policy import VERSION, load_policy, save_policy
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
 
@@ -109,15 +109,21 @@ def test_needs_numpy_only(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    text, arrays, later = tmp_path / "a.txt", tmp_path / "b.npz", tmp_path / "c.npz"
+    text, arrays = tmp_path / "a.txt", tmp_path / "b.npz"
     text.write_text("hello")
     np.savez(arrays, x=np.zeros(2))
-    header = json.dumps({"format": "ecn-marl-policy", "version": 2}).encode()
-    np.savez(later, header=np.frombuffer(header, np.uint8))
-    for path in (text, arrays):
+
+    def header_alone(version):
+        header = json.dumps({"format": "ecn-marl-policy", "version": version}).encode()
+        path = tmp_path / f"version-{version}.npz"
+        np.savez(path, header=np.frombuffer(header, np.uint8))
+        return path
+
+    later, empty = header_alone(VERSION + 1), header_alone(VERSION)
+    for path in (text, arrays, empty):
         with pytest.raises(ValueError, match="expected a file that `ecn-marl export` has written"):
             ecn_marl.load_policy(path)
-    with pytest.raises(ValueError, match=r"version of the policy = 2 .* at most 1"):
+    with pytest.raises(ValueError, match=rf"version of the policy = {VERSION + 1} .* at most"):
         ecn_marl.load_policy(later)
     with pytest.raises(FileNotFoundError):
         ecn_marl.load_policy(tmp_path / "none.npz")
