@@ -189,6 +189,7 @@ def tune(
     episodes: Annotated[
         int, typer.Option(help="Tuning episodes that each trial is scored on.", min=1)
     ] = 32,
+    seeds: Annotated[int, typer.Option(help="Seeds of each trial.", min=1)] = 2,
     max_steps: MaxSteps = None,
     envs: Envs = None,
     as_json: Json = False,
@@ -199,7 +200,9 @@ def tune(
     from ecn_marl.experiments.workflow import given
 
     search = tn.Search(
-        scenario, learner, trials, steps, episodes, given(max_steps=max_steps), given(envs=envs)
+        *(scenario, learner, trials, steps, episodes, seeds),
+        options=given(max_steps=max_steps),
+        settings=given(envs=envs),
     )
     with progress(f"tune {learner}", "trials", trials) as show, _stops():
         result = tn.tune(search, out, show)
@@ -208,8 +211,9 @@ def tune(
         return
     budget, winner = result["budget"], result["winner"]
     typer.echo(
-        f"# {scenario}: {budget['trials']} trials of {budget['steps']:,} steps, trial "
-        f"{winner['trial']} has the lowest J, {winner['J']:.3f}, on {budget['episodes']} episodes"
+        f"# {scenario}: {budget['trials']} trials of {budget['seeds']} x {budget['steps']:,} steps, "
+        f"trial {winner['trial']} has the lowest J, {winner['J']:.3f}, on {budget['episodes']} "
+        "episodes"
     )
     typer.echo(tn.recipe_text(learner, tn.winner_recipe(search, result)), nl=False)
 

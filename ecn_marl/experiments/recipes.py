@@ -68,11 +68,15 @@ class Tuning:
         trials: settings that were tried.
         steps: environment steps of each.
         episodes: tuning episodes that each was scored on.
+        seeds: seeds that each was trained with.
+        scenario: where.
     """
 
     trials: int
     steps: int
     episodes: int
+    seeds: int = 1
+    scenario: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`ecn-marl tune`: random search over a learner's settings, with its whole budget on record.
 
 Each trial draws settings from the learner's space, trains for a short while and is scored on the
-`trials` part of the tuning stream by J (lower is better). What trial i draws depends on the
-scenario, the learner and i alone. Trial 0 is the recipe as it is.
+`trials` part of the tuning stream by J (lower is better), the geometric mean over its seeds. What
+trial i draws depends on the scenario, the learner and i alone. Trial 0 is the recipe as it is.
 
     OUT/tune.json          what is searched: scenario, learner, budget, space
     OUT/trials.jsonl       a line per finished trial: settings, J, steps, seconds
@@ -128,6 +128,7 @@ class Search:
         trials: settings tried, the recipe's own among them.
         steps: environment steps of each trial.
         episodes: tuning episodes that each is scored on.
+        seeds: seeds of each: with one, the winner is often the luckiest.
         options: options of `ecn_marl.make` over those of the recipe, e.g. `{"max_steps": 50}`.
         settings: settings of the trainer that all trials share, e.g. `{"envs": 16}`.
     """
@@ -137,12 +138,13 @@ class Search:
     trials: int = 20
     steps: int = 100_000
     episodes: int = 32
+    seeds: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check everything before anything is trained."""
-        for name in ("trials", "steps", "episodes"):
+        for name in ("trials", "steps", "episodes", "seeds"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
         if self.recipe.algorithm not in SPACES:
@@ -251,7 +253,8 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
                 steps=search.steps,
                 options=search.make_options,
                 settings=settings,
-                seed=trial,
+                seed=trial * search.seeds,
+                seeds=search.seeds,
                 out=run,
                 eval_every=0,
                 session=session,
@@ -264,18 +267,23 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
 
 
 def _score(search: Search, run: Path) -> float | None:
-    """Geometric mean of J of a run's last policy over the tuning episodes, None without any."""
+    """Geometric mean of J of a run's last policies over the tuning episodes, None without any."""
     env = make(search.scenario, **search.make_options)
-    found = evaluate(
-        env,
-        env.default_params,
-        run_controller(run, env, which="latest"),
-        name="trial",
-        episodes=search.episodes,
-        keys=tuning_keys("trials", 0, search.episodes),
-    )
-    value: float | None = found.summary()["J"]["value"]
-    return value
+    logs = []
+    for seed in range(search.seeds):
+        found = evaluate(
+            env,
+            env.default_params,
+            run_controller(run, env, learner=seed, which="latest"),
+            name="trial",
+            episodes=search.episodes,
+            keys=tuning_keys("trials", 0, search.episodes),
+        )
+        value = found.summary()["J"]["value"]
+        if value is None:
+            return None
+        logs.append(math.log(value))
+    return math.exp(sum(logs) / len(logs))
 
 
 def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -286,8 +294,8 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "scenario": search.scenario,
         "learner": search.learner,
         "budget": {
-            **asdict(Tuning(len(rows), search.steps, search.episodes)),
-            "steps_in_all": len(rows) * search.steps,
+            **asdict(_spent(search, len(rows))),
+            "steps_in_all": len(rows) * search.steps * search.seeds,
             "seconds": round(sum(row["seconds"] for row in rows), 1),
         },
         "winner": min(scored, key=lambda row: row["J"]),
@@ -295,10 +303,15 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _spent(search: Search, trials: int) -> Tuning:
+    """What some trials of a search cost."""
+    return Tuning(trials, search.steps, search.episodes, search.seeds, search.scenario)
+
+
 def winner_recipe(search: Search, result: Mapping[str, Any]) -> Recipe:
     """The recipe with the winner's settings, and the budget that found them."""
-    budget = Tuning(**{name: result["budget"][name] for name in ("trials", "steps", "episodes")})
-    return with_settings(search.recipe, result["winner"]["settings"], budget)
+    spent = _spent(search, result["budget"]["trials"])
+    return with_settings(search.recipe, result["winner"]["settings"], spent)
 
 
 def recipe_text(learner: str, one: Recipe) -> str:

@@ -24,7 +24,7 @@ def small_scenario():
 
 
 def search(**changes):
-    asked = {"trials": 3, "steps": 16, "episodes": 2, "settings": SHARED}
+    asked = {"trials": 3, "steps": 16, "episodes": 2, "seeds": 2, "settings": SHARED}
     return tn.Search(SMALL, "pet", **(asked | changes))
 
 
@@ -70,7 +70,7 @@ def test_result_and_log(done):
     assert all(row["J"] >= 1.0 and row["seconds"] > 0 for row in rows)
     budget = result["budget"]
     assert (budget["trials"], budget["steps"], budget["episodes"]) == (3, 16, 2)
-    assert budget["steps_in_all"] == 48
+    assert budget["steps_in_all"] == 96
     assert json.loads((out / "result.json").read_text()) == result
     assert not list((out / "trials").iterdir()), "runs of finished trials are gone"
 
@@ -132,7 +132,7 @@ def test_diverged_trials_are_noted_and_cannot_win(tmp_path, monkeypatch):
 def test_the_winner_is_printed_as_a_recipe(done):
     one, _, result = done
     found = tn.winner_recipe(one, result)
-    assert found.tuning == Tuning(3, 16, 2)
+    assert found.tuning == Tuning(3, 16, 2, 2, SMALL)
     names = {"LEARNERS": LEARNERS, "Tuning": Tuning, "with_settings": tn.with_settings}
     again = eval("{" + tn.recipe_text("pet", found) + "}", names)  # the text is ours
     assert again["pet"].settings == {
@@ -155,6 +155,6 @@ def test_the_command(tmp_path):
 
 
 def test_bad_searches_are_named():
-    for name in ("trials", "steps", "episodes"):
+    for name in ("trials", "steps", "episodes", "seeds"):
         with pytest.raises(ValueError, match=f"{name} = 0"):
             search(**{name: 0})
