@@ -210,10 +210,10 @@ def tune(
         typer.echo(json_text(result))
         return
     budget, winner = result["budget"], result["winner"]
+    cost = f"{budget['trials']} trials of {budget['seeds']} x {budget['steps']:,} steps"
     typer.echo(
-        f"# {scenario}: {budget['trials']} trials of {budget['seeds']} x {budget['steps']:,} steps, "
-        f"trial {winner['trial']} has the lowest J, {winner['J']:.3f}, on {budget['episodes']} "
-        "episodes"
+        f"# {scenario}: {cost}; trial {winner['trial']} has the lowest J, {winner['J']:.3f}, on "
+        f"{budget['episodes']} episodes"
     )
     typer.echo(tn.recipe_text(learner, tn.winner_recipe(search, result)), nl=False)
 
