@@ -22,6 +22,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -30,10 +31,11 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, json_text, write_all
-from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.common.evaluation import episodes_runner, evaluate
+from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.common.training import TrainingDiverged
-from ecn_marl.baselines.runs import Session, algorithm_config, resume_run, run_controller, train_run
+from ecn_marl.baselines.runs import Session, algorithm_config, resume_run, run_actors, train_run
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.recipes import Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code
@@ -268,16 +270,20 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
 
 def _score(search: Search, run: Path) -> float | None:
     """Geometric mean of J of a run's last policies over the tuning episodes, None without any."""
+    algorithm, actors = run_actors(run, which="latest")
     env = make(search.scenario, **search.make_options)
+    params, keys = env.default_params, tuning_keys("trials", 0, search.episodes)
+    compiled = episodes_runner(env, params, lambda actor: greedy_controller(algorithm, actor, env))
     logs = []
-    for seed in range(search.seeds):
+    for actor in actors:
         found = evaluate(
             env,
-            env.default_params,
-            run_controller(run, env, learner=seed, which="latest"),
+            params,
+            greedy_controller(algorithm, actor, env),
             name="trial",
             episodes=search.episodes,
-            keys=tuning_keys("trials", 0, search.episodes),
+            keys=keys,
+            run=partial(compiled, actor),
         )
         value = found.summary()["J"]["value"]
         if value is None:
