@@ -1,0 +1,166 @@
+"""What learners of rates share, and the rivals of ADPG: PPO and REINFORCE."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import run
+
+from ecn_marl.baselines.common import rate_learning as rl
+from ecn_marl.baselines.common.rate_policy import RatePolicy, draw_batch
+from ecn_marl.baselines.common.rate_rollout import Events, keyed
+from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
+from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
+from ecn_marl.experiments.rate import ALGORITHMS
+
+TINY = ("senders=4", "envs=4", "rollout=64", "events=16", "rows=64")
+
+
+def sorted_events() -> tuple[Events, list[list[np.ndarray]]]:
+    """Events by flow, and the errors of each flow's events as plain lists."""
+    rng = np.random.default_rng(1)
+    valid = rng.random((30, 2, 3)) < 0.3
+    obs, action, error = rng.normal(size=(3, 30, 2, 3)).astype(np.float32)
+    events, _ = keyed(Events(*map(jnp.asarray, (valid, obs[..., None], action, error))), 12)
+    kept = [[error[valid[:, e, f], e, f][:12] for f in range(3)] for e in range(2)]
+    return events, kept
+
+
+def test_credit_is_the_discounted_sum_of_later_rewards_of_the_same_flow():
+    events, kept = sorted_events()
+    trainer = Reinforce(ReinforceConfig(senders=(4,), rows=64, gamma=0.9, error_limit=1.0))
+    steps = rl.transitions(events, rl.limited_reward(events.error, 1.0))
+    credit, _ = trainer.credit(steps)
+    paid = [-(np.minimum(x, 1.0).astype(float) ** 2) for env in kept for x in env]
+    mean = np.concatenate([x[1:] for x in paid]).mean()
+    assert float(steps.paid) == pytest.approx(mean, rel=1e-5)
+    for i, rewards in enumerate(paid):
+        later = rewards[1:] - mean
+        found = np.asarray(credit)[:, i // 3, i % 3]
+        for t in range(len(later)):
+            want = sum(0.9**k * x for k, x in enumerate(later[t:]))
+            assert found[t] == pytest.approx(want, rel=1e-4, abs=1e-5)
+        assert not found[len(later) :].any()
+    assert int(steps.valid.sum()) == sum(len(x) - 1 for x in paid)
+
+
+def test_values_carry_on_where_a_rollout_ends():
+    """With lambda 0 an advantage is r + gamma V' - V everywhere, the last transition included."""
+    events, _ = sorted_events()
+    steps = rl.transitions(events, events.error)
+    value, after = jnp.sin(steps.obs[..., 0]), jnp.sin(steps.next_obs[..., 0])
+    found, _ = rl.advantages(steps, value, after, 0.5, 0.0)
+    want = steps.reward + 0.5 * after - value
+    np.testing.assert_allclose(found[steps.valid], want[steps.valid], rtol=1e-5)
+
+
+def test_drawn_rows_are_valid_and_equally_frequent():
+    valid = jnp.asarray(np.random.default_rng(2).random((7, 3, 2)) < 0.4)
+    n = int(valid.sum())
+    for rows in (n // 2, 3 * n, 3 * n + 1):
+        drawn = np.asarray(rl.draw_valid(jax.random.key(0), valid, rows))
+        counts = np.bincount(drawn, minlength=valid.size)
+        assert not counts[~np.asarray(valid).reshape(-1)].any()
+        of_valid = counts[np.asarray(valid).reshape(-1)]
+        assert set(of_valid) <= {rows // n, -(-rows // n)}
+        assert counts.sum() == rows
+
+
+@pytest.mark.parametrize("actions", ["continuous", "discrete"])
+def test_batches_hold_what_was_done_and_how_likely_it_was(actions):
+    policy = RatePolicy(actions, (8,))
+    actor = policy.init(jax.random.key(0), 1)
+    actor = jax.tree.map(lambda x: x + 0.3, actor)
+    events, _ = sorted_events()
+    action = policy.sample(actor, jax.random.key(1), events.obs)
+    steps = rl.transitions(events._replace(action=action), events.error)
+    batch = draw_batch(
+        jax.random.key(2), policy, actor, [steps, steps], lambda s: (s.reward, s.obs[..., 0]), 40
+    )
+    np.testing.assert_array_equal(batch.target, batch.obs[..., 0])
+    assert batch.target.shape == (40, 1, 1)
+    out = np.asarray(policy.outputs(actor, batch.obs), float)
+    if actions == "discrete":
+        p = np.exp(out) / np.exp(out).sum(-1, keepdims=True)
+        want = np.log(np.take_along_axis(p, np.asarray(batch.action)[..., None], -1))[..., 0]
+    else:
+        mean, std = np.tanh(out[..., 0]), np.exp(out[..., 1] - 0.5)
+        z = (np.asarray(batch.action)[..., 0] - mean) / std
+        want = -0.5 * z**2 - np.log(std * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(batch.log_prob, want, atol=2e-5)
+
+
+def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
+    error = jnp.array([-1.0, 0.0, 2.0, 150.0])
+    np.testing.assert_array_equal(rl.limited_reward(error, 3.0), [-1, 0, -4, -9])
+    np.testing.assert_array_equal(rl.limited_reward(error, 0.0), [-1, 0, -4, -22500])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("ppo", ()), ("reinforce", ()), ("reinforce", ("actions=discrete",))]
+)
+def test_train_resume_and_eval(tmp_path, name, more):
+    """A run that is stopped and goes on ends where one that was not stopped ends."""
+    sets = [part for text in (*TINY, *more) for part in ("--set", text)]
+    steps = 4 * 64 * 20
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder, n in ((whole, 2 * steps), (parts, steps)):
+        result = run("train", name, "--out", folder, "--steps", n, *sets)
+        assert result.exit_code == 0, result.output
+    result = run("train", "--resume", parts, "--steps", 2 * steps, "--json")
+    assert result.exit_code == 0, result.output
+    last = [json.loads((f / "metrics.jsonl").read_text().splitlines()[-1]) for f in (whole, parts)]
+    times = ("seconds", "steps_per_second")
+    a, b = ({k: v for k, v in row.items() if k not in times} for row in last)
+    assert a == b
+    assert a["update"] == 40
+    short = ["--env", "duration_us=6e3", "--env", "warm_up_us=3e3"]
+    place = ["--scenario", "many-to-one-4-v0", "--episodes", "1", "--json", *short]
+    result = run("eval", whole, parts, *place)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["policies"]
+    assert found[str(whole)] == found[str(parts)]
+    assert 0.0 <= found[str(whole)]["utilisation"][0] <= 1.0
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce"])
+def test_it_raises_its_own_reward(name):
+    """Two senders, discrete factors: from a full buffer to a fraction of its error."""
+    kind, settings = ALGORITHMS[name]
+    trainer = kind(settings(senders=(2,), envs=16, rows=2048, actions="discrete"))
+    from ecn_marl.baselines.common.training import compiled_update, initial_state
+
+    state = initial_state(trainer, trainer.default_params, 0)
+    _, metrics = compiled_update(trainer, 120)(state, trainer.default_params)
+    rewards = np.asarray(metrics["reward"])
+    assert rewards[-30:].mean() > 0.25 * rewards[:10].mean()  # rewards are negative
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "message"),
+    [
+        (RatePPOConfig, {"rows": 100}, "rows = 100"),
+        (RatePPOConfig, {"minibatches": 7}, "rows = 6144"),
+        (RatePPOConfig, {"actions": "discret"}, "discret"),
+        (RatePPOConfig, {"error_limit": -1.0}, "error_limit"),
+        (RatePPOConfig, {"gae_lambda": 1.5}, "gae_lambda"),
+        (ReinforceConfig, {"rows": 100}, "rows = 100"),
+        (ReinforceConfig, {"hidden": ()}, "hidden"),
+        (ReinforceConfig, {"lr": 0.0}, "lr"),
+    ],
+)
+def test_bad_settings_are_refused(config, change, message):
+    with pytest.raises(ValueError, match=message):
+        config(**change)
+
+
+def test_gaussians_act_on_the_factor_they_are_judged_by():
+    trainer = RatePPO(RatePPOConfig(senders=(2,), rows=64))
+    choice = jnp.linspace(-3, 3, 13)[:, None]
+    action = trainer.policy.action(choice)
+    np.testing.assert_allclose(action, 1 + 0.2 * choice[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(trainer.policy.choice(action), choice, atol=2e-6)
