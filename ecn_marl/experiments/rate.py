@@ -17,8 +17,10 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
+from ecn_marl.baselines.aurora import Aurora, AuroraConfig
 from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
+from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.runs import prepare_folder
@@ -31,6 +33,8 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "adpg": (ADPG, ADPGConfig),
     "ppo": (RatePPO, RatePPOConfig),
     "reinforce": (Reinforce, ReinforceConfig),
+    "aurora": (Aurora, AuroraConfig),
+    "dqn": (RateDQN, RateDQNConfig),
 }
 """Trainers by name: the algorithm and its settings."""
 

@@ -1,8 +1,9 @@
-"""What learners of rates share, and the rivals of ADPG: PPO and REINFORCE."""
+"""What learners of rates share, and the rivals of ADPG: PPO, REINFORCE, Aurora, DQN."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from commands import run
 
+from ecn_marl.baselines.aurora import PAID, SEEN, Aurora, AuroraConfig
 from ecn_marl.baselines.common import rate_learning as rl
 from ecn_marl.baselines.common.rate_policy import RatePolicy, draw_batch
 from ecn_marl.baselines.common.rate_rollout import Events, keyed
+from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.experiments.rate import ALGORITHMS
@@ -101,7 +104,13 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("ppo", ()), ("reinforce", ()), ("reinforce", ("actions=discrete",))]
+    ("name", "more"),
+    [
+        ("ppo", ("actions=discrete",)),
+        ("reinforce", ("actions=discrete",)),
+        ("aurora", ()),
+        ("dqn", ("memory=200", "batch=16")),
+    ],
 )
 def test_train_resume_and_eval(tmp_path, name, more):
     """A run that is stopped and goes on ends where one that was not stopped ends."""
@@ -127,11 +136,12 @@ def test_train_resume_and_eval(tmp_path, name, more):
     assert 0.0 <= found[str(whole)]["utilisation"][0] <= 1.0
 
 
-@pytest.mark.parametrize("name", ["ppo", "reinforce"])
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "dqn"])
 def test_it_raises_its_own_reward(name):
     """Two senders, discrete factors: from a full buffer to a fraction of its error."""
     kind, settings = ALGORITHMS[name]
-    trainer = kind(settings(senders=(2,), envs=16, rows=2048, actions="discrete"))
+    more = {} if name == "dqn" else {"actions": "discrete"}
+    trainer = kind(settings(senders=(2,), envs=16, rows=2048, **more))
     from ecn_marl.baselines.common.training import compiled_update, initial_state
 
     state = initial_state(trainer, trainer.default_params, 0)
@@ -149,6 +159,11 @@ def test_it_raises_its_own_reward(name):
         (RatePPOConfig, {"error_limit": -1.0}, "error_limit"),
         (RatePPOConfig, {"gae_lambda": 1.5}, "gae_lambda"),
         (ReinforceConfig, {"rows": 100}, "rows = 100"),
+        (AuroraConfig, {"actions": "discrete"}, "actions = 'discrete'"),
+        (AuroraConfig, {"error_limit": 3.0}, "error_limit"),
+        (AuroraConfig, {"alpha": 0.0}, "alpha"),
+        (RateDQNConfig, {"rows": 100}, "rows = 100"),
+        (RateDQNConfig, {"epsilon_min": 2.0}, "epsilon_min"),
         (ReinforceConfig, {"hidden": ()}, "hidden"),
         (ReinforceConfig, {"lr": 0.0}, "lr"),
     ],
@@ -164,3 +179,40 @@ def test_gaussians_act_on_the_factor_they_are_judged_by():
     action = trainer.policy.action(choice)
     np.testing.assert_allclose(action, 1 + 0.2 * choice[:, 0], rtol=1e-6)
     np.testing.assert_allclose(trainer.policy.choice(action), choice, atol=2e-6)
+
+
+def test_aurora_sees_three_columns_and_is_paid_for_three_others():
+    trainer = Aurora(AuroraConfig(senders=(2,), rows=64, intervals=3))
+    assert trainer.view["columns"] == SEEN + PAID
+    row = np.array([0.5, 1.5, 2.0, 0.25, 4.0, 0.1])
+    obs = jnp.asarray(np.concatenate([np.zeros(6), row, 2 * row]), jnp.float32)
+    want = [0, 0, 0, 0.5, 0.5, 1.0, 1.0, 2.0, 3.0]
+    np.testing.assert_allclose(trainer.policy.features(obs), want, rtol=1e-6)
+    events = Events(*(jnp.zeros((1, 1, 1)),) * 4)._replace(obs=obs[None, None, None])
+    want = 0.5 - 0.02 * 8.0 - 0.7 * 0.2
+    np.testing.assert_allclose(trainer.reward(events), [[[want]]], rtol=1e-6)
+    a = jnp.array([[-2.0], [0.0], [4.0]])
+    factor = trainer.policy.action(a)
+    np.testing.assert_allclose(factor, [1 / 1.05, 1.0, 1.1], rtol=1e-6)
+    np.testing.assert_allclose(trainer.policy.choice(factor), a, atol=2e-5)
+
+
+def test_dqn_remembers_pairs_of_events():
+    """Q has the scale of a reward; what follows an event is that flow's next event."""
+    trainer = RateDQN(RateDQNConfig(senders=(4,), rows=500, gamma=0.9, error_limit=1.0))
+    events, kept = sorted_events()
+    rows = trainer._rows(jax.random.key(0), [events])
+    pairs = set()
+    for env in kept:
+        for x in env:
+            pairs |= {round(0.1 * -(min(float(v), 1.0) ** 2), 4) for v in x[1:]}
+    assert {round(float(r), 4) for r in rows.reward} == pairs
+    after = {}
+    obs, valid = np.asarray(rl.squash(events.obs))[..., 0], np.asarray(events.valid)
+    for e in range(2):
+        for f in range(3):
+            line = obs[valid[:, e, f], e, f]
+            after |= dict(pairwise(line))
+    for a, b in zip(np.asarray(rows.obs)[:, 0], np.asarray(rows.next_obs)[:, 0], strict=True):
+        assert after[a] == b
+    np.testing.assert_array_equal(rows.discount, np.float32(0.9))
