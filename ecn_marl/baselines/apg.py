@@ -38,8 +38,9 @@ from ecn_marl.baselines.common.rate_learning import (
     training_envs,
 )
 from ecn_marl.baselines.common.rate_rollout import Events, restarted
-from ecn_marl.baselines.common.settings import at_least_one, positive
+from ecn_marl.baselines.common.settings import at_least_one, positive, shares
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
+from ecn_marl.envs.rate.scenarios import SENDERS
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,22 @@ class APGConfig(RateConfig):
         lr: learning rate of Adam.
         max_grad_norm: gradients are scaled down to this norm.
         horizon: steps that a gradient goes back over, a divisor of `rollout`.
+        share: rate that flows start at, of the line rate. At 1 a rate that would like to rise has
+            no slope from the start.
     """
 
     hidden: tuple[int, ...] = (12, 12)
     lr: float = 0.003
     max_grad_norm: float = 0.5
     horizon: int = 64
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         """Check all settings."""
         super().__post_init__()
         at_least_one(self, "horizon")
-        positive(self, "lr", "max_grad_norm")
+        positive(self, "lr", "max_grad_norm", "share")
+        shares(self, "share")
         some_counts(self, "hidden")
         if self.rollout % self.horizon:
             allowed = f"a divisor of rollout = {self.rollout}"
@@ -75,7 +80,7 @@ class APG:
     def __init__(self, config: APGConfig) -> None:
         """Make the environments and the policy."""
         self.config = config
-        self.envs = training_envs(config)
+        self.envs = training_envs(config, transport=f"{SENDERS},share={config.share}")
         self.policy = Policy(config.hidden)
         self.optimiser = adam(config.lr, config.max_grad_norm)
 

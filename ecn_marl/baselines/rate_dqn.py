@@ -86,7 +86,7 @@ class RateDQNConfig(RateConfig):
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
     epsilon_min: float = 0.02
-    error_limit: float = 3.0
+    error_limit: float = 0.0
 
     def __post_init__(self) -> None:
         """Check all settings."""

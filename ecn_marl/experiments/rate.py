@@ -17,6 +17,7 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
+from ecn_marl.baselines.apg import APG, APGConfig
 from ecn_marl.baselines.aurora import Aurora, AuroraConfig
 from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "reinforce": (Reinforce, ReinforceConfig),
     "aurora": (Aurora, AuroraConfig),
     "dqn": (RateDQN, RateDQNConfig),
+    "apg": (APG, APGConfig),
 }
 """Trainers by name: the algorithm and its settings."""
 

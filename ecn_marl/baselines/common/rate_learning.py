@@ -84,7 +84,8 @@ def training_envs(config: RateConfig, **view: Any) -> tuple[RateEnv, ...]:
 
     Args:
         config: settings.
-        **view: `actions`, `columns` and `history` of `make_rate`, where they are not its defaults.
+        **view: `actions`, `columns`, `history` or fields of the scenario for `make_rate`, where
+            they are not its defaults.
     """
     return tuple(
         make_rate(
