@@ -179,7 +179,7 @@ class APG:
         """Mean over the events of one environment's window; states and events beside it."""
 
         @jax.checkpoint
-        def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, Array]]:
+        def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, Any]]:
             obs = env.observe(state)
             action = self.act(actor, obs)
             row = Events(state.acts, obs, action, state.x / params.target - 1.0)

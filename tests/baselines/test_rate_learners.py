@@ -112,6 +112,7 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
         ("dqn", ("memory=200", "batch=16")),
     ],
 )
+@pytest.mark.slow
 def test_train_resume_and_eval(tmp_path, name, more):
     """A run that is stopped and goes on ends where one that was not stopped ends."""
     sets = [part for text in (*TINY, *more) for part in ("--set", text)]
