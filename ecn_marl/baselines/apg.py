@@ -183,7 +183,7 @@ class APG:
             obs = env.observe(state)
             action = self.act(actor, obs)
             row = Events(state.acts, obs, action, state.x / params.target - 1.0)
-            state, _ = env.advance(state, action, params)
+            state, _sums = env.advance(state, action, params)
             return state, (row, (state.acts, state.x / params.target - 1.0))
 
         state, (rows, (acts, error)) = jax.lax.scan(step, state, None, length=self.config.horizon)
