@@ -17,7 +17,7 @@ is that one constant, which makes it exact in sign only where a flow alone decid
 says how long an action matters. Our reconstruction, for the stored text lost its formulas: the
 discounted mean, and the penalty on changes of mind, are those of the published code.
 
-    roll out (`rate_rollout.roll_rates`)  ->  sort by flow (`keyed`)  ->  one step of Adam
+    roll out (`rate_learning.roll_scenarios`)  ->  sort by flow (`keyed`)  ->  one step of Adam
 
 The policy is a network without biases: an error of 0 twice in a row with no change of rate gives
 no change of rate, so the point where x = target is a fixed point whatever the weights are, for any
@@ -37,63 +37,41 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float
 
-from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.common.rate_rollout import Events, keyed, restarted, roll_rates
-from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive, shares
-from ecn_marl.envs.rate.env import RateEnv, RateParams
-from ecn_marl.envs.rate.scenarios import make_rate
+from ecn_marl.baselines.common.rate_learning import (
+    RateConfig,
+    roll_scenarios,
+    some_counts,
+    start_training,
+    training_envs,
+)
+from ecn_marl.baselines.common.rate_rollout import Events
+from ecn_marl.baselines.common.settings import not_negative, positive
+from ecn_marl.envs.rate.env import RateParams
 
 
 @dataclass(frozen=True)
-class ADPGConfig:
+class ADPGConfig(RateConfig):
     """Settings of ADPG. Widths, learning rate, clip, discount and scenarios are the paper's code's.
 
     Attributes:
-        senders: many-to-one scenarios that are trained on at once, by number of flows.
-        envs: environments of each.
-        rollout: steps of every environment per update.
-        events: events of each flow that an update looks at; later ones of a rollout are left out.
         hidden: widths of the hidden layers.
         lr: learning rate of Adam.
         clip: largest entry of a gradient.
-        gamma: discount from event to event.
         steadiness: weight of the penalty on differences between a flow's actions.
-        target: target of the reward.
-        offset: inflation that costs nothing.
-        episode_us: time after which an environment starts anew, at line rate, µs.
-        buffer_mib: buffer in training, MiB. Small, for a full buffer makes round trips rare.
     """
 
-    senders: tuple[int, ...] = (4, 8, 32)
-    envs: int = 8
-    rollout: int = 256
-    events: int = 64
     hidden: tuple[int, ...] = (12, 12)
     lr: float = 0.01
     clip: float = 0.5
-    gamma: float = 0.99
     steadiness: float = 1.0
-    target: float = 0.064
-    offset: float = 1.5
-    episode_us: float = 20_000.0
-    buffer_mib: float = 1.0
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        at_least_one(self, "envs", "rollout", "events")
-        positive(self, "lr", "clip", "target", "episode_us", "buffer_mib")
-        not_negative(self, "steadiness", "offset")
-        shares(self, "gamma")
-        for name in ("senders", "hidden"):
-            values = getattr(self, name)
-            if not values or min(values) < 1:
-                raise bad_value(name, values, "integers >= 1, at least one")
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps per update."""
-        return len(self.senders) * self.envs * self.rollout
+        super().__post_init__()
+        positive(self, "lr", "clip")
+        not_negative(self, "steadiness")
+        some_counts(self, "hidden")
 
 
 @struct.dataclass
@@ -131,19 +109,14 @@ class ADPG:
     def __init__(self, config: ADPGConfig) -> None:
         """Make the environments and the policy."""
         self.config = config
-        self.envs: tuple[RateEnv, ...] = tuple(
-            make_rate(
-                f"many-to-one-{n}-v0",
-                target=config.target,
-                offset=config.offset,
-                duration_us=config.episode_us,
-                warm_up_us=0.0,
-                buffer_mib=config.buffer_mib,
-            )
-            for n in config.senders
-        )
+        self.envs = training_envs(config)
         self.policy = Policy(config.hidden)
         self.optimiser = optax.chain(optax.clip(config.clip), optax.adam(config.lr))
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations: its defaults."""
+        return {}
 
     @property
     def default_params(self) -> tuple[RateParams, ...]:
@@ -158,18 +131,10 @@ class ADPG:
         """A fresh policy and fresh environments, spread over their episodes."""
         key, net_key, env_key, phase_key = jax.random.split(key, 4)
         actor = self.policy.init(net_key, jnp.zeros((self.envs[0].obs_dim,)))
-        states = []
-        for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):
-            keys = jax.random.split(jax.random.fold_in(env_key, i), self.config.envs)
-            _, state = jax.vmap(env.reset, (0, None))(keys, p)
-            phase = jax.random.randint(
-                jax.random.fold_in(phase_key, i), (self.config.envs,), 0, p.max_steps
-            )
-            states.append(replace(state, steps=phase))
         return ADPGState(
             actor=actor,
             opt=self.optimiser.init(actor),
-            env=tuple(states),
+            env=start_training(self.envs, params, self.config.envs, env_key, phase_key),
             key=key,
             updates=jnp.zeros((), jnp.int32),
         )
@@ -186,30 +151,23 @@ class ADPG:
         Returns:
             New state, and the update's metrics.
         """
-        c, key = self.config, jax.random.fold_in(state.key, state.updates)
-        states, batches, left_out = [], [], jnp.zeros((), jnp.int32)
-        for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):
-            roll_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
-            then, rows = roll_rates(
-                env,
-                lambda a, _, o: self.act(a, o),
-                state.env[i],
-                roll_key,
-                c.rollout,
-                p,
-                state.actor,
-            )
-            events, more = keyed(rows, c.events)
-            batches.append(events)
-            left_out = left_out + more
-            states.append(restarted(env, then, reset_key, p))
+        key = jax.random.fold_in(state.key, state.updates)
+        envs, batches, left_out = roll_scenarios(
+            self.envs,
+            lambda actor, _, obs: self.act(actor, obs),
+            state.env,
+            key,
+            self.config,
+            params,
+            state.actor,
+        )
         grads, metrics = jax.grad(self.loss, has_aux=True)(state.actor, batches)
         change, opt = self.optimiser.update(grads, state.opt, state.actor)
         new = replace(
             state,
             actor=optax.apply_updates(state.actor, change),
             opt=opt,
-            env=tuple(states),
+            env=envs,
             updates=state.updates + 1,
         )
         return new, metrics | {"events_left_out": left_out}

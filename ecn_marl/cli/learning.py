@@ -27,7 +27,10 @@ from ecn_marl.cli.terminal import (
 @app.command()
 def train(
     algorithm: Annotated[
-        str | None, typer.Argument(help="ippo, mappo, ddqn, c-acc, haecn, adpg.")
+        str | None,
+        typer.Argument(
+            help="ippo, mappo, ddqn, c-acc, haecn; rates: adpg, ppo, reinforce, aurora, dqn, apg."
+        ),
     ] = None,
     scenario: Annotated[
         str | None,
@@ -151,7 +154,8 @@ def train(
 ) -> None:
     """Train a policy: configuration, metrics, checkpoints and learning curve go to a folder.
 
-    adpg trains senders: flows set their own rates, in scenarios that its setting `senders` says.
+    adpg, ppo, reinforce, aurora, dqn and apg train senders: flows set their own rates, in scenarios
+    that the setting `senders` says.
     """
     from ecn_marl.baselines.runs import Session
     from ecn_marl.cli import rate
@@ -283,7 +287,7 @@ def evaluate(
             help="Folders of runs, FILE.npz, pretrained:NAME, static:secn1, "
             "static:5,200,0.01, static:best, static:ports, oracle, oracle:ports, rule, random, "
             "dynamic:pi (or ecn-sharp, buffer, utilisation, queue), dynamic:pi:qref_kb=100. In "
-            "scenarios of rates: runs of adpg, their files, and senders such as swift:htsim.",
+            "scenarios of rates: runs of adpg and its rivals, files, senders such as swift:htsim.",
         ),
     ],
     scenario: Annotated[

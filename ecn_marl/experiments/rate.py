@@ -17,11 +17,14 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
+from ecn_marl.baselines.apg import APG, APGConfig
+from ecn_marl.baselines.aurora import Aurora, AuroraConfig
 from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
 from ecn_marl.baselines.common.rate_export import export_rate_policy
 from ecn_marl.baselines.common.rate_policy import RatePolicy
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
 from ecn_marl.baselines.exported import is_exported
+from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_exported import (
     Deployed,
     device_arrays,
@@ -29,13 +32,22 @@ from ecn_marl.baselines.rate_exported import (
     rate_view,
     read_rate_exported,
 )
+from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
+from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.runs import prepare_folder
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.workflow import convert_settings
 from ecn_marl.sim.transports import parse_transport
 
-ALGORITHMS: dict[str, tuple[Any, Any]] = {"adpg": (ADPG, ADPGConfig)}
+ALGORITHMS: dict[str, tuple[Any, Any]] = {
+    "adpg": (ADPG, ADPGConfig),
+    "ppo": (RatePPO, RatePPOConfig),
+    "reinforce": (Reinforce, ReinforceConfig),
+    "aurora": (Aurora, AuroraConfig),
+    "dqn": (RateDQN, RateDQNConfig),
+    "apg": (APG, APGConfig),
+}
 """Trainers by name: the algorithm and its settings."""
 
 RIVALS = ("dcqcn:hpcc-paper", "hpcc:htsim", "swift:htsim")
@@ -255,7 +267,8 @@ def subject_of(
         return OwnRates(spec.simulator(), spec.ecn), spec, None
     trainer, actor, _ = run_actor(policy)
     spec = with_options(scenario, options)
-    env = make_rate(spec, target=trainer.config.target, offset=trainer.config.offset)
+    goal = {"target": trainer.config.target, "offset": trainer.config.offset}
+    env = make_rate(spec, **goal, **trainer.view)
     return Steered(env, Learnt(read_config(policy)["algorithm"], trainer.config)), spec, actor
 
 

@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
+from ecn_marl.envs.rate.monitor import MONITORED, Monitor, empty_monitor, watch
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
@@ -43,13 +44,15 @@ BASE_GBPS = 25.0
 CHANGE = float(np.log(1.2))
 """Unit of changes of rate in observations: the largest factor, as a logarithm."""
 
-COLUMNS = ("change", "error", "rate", "inflation")
+COLUMNS = ("change", "error", "rate", "inflation", *MONITORED)
 """What an agent can see of an event.
 
 change:    logarithm of the rate over that at the event before, in units of `CHANGE`
 error:     x / target - 1, see above; -1 below the offset
 rate:      rate over that of the NIC
 inflation: RTT over that of an empty network
+
+The others are those of `monitor`.
 """
 
 
@@ -81,6 +84,7 @@ class RateState:
         last: rate at the last event, bytes/µs.
         history: what was seen at the last k events, latest last, `[F, k, columns]`.
         steps: steps so far, a scalar.
+        monitor: what is counted for columns of `monitor`; None if there are none of them.
     """
 
     sim: SimState
@@ -89,6 +93,7 @@ class RateState:
     last: Leaf
     history: Leaf
     steps: Leaf
+    monitor: Monitor | None = None
 
 
 Step = tuple[
@@ -168,6 +173,11 @@ class RateEnv:
         """ECN thresholds of all ports, bytes, `[P]`."""
         return thresholds(self.ecn, params)
 
+    @property
+    def monitored(self) -> bool:
+        """Whether agents see monitor intervals."""
+        return any(name in MONITORED for name in self.columns)
+
     def load(self, state: RateState) -> Int[Array, ""]:
         """How busy an environment is, in flow slots; see `Simulator.load`."""
         return self.sim.load(state.sim)
@@ -193,6 +203,7 @@ class RateEnv:
             last=zero,
             history=jnp.zeros((n, self.history, len(self.columns)), jnp.float32),
             steps=jnp.zeros((), jnp.int32),
+            monitor=empty_monitor(n) if self.monitored else None,
         )
         return self.observe(state), state
 
@@ -224,9 +235,9 @@ class RateEnv:
         self, state: RateState, action: Array, params: RateParams
     ) -> tuple[RateState, PortSums]:
         """A step without its rewards; also, the sums behind the ports' statistics over it."""
-        sim = self._act(state, self.action.factor(action), params)
-        sim, sums = self.sim.collect(sim, params.sim, self.thresholds(params.sim))
-        return self._take_in(state, sim, params), sums
+        begin = self._act(state, self.action.factor(action), params)
+        sim, sums = self.sim.collect(begin, params.sim, self.thresholds(params.sim))
+        return self._take_in(state, begin, sim, params), sums
 
     def _act(self, state: RateState, factor: Array, params: RateParams) -> SimState:
         """The network with the rates of those whose turn it is multiplied."""
@@ -234,15 +245,19 @@ class RateEnv:
         senders = self.transport.multiply(flows.transport, params.sim.transport, factor, state.acts)
         return replace(state.sim, flows=replace(flows, transport=senders))
 
-    def _take_in(self, state: RateState, sim: SimState, params: RateParams) -> RateState:
-        """Whose RTT packet came back, and what they see now."""
-        before: RateAgentState = state.sim.flows.transport
+    def _take_in(
+        self, state: RateState, begin: SimState, sim: SimState, params: RateParams
+    ) -> RateState:
+        """Whose RTT packet came back in the step from `begin` to `sim`, and what they see now."""
+        before: RateAgentState = begin.flows.transport
         senders: RateAgentState = sim.flows.transport
         fresh = senders.rounds == 0
         running = sim.flows.stage == life.SENDING
         acts = running & (senders.rounds != before.rounds) & ~fresh
         share = senders.rate / jnp.maximum(senders.line, 1e-6)
-        x = jnp.maximum(senders.inflation - params.offset, 0.0) * jnp.sqrt(share)
+        # Rates are 0 before a flow's start only, where the root has no finite slope.
+        root = jnp.sqrt(jnp.maximum(share, 1e-12))
+        x = jnp.maximum(senders.inflation - params.offset, 0.0) * root
         last = jnp.where(fresh, senders.rate, state.last)
         seen = {
             "change": jnp.log(jnp.maximum(senders.rate, 1e-6) / jnp.maximum(last, 1e-6)) / CHANGE,
@@ -250,6 +265,10 @@ class RateEnv:
             "rate": share,
             "inflation": senders.inflation,
         }
+        monitor = state.monitor
+        if monitor is not None:
+            monitor, intervals = watch(monitor, begin, sim, acts, self.step_us)
+            seen |= intervals
         row = jnp.stack([seen[name] for name in self.columns], -1)
         moved = jnp.concatenate([state.history[:, 1:], row[:, None]], 1)
         history = jnp.where(acts[:, None, None], moved, state.history)
@@ -260,6 +279,7 @@ class RateEnv:
             last=jnp.where(acts, senders.rate, last),
             history=jnp.where(fresh[:, None, None], 0.0, history),
             steps=state.steps + 1,
+            monitor=monitor,
         )
 
     def observe(self, state: RateState) -> Float[Array, "flows obs"]:

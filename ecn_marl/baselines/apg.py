@@ -1,0 +1,209 @@
+"""APG: the gradient of the reward through the simulator itself, over short horizons.
+
+The policy is that of ADPG, and so is the problem. ADPG takes dx/da, how a flow's action changes
+what it is paid for, for a constant; here it is what the fluid says, by reverse-mode differentiation
+of the steps of `envs.rate.env`, effects on other flows and on later events among them:
+
+    grad of  mean over events of log(1 + error^2),    error = x / target - 1.
+
+The logarithm has its minimum where the reward has its maximum, and slopes that do not grow with the
+error. As in SHAC (Xu et al., "Accelerated Policy Learning with Parallel Differentiable Simulation",
+ICLR 2022) the gradient is cut every `horizon` steps and environments go on from there; without a
+critic nothing is known of what lies beyond.
+
+What the derivative does not see: when packets come back, which is decided by comparisons; a rate at
+the line rate that would like to rise; how much is dropped by a full buffer, where the queue, and
+with it the RTT, no longer depends on any rate; an RTT below the offset. `docs/adpg.md` says what
+that costs. Gradients that are not finite are counted (`lost_gradients`) and left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.adpg import ADPGState, Policy
+from ecn_marl.baselines.common.optimisers import adam
+from ecn_marl.baselines.common.rate_learning import (
+    RateConfig,
+    event_metrics,
+    some_counts,
+    start_training,
+    training_envs,
+)
+from ecn_marl.baselines.common.rate_rollout import Events, restarted
+from ecn_marl.baselines.common.settings import at_least_one, positive, shares
+from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
+from ecn_marl.envs.rate.scenarios import SENDERS
+
+
+@dataclass(frozen=True)
+class APGConfig(RateConfig):
+    """Settings of APG; `gamma` and `events` of `RateConfig` play no part.
+
+    Attributes:
+        hidden: widths of the hidden layers.
+        lr: learning rate of Adam.
+        max_grad_norm: gradients are scaled down to this norm.
+        horizon: steps that a gradient goes back over, a divisor of `rollout`.
+        share: rate that flows start at, of the line rate. At 1 a rate that would like to rise has
+            no slope from the start.
+    """
+
+    hidden: tuple[int, ...] = (12, 12)
+    lr: float = 0.003
+    max_grad_norm: float = 0.5
+    horizon: int = 64
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        super().__post_init__()
+        at_least_one(self, "horizon")
+        positive(self, "lr", "max_grad_norm", "share")
+        shares(self, "share")
+        some_counts(self, "hidden")
+        if self.rollout % self.horizon:
+            allowed = f"a divisor of rollout = {self.rollout}"
+            raise bad_value("horizon", self.horizon, allowed)
+
+
+class APG:
+    """The algorithm for one configuration."""
+
+    def __init__(self, config: APGConfig) -> None:
+        """Make the environments and the policy."""
+        self.config = config
+        self.envs = training_envs(config, transport=f"{SENDERS},share={config.share}")
+        self.policy = Policy(config.hidden)
+        self.optimiser = adam(config.lr, config.max_grad_norm)
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations: its defaults."""
+        return {}
+
+    @property
+    def default_params(self) -> tuple[RateParams, ...]:
+        """Parameters of all environments."""
+        return tuple(env.default_params for env in self.envs)
+
+    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
+        """Factors of the rates, from 0.8 to 1.2."""
+        return 1.0 + 0.2 * jnp.asarray(self.policy.apply(actor, obs))
+
+    def init(self, key: jax.Array, params: tuple[RateParams, ...]) -> ADPGState:
+        """A fresh policy and fresh environments, these spread over their episodes."""
+        key, net_key, env_key, phase_key = jax.random.split(key, 4)
+        actor = self.policy.init(net_key, jnp.zeros((self.envs[0].obs_dim,)))
+        return ADPGState(
+            actor=actor,
+            opt=self.optimiser.init(actor),
+            env=start_training(self.envs, params, self.config.envs, env_key, phase_key),
+            key=key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def update(
+        self, state: ADPGState, params: tuple[RateParams, ...]
+    ) -> tuple[ADPGState, dict[str, Array]]:
+        """Roll out in all scenarios, and follow the gradient once.
+
+        Args:
+            state: training state.
+            params: parameters of each scenario's environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        key = jax.random.fold_in(state.key, state.updates)
+        grads, after, rows, lost = [], [], [], jnp.zeros((), jnp.int32)
+        for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):
+            grad, (then, events) = self.gradients(env, state.actor, state.env[i], p)
+            grad, bad = mean_of_finite(grad)
+            grads.append(grad)
+            rows.append(events)
+            lost = lost + bad
+            after.append(restarted(env, then, jax.random.fold_in(key, i), p))
+        mean = jax.tree.map(lambda *x: jnp.stack(x).mean(0), *grads)
+        change, opt = self.optimiser.update(mean, state.opt, state.actor)
+        new = replace(
+            state,
+            actor=optax.apply_updates(state.actor, change),
+            opt=opt,
+            env=tuple(after),
+            updates=state.updates + 1,
+        )
+        logged = {"gradient": optax.global_norm(mean), "lost_gradients": lost}
+        return new, event_metrics(rows, self.config.target) | logged
+
+    def gradients(
+        self, env: RateEnv, actor: Any, state: RateState, params: RateParams
+    ) -> tuple[Any, tuple[RateState, Events]]:
+        """Gradient of each environment's loss, a leading axis of environments.
+
+        Args:
+            env: the environment.
+            actor: parameters of the policy.
+            state: states, leading axis E.
+            params: parameters of the environment.
+
+        Returns:
+            Gradients; states after, and events in order of time `[steps, E, F]`.
+        """
+        windows = self.config.rollout // self.config.horizon
+
+        def one(state: RateState) -> tuple[Any, tuple[RateState, Events]]:
+            def window(state: RateState, _: None) -> tuple[RateState, tuple[Any, Events]]:
+                grad, (state, rows) = jax.grad(self.loss, 1, has_aux=True)(
+                    env, actor, state, params
+                )
+                return state, (grad, rows)
+
+            state, (grad, rows) = jax.lax.scan(window, state, None, length=windows)
+            rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+            return jax.tree.map(lambda g: g.mean(0), grad), (state, rows)
+
+        grads, (state, rows) = jax.vmap(one)(state)
+        return grads, (state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows))
+
+    def loss(
+        self, env: RateEnv, actor: Any, state: RateState, params: RateParams
+    ) -> tuple[Array, tuple[RateState, Events]]:
+        """Mean over the events of one environment's window; states and events beside it."""
+
+        @jax.checkpoint
+        def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, Any]]:
+            obs = env.observe(state)
+            action = self.act(actor, obs)
+            row = Events(state.acts, obs, action, state.x / params.target - 1.0)
+            state, _sums = env.advance(state, action, params)
+            return state, (row, (state.acts, state.x / params.target - 1.0))
+
+        state, (rows, (acts, error)) = jax.lax.scan(step, state, None, length=self.config.horizon)
+        cost = jnp.where(acts, jnp.log1p(error**2), 0.0).sum()
+        return cost / jnp.maximum(acts.sum(), 1), (state, jax.lax.stop_gradient(rows))
+
+
+def mean_of_finite(grads: Any) -> tuple[Any, Array]:
+    """Mean of the gradients that are finite in all entries; and how many are not.
+
+    Args:
+        grads: leaves `[E, ...]`.
+    """
+    finite = jnp.stack(
+        [jnp.isfinite(g).reshape(g.shape[0], -1).all(1) for g in jax.tree.leaves(grads)]
+    ).all(0)
+    n = jnp.maximum(finite.sum(), 1)
+
+    def mean(g: Array) -> Array:
+        here = finite.reshape(-1, *(1,) * (g.ndim - 1))
+        return jnp.where(here, g, 0.0).sum(0) / n
+
+    return jax.tree.map(mean, grads), (~finite).sum().astype(jnp.int32)

@@ -1,0 +1,205 @@
+"""PPO for flows that set their own rates: a rival of ADPG.
+
+Tessler et al. (2021, §7 and C.2) train PPO on the reward of `envs.rate.env`, with Gaussian and with
+discrete actions, and find that it fails. Everybody shares one actor and one critic; both see what
+the flow itself sees, and no more. An update is
+
+    roll out (`rate_learning.roll_scenarios`)  ->  GAE from event to event of a flow
+    ->  as many events of each scenario  ->  `epochs` passes of clipped policy and value loss
+
+on as many environment steps as an update of ADPG takes. Flows act at random while they are trained,
+by the most likely action when they are measured.
+
+The reward has a long tail: see `rate_learning.limited_reward`. `error_limit=0` is the paper's raw
+reward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.common.networks import Mlp, init_network
+from ecn_marl.baselines.common.optimisers import adam
+from ecn_marl.baselines.common.ppo import Batch, explained_variance, improve, policy_loss
+from ecn_marl.baselines.common.rate_learning import (
+    RateConfig,
+    Transitions,
+    advantages,
+    event_metrics,
+    limited_reward,
+    roll_scenarios,
+    some_counts,
+    squash,
+    start_training,
+    training_envs,
+    transitions,
+)
+from ecn_marl.baselines.common.rate_rollout import Events
+from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive, shares
+from ecn_marl.baselines.common.stochastic_rates import PolicyState, StochasticRates, draw_batch
+from ecn_marl.envs.rate.actions import factor_codec
+from ecn_marl.envs.rate.env import RateParams
+
+
+@dataclass(frozen=True)
+class RatePPOConfig(RateConfig):
+    """Settings of PPO. The paper used another package's and states none.
+
+    Attributes:
+        actions: `continuous` (Gaussian) or `discrete`.
+        hidden: widths of the hidden layers of actor and critic.
+        actor_lr: learning rate of the policy.
+        critic_lr: learning rate of the value function.
+        gae_lambda: decay of the advantage estimate.
+        clip: epsilon of the clipped objective.
+        entropy: weight of the entropy bonus.
+        epochs: passes over an update's rows.
+        minibatches: gradient steps per pass.
+        rows: events per update, as many of each scenario.
+        max_grad_norm: gradients are scaled down to this norm.
+        error_limit: largest error that is punished, in targets; 0 for the reward as it is.
+    """
+
+    actions: str = "continuous"
+    hidden: tuple[int, ...] = (32, 32)
+    actor_lr: float = 5e-4
+    critic_lr: float = 1e-3
+    gae_lambda: float = 0.9
+    clip: float = 0.2
+    entropy: float = 3e-3
+    epochs: int = 2
+    minibatches: int = 4
+    rows: int = 6144
+    max_grad_norm: float = 0.5
+    error_limit: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        super().__post_init__()
+        factor_codec(self.actions)
+        at_least_one(self, "epochs", "minibatches", "rows")
+        positive(self, "actor_lr", "critic_lr", "clip", "max_grad_norm")
+        not_negative(self, "entropy", "error_limit")
+        shares(self, "gae_lambda")
+        some_counts(self, "hidden")
+        for name, n in (("scenarios", len(self.senders)), ("minibatches", self.minibatches)):
+            if self.rows % n:
+                raise bad_value("rows", self.rows, f"a multiple of {n}, the number of {name}")
+
+
+class RatePPO:
+    """The algorithm for one configuration."""
+
+    def __init__(self, config: RatePPOConfig) -> None:
+        """Make the environments, the networks and their optimisers."""
+        self.config = config
+        self.envs = training_envs(config, **self.view)
+        self.policy = self.make_policy()
+        self.critic = Mlp(config.hidden, 1)
+        self.actor_opt = adam(config.actor_lr, config.max_grad_norm)
+        self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations."""
+        return {"actions": self.config.actions}
+
+    def make_policy(self) -> StochasticRates:
+        """The policy."""
+        return StochasticRates(self.config.actions, self.config.hidden)
+
+    @property
+    def default_params(self) -> tuple[RateParams, ...]:
+        """Parameters of all environments."""
+        return tuple(env.default_params for env in self.envs)
+
+    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
+        """The most likely actions."""
+        return self.policy.mode(actor, obs)
+
+    def value(self, critic: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
+        """Value of observations, relative to the mean reward."""
+        return jnp.asarray(self.critic.apply(critic, squash(self.policy.features(obs))))[..., 0]
+
+    def reward(self, events: Events) -> Float[Array, "t envs flows"]:
+        """Reward at each event, in units of the squared target."""
+        return limited_reward(events.error, self.config.error_limit)
+
+    def init(self, key: jax.Array, params: tuple[RateParams, ...]) -> PolicyState:
+        """Fresh networks and environments, these spread over their episodes."""
+        key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
+        features = self.policy.features(jnp.zeros((self.envs[0].obs_dim,))).shape[-1]
+        actor = self.policy.init(actor_key, features)
+        critic = init_network(self.critic, critic_key, features, 1, shared=True)
+        return PolicyState(
+            actor=actor,
+            critic=critic,
+            actor_opt=self.actor_opt.init(actor),
+            critic_opt=self.critic_opt.init(critic),
+            env=start_training(self.envs, params, self.config.envs, env_key, phase_key),
+            key=key,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def update(
+        self, state: PolicyState, params: tuple[RateParams, ...]
+    ) -> tuple[PolicyState, dict[str, Array]]:
+        """Roll out in all scenarios, estimate advantages, improve policy and value function.
+
+        Args:
+            state: training state.
+            params: parameters of each scenario's environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        c = self.config
+        keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
+        envs, batches, left_out = roll_scenarios(
+            self.envs, self.policy.sample, state.env, keys[0], c, params, state.actor
+        )
+
+        def judge(steps: Transitions) -> tuple[Array, Array]:
+            value, after = (self.value(state.critic, x) for x in (steps.obs, steps.next_obs))
+            return advantages(steps, value, after, c.gamma, c.gae_lambda)
+
+        scenarios = [transitions(events, self.reward(events)) for events in batches]
+        batch = draw_batch(keys[1], self.policy, state.actor, scenarios, judge, c.rows)
+        (actor, critic), (actor_opt, critic_opt), losses = improve(
+            (state.actor, state.critic),
+            (state.actor_opt, state.critic_opt),
+            ((self.policy_loss, self.actor_opt), (self.value_loss, self.critic_opt)),
+            batch,
+            keys[2],
+            c.epochs,
+            c.minibatches,
+        )
+        metrics = event_metrics(batches, c.target) | losses
+        metrics["paid"] = jnp.stack([steps.paid for steps in scenarios]).mean()
+        value = batch.target - batch.advantage
+        metrics["explained_variance"] = explained_variance(batch.target, value)
+        return replace(
+            state,
+            actor=actor,
+            critic=critic,
+            actor_opt=actor_opt,
+            critic_opt=critic_opt,
+            env=envs,
+            updates=state.updates + 1,
+        ), metrics | {"events_left_out": left_out}
+
+    def policy_loss(self, actor: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """Clipped surrogate objective and entropy bonus, see `ppo.policy_loss`."""
+        out = self.policy.outputs(actor, batch.obs)
+        return policy_loss(self.policy.head, out, batch, self.config.clip, self.config.entropy)
+
+    def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """Squared error of the value function."""
+        loss = 0.5 * jnp.mean((self.value(critic, batch.obs) - batch.target) ** 2)
+        return loss, {"value_loss": loss}

@@ -1,0 +1,219 @@
+"""What learners of rates share, and the rivals of ADPG: PPO, REINFORCE, Aurora, DQN."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import run
+
+from ecn_marl.baselines.aurora import PAID, SEEN, Aurora, AuroraConfig
+from ecn_marl.baselines.common import rate_learning as rl
+from ecn_marl.baselines.common.rate_rollout import Events, keyed
+from ecn_marl.baselines.common.stochastic_rates import StochasticRates, draw_batch
+from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
+from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
+from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
+from ecn_marl.experiments.rate import ALGORITHMS
+
+TINY = ("senders=4", "envs=4", "rollout=64", "events=16", "rows=64")
+
+
+def sorted_events() -> tuple[Events, list[list[np.ndarray]]]:
+    """Events by flow, and the errors of each flow's events as plain lists."""
+    rng = np.random.default_rng(1)
+    valid = rng.random((30, 2, 3)) < 0.3
+    obs, action, error = rng.normal(size=(3, 30, 2, 3)).astype(np.float32)
+    events, _ = keyed(Events(*map(jnp.asarray, (valid, obs[..., None], action, error))), 12)
+    kept = [[error[valid[:, e, f], e, f][:12] for f in range(3)] for e in range(2)]
+    return events, kept
+
+
+def test_credit_is_the_discounted_sum_of_later_rewards_of_the_same_flow():
+    events, kept = sorted_events()
+    trainer = Reinforce(ReinforceConfig(senders=(4,), rows=64, gamma=0.9, error_limit=1.0))
+    steps = rl.transitions(events, rl.limited_reward(events.error, 1.0))
+    credit, _ = trainer.credit(steps)
+    paid = [-(np.minimum(x, 1.0).astype(float) ** 2) for env in kept for x in env]
+    mean = np.concatenate([x[1:] for x in paid]).mean()
+    assert float(steps.paid) == pytest.approx(mean, rel=1e-5)
+    for i, rewards in enumerate(paid):
+        later = rewards[1:] - mean
+        found = np.asarray(credit)[:, i // 3, i % 3]
+        for t in range(len(later)):
+            want = sum(0.9**k * x for k, x in enumerate(later[t:]))
+            assert found[t] == pytest.approx(want, rel=1e-4, abs=1e-5)
+        assert not found[len(later) :].any()
+    assert int(steps.valid.sum()) == sum(len(x) - 1 for x in paid)
+
+
+def test_values_carry_on_where_a_rollout_ends():
+    """With lambda 0 an advantage is r + gamma V' - V everywhere, the last transition included."""
+    events, _ = sorted_events()
+    steps = rl.transitions(events, events.error)
+    value, after = jnp.sin(steps.obs[..., 0]), jnp.sin(steps.next_obs[..., 0])
+    found, _ = rl.advantages(steps, value, after, 0.5, 0.0)
+    want = steps.reward + 0.5 * after - value
+    np.testing.assert_allclose(found[steps.valid], want[steps.valid], rtol=1e-5)
+
+
+def test_drawn_rows_are_valid_and_equally_frequent():
+    valid = jnp.asarray(np.random.default_rng(2).random((7, 3, 2)) < 0.4)
+    n = int(valid.sum())
+    for rows in (n // 2, 3 * n, 3 * n + 1):
+        drawn = np.asarray(rl.draw_valid(jax.random.key(0), valid, rows))
+        counts = np.bincount(drawn, minlength=valid.size)
+        assert not counts[~np.asarray(valid).reshape(-1)].any()
+        of_valid = counts[np.asarray(valid).reshape(-1)]
+        assert set(of_valid) <= {rows // n, -(-rows // n)}
+        assert counts.sum() == rows
+
+
+@pytest.mark.parametrize("actions", ["continuous", "discrete"])
+def test_batches_hold_what_was_done_and_how_likely_it_was(actions):
+    policy = StochasticRates(actions, (8,))
+    actor = policy.init(jax.random.key(0), 1)
+    actor = jax.tree.map(lambda x: x + 0.3, actor)
+    events, _ = sorted_events()
+    action = policy.sample(actor, jax.random.key(1), events.obs)
+    steps = rl.transitions(events._replace(action=action), events.error)
+    batch = draw_batch(
+        jax.random.key(2), policy, actor, [steps, steps], lambda s: (s.reward, s.obs[..., 0]), 40
+    )
+    np.testing.assert_array_equal(batch.target, batch.obs[..., 0])
+    assert batch.target.shape == (40, 1, 1)
+    out = np.asarray(policy.outputs(actor, batch.obs), float)
+    if actions == "discrete":
+        p = np.exp(out) / np.exp(out).sum(-1, keepdims=True)
+        want = np.log(np.take_along_axis(p, np.asarray(batch.action)[..., None], -1))[..., 0]
+    else:
+        mean, std = np.tanh(out[..., 0]), np.exp(out[..., 1] - 0.5)
+        z = (np.asarray(batch.action)[..., 0] - mean) / std
+        want = -0.5 * z**2 - np.log(std * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(batch.log_prob, want, atol=2e-5)
+
+
+def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
+    error = jnp.array([-1.0, 0.0, 2.0, 150.0])
+    np.testing.assert_array_equal(rl.limited_reward(error, 3.0), [-1, 0, -4, -9])
+    np.testing.assert_array_equal(rl.limited_reward(error, 0.0), [-1, 0, -4, -22500])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("ppo", ("actions=discrete",)),
+        ("reinforce", ("actions=discrete",)),
+        ("aurora", ()),
+        ("dqn", ("memory=200", "batch=16")),
+    ],
+)
+@pytest.mark.slow
+def test_train_resume_and_eval(tmp_path, name, more):
+    """A run that is stopped and goes on ends where one that was not stopped ends."""
+    sets = [part for text in (*TINY, *more) for part in ("--set", text)]
+    steps = 4 * 64 * 20
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder, n in ((whole, 2 * steps), (parts, steps)):
+        result = run("train", name, "--out", folder, "--steps", n, *sets)
+        assert result.exit_code == 0, result.output
+    result = run("train", "--resume", parts, "--steps", 2 * steps, "--json")
+    assert result.exit_code == 0, result.output
+    last = [json.loads((f / "metrics.jsonl").read_text().splitlines()[-1]) for f in (whole, parts)]
+    times = ("seconds", "steps_per_second")
+    a, b = ({k: v for k, v in row.items() if k not in times} for row in last)
+    assert a == b
+    assert a["update"] == 40
+    short = ["--env", "duration_us=6e3", "--env", "warm_up_us=3e3"]
+    place = ["--scenario", "many-to-one-4-v0", "--episodes", "1", "--json", *short]
+    result = run("eval", whole, parts, *place)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["policies"]
+    assert found[str(whole)] == found[str(parts)]
+    assert 0.0 <= found[str(whole)]["utilisation"][0] <= 1.0
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "dqn"])
+def test_it_raises_its_own_reward(name):
+    """Two senders, discrete factors: from a full buffer to a fraction of its error."""
+    kind, settings = ALGORITHMS[name]
+    more = {} if name == "dqn" else {"actions": "discrete"}
+    trainer = kind(settings(senders=(2,), envs=16, rows=2048, **more))
+    from ecn_marl.baselines.common.training import compiled_update, initial_state
+
+    state = initial_state(trainer, trainer.default_params, 0)
+    _, metrics = compiled_update(trainer, 120)(state, trainer.default_params)
+    rewards = np.asarray(metrics["reward"])
+    assert rewards[-30:].mean() > 0.25 * rewards[:10].mean()  # rewards are negative
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "message"),
+    [
+        (RatePPOConfig, {"rows": 100}, "rows = 100"),
+        (RatePPOConfig, {"minibatches": 7}, "rows = 6144"),
+        (RatePPOConfig, {"actions": "discret"}, "discret"),
+        (RatePPOConfig, {"error_limit": -1.0}, "error_limit"),
+        (RatePPOConfig, {"gae_lambda": 1.5}, "gae_lambda"),
+        (ReinforceConfig, {"rows": 100}, "rows = 100"),
+        (AuroraConfig, {"actions": "discrete"}, "actions = 'discrete'"),
+        (AuroraConfig, {"error_limit": 3.0}, "error_limit"),
+        (AuroraConfig, {"alpha": 0.0}, "alpha"),
+        (RateDQNConfig, {"rows": 100}, "rows = 100"),
+        (RateDQNConfig, {"epsilon_min": 2.0}, "epsilon_min"),
+        (ReinforceConfig, {"hidden": ()}, "hidden"),
+        (ReinforceConfig, {"lr": 0.0}, "lr"),
+    ],
+)
+def test_bad_settings_are_refused(config, change, message):
+    with pytest.raises(ValueError, match=message):
+        config(**change)
+
+
+def test_gaussians_act_on_the_factor_they_are_judged_by():
+    trainer = RatePPO(RatePPOConfig(senders=(2,), rows=64))
+    choice = jnp.linspace(-3, 3, 13)[:, None]
+    action = trainer.policy.action(choice)
+    np.testing.assert_allclose(action, 1 + 0.2 * choice[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(trainer.policy.choice(action), choice, atol=2e-6)
+
+
+def test_aurora_sees_three_columns_and_is_paid_for_three_others():
+    trainer = Aurora(AuroraConfig(senders=(2,), rows=64, intervals=3))
+    assert trainer.view["columns"] == SEEN + PAID
+    row = np.array([0.5, 1.5, 2.0, 0.25, 4.0, 0.1])
+    obs = jnp.asarray(np.concatenate([np.zeros(6), row, 2 * row]), jnp.float32)
+    want = [0, 0, 0, 0.5, 0.5, 1.0, 1.0, 2.0, 3.0]
+    np.testing.assert_allclose(trainer.policy.features(obs), want, rtol=1e-6)
+    events = Events(*(jnp.zeros((1, 1, 1)),) * 4)._replace(obs=obs[None, None, None])
+    want = 0.5 - 0.02 * 8.0 - 0.7 * 0.2
+    np.testing.assert_allclose(trainer.reward(events), [[[want]]], rtol=1e-6)
+    a = jnp.array([[-2.0], [0.0], [4.0]])
+    factor = trainer.policy.action(a)
+    np.testing.assert_allclose(factor, [1 / 1.05, 1.0, 1.1], rtol=1e-6)
+    np.testing.assert_allclose(trainer.policy.choice(factor), a, atol=2e-5)
+
+
+def test_dqn_remembers_pairs_of_events():
+    """Q has the scale of a reward; what follows an event is that flow's next event."""
+    trainer = RateDQN(RateDQNConfig(senders=(4,), rows=500, gamma=0.9, error_limit=1.0))
+    events, kept = sorted_events()
+    rows = trainer._rows(jax.random.key(0), [events])
+    pairs = set()
+    for env in kept:
+        for x in env:
+            pairs |= {round(0.1 * -(min(float(v), 1.0) ** 2), 4) for v in x[1:]}
+    assert {round(float(r), 4) for r in rows.reward} == pairs
+    after = {}
+    obs, valid = np.asarray(rl.squash(events.obs))[..., 0], np.asarray(events.valid)
+    for e in range(2):
+        for f in range(3):
+            line = obs[valid[:, e, f], e, f]
+            after |= dict(pairwise(line))
+    for a, b in zip(np.asarray(rows.obs)[:, 0], np.asarray(rows.next_obs)[:, 0], strict=True):
+        assert after[a] == b
+    np.testing.assert_array_equal(rows.discount, np.float32(0.9))
