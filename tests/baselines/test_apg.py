@@ -75,7 +75,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted():
 
 
 def test_it_learns_from_its_gradient(compiled):
-    """Short steps along minus the gradient make its window cheaper by their length times its norm."""
+    """Short steps against the gradient make its window cheaper by what they promise."""
     _, state, gradients, loss = compiled
     _, (envs, _) = gradients(state.actor, state.env[0])
     actor, before, length, promised = state.actor, float(loss(state.actor, first(envs))), 0.004, 0.0
