@@ -53,7 +53,7 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
 
 def test_learning_rates_fall_over_the_whole_run():
     """By whole updates, and also where a trial has other settings; the papers' do not fall."""
-    ippo = rc.LEARNERS["ippo"]
+    ippo = rc.Recipe("ippo", {}, {"envs": 8, "rollout": 128}, anneal=True)
     assert ippo.settings_for(240_000)["anneal_updates"] == 235  # 234.4 updates of 8 * 128 steps
     assert ippo.settings_for(240_000, {"rollout": 64})["anneal_updates"] == 469
     assert ippo.settings_for(240_000, {"anneal_updates": 7})["anneal_updates"] == 7
@@ -64,10 +64,10 @@ def test_learning_rates_fall_over_the_whole_run():
 
 
 def test_budgets_are_equal():
-    for scenario in rc.RECIPES:
-        assert len(rc.budgets(scenario)) <= 1, scenario
-        untuned = [n for n, one in rc.RECIPES[scenario].items() if one.tuning is None]
-        assert not untuned, "an entry that no search has paid for"
+    for scenario in (*rc.STEPS, *rc.RECIPES, "other-v0"):
+        assert len(rc.budgets(scenario)) == 1, scenario
+    untuned = {name for _, name, one in every_recipe() if one.tuning is None}
+    assert untuned == set(rc.PAPERS), "settings that no search has paid for"
 
 
 def test_unequal_budgets_would_be_seen(monkeypatch):
@@ -75,7 +75,7 @@ def test_unequal_budgets_would_be_seen(monkeypatch):
         rc.with_settings(rc.LEARNERS["ippo"], {}, rc.Tuning(trials, 10, 4)) for trials in (3, 4)
     )
     monkeypatch.setattr(rc, "RECIPES", {"x": {"ippo": a, "mappo": b}})
-    assert len(rc.budgets("x")) == 2
+    assert rc.budgets("x") == {a.tuning, b.tuning, rc.TUNED}
 
 
 def test_the_papers_rows_are_the_papers():
