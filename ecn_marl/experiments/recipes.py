@@ -21,7 +21,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.runs import algorithm_config
 
 STEPS: dict[str, int] = {
-    "restore-serve-v0": 120_000,
+    "restore-serve-v0": 80_000,
     "moving-tenants-v0": 80_000,
     "shuffle-serve-v0": 80_000,
     "mixed-rtt-v0": 80_000,
@@ -29,7 +29,7 @@ STEPS: dict[str, int] = {
 }
 """Environment steps per seed of every learner of a scenario: decisions, `INTERVAL_US` apart."""
 
-DEFAULT_STEPS = 120_000
+DEFAULT_STEPS = 80_000
 """Environment steps per seed in scenarios that `STEPS` does not name."""
 
 KMIN_RANGE = (2.5, 640.0)

@@ -182,7 +182,7 @@ def every_operation(x: jax.Array, n: jax.Array, u: jax.Array, b: jax.Array) -> l
     found = [f(x) for f in (
         lax.neg, lax.sign, lax.abs, lax.floor, lax.ceil, lax.round, lax.exp, lax.log, lax.log1p,
         lax.expm1, lax.tanh, lax.logistic, lax.sqrt, lax.rsqrt, lax.square,
-        lax.is_finite,
+        lax.is_finite, lax.erf_inv,
     )]  # fmt: skip
     for v in (x, n, u):
         w = v[::-1]

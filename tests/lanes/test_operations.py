@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from scipy.special import erfinv
 from xla_and_lanes import both, check
 
 from ecn_marl import lanes
@@ -106,6 +107,19 @@ def test_transcendentals_against_float64(name: str, scale: float) -> None:
     ordinary = ~odd & (np.abs(exact) > 1e-35)
     ulp = np.spacing(np.abs(exact[ordinary]).astype(np.float32)).astype(np.float64)
     assert (np.abs(found[ordinary] - exact[ordinary]) <= 4 * ulp).all()
+
+
+def test_the_inverse_of_erf_against_float64() -> None:
+    """To the very ends, where float32 has few numbers; special numbers as XLA has them."""
+    rng = np.random.default_rng(10)
+    ends = 1 - 2.0 ** -rng.uniform(1, 24, (BATCH, 60))
+    x = np.concatenate([rng.uniform(-1, 1, (BATCH, 60)), ends, -ends], 1).astype(np.float32)
+    x[:, :6] = [0.0, 1.0, -1.0, np.nan, 1.5, -np.inf]
+    (expected,), (found,) = both(lax.erf_inv, (0,), jnp.asarray(x))
+    odd = ~np.isfinite(expected)
+    np.testing.assert_array_equal(found[odd], expected[odd])
+    exact = erfinv(x.astype(np.float64))
+    np.testing.assert_allclose(found[~odd], exact[~odd], rtol=5e-7)
 
 
 def test_total_order_sorts_like_integers() -> None:
