@@ -130,10 +130,19 @@ def register(name: str, factory: Callable[[], Scenario]) -> None:
         factory: called without arguments, returns the scenario.
 
     Raises:
-        ValueError: the name is taken, or empty.
+        ValueError: the name is empty or taken, by a built-in scenario perhaps, or the factory
+            cannot be called.
     """
-    if not name or name in _REGISTRY:
+    _load_builtin()  # they take their names first, or a later `make` would find one taken
+    add(name, factory)
+
+
+def add(name: str, factory: Callable[[], Scenario]) -> None:
+    """`register` for the scenarios that ship with the package, which it imports."""
+    if not isinstance(name, str) or not name or name in _REGISTRY:
         raise bad_value("scenario name", name, "a new name, e.g. my-traffic-v0")
+    if not callable(factory):
+        raise bad_value(f"factory of {name}", factory, "a function that returns the scenario")
     _REGISTRY[name] = factory
 
 
