@@ -29,7 +29,7 @@ from ecn_marl.baselines.rate_exported import (
     rate_view,
     read_rate_exported,
 )
-from ecn_marl.baselines.runs import prepare_folder
+from ecn_marl.baselines.runs import alone, check_folder, prepare_folder
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.workflow import convert_settings
@@ -92,6 +92,7 @@ def train_rate(
 
     Raises:
         ValueError: anything unknown or not allowed; nothing is written then.
+        FolderInUse: another process trains there.
     """
     kind, config_kind = _kinds(algorithm)
     config = config_kind(**convert_settings(algorithm, config_kind, settings))
@@ -106,8 +107,10 @@ def train_rate(
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     trainer = kind(config)
-    write_json(prepare_folder(out, overwrite) / CONFIG, written)
-    return _train(trainer, Path(out), written, False, saving, progress)
+    check_folder(out, overwrite)
+    with alone(out, "train"):
+        write_json(prepare_folder(out, overwrite) / CONFIG, written)
+        return _train(trainer, Path(out), written, False, saving, progress)
 
 
 def resume_rate(
@@ -121,15 +124,17 @@ def resume_rate(
 
     Raises:
         ValueError: not a run, or fewer steps than it was started with.
+        FolderInUse: it was not stopped: another process trains it.
     """
     config = read_config(run)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
     config["steps"] = steps or config["steps"]
-    write_json(Path(run) / CONFIG, config)
-    begun = Checkpoints(run).latest is not None
-    return _train(_trainer(config), Path(run), config, begun, saving, progress)
+    with alone(run, "train --resume"):
+        write_json(Path(run) / CONFIG, config)
+        begun = Checkpoints(run).latest is not None
+        return _train(_trainer(config), Path(run), config, begun, saving, progress)
 
 
 def _train(
