@@ -116,7 +116,8 @@ def _is_stale(holder: dict[str, Any], file: int, free: bool | None) -> bool:
     """Whether the holder is gone, where the lock is free (True) or there are none (None)."""
     if not holder:
         return True
-    if holder.get("host") == socket.gethostname():
+    here = socket.gethostname()
+    if holder.get("host", here) == here:
         return free is True or not _is_running(holder.get("pid"))
     return time.time() - os.fstat(file).st_mtime > DEAD
 

@@ -29,6 +29,7 @@ from ecn_marl.baselines.common.checkpoint import (
     FOLDER,
     Checkpoints,
     read_config,
+    warn_of_versions,
     write_json,
 )
 from ecn_marl.baselines.common.evaluation import Controller, StatefulController
@@ -242,6 +243,7 @@ def resume_run(
         DamagedCheckpoint: its latest checkpoint is not what was saved.
     """
     config = read_config(run)
+    warn_of_versions(run, config)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
@@ -356,6 +358,7 @@ def _learners(
     part: Callable[[Any], Any] = lambda state: state,
 ) -> list[Any]:
     """Of the training states of some of a run's learners, each from its own checkpoint, a part."""
+    warn_of_versions(run, config)
     params = make(config["scenario"], **config["options"]).default_params
     like = state_shapes(trainer_of(config), params, config["seeds"])
     checkpoints = Checkpoints(run)

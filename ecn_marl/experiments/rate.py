@@ -17,7 +17,14 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
-from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.checkpoint import (
+    CONFIG,
+    RUN,
+    Checkpoints,
+    read_config,
+    warn_of_versions,
+    write_json,
+)
 from ecn_marl.baselines.common.rate_export import export_rate_policy
 from ecn_marl.baselines.common.rate_policy import RatePolicy
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
@@ -54,7 +61,7 @@ PER_CALL = 20
 def is_rate_run(policy: str) -> bool:
     """Whether a policy is the folder of a run of a learner of rates."""
     path = Path(policy)
-    return (path / CONFIG).is_file() and read_config(path).get("algorithm") in ALGORITHMS
+    return (path / CONFIG).is_file() and read_config(path, RUN).get("algorithm") in ALGORITHMS
 
 
 def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
@@ -126,7 +133,8 @@ def resume_rate(
         ValueError: not a run, or fewer steps than it was started with.
         FolderInUse: it was not stopped: another process trains it.
     """
-    config = read_config(run)
+    config = read_config(run, RUN)
+    warn_of_versions(run, config)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
@@ -208,7 +216,9 @@ def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
     Raises:
         ValueError: not a run, or no checkpoint.
     """
-    trainer = _trainer(read_config(run))
+    config = read_config(run, RUN)
+    warn_of_versions(run, config)
+    trainer = _trainer(config)
     checkpoints = Checkpoints(run)
     like, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
     state = checkpoints.restore(like, step)
@@ -230,7 +240,7 @@ def rate_policy_of(
     Raises:
         ValueError: not a run, or see `export_rate_policy`.
     """
-    config = read_config(run)
+    config = read_config(run, RUN)
     trainer, actor, step = run_actor(run, which)
     names = ("algorithm", "seed", "settings", "versions")
     about = {name: config[name] for name in names}
@@ -261,7 +271,7 @@ def subject_of(
     trainer, actor, _ = run_actor(policy)
     spec = with_options(scenario, options)
     env = make_rate(spec, target=trainer.config.target, offset=trainer.config.offset)
-    return Steered(env, Learnt(read_config(policy)["algorithm"], trainer.config)), spec, actor
+    return Steered(env, Learnt(read_config(policy, RUN)["algorithm"], trainer.config)), spec, actor
 
 
 def evaluate_rate(
