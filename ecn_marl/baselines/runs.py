@@ -21,8 +21,10 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._lock import LOCK, locked
+from ecn_marl._memory import check_memory
 from ecn_marl.baselines.common.checkpoint import (
     CONFIG,
     DIVERGED,
@@ -190,10 +192,11 @@ def train_run(
     config = algorithm_config(algorithm, **(settings or {}))
     env = make(scenario, **(options or {}))
     for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
-        if value < 1:
-            raise bad_value(name, value, "an integer >= 1")
+        check_value(name, value, Whole(low=1, high=2**53))
     if score_by not in SCORES:
         raise unknown_name("score", score_by, SCORES)
+    needed = config.envs * seeds * env.sim.state_bytes
+    check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
     written = {
         "algorithm": algorithm,

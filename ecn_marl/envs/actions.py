@@ -40,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ecn_marl._checks import TEXT, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
@@ -81,6 +82,10 @@ as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
 """
 
 
+LARGEST_KB = 1e9
+"""Deepest threshold, KB: a terabyte."""
+
+
 def parse_ecn(spec: str) -> EcnSetting:
     """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
 
@@ -88,6 +93,7 @@ def parse_ecn(spec: str) -> EcnSetting:
         ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
             or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
     """
+    check_value("ecn", spec, TEXT)
     name = spec.strip().lower()
     if name in STATIC_ECN:
         return STATIC_ECN[name]
@@ -111,8 +117,9 @@ def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
     if len(setting) != 3:
         raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
     kmin, kmax, pmax = (float(value) for value in setting)
-    if not (0.0 < kmin < math.inf and np.float32(kmin) < np.float32(kmax) < math.inf):
-        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), "0 < Kmin < Kmax (KB)")
+    if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
+        allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
+        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)
     if not 0.0 < pmax <= 1.0:
         raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
     return EcnSetting(kmin, kmax, pmax)

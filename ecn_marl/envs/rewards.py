@@ -315,6 +315,8 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
             for another reward.
     """
+    if not isinstance(name, str | Reward):
+        raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
     if isinstance(name, str) and name not in REWARDS:
         raise unknown_name("reward", name, tuple(REWARDS))
     if credit is not None:
