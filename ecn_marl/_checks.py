@@ -78,16 +78,16 @@ class Real:
 
     @property
     def _kind(self) -> str:
-        return "a number" if self.infinite else "a finite number"
+        return "a number"
 
     @property
     def allowed(self) -> str:
         """What is allowed, in words."""
         signs = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
         limits = [f"{sign} {_short(x)}" for sign, x in signs.items() if math.isfinite(x)]
-        text = self._kind + (f" of {self.unit}" if self.unit else "")
-        text += " " * bool(limits) + " and ".join(limits)
-        return ", or ".join([text, *self.words, *(["None"] if self.none else [])])
+        text = " ".join([self._kind, " and ".join(limits), self.unit])
+        others = [*self.words, *["infinity"] * self.infinite, *["None"] * self.none]
+        return ", or ".join([" ".join(text.split()), *others])
 
 
 @dataclass(frozen=True)

@@ -206,9 +206,9 @@ def test_rules():
 
 
 def test_rules_in_words():
-    assert Real(low=0.0, below=1.0).allowed == "a finite number >= 0 and < 1"
+    assert Real(low=0.0, below=1.0).allowed == "a number >= 0 and < 1"
     assert (
-        Real(above=0.0, unit="µs", words=("auto",)).allowed == "a finite number of µs > 0, or auto"
+        Real(above=0.0, unit="µs", words=("auto",)).allowed == "a number > 0 µs, or auto"
     )
     assert Whole(low=1, high=8, none=True).allowed == "an integer >= 1 and <= 8, or None"
     assert Each(Flag(), 2).allowed == "a tuple of 2 values, each True or False"

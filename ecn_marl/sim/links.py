@@ -37,10 +37,6 @@ class Link:
     gbps: Annotated[float, RATE]
     delay_us: Annotated[float, DELAY]
 
-    def __post_init__(self) -> None:
-        """Check rate and delay."""
-        check(self)
-
 
 def adjacency(
     hosts: Sequence[str], switches: Sequence[str], links: Sequence[Link]
@@ -55,6 +51,7 @@ def adjacency(
         if count > 1:
             raise bad_value("node name", node, "a name of its own for every host and switch")
     for ln in links:
+        check(ln)
         for end in (ln.a, ln.b):
             if end not in neighbours:
                 raise bad_value("link end", end, "the name of a host or switch")
