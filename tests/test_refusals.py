@@ -29,6 +29,8 @@ from ecn_marl.sim.topology import fat_tree, parse_topology
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.phases import Phase
+from ecn_marl.envs.rate.scenarios import RateScenario
+from ecn_marl.sim.traffic import schedule
 
 inf, nan = math.inf, math.nan
 
@@ -42,6 +44,11 @@ def failing(**times):
     network = leaf_spine(2, 2, 2)
     made = Simulator(network, (Poisson(load=0.1),), slots=64, failures=True)
     return fail_links(made.default_params(), network, **{"dt_us": 1.0, **times})
+
+def starting(*start_ns):
+    flows = {"src": [0] * 2, "dst": [1] * 2, "size_B": [9] * 2, "start_ns": start_ns}
+    rows = len(start_ns)
+    return schedule({name: np.array(column[:rows]) for name, column in flows.items()}, 1.0)
 
 LINE = Timeline((500.0, 500.0))
 found = []
@@ -111,6 +118,12 @@ CASES = [
     ("env(transport='dcqcn:hpcc-paper,g=inf')", "g = inf"),
     ("env(transport='dcqcn:hpcc-paper,g=nan')", "g = nan"),
     ("env(transport='hpcc:hpcc,eta=inf')", "eta"),
+    ("env(action_options={'alpha_kb': 'x'})", "alpha_kb = 'x'"),
+    ("env(reward_options={'mice_weight': 'x'})", "mice_weight = 'x'"),
+    ("env(failing={'share': 0.5})", "failing"),
+    ("starting(0.0, 1e13)", "start_ns = 10000000000000.0"),
+    ("starting(-1.0)", "start_ns = -1.0"),
+    *of("RateScenario('many-to-one', 2, *)", gbps=NUMBER, dt_us=["nan", "'x'"], duration_us=NUMBER),
     ("env(priority='x')", "priority 'x'"),
     ("env(priority=nan)", "utilisation_weight = nan"),
     ("make(5)", "scenario = 5"),
@@ -207,8 +220,6 @@ def test_rules():
 
 def test_rules_in_words():
     assert Real(low=0.0, below=1.0).allowed == "a number >= 0 and < 1"
-    assert (
-        Real(above=0.0, unit="µs", words=("auto",)).allowed == "a number > 0 µs, or auto"
-    )
+    assert Real(above=0.0, unit="µs", words=("auto",)).allowed == "a number > 0 µs, or auto"
     assert Whole(low=1, high=8, none=True).allowed == "an integer >= 1 and <= 8, or None"
     assert Each(Flag(), 2).allowed == "a tuple of 2 values, each True or False"

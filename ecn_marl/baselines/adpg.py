@@ -82,7 +82,8 @@ class ADPGConfig:
     def __post_init__(self) -> None:
         """Check all settings."""
         at_least_one(self, "envs", "rollout", "events")
-        positive(self, "lr", "clip", "target", "episode_us", "buffer_mib")
+        positive(self, "clip", infinite=True)
+        positive(self, "lr", "target", "episode_us", "buffer_mib")
         not_negative(self, "steadiness", "offset")
         shares(self, "gamma")
         for name in ("senders", "hidden"):

@@ -191,8 +191,9 @@ def train_run(
     """
     config = algorithm_config(algorithm, **(settings or {}))
     env = make(scenario, **(options or {}))
-    for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
-        check_value(name, value, Whole(low=1, high=2**53))
+    check_value("steps", steps, Whole(low=1, high=2**53))
+    check_value("seeds", seeds, Whole(low=1))
+    check_value("eval_episodes", eval_episodes, Whole(low=1))
     if score_by not in SCORES:
         raise unknown_name("score", score_by, SCORES)
     needed = config.envs * seeds * env.sim.state_bytes

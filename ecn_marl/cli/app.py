@@ -65,9 +65,7 @@ def _one_line_warnings() -> Iterator[None]:
     """Warnings of the package as a line of their own, without the code that raised them."""
     shown = warnings.showwarning
 
-    def show(
-        message: Warning | str, category: type[Warning], *where: Any, **more: Any
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, VersionWarning):
             typer.echo(f"ecn-marl: warning: {message}", err=True)
         else:

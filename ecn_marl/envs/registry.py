@@ -263,6 +263,8 @@ def make(
     for name in spec.failing:
         if name not in FAILING:
             raise unknown_name("option of failing", name, FAILING)
+    if spec.failing and not {"share", "at_us"} <= spec.failing.keys():
+        raise bad_value("failing", spec.failing, "share and at_us at least")
     seen = feature_set(spec.features if features is None else features, history)
     between = Telemetry.of(telemetry)
     between.check(spec.interval_us, spec.max_steps)
@@ -285,6 +287,8 @@ def make(
         failing=tuple(sorted(spec.failing.items())),
         telemetry=between,
     )
+    if spec.failing:
+        _ = made.default_params  # a share or time out of range is an error here, not at reset
     check_features(seen, made.sim)
     return made
 

@@ -536,7 +536,7 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         The schedule's traced parameters.
 
     Raises:
-        ValueError: the flows are not in order of their start.
+        ValueError: the flows are not in order of their start, or one starts too late.
     """
     early = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
     if early.size:
@@ -546,6 +546,10 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
     high, low = wire_parts(size)
     start = np.asarray(flows["start_ns"], np.float64) / 1e3
     step = np.floor(start / dt_us)
+    wrong = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
+    if wrong.size:
+        allowed = f"a time from 0 to {2.0**31 * dt_us * 1e3:g} ns, 2^31 substeps of {dt_us:g} µs"
+        raise bad_value("start_ns", float(1e3 * start[wrong[0]]), allowed)
     none = np.full(size.shape, -1, np.int32)
     return ScheduleParams(
         start_step=step.astype(np.int32),
