@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ecn_marl import baselines, sim, wrappers
+    from ecn_marl import baselines, errors, sim, wrappers
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
@@ -50,12 +50,13 @@ _HOME = {
     "scenarios": "ecn_marl.envs.registry",
     "vector_env": "ecn_marl.wrappers.vector_agents",
 }
-_MODULES = ("baselines", "sim", "wrappers")
+_MODULES = ("baselines", "errors", "sim", "wrappers")
 
 __all__ = [
     "Scenario",
     "baselines",
     "env",
+    "errors",
     "jaxmarl_env",
     "load_policy",
     "make",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from ecn_marl.errors import InvalidValue, UnknownName
 
-def unknown_name(kind: str, name: str, choices: Iterable[str]) -> ValueError:
+
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
     """Error for a name that is not registered, with the nearest ones.
 
     Args:
@@ -15,12 +17,12 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> ValueError:
         choices: the known names.
     """
     known = sorted(choices)
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
+    near = get_close_matches(name, known, n=3, cutoff=0.4) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return ValueError(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+    return UnknownName(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
 
 
-def bad_value(field: str, value: object, allowed: str) -> ValueError:
+def bad_value(field: str, value: object, allowed: str) -> InvalidValue:
     """Error for a value out of range.
 
     Args:
@@ -28,4 +30,4 @@ def bad_value(field: str, value: object, allowed: str) -> ValueError:
         value: what was given.
         allowed: what is allowed.
     """
-    return ValueError(f"{field} = {value!r} is not allowed: expected {allowed}")
+    return InvalidValue(field, value, allowed)

@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+import warnings
 from importlib.metadata import version
 
 import jax
@@ -17,6 +18,7 @@ from commands import TINY, failure, run
 
 import ecn_marl
 from ecn_marl.baselines.runs import run_controller
+from ecn_marl.errors import VersionWarning
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -167,6 +169,57 @@ def test_missing_file(tmp_path):
 def test_traceback_on_request(flows):
     result = run("--traceback", "replay", flows, "--topology", "ring:5")
     assert isinstance(result.exception, ValueError)
+
+
+def test_debug_is_the_same(flows):
+    result = run("--debug", "replay", flows, "--topology", "ring:5")
+    assert isinstance(result.exception, ValueError)
+
+
+def test_what_no_check_has_foreseen_is_one_line_and_a_traceback_in_a_file(monkeypatch, tmp_path):
+    def broken():
+        raise TypeError("a\nb")
+
+    monkeypatch.setattr("ecn_marl.envs.registry.scenarios", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run("scenarios")
+    (kept,) = tmp_path.iterdir()
+    where = f"(the traceback is in {kept}, --debug shows it)"
+    assert result.stderr == f"ecn-marl: unexpected TypeError: a b {where}\n"
+    assert result.exit_code == 70
+    assert "in broken" in kept.read_text()
+    assert isinstance(run("--debug", "scenarios").exception, TypeError)
+
+
+def test_other_versions_are_a_line(monkeypatch):
+    def older():
+        warnings.warn("made with jax 0.1", VersionWarning, stacklevel=1)
+        return ()
+
+    monkeypatch.setattr("ecn_marl.envs.registry.scenarios", older)
+    result = run("scenarios")
+    assert result.exit_code == 0
+    assert result.stderr == "ecn-marl: warning: made with jax 0.1\n"
+
+
+def test_settings_out_of_range_are_named_and_nothing_is_written(tmp_path):
+    for option, value, name in (
+        ("--env", 'failing={"share":0.5}', "failing"),
+        ("--env", 'failing={"share":2.0,"at_us":1.0}', "share = 2.0"),
+        ("--set", "hidden=0", "hidden = (0,)"),
+        ("--set", "actor_lr=inf", "actor_lr = inf"),
+        ("--set", "entropy=nan", "entropy = nan"),
+        ("--envs", 10**9, "envs, seeds = (1000000000, 1)"),
+    ):
+        out = tmp_path / "run"
+        command = ("train", "ippo", "--scenario", TINY, "--steps", 8, "--out", out, option, value)
+        assert name in failure(*command)
+        assert not out.exists()
+
+
+def test_a_flow_that_starts_too_late_is_named(flows):
+    flows.write_text(FLOWS + "a,4,1,0,1000,1e19\n")
+    assert "line 6: start_ns = '1e19'" in failure("replay", flows, *NETWORK)
 
 
 @pytest.fixture(scope="module")

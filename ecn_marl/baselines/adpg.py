@@ -69,7 +69,8 @@ class ADPGConfig(RateConfig):
     def __post_init__(self) -> None:
         """Check all settings."""
         super().__post_init__()
-        positive(self, "lr", "clip")
+        positive(self, "clip", infinite=True)
+        positive(self, "lr")
         not_negative(self, "steadiness")
         some_counts(self, "hidden")
 

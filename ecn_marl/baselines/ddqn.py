@@ -124,7 +124,9 @@ class DDQNConfig:
         check.at_least_one(self, *counts, *sizes)
         shares = ("gamma", "epsilon", "epsilon_min", "to_global", "to_local", "correction")
         check.shares(self, *shares)
-        check.positive(self, "lr", "max_grad_norm", "reward_scale")
+        check.positive(self, "lr", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.widths(self, "hidden")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         check.not_negative(self, "priority", "idle_tolerance", "standardise", "anneal_updates")

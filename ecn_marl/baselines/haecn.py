@@ -114,7 +114,9 @@ class HAECNConfig:
         counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
         check.at_least_one(self, *counts, "capacity")
         check.shares(self, "gamma", "epsilon", "epsilon_min")
-        check.positive(self, "lr", "max_grad_norm", "reward_scale")
+        check.positive(self, "lr", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.widths(self, "hidden", "decision_hidden")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         check.not_negative(self, "trigger_penalty", "standardise", "anneal_updates")

@@ -103,7 +103,8 @@ class MAPPOConfig(PPOConfig):
         super().__post_init__()
         if not 0.0 <= self.value_norm_decay < 1.0:
             raise bad_value("value_norm_decay", self.value_norm_decay, "a number in [0, 1)")
-        check.positive(self, "value_clip", "huber")
+        check.positive(self, "value_clip", "huber", infinite=True)
+        check.widths(self, "hidden", least=1)
         if self.critic_state not in CRITIC_STATES:
             raise bad_value("critic_state", self.critic_state, " or ".join(CRITIC_STATES))
 

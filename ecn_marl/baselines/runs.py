@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +21,17 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._lock import LOCK, locked
+from ecn_marl._memory import check_memory
 from ecn_marl.baselines.common.checkpoint import (
     CONFIG,
     DIVERGED,
     FOLDER,
     Checkpoints,
     read_config,
+    warn_of_versions,
     write_json,
 )
 from ecn_marl.baselines.common.evaluation import Controller, StatefulController
@@ -98,24 +103,44 @@ def algorithm_config(algorithm: str, **settings: Any) -> Any:
     return kind(**settings)
 
 
-def prepare_folder(out: str | Path, overwrite: bool) -> Path:
-    """Make an empty folder for a run.
+def check_folder(out: str | Path, overwrite: bool) -> Path:
+    """Check that a run may be left in a folder.
 
     Raises:
         ValueError: it holds something and `overwrite` is False, or it is not a run's folder.
     """
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    taken = folder.exists() and not folder.is_dir()
+    if taken or (folder.exists() and any(path.name != LOCK for path in folder.iterdir())):
         if not overwrite:
             raise bad_value("out", str(out), "a folder that is new or empty (or --overwrite)")
         if not (folder / CONFIG).is_file():
             raise bad_value("out", str(out), f"the folder of a run (there is no {CONFIG} in it)")
-        for name in RUN_FILES:
-            (folder / name).unlink(missing_ok=True)
-        for name in RUN_FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
+    return folder
+
+
+def prepare_folder(out: str | Path, overwrite: bool) -> Path:
+    """Make an empty folder for a run; the caller has locked it.
+
+    Raises:
+        ValueError: see `check_folder`.
+    """
+    folder = check_folder(out, overwrite)
+    for name in RUN_FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in RUN_FOLDERS:
+        shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def alone(folder: str | Path, work: str) -> AbstractContextManager[None]:
+    """`locked`, by the first of several processes that share one training.
+
+    Raises:
+        FolderInUse: another process works in the folder.
+    """
+    return locked(folder, work) if jax.process_index() == 0 else nullcontext()
 
 
 def train_run(
@@ -162,14 +187,17 @@ def train_run(
 
     Raises:
         ValueError: anything unknown or not allowed; nothing is written then.
+        FolderInUse: another process trains there.
     """
     config = algorithm_config(algorithm, **(settings or {}))
     env = make(scenario, **(options or {}))
-    for name, value in (("steps", steps), ("seeds", seeds), ("eval_episodes", eval_episodes)):
-        if value < 1:
-            raise bad_value(name, value, "an integer >= 1")
+    check_value("steps", steps, Whole(low=1, high=2**53))
+    check_value("seeds", seeds, Whole(low=1))
+    check_value("eval_episodes", eval_episodes, Whole(low=1))
     if score_by not in SCORES:
         raise unknown_name("score", score_by, SCORES)
+    needed = config.envs * seeds * env.sim.state_bytes
+    check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
     written = {
         "algorithm": algorithm,
@@ -191,11 +219,13 @@ def train_run(
     _pretrained(asdict(config), env)
     if randomise:
         Randomised(env, ranges_of(randomise))  # checks them
-    if jax.process_index() == 0:
-        write_json(prepare_folder(out, overwrite) / CONFIG, written)
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("folder of the run")
-    return _train(Path(out), written, session, resume=False)
+    check_folder(out, overwrite)
+    with alone(out, "train"):
+        if jax.process_index() == 0:
+            write_json(prepare_folder(out, overwrite) / CONFIG, written)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("folder of the run")
+        return _train(Path(out), written, session, resume=False)
 
 
 def resume_run(
@@ -213,18 +243,22 @@ def resume_run(
 
     Raises:
         ValueError: not a run, or fewer steps than it was started with.
+        FolderInUse: it was not stopped: another process trains it.
+        DamagedCheckpoint: its latest checkpoint is not what was saved.
     """
     config = read_config(run)
+    warn_of_versions(run, config)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
     config["steps"] = steps or config["steps"]
     session = session or Session()
     _saving(session, config)
-    if jax.process_index() == 0:
-        write_json(Path(run) / CONFIG, config)
-    # What was stopped before its first checkpoint is done again.
-    return _train(Path(run), config, session, resume=Checkpoints(run).latest is not None)
+    with alone(run, "train --resume"):
+        if jax.process_index() == 0:
+            write_json(Path(run) / CONFIG, config)
+        # What was stopped before its first checkpoint is done again.
+        return _train(Path(run), config, session, resume=Checkpoints(run).latest is not None)
 
 
 def _saving(session: Session, config: dict[str, Any]) -> Saving:
@@ -328,6 +362,7 @@ def _learners(
     part: Callable[[Any], Any] = lambda state: state,
 ) -> list[Any]:
     """Of the training states of some of a run's learners, each from its own checkpoint, a part."""
+    warn_of_versions(run, config)
     params = make(config["scenario"], **config["options"]).default_params
     like = state_shapes(trainer_of(config), params, config["seeds"])
     checkpoints = Checkpoints(run)

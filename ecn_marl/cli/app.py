@@ -1,30 +1,81 @@
-"""The application: errors in one line, options of all commands."""
+"""The application: errors and warnings in one line, options of all commands."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from ecn_marl.errors import TrainingDiverged, VersionWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNEXPECTED = 70
+"""Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
+
 
 class OneLineErrors(TyperGroup):
-    """Commands whose errors about what the user gave are one line and exit code 2."""
+    """Commands whose errors are one line: exit code 2 if they are about what the user gave."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; show a ValueError or OSError as one line unless `--traceback` is given."""
+        """Run a command; show an error as one line unless `--debug` is given."""
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
+            with _one_line_warnings():
+                return super().invoke(ctx)
+        except (BrokenPipeError, typer.Exit, typer.Abort):
             raise
-        except (ValueError, OSError) as error:
-            if ctx.params.get("traceback"):
+        except Exception as error:
+            if ctx.params.get("debug") or hasattr(error, "exit_code"):  # click's show themselves
                 raise
-            reason = str(error)
-            if isinstance(error, OSError) and error.filename is not None:
-                reason = f"{error.filename}: {error.strerror}"
+            reason, code = _told(error)
             typer.echo("ecn-marl: " + " ".join(reason.split()), err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(code) from None
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    if isinstance(error, TrainingDiverged):
+        return str(error), 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", 2
+    if isinstance(error, ValueError | OSError):
+        return str(error), 2
+    where = f"the traceback is in {_keep_traceback(error)}, --debug shows it"
+    return f"unexpected {type(error).__name__}: {error} ({where})", UNEXPECTED
+
+
+def _keep_traceback(error: Exception) -> str:
+    """The name of a new file with the traceback: what took hours need not be run again for it."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="ecn-marl-", suffix=".txt", delete=False
+    ) as file:
+        traceback.print_exception(error, file=file)
+    return file.name
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Warnings of the package as a line of their own, without the code that raised them."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, VersionWarning):
+            typer.echo(f"ecn-marl: warning: {message}", err=True)
+        else:
+            shown(message, category, *where, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 app = typer.Typer(
@@ -52,8 +103,8 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error was raised.")
+    debug: Annotated[
+        bool, typer.Option("--debug", "--traceback", help="Show where an error was raised.")
     ] = False,
 ) -> None:
     """Options of all commands."""

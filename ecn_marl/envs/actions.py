@@ -33,13 +33,14 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ecn_marl._checks import TEXT, Each, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
@@ -81,6 +82,10 @@ as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
 """
 
 
+LARGEST_KB = 1e9
+"""Deepest threshold, KB: a terabyte."""
+
+
 def parse_ecn(spec: str) -> EcnSetting:
     """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
 
@@ -88,6 +93,7 @@ def parse_ecn(spec: str) -> EcnSetting:
         ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
             or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
     """
+    check_value("ecn", spec, TEXT)
     name = spec.strip().lower()
     if name in STATIC_ECN:
         return STATIC_ECN[name]
@@ -111,8 +117,9 @@ def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
     if len(setting) != 3:
         raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
     kmin, kmax, pmax = (float(value) for value in setting)
-    if not (0.0 < kmin < math.inf and np.float32(kmin) < np.float32(kmax) < math.inf):
-        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), "0 < Kmin < Kmax (KB)")
+    if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
+        allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
+        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)
     if not 0.0 < pmax <= 1.0:
         raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
     return EcnSetting(kmin, kmax, pmax)
@@ -250,16 +257,13 @@ class MultiDiscreteAction(ActionCodec):
     components: ClassVar[tuple[str, ...]] = ("kmin", "gap", "pmax")
     dtype: ClassVar[Any] = np.int32
 
-    alpha_kb: float = 5.0
-    levels: int = 10
-    pmax: tuple[float, ...] = PMAX_LEVELS
+    alpha_kb: Annotated[float, Real(above=0.0, high=LARGEST_KB, unit="KB")] = 5.0
+    levels: Annotated[int, Whole(low=2, high=24)] = 10
+    pmax: Annotated[tuple[float, ...], Each(Real(above=0.0, high=1.0), least=1)] = PMAX_LEVELS
 
     def __post_init__(self) -> None:
         """Checks the options."""
-        if not 0.0 < self.alpha_kb < math.inf:
-            raise bad_value("alpha_kb", self.alpha_kb, "a number of KB above 0")
-        if not isinstance(self.levels, int) or not 2 <= self.levels <= 24:
-            raise bad_value("levels", self.levels, "a whole number in [2, 24]")
+        check(self)
         pmax = tuple(float(p) for p in self.pmax)
         rising = all(a < b for a, b in pairwise((0.0, *pmax)))
         if not pmax or not rising or not pmax[-1] <= 1.0:
@@ -395,6 +399,10 @@ class BoxAction(ActionCodec):
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
+        for name in ("kmin_kb", "pmax"):
+            check_value(name, getattr(self, name), Each(Real(above=0.0), 2))
+        for name in ("min_ratio", "kmax_kb"):
+            check_value(name, getattr(self, name), Real(above=0.0, high=LARGEST_KB))
         kmin = tuple(float(k) for k in self.kmin_kb)
         if len(kmin) != 2 or not 0.0 < kmin[0] < kmin[1] < math.inf:
             raise bad_value("kmin_kb", self.kmin_kb, "two rising numbers of KB above 0")
@@ -473,7 +481,7 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
         if overrides:
             raise bad_value("actions", name, f"a name, to go with {', '.join(overrides)}")
         return name
-    if name not in ACTIONS:
+    if not isinstance(name, str) or name not in ACTIONS:
         raise unknown_name("actions", name, tuple(ACTIONS))
     kind = ACTIONS[name]
     known = kind.options()

@@ -8,7 +8,7 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
@@ -49,9 +50,13 @@ class HostGroup:
         shift: phases by which they run behind the timeline.
     """
 
-    name: str
-    hosts: tuple[str, ...]
-    shift: int = 0
+    name: Annotated[str, TEXT]
+    hosts: Annotated[tuple[str, ...], Each(TEXT)]
+    shift: Annotated[int, Whole(low=-INT32)] = 0
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
 
 
 @struct.dataclass

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ecn_marl._checks import Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.columns import (
     FEATURES,
@@ -63,6 +64,9 @@ __all__ = [
 HISTORY = 3
 """Intervals in an observation, if nothing else is asked for."""
 
+MOST_HISTORY = 10_000
+"""Intervals in an observation at most."""
+
 _SETTING = ("kmin", "kmax", "pmax")
 _ACC = ("queue", "tx_rate", "marked_rate", *_SETTING)
 
@@ -96,7 +100,7 @@ class FeatureSet:
 
     name: str
     columns: tuple[tuple[str, Feature], ...]
-    history: int = HISTORY
+    history: Annotated[int, Whole(low=1, high=MOST_HISTORY)] = HISTORY
 
     def __post_init__(self) -> None:
         """Checks columns and history."""
@@ -104,8 +108,7 @@ class FeatureSet:
             raise bad_value("features", self.name, "at least one feature")
         if len(set(self.names)) < len(self.names):
             raise bad_value("features", self.names, "each feature once")
-        if self.history < 1:
-            raise bad_value("history", self.history, "a whole number of at least 1")
+        check(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,6 +159,8 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
         return features if history is None else replace(features, history=history)
     columns: list[tuple[str, Feature]] = []
     words: list[str] = []
+    if not isinstance(features, str | tuple | list):
+        raise bad_value("features", features, "names with commas between, a tuple, or a FeatureSet")
     items = features.split(",") if isinstance(features, str) else features
     for item in items:
         if isinstance(item, str):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,12 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._checks import TEXT, Each, Real, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
 from ecn_marl.envs.rewards import RewardParams
+from ecn_marl.sim.config import SOURCE
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
@@ -44,10 +46,14 @@ class Phase:
         utilisation_weight: w of the reward, what the operator asks for during the phase.
     """
 
-    name: str
-    traffic: tuple[Any, ...] = ()
-    delay_us: float | None = None
-    utilisation_weight: float | None = None
+    name: Annotated[str, TEXT]
+    traffic: Annotated[tuple[Any, ...], Each(SOURCE)] = ()
+    delay_us: Annotated[float | None, Real(low=0.0, high=1e6, unit="µs", none=True)] = None
+    utilisation_weight: Annotated[float | None, Real(low=0.0, high=1.0, none=True)] = None
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
 
 
 @struct.dataclass

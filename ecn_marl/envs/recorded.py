@@ -9,8 +9,9 @@ of the record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -58,14 +59,18 @@ class Recorded(Schedule):
     Attributes:
         path: file of the list.
         topology: network it is for.
+        digest: SHA-256 of the file when it was read. Sources are equal if what they replay is.
+        flows: the list as it was then; the file is not looked at again.
     """
 
     path: str
     topology: Topology
+    digest: str
+    flows: FlowList = field(compare=False, repr=False)
 
     def default_params(self) -> Any:
         """The list as arrays."""
-        flows = _read(self.path, self.topology)
+        flows = self.flows
         order = np.argsort(flows.start_ns, kind="stable")
         columns = flows.take(order)
         first = flows.start_ns.min()
@@ -77,7 +82,7 @@ class Recorded(Schedule):
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the list brings on average, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
-        flows = _read(self.path, self.topology)
+        flows = self.flows
         columns, n = flows.take(np.arange(len(flows))), len(nic_rate)
         size = np.asarray(columns["size_B"], np.float64)
         wire = size + HEADER * np.ceil(size / PAYLOAD)
@@ -128,15 +133,26 @@ def recorded(path: str, topology: Topology, dt_us: float, tick_us: float) -> Rec
         tick_us: time between admissions, µs.
 
     Raises:
-        ValueError: it cannot be read, or does not fit the network.
+        ValueError: it cannot be read, does not fit the network, or changed meanwhile.
         OSError: it cannot be opened.
     """
-    flows = _read(path, topology)
+    digest = _digest(path)
+    flows = _read(path, topology, digest)
     if len(flows) < 2:
         raise bad_value("flows", path, "a list of at least two flows")
-    return Recorded(dt_us, widest_tick(flows.start_ns, tick_us, WIDEST), path, topology)
+    width = widest_tick(flows.start_ns, tick_us, WIDEST)
+    return Recorded(dt_us, width, path, topology, digest, flows)
 
 
-@cache
-def _read(path: str, topology: Topology) -> FlowList:
-    return read_flows(path, topology)
+@lru_cache(maxsize=8)
+def _read(path: str, topology: Topology, digest: str) -> FlowList:
+    """A list, read once for all environments of a run; another content is another entry."""
+    flows = read_flows(path, topology)
+    if _digest(path) != digest:
+        raise bad_value("flows", path, "a file that nobody writes to while it is read")
+    return flows
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,8 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
+from ecn_marl._checks import (
+    OPTIONS,
+    TEXT,
+    Each,
+    Flag,
+    Kind,
+    Real,
+    Whole,
+    check,
+    check_value,
+    rules_of,
+)
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv, HostGroup
@@ -17,18 +29,22 @@ from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import with_classes, with_clock, with_room
 from ecn_marl.envs.rewards import Reward, check_options, reward_function
 from ecn_marl.envs.telemetry import Telemetry
-from ecn_marl.sim.config import counters
+from ecn_marl.sim.clocks import MAX_TICK
+from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass, counters
+from ecn_marl.sim.failures import FAILING
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import Poisson
+from ecn_marl.sim.traffic import LOAD, Poisson
 from ecn_marl.sim.transports import Transport, as_transport
+
+CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
 
 
 @dataclass(frozen=True)
 class Scenario:
     """Everything that makes an experiment but the view of the agents.
 
-    Every field can be overridden in `make`.
+    Every field can be overridden in `make`. What the simulator has, too, is checked there.
 
     Attributes:
         topology: the network.
@@ -74,14 +90,14 @@ class Scenario:
         superseded: why the scenario was taken out of the benchmark; empty if it was not.
     """
 
-    topology: Topology
-    traffic: tuple[Any, ...]
+    topology: Annotated[Topology, NETWORK]
+    traffic: Annotated[tuple[Any, ...], Each(SOURCE, least=1)]
     transport: str | Transport = "dcqcn:hpcc-paper"
-    dt_us: float | str = "auto"
-    tick_steps: int = 4
-    interval_us: float = 100.0
-    slots: int | str = "auto"
-    max_steps: int = 200
+    dt_us: Annotated[float | str, Real(above=0.0, high=1e4, unit="µs", words=("auto",))] = "auto"
+    tick_steps: Annotated[int, Whole(low=1, high=MAX_TICK)] = 4
+    interval_us: Annotated[float, Real(above=0.0, high=1e9, unit="µs")] = 100.0
+    slots: Annotated[int | str, Whole(low=1, words=("auto",))] = "auto"
+    max_steps: Annotated[int, Whole(low=1)] = 200
     buffer_mib: float = 32.0
     pfc: bool = True
     loss_recovery: str = "selective"
@@ -89,27 +105,28 @@ class Scenario:
     flowlet_gap_us: float = 50.0
     ack_priority: bool = False
     bins: int = 160
-    initial: str = "secn1"
-    action_options: dict[str, Any] = field(default_factory=dict)
-    reward_options: dict[str, float] = field(default_factory=dict)
-    phases: tuple[Phase, ...] = ()
-    phase_steps: int = 50
+    initial: Annotated[str, TEXT] = "secn1"
+    action_options: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
+    reward_options: Annotated[dict[str, float], OPTIONS] = field(default_factory=dict)
+    phases: Annotated[tuple[Phase, ...], Each(Kind((Phase,), "a Phase"))] = ()
+    phase_steps: Annotated[int, Whole(low=1)] = 50
     memory_us: float = 256.0
-    slowdown_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    margins_us: tuple[float, float] = (0.0, 0.0)
-    host_groups: tuple[HostGroup, ...] = ()
-    classes: tuple[Any, ...] = ()
-    class_of: tuple[int, ...] = ()
+    slowdown_weights: Annotated[tuple[float, float, float], Each(Real(low=0.0), 3)] = (1.0,) * 3
+    margins_us: Annotated[tuple[float, float], Each(Real(low=0.0, unit="µs"), 2)] = (0.0, 0.0)
+    host_groups: Annotated[tuple[HostGroup, ...], Each(Kind((HostGroup,), "a HostGroup"))] = ()
+    classes: Annotated[tuple[Any, ...], Each(CLASS)] = ()
+    class_of: Annotated[tuple[int, ...], Each(Whole(low=0))] = ()
     jitter_us: float = 0.0
     softness: float = 0.0
-    failing: dict[str, Any] = field(default_factory=dict)
+    failing: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
     features: str = "acc"
     reward: str = "acc"
-    benchmark: bool = False
-    superseded: str = ""
+    benchmark: Annotated[bool, Flag()] = False
+    superseded: Annotated[str, TEXT] = ""
 
     def __post_init__(self) -> None:
-        """Check that nothing superseded is part of the benchmark."""
+        """Check what the simulator does not check, and that nothing superseded is benchmarked."""
+        check(self)
         if self.benchmark and self.superseded:
             raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")
 
@@ -130,10 +147,19 @@ def register(name: str, factory: Callable[[], Scenario]) -> None:
         factory: called without arguments, returns the scenario.
 
     Raises:
-        ValueError: the name is taken, or empty.
+        ValueError: the name is empty or taken, by a built-in scenario perhaps, or the factory
+            cannot be called.
     """
-    if not name or name in _REGISTRY:
+    _load_builtin()  # they take their names first, or a later `make` would find one taken
+    add(name, factory)
+
+
+def add(name: str, factory: Callable[[], Scenario]) -> None:
+    """`register` for the scenarios that ship with the package, which it imports."""
+    if not isinstance(name, str) or not name or name in _REGISTRY:
         raise bad_value("scenario name", name, "a new name, e.g. my-traffic-v0")
+    if not callable(factory):
+        raise bad_value(f"factory of {name}", factory, "a function that returns the scenario")
     _REGISTRY[name] = factory
 
 
@@ -210,6 +236,8 @@ def make(
     for name in overrides:
         if name not in known:
             raise unknown_name("scenario option", name, (*known, "history", "load"))
+    if not isinstance(spec, Scenario):
+        raise bad_value("scenario", spec, "the name of one, or a Scenario")
     if "interval_us" in overrides and "max_steps" not in overrides:
         overrides["max_steps"] = _same_time(spec, overrides["interval_us"])
         if spec.phases and "phase_steps" not in overrides:
@@ -232,8 +260,11 @@ def make(
     spec = with_room(spec, given)
     if priority is not None:
         spec = replace(spec, reward_options=_weighted(spec, priority))
-    if spec.max_steps < 1:
-        raise bad_value("max_steps", spec.max_steps, "an integer >= 1")
+    for name in spec.failing:
+        if name not in FAILING:
+            raise unknown_name("option of failing", name, FAILING)
+    if spec.failing and not {"share", "at_us"} <= spec.failing.keys():
+        raise bad_value("failing", spec.failing, "share and at_us at least")
     seen = feature_set(spec.features if features is None else features, history)
     between = Telemetry.of(telemetry)
     between.check(spec.interval_us, spec.max_steps)
@@ -256,14 +287,15 @@ def make(
         failing=tuple(sorted(spec.failing.items())),
         telemetry=between,
     )
+    if spec.failing:
+        _ = made.default_params  # a share or time out of range is an error here, not at reset
     check_features(seen, made.sim)
     return made
 
 
 def _same_time(spec: Scenario, interval_us: float) -> int:
     """Intervals of another length in an episode of the same time."""
-    if not 0 < interval_us < float("inf"):
-        raise bad_value("interval_us", interval_us, f"a multiple of dt_us = {spec.dt_us}")
+    check_value("interval_us", interval_us, rules_of(Scenario)["interval_us"])
     time_us = spec.max_steps * spec.interval_us
     steps = round(time_us / interval_us)
     if abs(steps * interval_us - time_us) > 1e-6 * time_us:
@@ -325,7 +357,7 @@ def _weighted(spec: Scenario, priority: str | float) -> dict[str, float]:
         return spec.reward_options | {"utilisation_weight": PRIORITIES[str(priority)]}
     try:
         weight = float(priority)
-    except ValueError:
+    except (ValueError, TypeError):
         raise unknown_name("priority", str(priority), PRIORITIES) from None
     return spec.reward_options | {"utilisation_weight": weight}
 
@@ -345,6 +377,7 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
 
 
 def _with_load(source: Any, load: float) -> Any:
+    check_value("load", load, LOAD)
     return replace(source, load=load) if isinstance(source, Poisson) else source
 
 

@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real as RealNumber
 from typing import Any
 
 import jax.numpy as jnp
@@ -58,6 +59,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
+from ecn_marl._checks import Kind, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.sim.simulator import PortStats
@@ -158,6 +160,7 @@ def check_options(**options: float) -> None:
         if name not in OPTIONS:
             raise unknown_name("reward option", name, tuple(OPTIONS))
         low, high, allowed = OPTIONS[name]
+        check_value(name, value, Kind((RealNumber,), allowed))
         whole = name != "queue_steps" or value == int(value)
         if not (low <= value <= high and whole):
             raise bad_value(name, value, allowed)
@@ -315,6 +318,8 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
             for another reward.
     """
+    if not isinstance(name, str | Reward):
+        raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
     if isinstance(name, str) and name not in REWARDS:
         raise unknown_name("reward", name, tuple(REWARDS))
     if credit is not None:

@@ -33,6 +33,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text
+from ecn_marl._lock import locked
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.cost import decision_us
 from ecn_marl.baselines.common.evaluation import Evaluation, episodes_runner, evaluate
@@ -69,11 +70,20 @@ def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record
     Raises:
         ValueError: something in the folder is of another plan; or the sealed episodes are asked for
             outside of a clean git checkout.
+        FolderInUse: another process works in the folder.
     """
     here = checkout() if plan.sealed else None
     if here is not None:
         here.check_clean()
     policies = tuple(dict.fromkeys((BEST, ORACLE, *plan.policies)))
+    with locked(plan.out, "bench"):
+        return _bench(plan, policies, here, show)
+
+
+def _bench(
+    plan: Plan, policies: Sequence[str], here: Checkout | None, show: Callable[[str], Show]
+) -> dict[str, dict[str, Record]]:
+    """`bench` in a folder that is locked."""
     found: dict[str, dict[str, Record]] = {}
     for place in plan.places():
         for name in policies:

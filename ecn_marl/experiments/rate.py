@@ -19,7 +19,14 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
 from ecn_marl.baselines.apg import APG, APGConfig
 from ecn_marl.baselines.aurora import Aurora, AuroraConfig
-from ecn_marl.baselines.common.checkpoint import CONFIG, Checkpoints, read_config, write_json
+from ecn_marl.baselines.common.checkpoint import (
+    CONFIG,
+    RUN,
+    Checkpoints,
+    read_config,
+    warn_of_versions,
+    write_json,
+)
 from ecn_marl.baselines.common.rate_export import export_rate_policy
 from ecn_marl.baselines.common.rate_policy import RatePolicy
 from ecn_marl.baselines.common.training import Saving, state_shapes, train
@@ -34,7 +41,7 @@ from ecn_marl.baselines.rate_exported import (
 )
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
-from ecn_marl.baselines.runs import prepare_folder
+from ecn_marl.baselines.runs import alone, check_folder, prepare_folder
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.workflow import convert_settings
@@ -66,7 +73,7 @@ PER_CALL = 20
 def is_rate_run(policy: str) -> bool:
     """Whether a policy is the folder of a run of a learner of rates."""
     path = Path(policy)
-    return (path / CONFIG).is_file() and read_config(path).get("algorithm") in ALGORITHMS
+    return (path / CONFIG).is_file() and read_config(path, RUN).get("algorithm") in ALGORITHMS
 
 
 def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
@@ -104,6 +111,7 @@ def train_rate(
 
     Raises:
         ValueError: anything unknown or not allowed; nothing is written then.
+        FolderInUse: another process trains there.
     """
     kind, config_kind = _kinds(algorithm)
     config = config_kind(**convert_settings(algorithm, config_kind, settings))
@@ -118,8 +126,10 @@ def train_rate(
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     trainer = kind(config)
-    write_json(prepare_folder(out, overwrite) / CONFIG, written)
-    return _train(trainer, Path(out), written, False, saving, progress)
+    check_folder(out, overwrite)
+    with alone(out, "train"):
+        write_json(prepare_folder(out, overwrite) / CONFIG, written)
+        return _train(trainer, Path(out), written, False, saving, progress)
 
 
 def resume_rate(
@@ -133,15 +143,18 @@ def resume_rate(
 
     Raises:
         ValueError: not a run, or fewer steps than it was started with.
+        FolderInUse: it was not stopped: another process trains it.
     """
-    config = read_config(run)
+    config = read_config(run, RUN)
+    warn_of_versions(run, config)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
     config["steps"] = steps or config["steps"]
-    write_json(Path(run) / CONFIG, config)
-    begun = Checkpoints(run).latest is not None
-    return _train(_trainer(config), Path(run), config, begun, saving, progress)
+    with alone(run, "train --resume"):
+        write_json(Path(run) / CONFIG, config)
+        begun = Checkpoints(run).latest is not None
+        return _train(_trainer(config), Path(run), config, begun, saving, progress)
 
 
 def _train(
@@ -215,7 +228,9 @@ def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
     Raises:
         ValueError: not a run, or no checkpoint.
     """
-    trainer = _trainer(read_config(run))
+    config = read_config(run, RUN)
+    warn_of_versions(run, config)
+    trainer = _trainer(config)
     checkpoints = Checkpoints(run)
     like, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
     state = checkpoints.restore(like, step)
@@ -237,7 +252,7 @@ def rate_policy_of(
     Raises:
         ValueError: not a run, or see `export_rate_policy`.
     """
-    config = read_config(run)
+    config = read_config(run, RUN)
     trainer, actor, step = run_actor(run, which)
     names = ("algorithm", "seed", "settings", "versions")
     about = {name: config[name] for name in names}
@@ -269,7 +284,7 @@ def subject_of(
     spec = with_options(scenario, options)
     goal = {"target": trainer.config.target, "offset": trainer.config.offset}
     env = make_rate(spec, **goal, **trainer.view)
-    return Steered(env, Learnt(read_config(policy)["algorithm"], trainer.config)), spec, actor
+    return Steered(env, Learnt(read_config(policy, RUN)["algorithm"], trainer.config)), spec, actor
 
 
 def evaluate_rate(

@@ -21,6 +21,7 @@ from typing import Any
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
+from ecn_marl._lock import locked
 from ecn_marl.baselines.common.checkpoint import write_json
 from ecn_marl.baselines.common.policy import save_policy
 from ecn_marl.envs.rate.measure import measure
@@ -124,7 +125,16 @@ def rate_bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
     Returns:
         `protocol`; `scenarios`: of each by name `kind`, `size`, `options` and `policies`, and of
         each of these, metrics by name, a list with a number per seed, and the `paper`'s numbers.
+
+    Raises:
+        FolderInUse: another process works in the folder.
     """
+    with locked(plan.out, "bench"):
+        return _bench(plan, show)
+
+
+def _bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
+    """`rate_bench` in a folder that is locked."""
     learners = dict.fromkeys(p.partition(":")[0] for p in plan.policies if _learner(p))
     trained = {name: _trained(plan, name, show) for name in learners}
     found: dict[str, Any] = {}

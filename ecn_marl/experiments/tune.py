@@ -31,6 +31,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.common.evaluation import episodes_runner, evaluate
 from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
@@ -201,8 +202,16 @@ def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[st
 
     Raises:
         ValueError: the folder holds another search, or no trial could be scored.
+        FolderInUse: another process works in the folder.
     """
     show = progress or (lambda done, note: None)
+    _asked(search, out)
+    with locked(out, "tune"):
+        return _tune(search, out, show)
+
+
+def _tune(search: Search, out: Path, show: Progress) -> dict[str, Any]:
+    """`tune` in a folder that is locked."""
     rows = _open(search, out)
     for trial in range(len(rows), search.trials):
         rows.append(_trial(search, out, trial, show))
@@ -215,14 +224,20 @@ def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[st
     return result
 
 
-def _open(search: Search, out: Path) -> list[dict[str, Any]]:
-    """The trials that are finished; a last line that was cut short is dropped."""
+def _asked(search: Search, out: Path) -> dict[str, Any]:
+    """What the folder is for; raises a ValueError if it holds something else."""
     asked, file = search.asked(), out / ASKED
     if file.is_file():
         if json.loads(file.read_text()) != asked:
             raise bad_value("out", str(out), "a folder without another search (or other code)")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(p.name != LOCK for p in out.iterdir())):
         raise bad_value("out", str(out), "a folder that is new or empty, or that of this search")
+    return asked
+
+
+def _open(search: Search, out: Path) -> list[dict[str, Any]]:
+    """The trials that are finished; a last line that was cut short is dropped."""
+    asked, file = _asked(search, out), out / ASKED
     out.mkdir(parents=True, exist_ok=True)
     text = json_text(asked) + "\n"
     write_all({file: Output("w", lambda part: part.write(text))})

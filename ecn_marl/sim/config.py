@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ecn_marl._checks import TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._memory import check_memory
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
-from ecn_marl.sim.feedback import TELEMETRY, cnp
+from ecn_marl.sim.feedback import ACKS, FIELD, TELEMETRY, cnp
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
@@ -24,6 +26,9 @@ from ecn_marl.sim.ways import BALANCINGS, ECMP, FLOWLET, SPRAY
 SELECTIVE, GO_BACK_N, IRN = "selective", "go-back-n", "irn"
 RECOVERIES = (SELECTIVE, GO_BACK_N, IRN)
 """Ways to recover from losses."""
+
+NETWORK = Kind((Topology,), "a Topology, see `sim.topology`")
+SOURCE = Kind(("offer",), "a traffic source, e.g. Poisson(load=0.6)")
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,13 @@ class TrafficClass:
 
     name: str
     transport: Transport
-    weight: float = 1.0
-    lossless: bool = True
-    alpha: float = 1.0
+    weight: Annotated[float, Real(above=0.0)] = 1.0
+    lossless: Annotated[bool, Flag()] = True
+    alpha: Annotated[float, Real(above=0.0, infinite=True)] = 1.0
 
     def __post_init__(self) -> None:
-        """Check weight and threshold."""
-        if not 0 < self.weight < math.inf:
-            raise bad_value("weight", self.weight, "a finite number > 0")
-        if not self.alpha > 0:
-            raise bad_value("alpha", self.alpha, "a number > 0")
+        """Check all fields."""
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -88,48 +90,37 @@ class SimConfig:
         class_of: traffic class of each traffic source; empty for the first.
     """
 
-    topology: Topology
-    traffic: tuple[Any, ...]
+    topology: Annotated[Topology, NETWORK]
+    traffic: Annotated[tuple[Any, ...], Each(SOURCE)]
     transport: Transport = field(default_factory=Dcqcn)
-    dt_us: float = 1.0
-    tick_steps: int = 5
-    interval_steps: int = 100
-    slots: int = 256
-    scheduled: int = 0
-    bins: int = 160
-    pfc: bool = True
-    loss_recovery: str = SELECTIVE
-    load_balancing: str = ECMP
-    flowlet_gap_us: float = 50.0
-    ack_priority: bool = False
-    accrue: bool = False
+    dt_us: Annotated[float, Real(above=0.0, high=1e4, unit="µs")] = 1.0
+    tick_steps: Annotated[int, Whole(low=1, high=MAX_TICK)] = 5
+    interval_steps: Annotated[int, Whole(low=1)] = 100
+    slots: Annotated[int, Whole(low=1)] = 256
+    scheduled: Annotated[int, Whole(low=0)] = 0
+    bins: Annotated[int, Whole(low=0)] = 160
+    pfc: Annotated[bool, Flag()] = True
+    loss_recovery: Annotated[str, TEXT] = SELECTIVE
+    load_balancing: Annotated[str, TEXT] = ECMP
+    flowlet_gap_us: Annotated[float, Real(above=0.0, unit="µs")] = 50.0
+    ack_priority: Annotated[bool, Flag()] = False
+    accrue: Annotated[bool, Flag()] = False
     counts: tuple[str, ...] = ()
-    buffer_mib: float = 32.0
-    memory_us: float = 256.0
-    softness: float = 0.0
-    jitter_us: float = 0.0
-    failures: bool = False
+    buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
+    memory_us: Annotated[float, Real(above=0.0, high=1e7, unit="µs")] = 256.0
+    softness: Annotated[float, Real(low=0.0, high=1e12, unit="bytes")] = 0.0
+    jitter_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0
+    failures: Annotated[bool, Flag()] = False
     classes: tuple[TrafficClass, ...] = ()
     class_of: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check sizes and clocks."""
-        if not self.dt_us > 0:
-            raise bad_value("dt_us", self.dt_us, "a substep > 0 µs")
-        if not 1 <= self.tick_steps <= MAX_TICK:
-            raise bad_value("tick_steps", self.tick_steps, f"an integer from 1 to {MAX_TICK}")
-        if self.interval_steps < 1 or self.interval_steps % self.tick_steps:
+        check(self)
+        if self.interval_steps % self.tick_steps:
             raise bad_value(
                 "interval_steps", self.interval_steps, f"a multiple of tick_steps={self.tick_steps}"
             )
-        if self.slots < 1:
-            raise bad_value("slots", self.slots, "an integer >= 1")
-        for name in ("buffer_mib", "memory_us"):
-            if not getattr(self, name) > 0:
-                raise bad_value(name, getattr(self, name), "a number > 0")
-        for name in ("softness", "jitter_us"):
-            if not getattr(self, name) >= 0:
-                raise bad_value(name, getattr(self, name), "a number >= 0")
         object.__setattr__(self, "counts", counters("counts", self.counts))
         traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
@@ -140,6 +131,9 @@ class SimConfig:
             object.__setattr__(self, "transport", with_window(self.transport))
         self._check_balancing()
         check_dt(self.dt_us, self.transport, self.topology)
+        named = {name: getattr(self, name) for name in ("slots", "bins", "memory_us", "dt_us")}
+        network = f"a state of {self.topology.name}"
+        check_memory(", ".join(named), tuple(named.values()), self.state_bytes, network)
 
     def _check_classes(self) -> None:
         """Check that every source has a class; let the classes' senders be the senders."""
@@ -160,8 +154,6 @@ class SimConfig:
         how = self.load_balancing
         if how not in BALANCINGS:
             raise unknown_name("load balancing", how, BALANCINGS)
-        if not 0 < self.flowlet_gap_us < math.inf:
-            raise bad_value("flowlet_gap_us", self.flowlet_gap_us, "a finite gap > 0 us")
         if how == ECMP:
             return
         if TELEMETRY in self.transport.needs:
@@ -248,6 +240,19 @@ class SimConfig:
         return cnp.near_words(base_rtt(self.topology), self.dt_us)
 
     @property
+    def state_bytes(self) -> float:
+        """What a state takes, bytes: from below, and only what can become large."""
+        ports, needs = self.topology.ports, self.transport.needs
+        farthest = max(p.delay_us for p in ports) if ports else 0.0
+        near = 2.0 * farthest / self.dt_us / 32.0
+        per_step = 12.0 * (ACKS in needs) + 8.0 * (FIELD in needs)
+        per_slot = 4.0 * (near + 24.0 + 2.0 * self.n_ways * self.topology.n_levels)
+        history = self.memory_us / self.dt_us
+        per_slot += history * per_step
+        queues = 8.0 * history * self.n_queues * (TELEMETRY in needs)
+        return self.slots * per_slot + queues + 12.0 * self.bins + 4.0 * self.scheduled
+
+    @property
     def memory(self) -> int:
         """Substeps of feedback history."""
         return math.ceil(self.memory_us / self.dt_us)
@@ -263,7 +268,7 @@ def counters(field: str, names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: an unknown name, or a single string.
     """
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise bad_value(field, names, "a tuple of names of counters")
     wanted = tuple(names)
     for name in wanted:

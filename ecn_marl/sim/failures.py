@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import Real, Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.paths import as_offer, find_paths, queue_numbers
@@ -24,6 +25,10 @@ from ecn_marl.sim.topology import Topology
 
 NEVER = 2**31 - 1
 """Substep at which nothing happens any more."""
+
+
+FAILING = ("share", "at_us", "repair_us", "seed")
+"""Options of `fail_links`."""
 
 
 def links_up(net: NetParams, step: Int[Array, ""]) -> Bool[Array, " ports"]:
@@ -61,9 +66,13 @@ def fail_links(
     """
     if params.net.fail_step is None:
         raise bad_value("failures", False, "True in the simulator that these parameters are for")
-    if not 0 < share <= 1:
-        raise bad_value("share", share, "a share in (0, 1]")
-    if not (at_us >= 0 and (repair_us is None or repair_us > at_us)):
+    longest = NEVER * float(dt_us) if dt_us > 0 else 0.0
+    check_value("dt_us", dt_us, Real(above=0.0, unit="µs"))
+    check_value("share", share, Real(above=0.0, high=1.0))
+    check_value("at_us", at_us, Real(low=0.0, below=longest, unit="µs"))
+    check_value("repair_us", repair_us, Real(low=0.0, below=longest, unit="µs", none=True))
+    check_value("seed", seed, Whole(low=0, high=2**63 - 1))
+    if repair_us is not None and not repair_us > at_us:
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
     number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}
     known = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,14 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
+from ecn_marl._checks import Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import shuffled, uniform
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import check_hosts
-from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.traffic import WIDTH, Offer, anonymous_offer, fixed_width
 
 ENDLESS_CHUNKS = 2**29
 """Size of a group's endless flows together, in units of `sizes.CHUNK`: 141 TB, three hours of
@@ -70,11 +72,11 @@ class FlowGroup:
 
     sources: tuple[int, ...]
     destinations: tuple[int, ...]
-    each: int = 1
-    flow_kb: float = math.inf
-    start_us: float = 0.0
-    spread_us: float = 0.0
-    width: int | str = "auto"
+    each: Annotated[int, Whole(low=1)] = 1
+    flow_kb: Annotated[float, Real(low=1e-3, high=1e9, unit="KB", infinite=True)] = math.inf
+    start_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 0.0
+    spread_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 0.0
+    width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -83,13 +85,7 @@ class FlowGroup:
             if not hosts or min(hosts) < 0 or len(set(hosts)) != len(hosts):
                 raise bad_value(name, hosts, "different numbers of hosts, at least one")
             object.__setattr__(self, name, hosts)
-        if not isinstance(self.each, int) or self.each < 1:
-            raise bad_value("each", self.each, "an integer >= 1")
-        if not self.flow_kb >= 1e-3:
-            raise bad_value("flow_kb", self.flow_kb, "a size >= 0.001 KB (a byte), or infinity")
-        for name in ("start_us", "spread_us"):
-            if not 0.0 <= getattr(self, name) < 1e7:
-                raise bad_value(name, getattr(self, name), "a time in [0, 1e7) us")
+        check(self)
         if not len(self.pairs):
             raise bad_value("destinations", self.destinations, "a host that is no source of it")
 
@@ -121,11 +117,15 @@ class FlowGroup:
             np.float32(self.start_us), np.float32(self.spread_us), np.float32(payload)
         )
 
+    def check_network(self, hosts: int) -> None:
+        """Raise a ValueError for hosts that a network does not have."""
+        check_hosts("sources", self.sources, hosts)
+        check_hosts("destinations", self.destinations, hosts)
+
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """At most its flows, all at once; see `sizing.Demand`."""
         hosts, n = len(nic_rate), self.n_flows
-        check_hosts("sources", self.sources, hosts)
-        check_hosts("destinations", self.destinations, hosts)
+        self.check_network(hosts)
         share = np.zeros((hosts, hosts))
         np.add.at(share, tuple(self.pairs.T), 1.0 / n)
         per_tick = n if self.spread_us <= 0 else math.ceil(n * tick_us / self.spread_us) + 1

@@ -270,12 +270,13 @@ class Graph:
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """As many flows at once as the dependencies let be, see `sizing.Demand`."""
-        self._check(len(nic_rate))
+        self.check_network(len(nic_rate))
         n, pairs = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
         np.add.at(pairs, tuple(zip(*((x.src, x.dst) for x in self.nodes), strict=True)), 1.0)
         return Demand(0.0, 1.0, 0.0, 0.0, pairs / pairs.sum(), most=n, bound=n)
 
-    def _check(self, n_hosts: int) -> None:
+    def check_network(self, n_hosts: int) -> None:
+        """Raise a ValueError for hosts that a network does not have."""
         for name in ("src", "dst"):
             for node in self.nodes:
                 check_hosts(f"node {node.id!r}: {name}", (getattr(node, name),), n_hosts)
@@ -284,7 +285,7 @@ class Graph:
         self, key: jax.Array, params: GraphParams, nic_rate: Array, episode: Array | None = None
     ) -> GraphState:
         """At the start of the first step."""
-        self._check(nic_rate.shape[0])
+        self.check_network(nic_rate.shape[0])
         real, zero = nic_rate.dtype, jnp.zeros((), jnp.int32)
         needs = jnp.asarray(params.needs)
         start = jnp.where(needs == 0, jnp.asarray(params.delay_us, real), jnp.inf)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +24,26 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._checks import INT32, TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import Stream, hash_bits, shuffled, uniform
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.sizing import Demand, uniform_pairs
-from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.tickets import check_hosts
+from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
 
 FAR = 1e9
 """Start of a flow that is not due within any tick, µs from now."""
 
 SHORTEST_US = 100.0
 """Shortest phase; at most one boundary falls into a tick."""
+
+
+HOST = Whole(low=0)
+HOSTS = Each(HOST, least=1)
+SHIFT = Whole(low=-INT32)
+"""Phases by which hosts may be behind a timeline."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,13 @@ class Timeline:
         names: what the phases are called in reports; `phase 0`, `phase 1`, … if empty.
     """
 
-    lengths_us: tuple[float, ...]
-    spread: float = 0.0
-    names: tuple[str, ...] = ()
+    lengths_us: Annotated[tuple[float, ...], Each(Real(above=0.0, unit="µs"), least=1)]
+    spread: Annotated[float, Real(low=0.0, below=1.0)] = 0.0
+    names: Annotated[tuple[str, ...], Each(TEXT)] = ()
 
     def __post_init__(self) -> None:
         """Check lengths, spread and names."""
-        if not self.lengths_us:
-            raise bad_value("lengths_us", self.lengths_us, "at least one phase")
-        if not 0.0 <= self.spread < 1.0:
-            raise bad_value("spread", self.spread, "a share in [0, 1)")
+        check(self)
         for length in self.lengths_us:
             if not SHORTEST_US <= length * (1.0 - self.spread) < math.inf:
                 allowed = f"lengths of at least {SHORTEST_US:g} µs, the spread taken off"
@@ -177,18 +182,19 @@ class Requests:
     """
 
     timeline: Timeline
-    per_us: tuple[float, ...]
-    sources: tuple[int, ...]
-    destinations: tuple[int, ...]
-    smallest_kb: float = 0.5
-    largest_kb: float = 50.0
-    shift: int = 0
-    width: int | str = "auto"
+    per_us: Annotated[tuple[float, ...], Each(Real(low=0.0, unit="flows per µs"))]
+    sources: Annotated[tuple[int, ...], HOSTS]
+    destinations: Annotated[tuple[int, ...], HOSTS]
+    smallest_kb: Annotated[float, PAYLOAD_KB] = 0.5
+    largest_kb: Annotated[float, PAYLOAD_KB] = 50.0
+    shift: Annotated[int, SHIFT] = 0
+    width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
+        check(self)
         n = self.timeline.n_phases
-        if len(self.per_us) != n or not all(0.0 <= r < math.inf for r in self.per_us):
+        if len(self.per_us) != n:
             raise bad_value("per_us", self.per_us, f"{n} finite rates >= 0, one for each phase")
         _hosts("sources", self.sources)
         _hosts("destinations", self.destinations)
@@ -198,8 +204,14 @@ class Requests:
             given = (self.smallest_kb, self.largest_kb)
             raise bad_value("smallest_kb, largest_kb", given, "0 < smallest_kb <= largest_kb")
 
+    def check_network(self, hosts: int) -> None:
+        """Raise a ValueError for hosts that a network does not have."""
+        check_hosts("sources", self.sources, hosts)
+        check_hosts("destinations", self.destinations, hosts)
+
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the busiest phase brings, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        self.check_network(len(nic_rate))
         low, high = 1000.0 * self.smallest_kb, 1000.0 * self.largest_kb
         payload = low * (high / low) ** ((np.arange(10_000) + 0.5) / 10_000)
         wire = payload + HEADER * np.ceil(payload / PAYLOAD)
@@ -348,32 +360,34 @@ class FlowSets:
     """
 
     timeline: Timeline
-    phase: int
-    pairs: tuple[tuple[int, int], ...]
-    fill: float = 0.9
-    size_spread: float = 0.15
-    start_us: float = 1000.0
-    shift: int = 0
-    width: int | str = "auto"
+    phase: Annotated[int, Whole(low=0)]
+    pairs: Annotated[tuple[tuple[int, int], ...], Each(Each(HOST, 2), least=1)]
+    fill: Annotated[float, Real(above=0.0, high=1e6)] = 0.9
+    size_spread: Annotated[float, Real(low=0.0, below=1.0)] = 0.15
+    start_us: Annotated[float, Real(low=0.0, unit="µs")] = 1000.0
+    shift: Annotated[int, SHIFT] = 0
+    width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
+        check(self)
         n = self.timeline.n_phases
         if self.phase not in range(n):
             raise bad_value("phase", self.phase, f"an index of a phase, 0 to {n - 1}")
-        if not self.pairs or any(a == b or a < 0 or b < 0 for a, b in self.pairs):
+        if any(a == b for a, b in self.pairs):
             raise bad_value("pairs", self.pairs, "at least one (source, destination), different")
-        if not 0.0 < self.fill < math.inf:
-            raise bad_value("fill", self.fill, "a finite share > 0")
-        if not 0.0 <= self.size_spread < 1.0:
-            raise bad_value("size_spread", self.size_spread, "a share in [0, 1)")
         shortest = min(self.timeline.lengths_us) * (1.0 - self.timeline.spread)
         if not 0.0 <= self.start_us < shortest:
             allowed = f"at least 0 and below the shortest phase, {shortest:g} µs"
             raise bad_value("start_us", self.start_us, allowed)
 
+    def check_network(self, hosts: int) -> None:
+        """Raise a ValueError for hosts that a network does not have."""
+        check_hosts("pairs", [host for pair in self.pairs for host in pair], hosts)
+
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What a set brings, see `sizing.Demand`: two sets may be in progress at once."""
+        self.check_network(len(nic_rate))
         n = len(self.pairs)
         at_once = math.ceil(n * tick_us / self.start_us) + 1 if self.start_us else n
         none = np.zeros((len(nic_rate), len(nic_rate)))

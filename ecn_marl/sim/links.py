@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import numpy as np
+
+from ecn_marl._checks import Real, Whole, check, check_value
 from ecn_marl._errors import bad_value
+from ecn_marl._memory import in_words
+from ecn_marl.errors import TooLarge
+
+RATE = Real(above=0.0, high=1e5, unit="Gb/s")
+"""What the rate of a link may be."""
+
+DELAY = Real(low=0.0, high=1e6, unit="µs")
+"""What its one-way delay may be: up to a second."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +34,8 @@ class Link:
 
     a: str
     b: str
-    gbps: float
-    delay_us: float
+    gbps: Annotated[float, RATE]
+    delay_us: Annotated[float, DELAY]
 
 
 def adjacency(
@@ -39,13 +51,10 @@ def adjacency(
         if count > 1:
             raise bad_value("node name", node, "a name of its own for every host and switch")
     for ln in links:
+        check(ln)
         for end in (ln.a, ln.b):
             if end not in neighbours:
                 raise bad_value("link end", end, "the name of a host or switch")
-        if not ln.gbps > 0:
-            raise bad_value("gbps", ln.gbps, "a rate > 0 Gb/s")
-        if not ln.delay_us >= 0:
-            raise bad_value("delay_us", ln.delay_us, "a delay >= 0 µs")
         if ln.b == ln.a:
             raise bad_value("link", (ln.a, ln.b), "two different nodes")
         neighbours[ln.a].append(ln.b)
@@ -63,13 +72,35 @@ Rates = float | Sequence[float]
 
 def each(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
     """Hosts and their rates."""
-    rates = [float(gbps)] * len(names) if isinstance(gbps, int | float) else list(gbps)
+    if isinstance(gbps, Sequence | np.ndarray) and not isinstance(gbps, str):
+        rates = list(gbps)
+    else:
+        check_value("gbps", gbps, RATE)
+        rates = [float(gbps)] * len(names)
     if len(rates) != len(names):
         raise bad_value("gbps", f"{len(rates)} rates", f"one rate, or one for each of {len(names)}")
     return list(zip(names, rates, strict=True))
 
 
+MOST_LINKS = 2**20
+"""Links of a network; hosts have one each."""
+
+LINK_BYTES = 1500.0
+"""What a link takes while a network is built, bytes: names, ports, and tables of neighbours."""
+
+
+def check_links(topology: str, links: int) -> None:
+    """Refuse a network that would take hours to build, before its first name is made.
+
+    Raises:
+        TooLarge: it has more than `MOST_LINKS`.
+    """
+    if links > MOST_LINKS:
+        size = in_words(LINK_BYTES * links)
+        allowed = f"at most {MOST_LINKS:,} links: these {links:,} would take about {size}"
+        raise TooLarge("topology", topology, allowed)
+
+
 def at_least(field: str, value: int, low: int) -> None:
-    """Refuse a number below the lowest one allowed."""
-    if value < low:
-        raise bad_value(field, value, f"an integer >= {low}")
+    """Refuse what is no integer, or below the lowest one allowed."""
+    check_value(field, value, Whole(low=low))

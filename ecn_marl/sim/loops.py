@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import TEXT, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import uniform
@@ -34,7 +35,7 @@ from ecn_marl.sim.tickets import (
     check_delay,
     check_hosts,
 )
-from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.traffic import WIDTH, Offer, anonymous_offer, fixed_width
 
 Size = float | tuple[float, float] | str
 """Sizes of messages: KB, or log-uniform between two sizes in KB, or the name of a size table."""
@@ -121,15 +122,15 @@ class ClosedLoop:
 
     clients: tuple[int, ...]
     servers: tuple[int, ...]
-    depth: int = 1
+    depth: Annotated[int, Whole(low=1)] = 1
     request: Size = 0.1
     response: Size = 64.0
-    read_share: float = 1.0
+    read_share: Annotated[float, Real(low=0.0, high=1.0)] = 1.0
     service_us: float = 0.0
     think_us: float = 0.0
-    think: str = "fixed"
-    spread: bool = True
-    width: int | str = "auto"
+    think: Annotated[str, TEXT] = "fixed"
+    spread: Annotated[bool, Flag()] = True
+    width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -138,12 +139,9 @@ class ClosedLoop:
             if not hosts or min(hosts) < 0 or len(set(hosts)) != len(hosts):
                 raise bad_value(name, hosts, "different numbers of hosts, at least one")
             object.__setattr__(self, name, hosts)
-        if not isinstance(self.depth, int) or self.depth < 1:
-            raise bad_value("depth", self.depth, "an integer >= 1")
+        check(self)
         for name in ("request", "response"):
             _check_size(name, getattr(self, name))
-        if not 0.0 <= self.read_share <= 1.0:
-            raise bad_value("read_share", self.read_share, "a share in [0, 1]")
         check_delay("service_us", self.service_us)
         if self.think not in THINK:
             raise unknown_name("kind of think time", self.think, THINK)
@@ -179,13 +177,14 @@ class ClosedLoop:
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """At most one flow per outstanding operation, see `sizing.Demand`."""
         hosts, n = len(nic_rate), self.n_tickets
-        self._check(hosts)
+        self.check_network(hosts)
         asks = np.zeros((hosts, hosts))
         for client, choice in zip(self.clients, self._choices(), strict=True):
             asks[client, list(choice)] += 0.5 / (len(choice) * len(self.clients))
         return Demand(0.0, 1.0, 0.0, 0.0, asks + asks.T, most=n, bound=n)
 
-    def _check(self, n_hosts: int) -> None:
+    def check_network(self, n_hosts: int) -> None:
+        """Raise a ValueError for hosts that a network does not have."""
         check_hosts("clients", self.clients, n_hosts)
         check_hosts("servers", self.servers, n_hosts)
 
@@ -197,7 +196,7 @@ class ClosedLoop:
         episode: Array | None = None,
     ) -> ClosedLoopState:
         """All clients about to send their first requests; `key` seeds them."""
-        self._check(nic_rate.shape[0])
+        self.check_network(nic_rate.shape[0])
         seed, n = jax.random.bits(key, (), jnp.uint32), self.n_tickets
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((n,), jnp.int32)
         which = jnp.arange(n, dtype=jnp.int32) - n
@@ -327,7 +326,7 @@ def _check_size(field: str, size: Size) -> None:
         return
     low, high = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
     numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in (low, high))
-    if not numbers or not 1e-3 <= low <= high:
+    if not numbers or not 1e-3 <= low <= high <= 1e9:
         allowed = "KB >= 0.001 (a byte), (low, high) in KB, or the name of a size table"
         raise bad_value(field, size, allowed)
 

@@ -27,7 +27,10 @@ def as_matrix(weights: np.ndarray | Sequence[Sequence[float]]) -> Matrix:
     Raises:
         ValueError: not so.
     """
-    w = np.array(weights, np.float64)
+    try:
+        w = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise bad_value("matrix", weights, "rows of numbers, one row for each host") from None
     square = w.ndim == 2 and w.shape[0] == w.shape[1] and w.shape[0] >= 2
     if not square or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
         raise bad_value("matrix", w.shape, "finite weights >= 0 of H x H hosts, some above 0")

@@ -27,6 +27,7 @@ import numpy as np
 from scipy.stats import poisson
 
 from ecn_marl._errors import bad_value
+from ecn_marl._memory import check_memory
 from ecn_marl.sim.servers import apart
 from ecn_marl.sim.topology import GBPS, Topology
 
@@ -111,6 +112,9 @@ def with_widths(
         ValueError: a source without `demand` has no number as its width, or one that cannot be told
             of servers has flows between NICs of one.
     """
+    hosts = topology.n_hosts
+    pairs = 8.0 * hosts**2 * max(len(traffic), 1)
+    check_memory("topology", topology.name, pairs, "the traffic between all pairs of its hosts")
     rows = [tuple(traffic), *(tuple(p) for p in phases)]
     everything = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
     widest = [
@@ -129,6 +133,8 @@ def with_widths(
 
 def _with_servers(source: Any, topology: Topology, tick_us: float) -> Any:
     """A source that knows which hosts are NICs of one server."""
+    if hasattr(source, "check_network"):
+        source.check_network(topology.n_hosts)
     server = topology.bonds
     if hasattr(source, "server"):
         return source if source.server == server else replace(source, server=server)

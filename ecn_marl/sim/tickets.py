@@ -28,6 +28,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.lifecycle import DONE
@@ -183,8 +184,7 @@ def check_delay(field: str, value: float, longest: float = LONGEST_US) -> None:
     Raises:
         ValueError: so.
     """
-    if not 0.0 <= value <= longest:
-        raise bad_value(field, value, f"a time from 0 to {longest:g} us")
+    check_value(field, value, Real(low=0.0, high=longest, unit="µs"))
 
 
 def check_hosts(field: str, hosts: Sequence[int], n_hosts: int) -> None:

@@ -17,7 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.links import Link, Rates, adjacency, at_least, each
+from ecn_marl.sim.links import Link, Rates, adjacency, at_least, check_links, each
 from ecn_marl.sim.routing import Route, compiled_routes, tiers
 from ecn_marl.sim.servers import Server, check_servers
 
@@ -290,6 +290,7 @@ def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
         A topology with `hosts` ports, port `i` towards host `i`.
     """
     at_least("hosts", hosts, 2)
+    check_links(f"star:{hosts}", hosts)
     names = [f"host{i}" for i in range(hosts)]
     links = [Link(h, "switch0", r, delay_us) for h, r in each(names, gbps)]
     return from_links(f"star:{hosts}", names, ["switch0"], links)
@@ -316,6 +317,7 @@ def dumbbell(
     """
     at_least("left", left, 1)
     at_least("right", right, 1)
+    check_links(f"dumbbell:{left},{right}", left + right + 1)
     names = [f"host{i}" for i in range(left + right)]
     middle = gbps if uplink_gbps is None else uplink_gbps
     far = delay_us if uplink_delay_us is None else uplink_delay_us
@@ -335,6 +337,7 @@ def parking_lot(hops: int, *, gbps: float = 25.0, delay_us: float = 1.0) -> Topo
         delay_us: one-way propagation delay of every link, µs.
     """
     at_least("hops", hops, 1)
+    check_links(f"parking-lot:{hops}", 3 * hops + 2)
     switches = [f"switch{i}" for i in range(hops + 1)]
     names = [f"host{i}" for i in range(2 * (hops + 1))]
     links = [Link(a, b, gbps, delay_us) for a, b in itertools.pairwise(switches)]
@@ -377,6 +380,8 @@ def leaf_spine(
     at_least("spines", spines, 1)
     at_least("parallel", parallel, 1)
     at_least("nics_per_server", nics_per_server, 1)
+    n_links = leaves * (hosts_per_leaf + spines * parallel)
+    check_links(f"leaf-spine:{leaves},{hosts_per_leaf},{spines}", n_links)
     if leaves % nics_per_server or (leaves == nics_per_server and hosts_per_leaf == 1):
         allowed = f"a number that divides {leaves} leaves, with two servers at least"
         raise bad_value("nics_per_server", nics_per_server, allowed)
@@ -436,8 +441,10 @@ def fat_tree(
     Raises:
         ValueError: `k` is odd or too small.
     """
-    if k < 2 or k % 2:
+    at_least("k", k, 2)
+    if k % 2:
         raise bad_value("k", k, "an even number >= 2")
+    check_links(f"fat-tree:{k}", 3 * k**3 // 4)
     half = k // 2
     core = [f"core{i}" for i in range(half * half)]
     up = [[f"agg{p}.{i}" for i in range(half)] for p in range(k)]

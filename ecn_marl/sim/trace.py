@@ -39,6 +39,9 @@ MAX_SIZE = 10**12
 MAX_TOTAL = 10**14
 """Largest sum of all flows, bytes; the simulator's counters reach five times as far."""
 
+MAX_START_NS = 1e15
+"""Latest start of a flow, ns: eleven days."""
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -203,8 +206,9 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
         start = float(text["start_ns"])
     except ValueError:
         start = math.nan
-    if not 0.0 <= start < math.inf:
-        raise place.error("start_ns", text["start_ns"], "a time >= 0 in ns")
+    if not 0.0 <= start <= MAX_START_NS:
+        allowed = f"a time >= 0 in ns, at most {MAX_START_NS:g}"
+        raise place.error("start_ns", text["start_ns"], allowed)
 
     def path(name: str, source: int, sink: int) -> int:
         if not text.get(name):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
+from ecn_marl._checks import TEXT, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
@@ -41,6 +42,18 @@ from ecn_marl.sim.sizes import (
     wire_bytes,
 )
 from ecn_marl.sim.sizing import Demand, uniform_pairs
+
+LOAD = Real(above=0.0, high=1e3)
+"""What a load may be, as a share of a line rate."""
+
+PAYLOAD_KB = Real(above=0.0, high=1e9, unit="KB")
+"""What the payload of a flow may be: up to a terabyte."""
+
+WIDTH = Whole(low=1, high=2**20, words=("auto",))
+"""What the number of flows offered per tick may be."""
+
+MOST_SENDERS = 2**16
+"""Senders in a burst."""
 
 
 @struct.dataclass
@@ -150,21 +163,20 @@ class Poisson:
         server: server of each host; a simulator fills it in where servers have several NICs.
     """
 
-    load: float = 0.6
-    table: str = "WebSearch"
-    width: int | str = "auto"
+    load: Annotated[float, LOAD] = 0.6
+    table: Annotated[str, TEXT] = "WebSearch"
+    width: Annotated[int | str, WIDTH] = "auto"
     matrix: Matrix = ()
     server: Server = ()
 
     def __post_init__(self) -> None:
         """Check the load, the table's name and the matrix."""
-        if not self.load > 0:
-            raise bad_value("load", self.load, "a number > 0 (1 is the line rate of all hosts)")
+        check(self)
         size_table(self.table)
         if self.matrix:
             object.__setattr__(self, "matrix", as_matrix(self.matrix))
         if self.matrix and self.server:
-            self._check_hosts(len(self.server))
+            self.check_network(len(self.server))
             object.__setattr__(self, "matrix", between_servers(self.matrix, self.server))
 
     def default_params(self) -> PoissonParams:
@@ -187,7 +199,7 @@ class Poisson:
         table, n = size_table(self.table), len(nic_rate)
         payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
         wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
-        self._check_hosts(n)
+        self.check_network(n)
         pairs = np.repeat(nic_rate[:, None] / nic_rate.sum() / (n - 1), n, axis=1)
         np.fill_diagonal(pairs, 0.0)
         if self.server:
@@ -206,12 +218,13 @@ class Poisson:
         self, key: jax.Array, params: PoissonParams, nic_rate: Array, episode: Array | None = None
     ) -> PoissonState:
         """A fresh process; `key` seeds it."""
-        self._check_hosts(nic_rate.shape[0])
+        self.check_network(nic_rate.shape[0])
         seed = jax.random.bits(key, (), jnp.uint32)
         first = self._gap(params, nic_rate, seed, jnp.zeros((), jnp.int32))
         return PoissonState(seed, jnp.zeros((), jnp.int32), first)
 
-    def _check_hosts(self, hosts: int) -> None:
+    def check_network(self, hosts: int) -> None:
+        """Raise a ValueError if the matrix is of another number of hosts."""
         if self.matrix and len(self.matrix) != hosts:
             raise bad_value("matrix", f"{len(self.matrix)} rows", f"one for each of {hosts} hosts")
 
@@ -315,23 +328,26 @@ class Incast:
             of each by hash, and `load` is that of each of the receiver's links.
     """
 
-    load: float = 0.8
-    n_min: int = 2
-    n_max: int = 16
-    flow_kb: float = 500.0
-    receiver: int = 0
-    jitter_us: float = 0.0
-    width: int | str = "auto"
+    load: Annotated[float, LOAD] = 0.8
+    n_min: Annotated[int, Whole(low=1, high=MOST_SENDERS)] = 2
+    n_max: Annotated[int, Whole(low=1, high=MOST_SENDERS)] = 16
+    flow_kb: Annotated[float, PAYLOAD_KB] = 500.0
+    receiver: Annotated[int, Whole(low=-1)] = 0
+    jitter_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0
+    width: Annotated[int | str, WIDTH] = "auto"
     server: Server = ()
 
     def __post_init__(self) -> None:
         """Check all fields."""
-        if not self.load > 0:
-            raise bad_value("load", self.load, "a number > 0 (1 fills the receiver's link)")
-        if not 1 <= self.n_min <= self.n_max:
+        check(self)
+        if self.n_min > self.n_max:
             raise bad_value("n_min, n_max", (self.n_min, self.n_max), "1 <= n_min <= n_max")
-        if not self.flow_kb > 0:
-            raise bad_value("flow_kb", self.flow_kb, "a size > 0 KB")
+
+    def check_network(self, hosts: int) -> None:
+        """Raise a ValueError if the receiver is none of the hosts."""
+        if self.receiver >= hosts:
+            allowed = f"one of {hosts} hosts, 0 to {hosts - 1}, or -1 for a random one each burst"
+            raise bad_value("receiver", self.receiver, allowed)
 
     def default_params(self) -> IncastParams:
         """Traced parameters for the defaults above."""
@@ -347,6 +363,7 @@ class Incast:
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         n, hosts = np.arange(self.n_min, self.n_max + 1), len(nic_rate)
+        self.check_network(hosts)
         share = np.diff(np.log(np.append(n, self.n_max + 1.0)))
         size = 1000.0 * self.flow_kb
         wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
@@ -370,6 +387,7 @@ class Incast:
         self, key: jax.Array, params: IncastParams, nic_rate: Array, episode: Array | None = None
     ) -> IncastState:
         """A fresh process; `key` seeds it. The first burst starts at once."""
+        self.check_network(nic_rate.shape[0])
         zero = jnp.zeros((), jnp.int32)
         seed = jax.random.bits(key, (), jnp.uint32)
         return IncastState(seed, zero, zero, jnp.zeros((), nic_rate.dtype))
@@ -518,7 +536,7 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         The schedule's traced parameters.
 
     Raises:
-        ValueError: the flows are not in order of their start.
+        ValueError: the flows are not in order of their start, or one starts too late.
     """
     early = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
     if early.size:
@@ -528,6 +546,10 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
     high, low = wire_parts(size)
     start = np.asarray(flows["start_ns"], np.float64) / 1e3
     step = np.floor(start / dt_us)
+    wrong = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
+    if wrong.size:
+        allowed = f"a time from 0 to {2.0**31 * dt_us * 1e3:g} ns, 2^31 substeps of {dt_us:g} µs"
+        raise bad_value("start_ns", float(1e3 * start[wrong[0]]), allowed)
     none = np.full(size.shape, -1, np.int32)
     return ScheduleParams(
         start_step=step.astype(np.int32),

@@ -14,9 +14,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._memory import check_memory
 from ecn_marl.envs.ecn import EcnEnv, EnvState
-from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
 from ecn_marl.wrappers.batch import compiled
 
 
@@ -60,14 +62,14 @@ class EcnVectorEnv(VectorEnv):
         Raises:
             ValueError: a value that is not allowed.
         """
-        if num_networks < 1:
-            raise bad_value("num_networks", num_networks, "an integer >= 1")
+        check_value("num_networks", num_networks, Whole(low=1))
+        needed = num_networks * core.sim.state_bytes
+        check_memory("num_networks", num_networks, needed, f"so many states of {core.name}")
         steps = np.asarray(core.horizon if max_steps is None else max_steps)
-        if steps.dtype.kind not in "iu" or steps.shape not in ((), (num_networks,)):
-            allowed = f"an integer >= 1, or {num_networks} of them"
+        fits = steps.dtype.kind in "iu" and steps.shape in ((), (num_networks,))
+        if not fits or steps.min() < 1 or steps.max() > MAX_CYCLES:
+            allowed = f"an integer in [1, {MAX_CYCLES}], or {num_networks} of them"
             raise bad_value("max_steps", max_steps, allowed)
-        if steps.min() < 1:
-            raise bad_value("max_steps", max_steps, "integers >= 1")
         try:
             self.autoreset_mode = AutoresetMode(autoreset_mode)
         except ValueError:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
@@ -41,6 +42,7 @@ def networks_for(core: EcnEnv, num_envs: int) -> int:
     Raises:
         ValueError: it is no multiple of the agents of a network.
     """
+    check_value("num_envs", num_envs, Whole(low=1))
     networks, rest = divmod(num_envs, core.num_agents)
     if networks < 1 or rest:
         allowed = f"a multiple of the {core.num_agents} agents of {core.name}"

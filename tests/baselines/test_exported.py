@@ -157,7 +157,7 @@ def test_wrong_files_are_refused(shared_run, tmp_path):
     written = "is not allowed: expected a file that `ecn-marl export` has written"
     assert written in failure("eval", tmp_path / "none.npz")
     assert written in failure("eval", other)
-    assert "expected a file whose header has the scenario" in failure("eval", bare)
+    assert "its header has no interval_us" in failure("eval", bare)
     assert "expected the folder of a run, FILE.npz, pretr" in failure("eval", "runs/none")
 
 

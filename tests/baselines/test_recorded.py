@@ -96,6 +96,20 @@ def test_a_recorded_list_keeps_its_load():
     assert source.width <= 128
 
 
+def test_a_list_that_was_written_anew_is_read_anew(flows):
+    """And what was made of the old one stays what it was."""
+    old = make(TINY, flows=flows)
+    payloads = [100.0, 200.0, 300.0, 400.0]
+    lines = [f"{i},1,0,{size:.0f},{50000 * i}" for i, size in enumerate(payloads)]
+    Path(flows).write_text("\n".join([FLOWS.splitlines()[0], *lines]) + "\n")
+    new = make(TINY, flows=flows)
+    assert new != old
+    assert new == make(TINY, flows=flows)
+    found = [env.default_params.sim.traffic[0].flows.payload for env in (new, old)]
+    assert sorted(found[0].tolist()) == payloads
+    assert sorted(found[1].tolist()) == [1000.0, 30000.0, 90000.0, 200000.0]
+
+
 def test_what_does_not_fit_is_named(flows, tmp_path):
     with pytest.raises(ValueError, match="line 3: src = 5"):
         make(TINY, topology=star(1 + 1), flows=str(_with(tmp_path, "0,1,0,1,1\n1,5,0,1,1\n")))

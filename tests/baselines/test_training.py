@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import TINY
 from scipy import stats
 from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
+from ecn_marl._lock import LOCK, locked
+from ecn_marl.baselines import runs
 from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.common.evaluation import (
     Evaluation,
@@ -20,8 +23,15 @@ from ecn_marl.baselines.common.evaluation import (
     evaluate,
     evaluation_keys,
 )
-from ecn_marl.baselines.common.training import Saving, TrainingDiverged, initial_state, train
+from ecn_marl.baselines.common.training import (
+    Saving,
+    TrainingDiverged,
+    TrainResult,
+    initial_state,
+    train,
+)
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+from ecn_marl.errors import FolderInUse
 
 PARAMS = ToyParams(max_steps=10)
 CONFIG = IPPOConfig(envs=4, rollout=4, epochs=1, minibatches=1)
@@ -194,3 +204,36 @@ def test_confidence_interval_is_students():
     mean, half = Evaluation("x", {"reward": values}).interval("reward")
     low, high = stats.t.interval(0.95, 3, loc=values.mean(), scale=stats.sem(values))
     assert (mean - half, mean + half) == pytest.approx((low, high))
+
+
+@pytest.mark.usefixtures("tiny_scenario")
+def test_a_folder_has_one_training_at_a_time(tmp_path, monkeypatch):
+    """Started, started over it, or gone on with, while the first one is at work."""
+    out = tmp_path / "run"
+    started = {"steps": 8, "settings": {"envs": 2, "rollout": 2, "minibatches": 1}, "out": out}
+
+    def at_work(folder, config, session, resume):
+        for again in (
+            lambda: runs.train_run("ippo", TINY, **started, overwrite=True),
+            lambda: runs.resume_run(out),
+        ):
+            with pytest.raises(FolderInUse, match=r"in use by process \d+ .*\(train.*, since"):
+                again()
+        with pytest.raises(ValueError, match=r"out = .*new or empty"):
+            runs.train_run("ippo", TINY, **started)
+        return TrainResult(None, [{"steps": config["steps"]}])
+
+    monkeypatch.setattr(runs, "_train", at_work)
+    assert runs.train_run("ippo", TINY, **started).metrics[0]["steps"] == 8
+    assert runs.resume_run(out, steps=16).metrics[0]["steps"] == 16
+    assert [path.name for path in out.iterdir()] == ["config.json"]
+    (out / LOCK).write_text('{"pid": 1}')  # of one that was killed
+    runs.train_run("ippo", TINY, **started, overwrite=True)
+
+
+def test_two_that_start_at_once_in_a_new_folder(tmp_path):
+    """The other one comes after both have seen that the folder is new."""
+    with locked(tmp_path / "run", "train"):
+        assert runs.check_folder(tmp_path / "run", overwrite=False)
+        with pytest.raises(FolderInUse), runs.alone(tmp_path / "run", "train"):
+            raise AssertionError

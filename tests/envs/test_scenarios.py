@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from dataclasses import replace
 
 import jax
@@ -36,6 +38,27 @@ def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
     assert not names & {"websearch-v0", "websearch-star-v0", "pet-websearch-v0"}
     assert {name for name in scenarios() if lookup(name).superseded} == SUPERSEDED
     assert not names & SUPERSEDED
+
+
+def test_a_built_in_name_is_refused_before_the_first_make_too():
+    """In a process of its own: once a scenario was made, the built-in ones have their names."""
+    code = """
+import ecn_marl
+try:
+    ecn_marl.register("websearch-v0", lambda: None)
+except ValueError as error:
+    print(error)
+print(len(ecn_marl.scenarios()), ecn_marl.make("websearch-v0").name)
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert said[0].startswith("scenario name = 'websearch-v0' is not allowed")
+    assert said[1] == "12 websearch-v0"
+
+
+def test_what_cannot_be_registered_is_named():
+    with pytest.raises(ValueError, match="scenario name = ''"):
+        ecn_marl.register("", lookup)
 
 
 def test_a_superseded_scenario_is_still_made():

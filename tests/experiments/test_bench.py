@@ -21,6 +21,7 @@ from ecn_marl.baselines.common.training import state_shapes
 from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
 from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_of
 from ecn_marl.envs.registry import make
+from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc
@@ -311,3 +312,16 @@ def test_the_command(tmp_path, monkeypatch):
 def test_commas_within_a_static_setting_do_not_part_names():
     names = pl.policy_names("SECN1,static:37.5,375,1,rule,dynamic:pi,static:5,20,.5")
     assert names == ("SECN1", "static:37.5,375,1", "rule", "dynamic:pi", "static:5,20,.5")
+
+
+def test_a_folder_has_one_benchmark_at_a_time(tmp_path, monkeypatch):
+    plan = Plan(scenarios=(SMALL,), policies=("static:secn1",), out=tmp_path / "b")
+
+    def at_work(plan, policies, here, show):
+        with pytest.raises(FolderInUse, match=r"in use by process .*bench"):
+            bn.bench(plan, show)
+        return {}
+
+    monkeypatch.setattr(bn, "_bench", at_work)
+    assert bn.bench(plan, quiet) == {}
+    assert not list((tmp_path / "b").iterdir())

@@ -11,6 +11,8 @@ from commands import failure, run
 
 from ecn_marl.baselines.adpg import ADPGConfig
 from ecn_marl.envs.rate.measure import measure
+from ecn_marl.errors import FolderInUse
+from ecn_marl.experiments import rate
 from ecn_marl.experiments import rate_bench as rb
 from ecn_marl.experiments.rate import subject_of
 from ecn_marl.experiments.rate_paper import printed
@@ -128,3 +130,25 @@ def test_the_command_writes_everything(tmp_path, monkeypatch):
     assert found["machine"]["versions"]["jax"]
     assert "machine" in found and "command" in found["machine"]
     assert (out / "many_to_one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_has_one_at_a_time(tmp_path, monkeypatch):
+    """Benchmarks of flows, and trainings of their learners."""
+
+    def bench_at_work(plan, show):
+        with pytest.raises(FolderInUse, match=r"in use by process .*bench"):
+            rb.rate_bench(plan, show)
+        return {}
+
+    def train_at_work(trainer, folder, config, resume, saving, progress):
+        with pytest.raises(FolderInUse, match=r"in use by process .*train"):
+            rate.train_rate("adpg", folder, settings=["senders=2"], overwrite=True)
+        with pytest.raises(FolderInUse, match=r"in use by process .*train"):
+            rate.resume_rate(folder)
+        return []
+
+    monkeypatch.setattr(rb, "_bench", bench_at_work)
+    monkeypatch.setattr(rate, "_train", train_at_work)
+    assert rb.rate_bench(rb.RatePlan(tmp_path / "b"), lambda task: None) == {}
+    assert rate.train_rate("adpg", tmp_path / "r", settings=["senders=2"]) == []
+    assert rate.resume_rate(tmp_path / "r") == []

@@ -12,6 +12,7 @@ from small import SMALL, register
 
 from ecn_marl.baselines.common.training import TrainingDiverged
 from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
+from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import tune as tn
 from ecn_marl.experiments.recipes import LEARNERS, Tuning
 
@@ -158,3 +159,14 @@ def test_bad_searches_are_named():
     for name in ("trials", "steps", "episodes", "seeds"):
         with pytest.raises(ValueError, match=f"{name} = 0"):
             search(**{name: 0})
+
+
+def test_a_folder_has_one_search_at_a_time(tmp_path, monkeypatch):
+    def at_work(one, out, show):
+        with pytest.raises(FolderInUse, match=r"in use by process .*tune"):
+            tn.tune(one, out)
+        return {}
+
+    monkeypatch.setattr(tn, "_tune", at_work)
+    assert tn.tune(search(), tmp_path / "t") == {}
+    assert tn.tune(search(), tmp_path / "t") == {}, "nothing was left in the folder"

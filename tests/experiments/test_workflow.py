@@ -19,6 +19,7 @@ def run_of_three(tmp_path):
     folder = tmp_path / "three"
     folder.mkdir()
     config = {"algorithm": "ippo", "scenario": "incast-v0", "seed": 10, "seeds": 3}
+    config |= {"steps": 1000, "settings": {}}
     config["options"] = {"features": "pet", "reward": "pet"}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)

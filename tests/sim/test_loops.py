@@ -311,7 +311,7 @@ def test_phases_refuse_them():
         ({"response": "WebSeach"}, "WebSearch"),
         ({"read_share": 1.5}, "read_share"),
         ({"service_us": -1.0}, "service_us"),
-        ({"think_us": 2e6}, "think_us .* 1e\\+06 us"),
+        ({"think_us": 2e6}, "think_us .* 1e\\+06 µs"),
         ({"think_us": 1e5, "think": "exponential"}, "think_us"),
         ({"think": "exponental"}, "exponential"),
     ],

@@ -285,9 +285,15 @@ BAD_LINKS = {
     "two links": (HOME + mesh(("h0", "b")), r"links of h0 = \['a', 'b'\] .* exactly one link, to"),
     "hosts joined": (mesh(("h0", "h1")), r"links of h0 = \['h1'\] is not allowed: .* to a switch"),
     "unreachable": (HOME, "topology 'bad': no path from switch '[ab]' to switch '[ab]'"),
-    "rate 0": (HOME + mesh(("a", "b"), gbps=0.0), "gbps = 0.0 is not allowed: .* rate > 0 Gb/s"),
+    "rate 0": (
+        HOME + mesh(("a", "b"), gbps=0.0),
+        "gbps = 0.0 is not allowed: .* > 0 and",
+    ),
     "rate NaN": (HOME + mesh(("a", "b"), gbps=float("nan")), "gbps = nan is not allowed"),
-    "delay": (HOME + mesh(("a", "b"), delay_us=-1.0), "delay_us = -1.0 is not allowed: .* >= 0 µs"),
+    "delay": (
+        HOME + mesh(("a", "b"), delay_us=-1.0),
+        "delay_us = -1.0 is not .* >= 0 and",
+    ),
     "loop": (HOME + mesh(("a", "b"), ("a", "a")), r"link = \('a', 'a'\) .* two different nodes"),
 }
 

@@ -442,9 +442,9 @@ def test_widest_tick():
         ),
         (lambda: size_table("x"), "unknown flow-size table 'x': known: AliStorage2019, DataMining"),
         (lambda: Incast(load=0.0), "load = 0.0 is not allowed: expected a number > 0"),
-        (lambda: Incast(n_min=0), r"n_min, n_max = \(0, 16\) is not allowed: expected 1 <= n_min"),
+        (lambda: Incast(n_min=0), "n_min = 0 is not allowed: expected an integer >= 1"),
         (lambda: Incast(n_min=5, n_max=4), r"n_min, n_max = \(5, 4\) is not allowed"),
-        (lambda: Incast(flow_kb=0.0), "flow_kb = 0.0 is not allowed: expected a size > 0 KB"),
+        (lambda: Incast(flow_kb=0.0), "flow_kb = 0.0 is not allowed: expected a number > 0"),
         (lambda: Schedule(1.0, 4).default_params(), "schedule = None .* a list of flows: see"),
         (
             lambda: schedule(columns([1, 1, 1], [5, 9, 8]), 1.0),

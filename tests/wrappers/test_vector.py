@@ -218,6 +218,9 @@ def test_what_is_not_allowed_is_named(env):
         ({"num_networks": 0}, "num_networks"),
         ({"max_steps": 0}, "max_steps"),
         ({"max_steps": (1, 2, 3)}, "max_steps"),
+        ({"max_steps": 2**31}, "max_steps = 2147483648"),  # int32 would wrap to -2147483648
+        ({"max_steps": (5, 2**31)}, "max_steps"),
+        ({"max_steps": 2**70}, "max_steps"),
         ({"autoreset_mode": "SameStop"}, "SameStep"),
     ):
         with pytest.raises(ValueError, match=name):
@@ -229,6 +232,11 @@ def test_what_is_not_allowed_is_named(env):
     actions[1, 2, 0] = 99
     with pytest.raises(ValueError, match="network 1: action of port_2, kmin = 99"):
         env.step(actions)
+
+
+def test_the_longest_episode_is_that_of_the_other_faces():
+    env = EcnVectorEnv(CORE, 2, max_steps=2**31 - 1)
+    assert env._steps.tolist() == [2**31 - 1] * 2
 
 
 def test_vector_env_makes_either():

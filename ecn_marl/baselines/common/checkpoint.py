@@ -4,6 +4,10 @@ A checkpoint is written to a folder of another name that is renamed when it is w
 may be killed at any moment: what has a number as its name can be restored. The latest checkpoints
 are kept, and the one with the best score; of learners that are trained together, that of each.
 
+Beside its files lies their SHA-256 (`sha256.json`). Orbax restores a file with a flipped bit as
+other weights, silently; here it is an error, which says what the last good checkpoint is. What was
+saved before there were such digests is restored without.
+
 Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
 background; if that fails (the run's folder was moved, say), its writing threads wait for twenty
 minutes, and the interpreter waits for them when it exits. Made in the calling thread, the folder's
@@ -12,11 +16,14 @@ error is raised where it can be told, and later saves and the exit are as usual.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +33,24 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.errors import DamagedCheckpoint, DamagedFile, InvalidValue, VersionWarning
 
 CONFIG = "config.json"
 FOLDER = "checkpoints"
 BEST = "best.json"
+DIGESTS = "sha256.json"
 DIVERGED = "diverged"
 DEAD = ".dead"
 WHICH = ("latest", "best")
+
+RUN: Mapping[str, type] = {"algorithm": str, "settings": dict, "steps": int, "seed": int}
+"""What the configuration of any run has."""
+
+RUN_OF_PORTS: Mapping[str, type] = {**RUN, "scenario": str, "options": dict, "seeds": int}
+"""That of a run whose agents are ports."""
+
+VERSIONS = ("ecn-marl", "jax")
+"""Packages on whose versions it depends what comes out of a run."""
 
 
 class Best(NamedTuple):
@@ -100,6 +118,8 @@ class Checkpoints:
         except (ValueError, RuntimeError) as error:  # tensorstore's, for what the file system says
             reason = str(error).split(" [source locations")[0]
             raise OSError(f"checkpoint {path} cannot be written: {reason}") from error
+        if jax.process_index() == 0:
+            write_json(path / DIGESTS, _digests(path))
 
     def _prune(self) -> None:
         """Delete what is not to be kept; renamed first, or half of it could look like a whole."""
@@ -164,29 +184,100 @@ class Checkpoints:
 
         Raises:
             ValueError: there is no checkpoint, or it is not of this structure.
+            DamagedCheckpoint: it is not what was saved.
         """
-        path = self.folder / str(self.find() if step is None else step)
+        step = self.find() if step is None else step
+        path = self.folder / str(step)
+        if (flaw := _flaw(path)) is not None:
+            raise self._damaged(step, flaw)
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         place = {name: getattr(x, "sharding", None) or here for name, x in _named(like)}
         abstract = {
             name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place[name])
             for name, x in _stored(like).items()
         }
-        found = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
+        try:
+            found = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
+        except Exception as error:  # orbax, tensorstore, zstd and json have no error in common
+            raise self._unreadable(step, error) from error
         for name, x in _named(like):
             if name not in found:
                 found[name] = jax.device_put(np.zeros(x.shape, x.dtype), place[name])
         leaves = [found[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
+    def _unreadable(self, step: int, error: Exception) -> InvalidValue | DamagedCheckpoint:
+        """The error for a checkpoint that orbax does not restore."""
+        reason = " ".join(str(error).split(" [source locations")[0].split())[:300]
+        if (self.folder / str(step) / DIGESTS).is_file():  # it is what was saved
+            allowed = f"one of the same algorithm, network and settings ({reason})"
+            return bad_value("checkpoint", str(self.folder / str(step)), allowed)
+        return self._damaged(step, f"it cannot be read, or is of another structure: {reason}")
+
+    def _damaged(self, step: int, flaw: str) -> DamagedCheckpoint:
+        """The error for a damaged checkpoint; offers the last good one."""
+        path = self.folder / str(step)
+        good = [n for n in self.steps if n != step and _flaw(self.folder / str(n)) is None]
+        more = "there is no other one that is whole"
+        if good:
+            more = f"the last good one is {good[-1]}: delete {path} to go on from there"
+        return DamagedCheckpoint(f"checkpoint {path} is damaged: {flaw}; {more}")
+
     def close(self) -> None:
         """Release the folder."""
         self._writer.close()
 
 
+def _digests(path: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder, by its path in it."""
+    found = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and file.name != DIGESTS:
+            with file.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256")
+            found[file.relative_to(path).as_posix()] = digest.hexdigest()
+    return found
+
+
+def _flaw(path: Path) -> str | None:
+    """What is wrong with the files of a checkpoint; None if nothing is, or nothing is known."""
+    if not (path / DIGESTS).is_file():
+        return None if path.is_dir() else "there is no such folder"
+    try:
+        want, found = json.loads((path / DIGESTS).read_bytes()), _digests(path)
+        missing = [name for name in want if name not in found]
+        other = [name for name in found if want.get(name, found[name]) != found[name]]
+    except (ValueError, TypeError, AttributeError):
+        return f"{DIGESTS} cannot be read"
+    if missing:
+        return f"{missing[0]} is missing"
+    return f"{other[0]} is not what was saved (by its SHA-256)" if other else None
+
+
 def _read_best(path: Path) -> list[Best]:
     """The best checkpoint of each learner; empty if none was scored."""
-    return [Best(**found) for found in json.loads(path.read_text())] if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        found = [Best(int(row["step"]), float(row["score"])) for row in _read_json(path, list)]
+    except (TypeError, KeyError, ValueError, OverflowError):
+        found = []
+    if not found:
+        hint = "a list of steps and scores (delete it to go on without them)"
+        raise DamagedFile(f"{path} is damaged: expected {hint}")
+    return found
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        ValueError: it is no JSON, or not of this kind.
+    """
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, kind):
+        raise ValueError(f"not a {kind.__name__}")
+    return content
 
 
 def _named(state: Any) -> list[tuple[str, Any]]:
@@ -207,14 +298,38 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def read_config(run: str | Path) -> dict[str, Any]:
+def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> dict[str, Any]:
     """The configuration of a run.
+
+    Args:
+        run: its folder.
+        needed: what it must have, and of which types.
 
     Raises:
         ValueError: not the folder of a run.
+        DamagedFile: its configuration is not one.
     """
     path = Path(run) / CONFIG
     if not path.is_file():
         raise bad_value("run", str(run), f"a folder with a {CONFIG}, as `ecn-marl train` makes it")
-    config: dict[str, Any] = json.loads(path.read_text())
+    try:
+        config: dict[str, Any] = _read_json(path, dict)
+    except ValueError:
+        raise DamagedFile(f"{path} is damaged: expected a JSON object, as `train` writes") from None
+    for name, kind in needed.items():
+        if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
+            what = f"{name} of type {kind.__name__}, as `train` writes"
+            raise DamagedFile(f"{path} is damaged: expected {what}, found {config.get(name)!r}")
     return config
+
+
+def warn_of_versions(run: str | Path, config: Mapping[str, Any]) -> None:
+    """Warn (`VersionWarning`) where jax or ecn-marl are not those that a run was started with."""
+    made, other = config.get("versions"), []
+    for name in VERSIONS:
+        then = made.get(name) if isinstance(made, dict) else None
+        if then is not None and then != version(name):
+            other.append(f"{name} {then} (here {version(name)})")
+    if other:
+        what = "results may differ, and resumed it does not become what it would have been"
+        warnings.warn(f"{run} was made with {', '.join(other)}: {what}", VersionWarning, 3)

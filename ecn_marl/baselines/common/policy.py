@@ -28,6 +28,7 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
 from ecn_marl.baselines.common.rate_policy import RatePolicy
+from ecn_marl.errors import DamagedFile
 
 FORMAT = "ecn-marl-policy"
 VERSION = 2
@@ -234,6 +235,7 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
     Raises:
         OSError: it cannot be read.
         ValueError: it is something else, or of a later version; or no policy of that name ships.
+        DamagedFile: a field of its header is missing, or a weight is no finite number.
     """
     path = policy_file(path)
     allowed = "a file that `ecn-marl export` has written"
@@ -245,24 +247,48 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
         raise
     except NOT_A_POLICY:
         raise bad_value("policy", str(path), allowed) from None
-    if header.get("format") != FORMAT or "version" not in header:
+    known = isinstance(header, dict) and header.get("format") == FORMAT
+    if not known or not isinstance(header.get("version"), int):
         raise bad_value("policy", str(path), allowed)
     if header["version"] > VERSION:
         raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
     if header.get("agents") == FLOWS:
         return _rate_policy(header, arrays, path)
+    return _port_policy(header, arrays, path)
+
+
+NEEDED = ("algorithm", "scenario", "interval_us", "features", "actions", "network")
+"""Fields of the header of a policy of ports, beside `ports`."""
+
+
+def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> Policy:
+    """A policy of ports, asked once, for its header and arrays to be those of one."""
+    for name in (*NEEDED, "ports"):
+        if name not in header:
+            what = "expected a file that `ecn-marl export` has written"
+            raise DamagedFile(f"policy {path} is damaged: its header has no {name}; {what}")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise DamagedFile(f"policy {path} is damaged: {name} holds more than finite numbers")
     try:
         count = sum(name.startswith("w") for name in arrays)
         layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
-        return Policy(header, layers, arrays["settings"])
-    except NOT_A_POLICY:  # of the right version, without the arrays of a policy
+        policy = Policy(header, layers, arrays["settings"])
+        policy.thresholds(np.zeros(policy.obs_dim, np.float32), 0)
+        if len(policy.features) * header["features"]["history"] != policy.obs_dim:
+            raise ValueError
+    except (*NOT_A_POLICY, IndexError):  # of the right version, with other contents
+        allowed = "a file that `ecn-marl export` has written, with all of its fields and arrays"
         raise bad_value("policy", str(path), allowed) from None
+    return policy
 
 
 def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:
     """A policy of flows, asked once, for its arrays to be those of its form."""
     try:
         policy = RatePolicy(header, arrays)
+        if any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays.values()):
+            raise ValueError
         policy(np.zeros(policy.obs_dim, np.float32))
     except (KeyError, TypeError, IndexError, ValueError):
         allowed = "a file whose header and arrays are those of a form in `rate_policy.MODELS`"

@@ -78,8 +78,10 @@ class PPOConfig:
         check.not_negative(self, "standardise", "anneal_updates")
         check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
         check.shares(self, "gamma", "gae_lambda")
-        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "max_grad_norm")
-        check.positive(self, "reward_scale")
+        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.not_negative(self, "clip_min", "entropy")
+        check.widths(self, "hidden")
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from ecn_marl._checks import Each, Real, Rule, Whole, check_value
 from ecn_marl._errors import bad_value
+
+WIDEST = 2**16
+"""Units of a layer at most."""
+
+
+def _all(settings: Any, names: tuple[str, ...], rule: Rule) -> None:
+    for name in names:
+        check_value(name, getattr(settings, name), rule)
 
 
 def at_least_one(settings: Any, *names: str) -> None:
     """Check counts.
 
     Raises:
-        ValueError: one of the settings named is below 1.
+        ValueError: one of the settings named is no integer, or below 1.
     """
-    for name in names:
-        if getattr(settings, name) < 1:
-            raise bad_value(name, getattr(settings, name), "an integer >= 1")
+    _all(settings, names, Whole(low=1, high=2**53))
 
 
 def shares(settings: Any, *names: str) -> None:
@@ -25,27 +32,32 @@ def shares(settings: Any, *names: str) -> None:
         ValueError: one of the settings named is not in [0, 1].
     """
     for name in names:
-        if not 0.0 <= getattr(settings, name) <= 1.0:
+        if not Real(low=0.0, high=1.0).fits(getattr(settings, name)):
             raise bad_value(name, getattr(settings, name), "a number in [0, 1]")
 
 
-def positive(settings: Any, *names: str) -> None:
+def positive(settings: Any, *names: str, infinite: bool = False) -> None:
     """Check rates and bounds.
 
     Raises:
-        ValueError: one of the settings named is not above 0.
+        ValueError: one of the settings named is not above 0; or infinite, unless that is allowed.
     """
-    for name in names:
-        if not getattr(settings, name) > 0.0:
-            raise bad_value(name, getattr(settings, name), "a number > 0")
+    _all(settings, names, Real(above=0.0, infinite=infinite))
 
 
 def not_negative(settings: Any, *names: str) -> None:
     """Check weights and tolerances.
 
     Raises:
-        ValueError: one of the settings named is below 0.
+        ValueError: one of the settings named is below 0, or infinite.
     """
-    for name in names:
-        if not getattr(settings, name) >= 0.0:
-            raise bad_value(name, getattr(settings, name), "a number >= 0")
+    _all(settings, names, Real(low=0.0))
+
+
+def widths(settings: Any, *names: str, least: int = 0) -> None:
+    """Check widths of hidden layers.
+
+    Raises:
+        ValueError: one is no integer from 1 to `WIDEST`, or there are fewer layers than `least`.
+    """
+    _all(settings, names, Each(Whole(low=1, high=WIDEST), least=least))

@@ -24,6 +24,7 @@ from ecn_marl.baselines.common.interrupts import Interrupts
 from ecn_marl.baselines.common.logs import METRICS, JsonLines, Log, Row, TensorBoard, cut_rows
 from ecn_marl.baselines.common.scoring import Score
 from ecn_marl.baselines.common.streams import training_key
+from ecn_marl.errors import TrainingDiverged
 from ecn_marl.parallelism import state_shardings
 
 PER_ENV = ("env", "obs")
@@ -42,10 +43,6 @@ class Algorithm(Protocol):
 
     def update(self, state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
         """One update and its metrics."""
-
-
-class TrainingDiverged(RuntimeError):
-    """A metric or the state of training is not finite."""
 
 
 class TrainingInterrupted(KeyboardInterrupt):

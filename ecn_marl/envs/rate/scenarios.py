@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
+from ecn_marl._checks import Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.rate.actions import Factor, factor_codec
 from ecn_marl.envs.rate.env import COLUMNS, RateEnv
 from ecn_marl.sim.flow_groups import FlowGroup
+from ecn_marl.sim.links import DELAY, RATE
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import star
 from ecn_marl.sim.transports import Transport, as_transport
@@ -77,18 +79,18 @@ class RateScenario:
     """
 
     kind: str
-    size: int
-    gbps: float = 100.0
-    delay_us: float = 2.0
-    buffer_mib: float = 32.0
-    dt_us: float | None = None
-    tick_steps: int | None = None
-    spread_us: float | None = None
-    interrupt_us: float = 5_000.0
-    short_kb: float = 100.0
-    short_spread_us: float = 10.0
-    duration_us: float = 2e6
-    warm_up_us: float = 1e6
+    size: Annotated[int, Whole(low=2, high=2**20)]
+    gbps: Annotated[float, RATE] = 100.0
+    delay_us: Annotated[float, DELAY] = 2.0
+    buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
+    dt_us: Annotated[float | None, Real(above=0.0, high=1e4, unit="µs", none=True)] = None
+    tick_steps: Annotated[int | None, Whole(low=1, none=True)] = None
+    spread_us: Annotated[float | None, Real(low=0.0, below=1e7, unit="µs", none=True)] = None
+    interrupt_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 5_000.0
+    short_kb: Annotated[float, Real(above=0.0, high=1e9, unit="KB")] = 100.0
+    short_spread_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 10.0
+    duration_us: Annotated[float, Real(above=0.0, unit="µs")] = 2e6
+    warm_up_us: Annotated[float, Real(low=0.0, unit="µs")] = 1e6
     transport: str | Transport = SENDERS
     ecn: str = "secn1"
 
@@ -96,8 +98,7 @@ class RateScenario:
         """Check what the simulator does not check."""
         if self.kind not in KINDS:
             raise unknown_name("kind of scenario", self.kind, KINDS)
-        if not isinstance(self.size, int) or self.size < 2:
-            raise bad_value("size", self.size, "an integer >= 2")
+        check(self)
         if not 0.0 <= self.warm_up_us < self.duration_us < math.inf:
             times = (self.warm_up_us, self.duration_us)
             raise bad_value("warm_up_us, duration_us", times, "0 <= warm_up_us < duration_us")

@@ -1,6 +1,6 @@
 """Registered scenarios, one short file each."""
 
-from ecn_marl.envs.registry import register
+from ecn_marl.envs.registry import add
 from ecn_marl.envs.scenarios import (
     demand_phases,
     fabric,
@@ -16,15 +16,15 @@ from ecn_marl.envs.scenarios import (
     websearch_star,
 )
 
-register("websearch-v0", websearch.scenario)
-register("incast-v0", incast.scenario)
-register("pet-websearch-v0", pet_websearch.scenario)
-register("demand-phases-v0", demand_phases.scenario)
-register("rpc-shuffle-v0", rpc_shuffle.scenario)
-register("websearch-star-v0", websearch_star.scenario)
-register("restore-serve-v0", restore_serve.scenario)
-register("moving-tenants-v0", moving_tenants.scenario)
-register("shuffle-serve-v0", shuffle_serve.scenario)
-register("mixed-rtt-v0", mixed_rtt.scenario)
-register("fabric-v0", fabric.scenario)
-register("pet-fabric-v0", pet_fabric.scenario)
+add("websearch-v0", websearch.scenario)
+add("incast-v0", incast.scenario)
+add("pet-websearch-v0", pet_websearch.scenario)
+add("demand-phases-v0", demand_phases.scenario)
+add("rpc-shuffle-v0", rpc_shuffle.scenario)
+add("websearch-star-v0", websearch_star.scenario)
+add("restore-serve-v0", restore_serve.scenario)
+add("moving-tenants-v0", moving_tenants.scenario)
+add("shuffle-serve-v0", shuffle_serve.scenario)
+add("mixed-rtt-v0", mixed_rtt.scenario)
+add("fabric-v0", fabric.scenario)
+add("pet-fabric-v0", pet_fabric.scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.transports import dcqcn as _dcqcn
 from ecn_marl.sim.transports import dctcp as _dctcp
@@ -89,6 +90,7 @@ def parse_transport(text: str) -> Transport:
         except ValueError:
             raise bad_value("transport option", pair, "NAME=NUMBER") from None
     if build == Dcqcn.of and "windowed" in options:
+        check_value("windowed", options["windowed"], Real(low=0, high=1))
         options["windowed"] = bool(options["windowed"])
     made: Transport = build(name, **options)
     return made

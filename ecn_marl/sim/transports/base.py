@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports.names import ALIASES, canonical
@@ -86,6 +88,10 @@ class Transport(Protocol):
         """Advance all senders by one substep of `dt` µs, on what reaches them in it."""
 
 
+LARGEST = 1e15
+"""Largest constant of a congestion control, far from where float32 ends."""
+
+
 def with_overrides(
     kind: str,
     presets: Mapping[str, Any],
@@ -114,10 +120,10 @@ def with_overrides(
     for field, value in overrides.items():
         if field not in fields:
             raise unknown_name(f"{kind} constant", field, fields)
-        fine = value >= 0 if field in zero_ok else value > 0
-        if not fine or (field in shares and value > 1):
-            allowed = "a number >= 0" if field in zero_ok else "a number > 0"
-            raise bad_value(field, value, allowed + (" and <= 1" if field in shares else ""))
+        endless = any(getattr(one, field) == math.inf for one in presets.values())
+        most = 1.0 if field in shares else LARGEST
+        bounds: dict[str, Any] = {"low" if field in zero_ok else "above": 0.0}
+        check_value(field, value, Real(high=most, infinite=endless, **bounds))
     return replace(presets[name], **overrides)
 
 

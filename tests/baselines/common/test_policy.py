@@ -15,8 +15,9 @@ import ecn_marl
 from ecn_marl.baselines.common.distributions import head_for
 from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
-from ecn_marl.baselines.common.policy import VERSION, load_policy, save_policy
+from ecn_marl.baselines.common.policy import NEEDED, VERSION, load_policy, save_policy
 from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import Incast, star
 
 HIDDEN = (16, 8)
@@ -127,6 +128,29 @@ def test_other_files_are_refused(tmp_path):
         ecn_marl.load_policy(later)
     with pytest.raises(FileNotFoundError):
         ecn_marl.load_policy(tmp_path / "none.npz")
+
+
+def test_damaged_policies_are_refused(tmp_path):
+    """Fields that are missing or of another kind, weights that are no finite numbers."""
+    case("multidiscrete", True, tmp_path)
+    with np.load(tmp_path / "p.npz") as file:
+        whole = {name: file[name] for name in file.files}
+    header = json.loads(whole["header"].tobytes())
+    net = header["network"]
+    without = [{k: v for k, v in header.items() if k != name} for name in (*NEEDED, "ports")]
+    without += [{**header, "network": {k: v for k, v in net.items() if k != "head"}}]
+    without += [{**header, name: None} for name in ("features", "network", "ports")]
+    without += [{**header, "features": {**header["features"], "history": 7}}, [header], None]
+    damaged = [{"header": np.frombuffer(json.dumps(x).encode(), np.uint8)} for x in without]
+    damaged += [{"w0": whole["w0"] * np.nan}, {"b1": whole["b1"] + np.inf}]
+    damaged += [{"w0": whole["w0"][:, :-1]}, {"w1": whole["w1"].astype(str)}]
+    damaged += [{"settings": whole["settings"] * np.nan}, {"settings": whole["settings"][:2, 0]}]
+    for change in damaged:
+        np.savez(tmp_path / "d.npz", **{**whole, **change})
+        with pytest.raises(EcnMarlError, match=r"d\.npz"):
+            load_policy(tmp_path / "d.npz")
+    np.savez(tmp_path / "d.npz", **whole)
+    assert load_policy(tmp_path / "d.npz").header == header
 
 
 def test_policies_of_several_networks_are_refused():

@@ -1,0 +1,48 @@
+"""Sizes that are refused before anything is allocated, with what they would take."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from ecn_marl.errors import TooLarge
+
+GIB = 2.0**30
+
+UNKNOWN = 64 * GIB
+"""Memory that is assumed where the system does not tell."""
+
+
+@cache
+def machine_bytes() -> float:
+    """Memory of this machine, bytes."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN
+
+
+def check_memory(field: str, value: object, needed: float, what: str) -> None:
+    """Refuse what this machine could not hold.
+
+    Args:
+        field: name of the field, or fields, that the size follows from.
+        value: what was given.
+        needed: an estimate from below of the memory, bytes.
+        what: what takes it.
+
+    Raises:
+        TooLarge: it is more than the machine has.
+    """
+    if needed > machine_bytes():
+        allowed = f"less: {what} would take about {in_words(needed)}"
+        raise TooLarge(field, value, f"{allowed}, and this machine has {in_words(machine_bytes())}")
+
+
+def in_words(size: float) -> str:
+    """A number of bytes, e.g. `1.5 GiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024.0:
+            return f"{size:.3g} {unit}"
+        size /= 1024.0
+    return f"{size:.3g} EiB"

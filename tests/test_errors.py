@@ -1,0 +1,61 @@
+"""The hierarchy of errors: what may be caught, and that errors cross processes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import ecn_marl
+from ecn_marl import errors
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._memory import check_memory, in_words, machine_bytes
+
+KINDS = {
+    "InvalidValue": ValueError,
+    "TooLarge": ValueError,
+    "UnknownName": ValueError,
+    "DamagedFile": ValueError,
+    "DamagedCheckpoint": ValueError,
+    "FolderInUse": OSError,
+    "TrainingDiverged": RuntimeError,
+}
+
+
+def test_every_error_is_a_built_in_one_too():
+    found = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert found == {*KINDS, "EcnMarlError", "VersionWarning"}
+    assert ecn_marl.errors is errors
+    for name, built_in in KINDS.items():
+        assert issubclass(getattr(errors, name), built_in)
+        assert issubclass(getattr(errors, name), errors.EcnMarlError)
+        assert name in errors.__doc__
+
+
+def test_messages_and_attributes_cross_processes():
+    one = pickle.loads(pickle.dumps(bad_value("load", -1.0, "a number > 0")))
+    assert type(one) is errors.InvalidValue
+    assert (one.field, one.value, one.allowed) == ("load", -1.0, "a number > 0")
+    assert str(one) == "load = -1.0 is not allowed: expected a number > 0"
+    other = pickle.loads(pickle.dumps(unknown_name("scenario", "websaerch", ["websearch"])))
+    assert type(other) is errors.UnknownName
+    assert "did you mean 'websearch'" in str(other)
+
+
+def test_what_the_machine_cannot_hold():
+    check_memory("slots", 1, machine_bytes(), "it")
+    with pytest.raises(errors.TooLarge, match=r"slots = 9 .* it would take about .*this machine"):
+        check_memory("slots", 9, 2.0 * machine_bytes(), "it")
+    assert [in_words(x) for x in (5, 1536, 3 * 2**30)] == ["5 bytes", "1.5 KiB", "3 GiB"]
+    assert in_words(2.0**70).endswith("EiB")
+
+
+def test_importing_errors_costs_nothing():
+    code = (
+        "import sys; from ecn_marl.errors import EcnMarlError; "
+        "assert not {'numpy', 'jax', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,225 @@
+"""Nonsense is refused in one line that names the field, before anything is allocated.
+
+In a process of its own, without the suite's type checker: users have none either.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ecn_marl._checks import Each, Flag, Kind, Real, Whole
+
+SETUP = """
+import json, math, sys, time
+from dataclasses import replace
+import numpy as np
+import ecn_marl
+from ecn_marl import make, vector_env
+from ecn_marl.errors import EcnMarlError
+from ecn_marl.sim import *
+from ecn_marl.sim.failures import fail_links
+from ecn_marl.sim.flow_groups import FlowGroup
+from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.loops import ClosedLoop
+from ecn_marl.sim.topology import fat_tree, parse_topology
+from ecn_marl.sim.transports import parse_transport
+from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.phases import Phase
+from ecn_marl.envs.rate.scenarios import RateScenario
+from ecn_marl.sim.traffic import schedule
+
+inf, nan = math.inf, math.nan
+
+def env(**options):
+    return make("incast-v0", **options).default_params
+
+def sim(*sources, hosts=4, **options):
+    return Simulator(star(hosts), sources, **{"slots": 64, **options}).default_params()
+
+def failing(**times):
+    network = leaf_spine(2, 2, 2)
+    made = Simulator(network, (Poisson(load=0.1),), slots=64, failures=True)
+    return fail_links(made.default_params(), network, **{"dt_us": 1.0, **times})
+
+def starting(*start_ns):
+    flows = {"src": [0] * 2, "dst": [1] * 2, "size_B": [9] * 2, "start_ns": start_ns}
+    rows = len(start_ns)
+    return schedule({name: np.array(column[:rows]) for name, column in flows.items()}, 1.0)
+
+LINE = Timeline((500.0, 500.0))
+found = []
+for code, _ in json.load(sys.stdin):
+    began = time.monotonic()
+    try:
+        eval(code)
+        said = "accepted"
+    except EcnMarlError as error:
+        said = str(error)
+    except BaseException as error:
+        said = f"raw {type(error).__name__}: {error}"
+    found.append((said, time.monotonic() - began))
+json.dump(found, sys.stdout)
+"""
+
+
+def of(call: str, **values: list[str]) -> list[tuple[str, str]]:
+    """Calls with one field each, and what the error has to name."""
+    return [
+        (call.replace("*", f"{name}={value}"), name) for name in values for value in values[name]
+    ]
+
+
+NONSENSE = ["nan", "'x'", "None"]
+NUMBER = [*NONSENSE, "inf", "-1.0"]
+COUNT = [*NONSENSE, "1.5", "-2", "True", "10**12"]
+FLAG = ["'false'", "2", "None"]
+
+CASES = [
+    *of(
+        "env(*)",
+        dt_us=[*NUMBER, "0", "1e6", "True"],
+        tick_steps=[*COUNT, "0"],
+        interval_us=[*NUMBER, "0"],
+        slots=[*COUNT, "0"],
+        max_steps=[*COUNT, "0", "2**31"],
+        buffer_mib=NUMBER,
+        pfc=FLAG,
+        ack_priority=FLAG,
+        flowlet_gap_us=NUMBER,
+        bins=COUNT,
+        initial=["5", "None"],
+        memory_us=[*NUMBER, "0"],
+        jitter_us=NUMBER,
+        softness=NUMBER,
+        slowdown_weights=["(nan, 1, 1)", "(1, 1)", "'x'"],
+        margins_us=["(nan, 0)", "(-1, 0)", "(0,)", "'x'"],
+        traffic=["()", "None", "'x'", "(1,)"],
+        transport=["5"],
+        phases=["(1,)", "'x'"],
+        phase_steps=["0", "1.5"],
+        class_of=["'x'", "(1.5,)", "(-1,)"],
+        topology=["None", "'star:4'"],
+        host_groups=["(1,)"],
+        failing=["5", "{'dt_us': -1}", "{'at': 1.0}"],
+        action_options=["5"],
+        reward_options=["5"],
+        telemetry=["5"],
+        load=[*(set(NUMBER) - {"None"}), "0", "1e30"],
+        history=[*(set(COUNT) - {"None"}), "0"],
+        features=["5", "()"],
+        reward=["5"],
+        counts=["5", "'x'"],
+    ),
+    ("env(initial='1,1e38,1')", "Kmin, Kmax"),
+    ("env(transport='dcqcn:hpcc-paper,g=inf')", "g = inf"),
+    ("env(transport='dcqcn:hpcc-paper,g=nan')", "g = nan"),
+    ("env(transport='hpcc:hpcc,eta=inf')", "eta"),
+    ("env(action_options={'alpha_kb': 'x'})", "alpha_kb = 'x'"),
+    ("env(reward_options={'mice_weight': 'x'})", "mice_weight = 'x'"),
+    ("env(failing={'share': 0.5})", "failing"),
+    ("starting(0.0, 1e13)", "start_ns = 10000000000000.0"),
+    ("starting(-1.0)", "start_ns = -1.0"),
+    *of("RateScenario('many-to-one', 2, *)", gbps=NUMBER, dt_us=["nan", "'x'"], duration_us=NUMBER),
+    ("env(priority='x')", "priority 'x'"),
+    ("env(priority=nan)", "utilisation_weight = nan"),
+    ("make(5)", "scenario = 5"),
+    *of(
+        "sim(Incast(*))",
+        load=[*NUMBER, "0"],
+        n_min=["'x'", "1.5", "0"],
+        n_max=["2.5", "nan", "10**9", "1"],
+        flow_kb=[*NUMBER, "0", "1e30"],
+        receiver=["4", "-2", "1.5", "nan", "'x'"],
+        jitter_us=NUMBER,
+        width=["0", "1.5", "'x'", "10**12"],
+    ),
+    ("sim(Incast(receiver=4, width=4))", "receiver = 4"),
+    *of("sim(Poisson(*))", load=NUMBER, table=["'x'", "5"], width=["0", "'x'"]),
+    ("sim(Poisson(matrix='x'))", "matrix"),
+    ("sim(Poisson(matrix=((0, nan), (1, 0))))", "matrix"),
+    *of("star(4, *)", gbps=[*NUMBER, "0", "1e9"], delay_us=[*NUMBER, "1e9"]),
+    ("star('x')", "hosts"),
+    ("star(1.5)", "hosts"),
+    *of("Timeline(*)", lengths_us=["()", "(nan,)", "5"]),
+    ("Timeline((500.0,), spread=nan)", "spread"),
+    *of("Requests(LINE, (1.0, 1.0), (0,), (1,), *)", largest_kb=NUMBER, shift=["1.5"]),
+    ("Requests(LINE, (nan, 1.0), (0,), (1,))", "per_us"),
+    ("sim(Requests(LINE, (1e-4, 1e-4), (0,), (9,)))", "destinations"),
+    ("sim(Requests(LINE, (1e-4, 1e-4), (0,), (9,), width=4))", "destinations"),
+    *of("FlowSets(LINE, 0, ((0, 1),), *)", fill=NUMBER, size_spread=["nan"], start_us=NUMBER),
+    ("FlowSets(LINE, 0, ((0, 1.5),))", "pairs"),
+    ("sim(FlowSets(LINE, 0, ((0, 9),), start_us=100.0))", "pairs"),
+    *of("FlowGroup((0,), (1,), *)", each=["1.5", "0"], flow_kb=["nan", "-1"], start_us=NUMBER),
+    *of("ClosedLoop((0,), (1,), *)", depth=["1.5", "0"], read_share=NUMBER, think_us=NUMBER),
+    ("ClosedLoop((0,), (1,), response=inf)", "response"),
+    ("Phase('p', utilisation_weight=nan)", "utilisation_weight"),
+    ("Phase('p', delay_us=-1.0)", "delay_us"),
+    ("HostGroup('g', ('h',), shift=1.5)", "shift"),
+    *of("failing(at_us=1.0, *)", share=NUMBER),
+    *of("failing(share=0.5, at_us=1.0, *)", dt_us=["-1", "nan", "0"]),
+    *of("failing(share=0.5, *)", at_us=[*NUMBER, "1e30"]),
+    ("failing(share=0.5, at_us=1.0, repair_us=inf)", "repair_us"),
+    ("vector_env('incast-v0', 1.5)", "num_networks"),
+]
+
+HUGE = [
+    ("star(999999999999)", "hosts"),
+    ("parse_topology('star:2000000', gbps=25.0, uplink_gbps=1.0, delay_us=1.0)", "2.79 GiB"),
+    ("leaf_spine(10**6, 10**6, 10**6)", "topology = 'leaf-spine"),
+    ("leaf_spine(2, 2, 2, parallel=10**8)", "topology"),
+    ("fat_tree(10**5)", "topology = 'fat-tree:100000'"),
+    ("sim(Poisson(load=0.1), slots=2**31 - 1, memory_us=1e7)", "slots, bins, memory_us, dt_us"),
+    ("sim(Poisson(load=0.1), transport=parse_transport('hpcc:hpcc'), memory_us=1e7,"
+     " dt_us=1e-6, slots=10**6)", "and this machine has"),
+    ("vector_env('incast-v0', 2**31 - 1)", "num_networks = 2147483647"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What each case says, and how long that took, s."""
+    asked = json.dumps(CASES + HUGE)
+    command = [sys.executable, "-c", SETUP]
+    done = subprocess.run(command, input=asked, check=True, capture_output=True, text=True)
+    return dict(zip([code for code, _ in CASES + HUGE], json.loads(done.stdout), strict=True))
+
+
+def test_nothing_is_accepted_and_nothing_is_raw(said):
+    assert len(said) > 200
+    wrong = {}
+    for code, name in CASES + HUGE:
+        text, _ = said[code]
+        if text == "accepted" or text.startswith("raw ") or name not in text or "\n" in text:
+            wrong[code] = text
+    assert not wrong, json.dumps(wrong, indent=1)
+
+
+def test_sizes_are_refused_at_once(said):
+    """Before anything of the size is made."""
+    for code, _ in HUGE:
+        assert said[code][1] < 2.0, code
+
+
+def test_rules():
+    assert Real(low=0.0, high=1.0).fits(1) and Real(above=0.0).fits(1e-300)
+    assert not any(
+        Real(above=0.0).fits(x) for x in (0, float("nan"), float("inf"), True, "1", None)
+    )
+    assert Real(above=0.0, infinite=True).fits(float("inf"))
+    assert not Real(infinite=True).fits(float("-inf"))
+    assert Real(words=("auto",), none=True).fits("auto") and Real(none=True).fits(None)
+    assert Whole(low=1).fits(3) and not any(Whole().fits(x) for x in (3.0, True, 2**31))
+    assert Flag().fits(True) and not Flag().fits(1)
+    assert Each(Whole(), 2).fits((1, 2)) and not Each(Whole(), 2).fits((1,))
+    assert Kind(("append",), "a list").fits([]) and not Kind((str,), "a word").fits([])
+
+
+def test_rules_in_words():
+    assert Real(low=0.0, below=1.0).allowed == "a number >= 0 and < 1"
+    assert Real(above=0.0, unit="µs", words=("auto",)).allowed == "a number > 0 µs, or auto"
+    assert Whole(low=1, high=8, none=True).allowed == "an integer >= 1 and <= 8, or None"
+    assert Each(Flag(), 2).allowed == "a tuple of 2 values, each True or False"
