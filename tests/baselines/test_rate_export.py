@@ -172,6 +172,7 @@ def test_files_act_like_the_run(trained):
         policy = load_policy(folder.parent / f"{form}.npz")
         assert (policy.model, policy.columns, policy.history) == (form, ("change", "error"), 2)
         assert policy.header["algorithm"] == "adpg"
+        assert repr(policy) == f"<RatePolicy of adpg: {form}, 2 events of 2 numbers>"
         assert np.abs(policy(obs) - want).mean() < mean
         deployed = Deployed(form)(device_arrays(policy), jnp.asarray(obs))
         np.testing.assert_allclose(policy(obs), deployed, atol=1e-6)

@@ -63,7 +63,7 @@ class Thresholds(NamedTuple):
     """Marking probability at kmax."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Policy:
     """A greedy policy; the most likely action, or that of the highest value.
 
@@ -78,6 +78,13 @@ class Policy:
     header: Mapping[str, Any]
     layers: Sequence[tuple[np.ndarray, np.ndarray]]
     settings: np.ndarray
+
+    def __repr__(self) -> str:
+        """One line: what trained it, where, and its shapes."""
+        one = "one network for all ports" if self.shared else "a network per port"
+        outputs = self.layers[-1][0].shape[-1]
+        name, scenario = self.header["algorithm"], self.header["scenario"]
+        return f"<Policy of {name} for {scenario}: {self.obs_dim} inputs, {outputs} outputs, {one}>"
 
     @property
     def obs_dim(self) -> int:

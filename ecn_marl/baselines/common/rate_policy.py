@@ -119,7 +119,7 @@ MODELS: dict[str, Callable[[Any, Mapping[str, Any], Any], Any]] = {
 """Forms of a policy by name: `f(xp, arrays, obs) -> factors`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RatePolicy:
     """A policy of flows.
 
@@ -139,6 +139,11 @@ class RatePolicy:
         """
         if self.model not in MODELS:
             raise unknown_name("form of the policy", self.model, MODELS)
+
+    def __repr__(self) -> str:
+        """One line: what trained it, and its form."""
+        size = f"{self.history} events of {len(self.columns)} numbers"
+        return f"<RatePolicy of {self.header['algorithm']}: {self.model}, {size}>"
 
     @property
     def model(self) -> str:

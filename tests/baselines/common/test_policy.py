@@ -84,6 +84,7 @@ def test_header_says_what_it_sees_and_sets(tmp_path):
     assert policy.header["actions"]["codec"] == "discrete"
     assert policy.header["ports"][0] == {"name": "switch0->host0", "gbps": 100.0}
     assert policy.header["network"]["layers"] == [16, 8, 24]
+    assert f"{env.obs_dim} inputs, 24 outputs, one network for all" in repr(policy)
 
 
 def test_needs_numpy_only(tmp_path):
