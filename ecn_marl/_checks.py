@@ -168,7 +168,7 @@ class Each:
         """What is allowed, in words."""
         size = f"{self.count} values" if self.count is not None else "values"
         if self.least:
-            size = f"at least {self.least} of them"
+            size = f"at least {self.least} value{'s' if self.least > 1 else ''}"
         return f"a tuple of {size}, each {self.rule.allowed}"
 
 

@@ -399,8 +399,8 @@ class BoxAction(ActionCodec):
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        for name in ("kmin_kb", "pmax"):
-            check_value(name, getattr(self, name), Each(Real(above=0.0), 2))
+        for name, high in {"kmin_kb": LARGEST_KB, "pmax": 1.0}.items():
+            check_value(name, getattr(self, name), Each(Real(above=0.0, high=high), 2))
         for name in ("min_ratio", "kmax_kb"):
             check_value(name, getattr(self, name), Real(above=0.0, high=LARGEST_KB))
         kmin = tuple(float(k) for k in self.kmin_kb)
