@@ -17,7 +17,7 @@ from ecn_marl.baselines.common.evaluation import (
     evaluation_keys,
     with_memory,
 )
-from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn
 from ecn_marl.report.plots import QueueSeries
 from ecn_marl.sim.queues import Ecn
 
@@ -81,8 +81,12 @@ def _watch(
 
     acting = [with_memory(controller) for controller in controllers]
 
-    def thresholds(one: StatefulController, key: jax.Array, obs: Array, memory: Any) -> Ecn:
+    def thresholds(
+        one: StatefulController, key: jax.Array, obs: Array, state: EnvState, memory: Any
+    ) -> Ecn:
         chosen = one(key, obs, memory)
+        if isinstance(chosen, PhaseEcn):
+            return chosen.during(env.phase(state, params))
         return chosen if isinstance(chosen, Ecn) else env.action.decode(chosen, scale)
 
     def episode(lane: Array) -> dict[str, Array]:
@@ -90,7 +94,7 @@ def _watch(
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
             options = [
-                thresholds(c, act_key, obs, memory)
+                thresholds(c, act_key, obs, state, memory)
                 for c, memory in zip(acting, memories, strict=True)
             ]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *options)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ecn_marl.baselines.static import Static
+from ecn_marl.envs.ecn import PhaseEcn
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.report import queues
 from ecn_marl.sim import Incast, star
+from ecn_marl.sim.jobs import FlowSets, Timeline
 
 
 def test_series_is_the_episode_sampled_every_tick(monkeypatch):
@@ -40,3 +42,25 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
         # The last of the five ticks is the end of the interval, as the environment tells it.
         np.testing.assert_allclose(series.queue[4::5], seen["queue"][i, :, 0], rtol=1e-5)
         assert np.isclose(series.utilisation, seen["utilisation"][i, :, 0].mean())
+
+
+def test_an_oracle_is_watched_in_the_phase_that_is_on():
+    """Thresholds by phase, beside a setting that stays: phases of three intervals take turns."""
+    turns = Timeline((300.0, 300.0))
+    pairs = ((1, 0), (2, 0))
+    sets = tuple(
+        FlowSets(phase=i, pairs=pairs, fill=0.9, start_us=50.0, width=2, timeline=turns)
+        for i in (0, 1)
+    )
+    shape = {"topology": star(3), "traffic": sets, "dt_us": 5.0, "tick_steps": 4, "bins": 0}
+    env = make(Scenario(**shape, slots=8, max_steps=6))
+    params = env.default_params
+    kmin = np.float32([[5e3], [1e5]]) * np.ones(env.num_agents, np.float32)
+    oracle = PhaseEcn(kmin=kmin, kmax=4 * kmin, pmax=np.ones_like(kmin))
+    controls = {"oracle": lambda key, obs: oracle, "static": Static(env, params, "secn2")}
+    _, (phased, static) = queues.queue_series(env, params, controls, seed=3)
+    lowest = phased.kmin.reshape(6, -1)
+    assert (lowest == lowest[:, :1]).all()
+    assert sorted(lowest[:, 0]) == [5e3] * 3 + [1e5] * 3
+    assert (np.diff(lowest[:, 0]) != 0).sum() == 1, "one phase after the other"
+    assert (static.kmin == 1e5).all()
