@@ -40,6 +40,7 @@ from jaxtyping import Array, Float
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common.rate_learning import (
     RateConfig,
+    RateTrainer,
     roll_scenarios,
     some_counts,
     start_training,
@@ -104,25 +105,11 @@ class Policy(nn.Module):
         return jnp.tanh(nn.Dense(1, use_bias=False)(x))[..., 0]
 
 
-class ADPG:
-    """The algorithm for one configuration."""
+class Deterministic(RateTrainer):
+    """A policy without chance that follows a gradient: what ADPG shares with `apg`."""
 
-    def __init__(self, config: ADPGConfig) -> None:
-        """Make the environments and the policy."""
-        self.config = config
-        self.envs = training_envs(config)
-        self.policy = Policy(config.hidden)
-        self.optimiser = optax.chain(optax.clip(config.clip), optax.adam(config.lr))
-
-    @property
-    def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations: its defaults."""
-        return {}
-
-    @property
-    def default_params(self) -> tuple[RateParams, ...]:
-        """Parameters of all environments."""
-        return tuple(env.default_params for env in self.envs)
+    policy: Policy
+    optimiser: optax.GradientTransformation
 
     def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
         """Factors of the rates, from 0.8 to 1.2."""
@@ -139,6 +126,17 @@ class ADPG:
             key=key,
             updates=jnp.zeros((), jnp.int32),
         )
+
+
+class ADPG(Deterministic):
+    """The algorithm for one configuration."""
+
+    def __init__(self, config: ADPGConfig) -> None:
+        """Make the environments and the policy."""
+        self.config = config
+        self.envs = training_envs(config)
+        self.policy = Policy(config.hidden)
+        self.optimiser = optax.chain(optax.clip(config.clip), optax.adam(config.lr))
 
     def update(
         self, state: ADPGState, params: tuple[RateParams, ...]

@@ -25,16 +25,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.adpg import ADPGState, Policy
+from ecn_marl.baselines.adpg import ADPGState, Deterministic, Policy
 from ecn_marl.baselines.common.optimisers import adam
 from ecn_marl.baselines.common.rate_learning import (
     RateConfig,
     event_metrics,
     some_counts,
-    start_training,
     training_envs,
 )
 from ecn_marl.baselines.common.rate_rollout import Events, restarted
@@ -74,7 +73,7 @@ class APGConfig(RateConfig):
             raise bad_value("horizon", self.horizon, allowed)
 
 
-class APG:
+class APG(Deterministic):
     """The algorithm for one configuration."""
 
     def __init__(self, config: APGConfig) -> None:
@@ -83,32 +82,6 @@ class APG:
         self.envs = training_envs(config, transport=f"{SENDERS},share={config.share}")
         self.policy = Policy(config.hidden)
         self.optimiser = adam(config.lr, config.max_grad_norm)
-
-    @property
-    def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations: its defaults."""
-        return {}
-
-    @property
-    def default_params(self) -> tuple[RateParams, ...]:
-        """Parameters of all environments."""
-        return tuple(env.default_params for env in self.envs)
-
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
-        """Factors of the rates, from 0.8 to 1.2."""
-        return 1.0 + 0.2 * jnp.asarray(self.policy.apply(actor, obs))
-
-    def init(self, key: jax.Array, params: tuple[RateParams, ...]) -> ADPGState:
-        """A fresh policy and fresh environments, these spread over their episodes."""
-        key, net_key, env_key, phase_key = jax.random.split(key, 4)
-        actor = self.policy.init(net_key, jnp.zeros((self.envs[0].obs_dim,)))
-        return ADPGState(
-            actor=actor,
-            opt=self.optimiser.init(actor),
-            env=start_training(self.envs, params, self.config.envs, env_key, phase_key),
-            key=key,
-            updates=jnp.zeros((), jnp.int32),
-        )
 
     def update(
         self, state: ADPGState, params: tuple[RateParams, ...]

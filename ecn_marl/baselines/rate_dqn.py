@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
-from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common import replay
 from ecn_marl.baselines.common.distributions import Head
@@ -38,7 +37,9 @@ from ecn_marl.baselines.common.q_learning import (
 )
 from ecn_marl.baselines.common.rate_learning import (
     RateConfig,
+    RateTrainer,
     draw_valid,
+    equal_rows,
     event_metrics,
     limited_reward,
     roll_scenarios,
@@ -96,9 +97,7 @@ class RateDQNConfig(RateConfig):
         shares(self, "epsilon", "epsilon_decay", "epsilon_min")
         not_negative(self, "error_limit")
         some_counts(self, "hidden")
-        if self.rows % len(self.senders):
-            allowed = f"a multiple of {len(self.senders)}, the number of scenarios"
-            raise bad_value("rows", self.rows, allowed)
+        equal_rows(self)
 
 
 @struct.dataclass
@@ -125,7 +124,7 @@ class RateDQNState:
         return self.q.params
 
 
-class RateDQN:
+class RateDQN(RateTrainer):
     """The algorithm for one configuration."""
 
     def __init__(self, config: RateDQNConfig) -> None:
@@ -147,11 +146,6 @@ class RateDQN:
     def view(self) -> dict[str, Any]:
         """What `make_rate` has to be told of actions and observations."""
         return {"actions": "discrete"}
-
-    @property
-    def default_params(self) -> tuple[RateParams, ...]:
-        """Parameters of all environments."""
-        return tuple(env.default_params for env in self.envs)
 
     def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
         """The best actions."""

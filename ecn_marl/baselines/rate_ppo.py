@@ -31,9 +31,9 @@ from ecn_marl.baselines.common.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    equal_rows,
     event_metrics,
     limited_reward,
-    roll_scenarios,
     some_counts,
     squash,
     start_training,
@@ -42,7 +42,12 @@ from ecn_marl.baselines.common.rate_learning import (
 )
 from ecn_marl.baselines.common.rate_rollout import Events
 from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive, shares
-from ecn_marl.baselines.common.stochastic_rates import PolicyState, StochasticRates, draw_batch
+from ecn_marl.baselines.common.stochastic_rates import (
+    PolicyGradient,
+    PolicyState,
+    StochasticRates,
+    draw_batch,
+)
 from ecn_marl.envs.rate.actions import factor_codec
 from ecn_marl.envs.rate.env import RateParams
 
@@ -88,12 +93,13 @@ class RatePPOConfig(RateConfig):
         not_negative(self, "entropy", "error_limit")
         shares(self, "gae_lambda")
         some_counts(self, "hidden")
-        for name, n in (("scenarios", len(self.senders)), ("minibatches", self.minibatches)):
-            if self.rows % n:
-                raise bad_value("rows", self.rows, f"a multiple of {n}, the number of {name}")
+        equal_rows(self)
+        if self.rows % self.minibatches:
+            allowed = f"a multiple of {self.minibatches}, the number of minibatches"
+            raise bad_value("rows", self.rows, allowed)
 
 
-class RatePPO:
+class RatePPO(PolicyGradient):
     """The algorithm for one configuration."""
 
     def __init__(self, config: RatePPOConfig) -> None:
@@ -105,23 +111,9 @@ class RatePPO:
         self.actor_opt = adam(config.actor_lr, config.max_grad_norm)
         self.critic_opt = adam(config.critic_lr, config.max_grad_norm)
 
-    @property
-    def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations."""
-        return {"actions": self.config.actions}
-
     def make_policy(self) -> StochasticRates:
         """The policy."""
         return StochasticRates(self.config.actions, self.config.hidden)
-
-    @property
-    def default_params(self) -> tuple[RateParams, ...]:
-        """Parameters of all environments."""
-        return tuple(env.default_params for env in self.envs)
-
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
-        """The most likely actions."""
-        return self.policy.mode(actor, obs)
 
     def value(self, critic: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
         """Value of observations, relative to the mean reward."""
@@ -161,9 +153,7 @@ class RatePPO:
         """
         c = self.config
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
-        envs, batches, left_out = roll_scenarios(
-            self.envs, self.policy.sample, state.env, keys[0], c, params, state.actor
-        )
+        envs, batches, left_out = self.roll_out(state, keys[0], params)
 
         def judge(steps: Transitions) -> tuple[Array, Array]:
             value, after = (self.value(state.critic, x) for x in (steps.obs, steps.next_obs))

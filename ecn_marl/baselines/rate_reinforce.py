@@ -19,23 +19,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl._errors import bad_value
 from ecn_marl.baselines.common.optimisers import adam
 from ecn_marl.baselines.common.ppo import Batch, improve, policy_loss
 from ecn_marl.baselines.common.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    equal_rows,
     event_metrics,
     limited_reward,
-    roll_scenarios,
     some_counts,
     start_training,
     training_envs,
     transitions,
 )
 from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive
-from ecn_marl.baselines.common.stochastic_rates import PolicyState, StochasticRates, draw_batch
+from ecn_marl.baselines.common.stochastic_rates import (
+    PolicyGradient,
+    PolicyState,
+    StochasticRates,
+    draw_batch,
+)
 from ecn_marl.envs.rate.actions import factor_codec
 from ecn_marl.envs.rate.env import RateParams
 
@@ -70,12 +74,10 @@ class ReinforceConfig(RateConfig):
         positive(self, "lr", "max_grad_norm")
         not_negative(self, "entropy", "error_limit")
         some_counts(self, "hidden")
-        if self.rows % len(self.senders):
-            allowed = f"a multiple of {len(self.senders)}, the number of scenarios"
-            raise bad_value("rows", self.rows, allowed)
+        equal_rows(self)
 
 
-class Reinforce:
+class Reinforce(PolicyGradient):
     """The algorithm for one configuration."""
 
     def __init__(self, config: ReinforceConfig) -> None:
@@ -84,20 +86,6 @@ class Reinforce:
         self.envs = training_envs(config, **self.view)
         self.policy = StochasticRates(config.actions, config.hidden)
         self.opt = adam(config.lr, config.max_grad_norm)
-
-    @property
-    def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations."""
-        return {"actions": self.config.actions}
-
-    @property
-    def default_params(self) -> tuple[RateParams, ...]:
-        """Parameters of all environments."""
-        return tuple(env.default_params for env in self.envs)
-
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
-        """The most likely actions."""
-        return self.policy.mode(actor, obs)
 
     def init(self, key: jax.Array, params: tuple[RateParams, ...]) -> PolicyState:
         """A fresh policy and fresh environments, these spread over their episodes."""
@@ -127,9 +115,7 @@ class Reinforce:
         """
         c = self.config
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
-        envs, batches, left_out = roll_scenarios(
-            self.envs, self.policy.sample, state.env, keys[0], c, params, state.actor
-        )
+        envs, batches, left_out = self.roll_out(state, keys[0], params)
         scenarios = [transitions(x, limited_reward(x.error, c.error_limit)) for x in batches]
         batch = draw_batch(keys[1], self.policy, state.actor, scenarios, self.credit, c.rows)
         (actor,), (opt,), losses = improve(

@@ -79,6 +79,39 @@ def some_counts(config: Any, *names: str) -> None:
             raise bad_value(name, values, "integers >= 1, at least one")
 
 
+def equal_rows(config: Any) -> None:
+    """Check that an update's `rows` can be as many of each scenario.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if config.rows % len(config.senders):
+        allowed = f"a multiple of {len(config.senders)}, the number of scenarios"
+        raise bad_value("rows", config.rows, allowed)
+
+
+class RateTrainer:
+    """What every learner of rates has.
+
+    Attributes:
+        config: its settings.
+        envs: environments that it trains in, one for each number of senders.
+    """
+
+    config: Any
+    envs: tuple[RateEnv, ...]
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations: its defaults."""
+        return {}
+
+    @property
+    def default_params(self) -> tuple[RateParams, ...]:
+        """Parameters of all environments."""
+        return tuple(env.default_params for env in self.envs)
+
+
 def training_envs(config: RateConfig, **view: Any) -> tuple[RateEnv, ...]:
     """An environment for each number of senders.
 

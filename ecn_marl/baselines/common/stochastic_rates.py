@@ -15,8 +15,16 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.common.distributions import Head
 from ecn_marl.baselines.common.networks import Mlp, init_network
 from ecn_marl.baselines.common.ppo import Batch
-from ecn_marl.baselines.common.rate_learning import Transitions, draw_valid, squash
+from ecn_marl.baselines.common.rate_learning import (
+    RateTrainer,
+    Transitions,
+    draw_valid,
+    roll_scenarios,
+    squash,
+)
+from ecn_marl.baselines.common.rate_rollout import Events
 from ecn_marl.envs.rate.actions import DiscreteFactor, factor_codec
+from ecn_marl.envs.rate.env import RateParams, RateState
 
 SPAN = 0.2
 """Change of rate that the Gaussian's mean can ask for: factors from 0.8 to 1.2."""
@@ -98,6 +106,29 @@ class StochasticRates:
     def choice(self, action: Array) -> Array:
         """Inverse of `action`."""
         return action if self.head.scalar else ((action - 1.0) / SPAN)[..., None]
+
+
+class PolicyGradient(RateTrainer):
+    """A learner whose flows act at random in training, by the most likely action otherwise."""
+
+    policy: StochasticRates
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations."""
+        return {"actions": self.config.actions}
+
+    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
+        """The most likely actions."""
+        return self.policy.mode(actor, obs)
+
+    def roll_out(
+        self, state: PolicyState, key: jax.Array, params: tuple[RateParams, ...]
+    ) -> tuple[tuple[RateState, ...], list[Events], Array]:
+        """Act in all scenarios for a rollout, see `rate_learning.roll_scenarios`."""
+        return roll_scenarios(
+            self.envs, self.policy.sample, state.env, key, self.config, params, state.actor
+        )
 
 
 Judge = Callable[[Transitions], tuple[Array, Array]]
