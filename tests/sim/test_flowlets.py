@@ -91,9 +91,8 @@ def test_two_elephants_on_one_uplink():
     spacing = PACKET / (share * LINE)
     twins = []
     for _ in range(20):
-        random = lambda i, k: int(rng.integers(2))  # noqa: E731
         messages = [Message(0, 2, 300, spacing, 0.0), Message(1, 3, 300, spacing, 40.0)]
-        twin = send(messages, random, LINE, [LINE] * 2, [LINE] * 2, LINE)
+        twin = send(messages, lambda i, k: int(rng.integers(2)), LINE, [LINE] * 2, [LINE] * 2, LINE)
         twins.append(np.array(twin.there) - [0.0, 40.0] + back)
     np.testing.assert_allclose(free.mean(), np.mean(twins), rtol=0.03)
 

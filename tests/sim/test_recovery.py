@@ -98,7 +98,10 @@ def test_goodput_is_that_of_packets(recovery):
         mine = replace(params, net=net, transport=replace(params.transport, share=share))
         ecn = scaled_ecn(net, 1e6, 2e6, 1.0)
         state = sim.init(jax.random.key(0), mine)
-        step = lambda state, _: (sim.interval(state, mine, ecn)[0], None)  # noqa: E731
+
+        def step(state, _):
+            return sim.interval(state, mine, ecn)[0], None
+
         return jax.lax.scan(step, state, None, length=round(LENGTH_US / 2000))[0]
 
     shares, buffers = jnp.array(CASES).T

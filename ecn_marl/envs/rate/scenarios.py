@@ -52,6 +52,9 @@ SIZES = {
 }
 """Scenarios that have names."""
 
+TIMES = {"all-to-all": (4e5, 2e5), "long-short": (2e5, 0.0)}
+"""Their duration and warm-up, µs, where these are not the defaults."""
+
 SENDERS = "rate-agent:line-rate,min_rate=0.125"
 """Rates set by agents, 1 Mb/s at least: 8192 flows of a 100 Gb/s link have 12 each."""
 
@@ -209,12 +212,12 @@ def register_rate(name: str, factory: Callable[[], RateScenario]) -> None:
 
 
 def _built_in(kind: str, size: int) -> Callable[[], RateScenario]:
-    timing: dict[str, float] = {}
-    if kind == "all-to-all":
-        timing = {"duration_us": 4e5, "warm_up_us": 2e5}
-    if kind == "long-short":
-        timing = {"duration_us": 2e5, "warm_up_us": 0.0}
-    return lambda: RateScenario(kind, size, **timing)  # type: ignore[arg-type]
+    def build() -> RateScenario:
+        spec = RateScenario(kind, size)
+        duration_us, warm_up_us = TIMES.get(kind, (spec.duration_us, spec.warm_up_us))
+        return replace(spec, duration_us=duration_us, warm_up_us=warm_up_us)
+
+    return build
 
 
 for _kind, _sizes in SIZES.items():
