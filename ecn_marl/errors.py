@@ -1,9 +1,10 @@
 """Errors of the package: all are `EcnMarlError`, and also the built-in error of their kind.
 
     EcnMarlError
-    ├── InvalidValue (ValueError)        a value that is not allowed: field, value, what is allowed
-    │   └── TooLarge                     a size that memory or time would not bear
-    ├── UnknownName (ValueError)         a name that there is not, with the nearest ones
+    ├── InvalidInput (ValueError)        something given that cannot be used; the message says why
+    │   ├── InvalidValue                 a value that is not allowed: field, value, what is allowed
+    │   │   └── TooLarge                 a size that memory or time would not bear
+    │   └── UnknownName                  a name that there is not, with the nearest ones
     ├── DamagedFile (ValueError)         a file that is not what was written
     │   └── DamagedCheckpoint            a checkpoint; says which is the last good one
     ├── FolderInUse (OSError)            a run, benchmark or search that another process works on
@@ -11,6 +12,7 @@
 
 Whoever caught `ValueError` or `OSError` before still does. The command line prints each in one
 line and exits with code 2 (1 for training that diverged); `ecn-marl --debug` shows the traceback.
+Any other error is a fault of the package: exit code 70, and its traceback is kept in a file.
 
 This module imports nothing, so that catching an error costs nothing.
 """
@@ -22,7 +24,11 @@ class EcnMarlError(Exception):
     """Base of all errors that the package raises on purpose."""
 
 
-class InvalidValue(EcnMarlError, ValueError):
+class InvalidInput(EcnMarlError, ValueError):
+    """Something given that cannot be used: a file, a topology, a combination of values."""
+
+
+class InvalidValue(InvalidInput):
     """A value that is not allowed.
 
     Attributes:
@@ -44,7 +50,7 @@ class TooLarge(InvalidValue):
     """A size that memory or time would not bear; refused before anything is allocated."""
 
 
-class UnknownName(EcnMarlError, ValueError):
+class UnknownName(InvalidInput):
     """A name that there is not; the message has the nearest ones."""
 
 

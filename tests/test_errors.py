@@ -15,6 +15,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory, in_words, machine_bytes
 
 KINDS = {
+    "InvalidInput": ValueError,
     "InvalidValue": ValueError,
     "TooLarge": ValueError,
     "UnknownName": ValueError,

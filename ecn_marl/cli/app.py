@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ecn_marl.errors import TrainingDiverged, VersionWarning
+from ecn_marl.errors import EcnMarlError, TrainingDiverged, VersionWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ class OneLineErrors(TyperGroup):
                 return super().invoke(ctx)
         except (BrokenPipeError, typer.Exit, typer.Abort):
             raise
-        except Exception as error:
+        except Exception as error:  # whatever was not foreseen: its traceback is kept, see `_told`
             if ctx.params.get("debug") or hasattr(error, "exit_code"):  # click's show themselves
                 raise
             reason, code = _told(error)
@@ -42,7 +42,7 @@ def _told(error: Exception) -> tuple[str, int]:
         return str(error), 1
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 2
-    if isinstance(error, ValueError | OSError):
+    if isinstance(error, EcnMarlError | OSError):
         return str(error), 2
     where = f"the traceback is in {_keep_traceback(error)}, --debug shows it"
     return f"unexpected {type(error).__name__}: {error} ({where})", UNEXPECTED

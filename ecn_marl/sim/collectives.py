@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.graphs import Node, check_nodes
 
 FIELDS = ("id", "src", "dst", "bytes", "delay_us", "after")
@@ -152,7 +153,7 @@ def read_graph(path: str | Path) -> tuple[Node, ...]:
     try:
         tree = json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where}: not JSON: {error}") from None
+        raise InvalidInput(f"{where}: not JSON: {error}") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("nodes"), list):
         raise bad_value(where, type(tree).__name__, 'an object with a list of "nodes"')
     for name in tree:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ecn_marl.errors import InvalidInput
+
 Neighbours = Mapping[str, Sequence[str]]
 """The nodes that each node has a link to."""
 
@@ -120,7 +122,7 @@ def _onwards(
     distance = _distances([end], neighbours, set(switches))
     for edge in edges:
         if edge not in distance:
-            raise ValueError(f"no path from switch {edge!r} to switch {end!r}")
+            raise InvalidInput(f"no path from switch {edge!r} to switch {end!r}")
     found: Onwards = {}
     todo, seen = deque(edges), set(edges)
     while todo:
@@ -151,7 +153,7 @@ def _levels(onwards: Mapping[str, Onwards], home: Mapping[str, str]) -> dict[Hop
 
     def visit(port: Hop, trail: tuple[Hop, ...]) -> int:
         if port in trail:
-            raise ValueError(f"shortest paths allow a cycle of queues at {port}")
+            raise InvalidInput(f"shortest paths allow a cycle of queues at {port}")
         if port not in height:
             height[port] = 1 + max((visit(b, (*trail, port)) for b in after[port]), default=-1)
         return height[port]
@@ -175,7 +177,7 @@ def _tables(
     counts = np.array([[to_end[start] for to_end in ways] for start in edges], object)
     most, middle = int(counts.max()), int(level.max())
     if n * n * most * max(middle, 1) > MOST_ENTRIES:
-        raise ValueError(
+        raise InvalidInput(
             f"{most} equal-cost paths between two of {n} edge switches are too many: expected a "
             f"table of at most {MOST_ENTRIES} entries"
         )

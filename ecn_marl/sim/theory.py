@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ecn_marl._errors import bad_value
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.transports.dcqcn import DcqcnParams
 
 TOP = 1.0 - 2.0**-50
@@ -209,14 +210,14 @@ def dcqcn_fixed_point(
     log_p = model.log_mark(rate)
     mark = math.exp(log_p)
     if mark > pmax or log_p == 0.0:
-        raise ValueError(
+        raise InvalidInput(
             f"no fixed point on the marking ramp: {n} flows need a marking probability of "
             f"{mark:.6g}, pmax = {pmax:g}"
         )
     log_a, log_alpha, up, _ = model.terms(log_p, rate)
     target = capacity / n + packet * math.exp(log_alpha + log_a - up) / model.tau
     if target > capacity:
-        raise ValueError(
+        raise InvalidInput(
             f"no fixed point: {n} flows need a target rate of {target:.6g} bytes/µs, above the "
             f"line rate {capacity:g}"
         )

@@ -17,6 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.links import Link, Rates, adjacency, at_least, check_links, each
 from ecn_marl.sim.routing import Route, compiled_routes, tiers
 from ecn_marl.sim.servers import Server, check_servers
@@ -243,7 +244,7 @@ def from_links(
     try:
         route = compiled_routes(switches, neighbours, home, parallel)
     except ValueError as error:
-        raise ValueError(f"topology {name!r}: {error}") from None
+        raise InvalidInput(f"topology {name!r}: {error}") from None
     label = {"up": "up", "down": "down"} | (kinds or {})
     ports = _ports(route, by_ends, tiers(hosts, neighbours), label)
     return Topology(

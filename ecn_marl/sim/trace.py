@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.topology import Topology
 
 REQUIRED = ("flow_id", "src", "dst", "size_B", "start_ns")
@@ -89,9 +90,9 @@ class Place(NamedTuple):
     path: Path
     line: int
 
-    def error(self, column: str, value: object, allowed: str) -> ValueError:
+    def error(self, column: str, value: object, allowed: str) -> InvalidInput:
         """The error for a value that is not allowed there."""
-        return ValueError(f"{self.path}, line {self.line}: {bad_value(column, value, allowed)}")
+        return InvalidInput(f"{self.path}, line {self.line}: {bad_value(column, value, allowed)}")
 
 
 def read_flows(path: str | Path, topology: Topology) -> FlowList:
@@ -129,7 +130,7 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
                 raise place.error("size_B", row[3], f"at most {MAX_TOTAL} bytes in all flows")
             rows.append(row)
     if not rows:
-        raise ValueError(f"{path}: no flows, only a header; expected at least one line below it")
+        raise InvalidInput(f"{path}: no flows, only a header; expected at least one line below it")
     columns = list(zip(*rows, strict=True))
     whole = [np.array(values, np.int64) for values in columns]
     return FlowList(
@@ -163,7 +164,7 @@ def _lines(file: TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]
             return
         except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
             line = reader.line_num + (not isinstance(error, csv.Error))
-            raise ValueError(f"{path}, line {line}: not readable as CSV: {error}") from None
+            raise InvalidInput(f"{path}, line {line}: not readable as CSV: {error}") from None
         fields = [field.strip() for field in fields]
         if fields not in ([], [""]) and not fields[0].startswith("#"):
             yield Place(path, reader.line_num), fields

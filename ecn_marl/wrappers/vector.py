@@ -19,6 +19,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory
 from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
+from ecn_marl.errors import InvalidInput
 from ecn_marl.wrappers.batch import compiled
 
 
@@ -225,7 +226,7 @@ class EcnVectorEnv(VectorEnv):
             try:
                 core.action.check(rows[i], core.num_agents)
             except ValueError as error:
-                raise ValueError(f"network {i}: {error}") from None
+                raise InvalidInput(f"network {i}: {error}") from None
         return rows.astype(core.action.dtype)
 
     def _final(self, obs: np.ndarray, info: dict[str, Any], ended: np.ndarray) -> dict[str, Any]:
