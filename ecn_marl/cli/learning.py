@@ -334,6 +334,10 @@ def play(
         ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="A second policy, in the same episode, beside it."),
+    ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(help="Scenario.", show_default="the run's, else restore-serve-v0"),
@@ -348,18 +352,24 @@ def play(
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.experiments import workflow as wf
     from ecn_marl.report import player
+    from ecn_marl.report.comparison import Side
     from ecn_marl.report.episode import record
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
     changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
-    place = wf.arena([policy], scenario, **changed)
-    made, controller = place.env(policy), place.controller(policy)
-    episode = record(made, made.default_params, controller, seed)
-    data = player.content(made, episode, wf.label(policy), seed, suffix, fps)
+    names = [policy] if beside is None else [policy, beside]
+    place = wf.arena(names, scenario, **changed)
+    sides = []
+    for name in names:
+        made, controller = place.env(name), place.controller(name)
+        episode = record(made, made.default_params, controller, seed)
+        sides.append(Side(wf.label(name), made, episode))
+    data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
-    size = len(data) / 1e6
-    typer.echo(f"{out}: {made.horizon} intervals, {len(episode.flows)} flows, {size:.1f} MB")
+    first, size = sides[0], len(data) / 1e6
+    flows = len(first.episode.flows)
+    typer.echo(f"{out}: {first.env.horizon} intervals, {flows} flows, {size:.1f} MB")
 
 
 @app.command()

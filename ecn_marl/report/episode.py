@@ -13,6 +13,7 @@ from ecn_marl.baselines.common.evaluation import (
     Controller,
     StatefulController,
     evaluation_keys,
+    thresholds,
     with_memory,
 )
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
@@ -110,7 +111,6 @@ def _run(
     """
     sim, acting = env.sim, with_memory(controller)
     fine = replace(sim, interval_steps=sim.tick_steps)
-    scale = env.port_scale(params.sim)
 
     def tick(state: Any, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
         state, _ = fine.interval(state, params.sim, ecn)
@@ -119,8 +119,7 @@ def _run(
     def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        chosen = acting(act_key, obs, memory)
-        ecn = chosen if isinstance(chosen, Ecn) else env.action.decode(chosen, scale)
+        ecn = thresholds(env, params, state, acting(act_key, obs, memory))
         length = sim.interval_steps // sim.tick_steps
         _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)
         obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
 from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
+from ecn_marl.report import comparison
+from ecn_marl.report.comparison import Side
 from ecn_marl.report.episode import Episode
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import GBPS
@@ -188,8 +190,17 @@ def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
         return film.read_bytes()
 
 
-def content(env: EcnEnv, episode: Episode, policy: str, seed: int, suffix: str, fps: int) -> bytes:
-    """The episode as a file with this suffix."""
+def content(sides: Sequence[Side], seed: int, suffix: str, fps: int) -> bytes:
+    """The episode of a policy, or of two beside each other, as a file with this suffix.
+
+    Raises:
+        ValueError: see `comparison.check_same`.
+    """
+    if len(sides) == 2:
+        comparison.check_same(*sides)
     if suffix == ".html":
-        return page(episode_data(env, episode, policy, seed)).encode()
-    return (gif if suffix == ".gif" else mp4)(frames(env, episode), fps)
+        pages = [page(episode_data(side.env, side.episode, side.label, seed)) for side in sides]
+        return (pages[0] if len(pages) == 1 else comparison.page(*pages)).encode()
+    first = sides[0]
+    pictures = comparison.frames(*sides) if len(sides) == 2 else frames(first.env, first.episode)
+    return (gif if suffix == ".gif" else mp4)(pictures, fps)

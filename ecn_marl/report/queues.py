@@ -15,9 +15,10 @@ from ecn_marl.baselines.common.evaluation import (
     Controller,
     StatefulController,
     evaluation_keys,
+    thresholds,
     with_memory,
 )
-from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn
+from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.report.plots import QueueSeries
 from ecn_marl.sim.queues import Ecn
 
@@ -76,25 +77,16 @@ def _watch(
     sim = env.sim
     fine = replace(sim, interval_steps=sim.tick_steps)
     ticks = sim.interval_steps // sim.tick_steps
-    scale = env.port_scale(params.sim)
     reset_key, run_key = jax.random.split(key)
 
     acting = [with_memory(controller) for controller in controllers]
-
-    def thresholds(
-        one: StatefulController, key: jax.Array, obs: Array, state: EnvState, memory: Any
-    ) -> Ecn:
-        chosen = one(key, obs, memory)
-        if isinstance(chosen, PhaseEcn):
-            return chosen.during(env.phase(state, params))
-        return chosen if isinstance(chosen, Ecn) else env.action.decode(chosen, scale)
 
     def episode(lane: Array) -> dict[str, Array]:
         def step(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
             options = [
-                thresholds(c, act_key, obs, state, memory)
+                thresholds(env, params, state, c(act_key, obs, memory))
                 for c, memory in zip(acting, memories, strict=True)
             ]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *options)

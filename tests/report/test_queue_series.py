@@ -8,6 +8,7 @@ from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import PhaseEcn
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.report import queues
+from ecn_marl.report.episode import record
 from ecn_marl.sim import Incast, star
 from ecn_marl.sim.jobs import FlowSets, Timeline
 
@@ -58,9 +59,12 @@ def test_an_oracle_is_watched_in_the_phase_that_is_on():
     kmin = np.float32([[5e3], [1e5]]) * np.ones(env.num_agents, np.float32)
     oracle = PhaseEcn(kmin=kmin, kmax=4 * kmin, pmax=np.ones_like(kmin))
     controls = {"oracle": lambda key, obs: oracle, "static": Static(env, params, "secn2")}
-    _, (phased, static) = queues.queue_series(env, params, controls, seed=3)
+    watched, (phased, static) = queues.queue_series(env, params, controls, seed=3)
     lowest = phased.kmin.reshape(6, -1)
     assert (lowest == lowest[:, :1]).all()
     assert sorted(lowest[:, 0]) == [5e3] * 3 + [1e5] * 3
     assert (np.diff(lowest[:, 0]) != 0).sum() == 1, "one phase after the other"
     assert (static.kmin == 1e5).all()
+    played = record(env, params, controls["oracle"], seed=3)
+    port = list(env.sim.topology.port_names).index(watched)
+    np.testing.assert_array_equal(played.info["kmin"][:, port], lowest[:, 0])

@@ -28,6 +28,7 @@ from ecn_marl.baselines.common.completion import (
     summarise,
 )
 from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.envs.ecn import PhaseEcn
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -179,6 +180,23 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
         ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
     """
     return tuning_keys("report", seed, episodes)
+
+
+def thresholds(env: Any, params: Any, state: Any, chosen: Any) -> Ecn:
+    """The thresholds that a controller's choice stands for, bytes, `[A]` each.
+
+    Args:
+        env: functional environment.
+        params: its parameters.
+        state: its state when they are set: of a `PhaseEcn` they depend on the phase.
+        chosen: actions, thresholds, or a `PhaseEcn`.
+    """
+    if isinstance(chosen, PhaseEcn):
+        return chosen.during(env.phase(state, params))
+    if isinstance(chosen, Ecn):
+        return chosen
+    ecn: Ecn = env.action.decode(chosen, env.port_scale(params.sim))
+    return ecn
 
 
 def roll_out(

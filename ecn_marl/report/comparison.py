@@ -1,0 +1,249 @@
+"""Two policies in the same episode, side by side: a film, or two players on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines
+from ecn_marl.envs.picture import FAINT, INK, KMAX_COLOUR, KMIN_COLOUR, TRACES
+from ecn_marl.report.episode import Episode
+from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.topology import KB
+
+SIZE_IN, DPI = (11.0, 7.0), 80
+
+SHORT_COLOUR, LONG_COLOUR = TRACES[0], TRACES[1]
+
+_FIRST, _SECOND = "__FIRST__", "__SECOND__"
+
+
+class Side(NamedTuple):
+    """One half of the film.
+
+    Attributes:
+        label: name of the policy.
+        env: the environment as the policy sees it.
+        episode: what it did.
+    """
+
+    label: str
+    env: EcnEnv
+    episode: Episode
+
+
+class _Trace(NamedTuple):
+    """What one half shows over time.
+
+    Attributes:
+        tick_ms: times of the ticks, ms, `[N]`.
+        queue: backlog of the drawn port at these times, KB, `[N]`.
+        interval_ms: starts of the intervals, ms, `[T]`.
+        kmin: of the drawn port in each interval, KB, `[T]`.
+        kmax: the same.
+        end_ms: when the finished flows were complete, ms, sorted, `[M]`.
+        slowdown: theirs, `[M]`.
+        short: whether each is short, `[M]`.
+    """
+
+    tick_ms: np.ndarray
+    queue: np.ndarray
+    interval_ms: np.ndarray
+    kmin: np.ndarray
+    kmax: np.ndarray
+    end_ms: np.ndarray
+    slowdown: np.ndarray
+    short: np.ndarray
+
+
+def check_same(one: Side, other: Side) -> None:
+    """Refuse episodes that are not of the same network and time.
+
+    Raises:
+        ValueError: they differ in scenario, ports or length.
+    """
+    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {_length_ms(s):g} ms" for s in (one, other))
+    if a != b:
+        raise bad_value("--beside", other.label, f"a policy for the same episode ({a}), not {b}")
+
+
+def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+    """A picture of both at the end of every interval, of the longer intervals if these differ.
+
+    Raises:
+        ValueError: see `check_same`.
+    """
+    check_same(one, other)
+    hosts = one.env.sim.topology.ports_of_kind("host")
+    port = int(hosts[np.argmax(one.episode.info["utilisation"].mean(0)[hosts])])
+    sides = (one, other)
+    traces = [_trace(side, port) for side in sides]
+    film = _Film(sides, traces, one.env.sim.topology.port_names[port])
+    step_ms = max(side.env.interval_us for side in sides) / 1e3
+    for now in step_ms * np.arange(1, round(_length_ms(one) / step_ms) + 1):
+        yield film.draw(float(now))
+
+
+def page(first: str, second: str) -> str:
+    """A page with two players that move together.
+
+    Args:
+        first: page of the one episode, from `player.page`.
+        second: of the other.
+    """
+    template = (files("ecn_marl.report") / "templates" / "beside.html").read_text("utf-8")
+    before, rest = template.split(_FIRST)
+    between, after = rest.split(_SECOND)
+    return before + escape(first) + between + escape(second) + after
+
+
+def _length_ms(side: Side) -> float:
+    return len(side.episode.info["queue"]) * side.env.interval_us / 1e3
+
+
+def _trace(side: Side, port: int) -> _Trace:
+    episode, info = side.episode, side.episode.info
+    intervals, ticks = episode.ticks.shape[:2]
+    interval_ms = side.env.interval_us / 1e3
+    done = sorted((f for f in episode.flows if f.end_us is not None), key=lambda f: f.end_us or 0)
+    return _Trace(
+        tick_ms=(np.arange(intervals * ticks) + 1) * (interval_ms / ticks),
+        queue=episode.ticks[:, :, port].ravel() / KB,
+        interval_ms=np.arange(intervals) * interval_ms,
+        kmin=info["kmin"][:, port] / KB,
+        kmax=info["kmax"][:, port] / KB,
+        end_ms=np.array([f.end_us for f in done], np.float64) / 1e3,
+        slowdown=np.array([f.slowdown for f in done], np.float64),
+        short=np.array([f.size <= SIZE_CLASSES[0] for f in done], bool),
+    )
+
+
+class _Film:
+    """Draws the halves; all that stays the same is drawn once by matplotlib's own cache."""
+
+    def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: str) -> None:
+        self.sides, self.traces = sides, traces
+        self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.cmap = LinearSegmentedColormap.from_list(
+            "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
+        )
+        name = sides[0].env.name
+        self.figure.text(0.02, 0.955, f"{name}: the same episode twice", size=14, color=INK)
+        self.clock = self.figure.text(0.98, 0.955, "", size=12, color=INK, ha="right")
+        length = _length_ms(sides[0])
+        deepest = max(float(t.kmax.max()) for t in traces)
+        fullest = max(float(t.queue.max()) for t in traces)
+        slowest = max(float(t.slowdown.max(initial=2.0)) for t in traces)
+        self.halves = []
+        for i, side in enumerate(sides):
+            left = 0.065 + 0.495 * i
+            self.figure.text(
+                left, 0.905, side.label, size=13, color=INK, weight="bold", va="center"
+            )
+            network = self._network(side.env, (left - 0.01, 0.62, 0.43, 0.26))
+            queue = self._axes((left, 0.355, 0.42, 0.2), f"queue of {port}, Kmin and Kmax, KB")
+            queue.set(yscale="symlog", xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
+            queue.set_yscale("symlog", linthresh=10.0, linscale=0.5)
+            ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= max(deepest, fullest)]
+            queue.set_yticks(ticks, [f"{t:,}" for t in ticks])
+            queue.set_yticks([], minor=True)
+            flows = self._axes((left, 0.075, 0.42, 0.2), "slowdown")
+            flows.set_yscale("log")
+            flows.set(xlim=(0, length), ylim=(0.9, 1.3 * slowest), xlabel="time, ms")
+            decades = [t for t in (1, 10, 100, 1000) if t <= 1.3 * slowest]
+            flows.set_yticks(decades, [f"{t:,}" for t in decades])
+            flows.set_yticks([], minor=True)
+            self.halves.append(self._moving(network, queue, flows))
+
+    def _axes(self, box: tuple[float, float, float, float], title: str) -> Axes:
+        axis = self.figure.add_axes(box)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(colors=INK, labelsize=9)
+        axis.grid(True, color=FAINT, linewidth=0.7)
+        axis.set_axisbelow(True)
+        axis.set_title(title, fontsize=10, color=INK, loc="left")
+        return axis
+
+    def _network(self, env: EcnEnv, box: tuple[float, float, float, float]) -> LineCollection:
+        """Hosts, switches, and the ports between them, coloured by their queues."""
+        net = env.sim.topology
+        axis = self.figure.add_axes(box)
+        places = node_places(net)
+        height = [y for _, y in places.values()]
+        axis.set(xlim=(-0.02, 1.02), ylim=(min(height) - 0.08, max(height) + 0.08))
+        axis.set_axis_off()
+        lines = LineCollection(list(port_lines(net)), cmap=self.cmap, capstyle="round")
+        lines.set_clim(0.0, TOP_LEVEL)
+        axis.add_collection(lines, autolim=False)
+        host = np.array([name in net.hosts for name in places])
+        nodes = np.array(list(places.values()))
+        axis.scatter(nodes[host, 0], nodes[host, 1], s=24, color="#5a6672", zorder=3)
+        axis.scatter(nodes[~host, 0], nodes[~host, 1], s=70, marker="s", color=INK, zorder=3)
+        return lines
+
+    def _moving(self, network: LineCollection, queue: Axes, flows: Axes) -> dict[str, Any]:
+        dots = {"linestyle": "none", "marker": "o", "markersize": 3.2, "markeredgewidth": 0}
+        style = {"linewidth": 1.4, "drawstyle": "steps-post"}
+        made = {
+            "network": network,
+            "queue": queue.plot([], [], color=INK, linewidth=1.0)[0],
+            "kmin": queue.plot([], [], color=KMIN_COLOUR, **style)[0],
+            "kmax": queue.plot([], [], color=KMAX_COLOUR, linestyle="--", **style)[0],
+            "short": flows.plot([], [], color=SHORT_COLOUR, alpha=0.5, **dots)[0],
+            "long": flows.plot([], [], color=LONG_COLOUR, **dots | {"markersize": 5})[0],
+        }
+        for name, colour, x in (("short", SHORT_COLOUR, 0.71), ("long", LONG_COLOUR, 1.0)):
+            made[f"{name} text"] = flows.text(
+                *(x, 1.04, ""),
+                transform=flows.transAxes,
+                ha="right",
+                **{"color": colour, "size": 9.5, "weight": "bold"},
+            )
+        return made
+
+    def draw(self, now: float) -> np.ndarray:
+        """The picture at a time, ms."""
+        self.clock.set_text(f"{now:.1f} ms")
+        for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
+            info = side.episode.info
+            t = min(round(now * 1e3 / side.env.interval_us), len(info["queue"])) - 1
+            full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
+            half["network"].set_array(full)
+            half["network"].set_linewidths(2.0 * (0.6 + full))
+            ticks = np.searchsorted(trace.tick_ms, now + 1e-9)
+            half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
+            times = np.append(trace.interval_ms[: t + 1], now)
+            for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
+                half[name].set_data(times, np.append(values[: t + 1], values[t]))
+            done = np.arange(np.searchsorted(trace.end_ms, now + 1e-9))
+            for name, which in (("short", trace.short), ("long", ~trace.short)):
+                rows = done[which[done]]
+                half[name].set_data(trace.end_ms[rows], trace.slowdown[rows])
+                half[f"{name} text"].set_text(_words(name, trace.slowdown[rows]))
+        self.canvas.draw()
+        return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
+
+
+_LEVEL = ("queue", "kmin", "kmax")
+
+
+def _words(name: str, slowdown: np.ndarray) -> str:
+    """What is written of the flows of a kind that have finished so far."""
+    kind = {"short": "short flows", "long": "larger"}[name]
+    if not slowdown.size:
+        return f"{kind}: none yet"
+    tail = f", p99 {np.quantile(slowdown, 0.99):.1f}" if name == "short" else ""
+    return f"{kind}: mean {slowdown.mean():.1f}{tail}"

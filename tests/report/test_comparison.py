@@ -1,0 +1,118 @@
+"""Two policies beside each other: what the film shows of each, and players that move together."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ecn_marl.baselines.static import Static
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.report import comparison, player
+from ecn_marl.report.comparison import Side
+from ecn_marl.report.episode import record
+from ecn_marl.sim import Incast, star
+
+INTERVALS, SEED = 12, 7
+
+SCENARIO = Scenario(
+    topology=star(3),
+    traffic=(Incast(n_min=2, n_max=2, flow_kb=100.0, width=2),),
+    dt_us=5.0,
+    slots=4,
+    max_steps=INTERVALS,
+    tick_steps=4,
+    pfc=False,
+    bins=0,
+)
+
+
+def side(label: str, setting: str, **options) -> Side:
+    env = make(SCENARIO, **options)
+    params = env.default_params
+    return Side(label, env, record(env, params, Static(env, params, setting), SEED))
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """Shallow thresholds, and deep ones that decide half as often."""
+    return side("shallow", "5,60,1"), side("deep", "640,2560,1", interval_us=200.0)
+
+
+def test_film_shows_both_at_the_same_times(sides):
+    pictures = list(comparison.frames(*sides))
+    assert len(pictures) == INTERVALS // 2  # the longer interval is the film's
+    middle = pictures[0].shape[1] // 2
+    for before, after in pairwise(pictures):
+        changed = (before != after).any(-1)[60:]  # below the clock
+        assert changed[:, :middle].any() and changed[:, middle:].any()
+    left, right = pictures[-1][60:, :middle], pictures[-1][60:, middle : 2 * middle]
+    assert (left != right).any(-1).mean() > 0.01
+
+
+def test_slowdowns_are_those_of_flows_that_have_finished(sides):
+    one = sides[0]
+    port = 0
+    trace = comparison._trace(one, port)
+    done = [flow for flow in one.episode.flows if flow.end_us is not None]
+    assert len(done) == len(trace.slowdown) > 3
+    np.testing.assert_allclose(sorted(trace.slowdown), sorted(flow.slowdown for flow in done))
+    assert (np.diff(trace.end_ms) >= 0).all()
+    assert trace.short.all()  # 100 KB
+    early = trace.slowdown[trace.end_ms <= 0.6]
+    assert f"mean {early.mean():.1f}, p99" in comparison._words("short", early)
+    assert comparison._words("long", early[:0]) == "larger: none yet"
+    np.testing.assert_array_equal(trace.queue, one.episode.ticks[:, :, port].ravel() / 1e3)
+
+
+def test_other_episodes_are_refused(sides):
+    shorter = sides[0].episode
+    cut = replace(shorter, info={name: x[:6] for name, x in shorter.info.items()})
+    with pytest.raises(ValueError, match=r"--beside = 'cut' is not allowed: .*1\.2 ms.*0\.6 ms"):
+        player.content([sides[0], sides[0]._replace(label="cut", episode=cut)], 0, ".gif", 10)
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
+def test_players_move_together(sides, tmp_path: Path):
+    html = player.content(sides, SEED, ".html", 10).decode()
+    probe = """<script>
+    addEventListener("load", () => {
+      const [one, two] = players.map(p => p.contentDocument), out = {};
+      const clock = page => page.getElementById("clock").textContent;
+      const port = page => page.getElementById("port-name").textContent;
+      const time = one.getElementById("time");
+      out.start = [clock(one), clock(two)];
+      time.value = 6; time.dispatchEvent(new Event("input"));
+      setTimeout(() => {
+        out.slid = [clock(one), clock(two)];
+        two.querySelector('[data-port="1"]').dispatchEvent(new MouseEvent("click"));
+        setTimeout(() => {
+          out.chosen = [port(one), port(two), clock(one)];
+          const pre = document.createElement("pre"); pre.id = "probe";
+          pre.textContent = JSON.stringify(out); document.body.replaceChildren(pre);
+        }, 300);
+      }, 300);
+    });
+    </script></body>"""
+    file = tmp_path / "page.html"
+    file.write_text(html.replace("</body>", probe), "utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=8000"]
+    shown = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
+    assert found, shown.stdout[-500:] + shown.stderr[-500:]
+    out = json.loads(found[1].replace("&gt;", ">"))
+    assert out["start"] == ["0.1 of 1.2 ms, interval 1", "0.2 of 1.2 ms, interval 1"]
+    assert out["slid"] == ["0.7 of 1.2 ms, interval 7", "0.8 of 1.2 ms, interval 4"]
+    # An interval of the second player ends at 0.8 ms; the first follows to there.
+    assert out["chosen"] == ["switch0->host1"] * 2 + ["0.8 of 1.2 ms, interval 8"]
