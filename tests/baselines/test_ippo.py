@@ -9,6 +9,8 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
+from ecn_marl.baselines.common import ppo
+from ecn_marl.baselines.common.distributions import Head
 from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
 from ecn_marl.envs.registry import Scenario, make
@@ -36,6 +38,26 @@ def test_policy_loss_by_hand():
     loss, seen = algorithm.policy_loss(zero, batch, 0.2)
     assert float(loss) == pytest.approx(-gain - 0.5 * np.log(5), rel=1e-5)
     assert float(seen["clipped"]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+@pytest.mark.parametrize("change", [-300.0, 300.0])
+def test_a_ratio_beyond_float32_leaves_the_gradient_finite(change, advantage):
+    """A Gaussian that has narrowed makes some actions e^300 times as likely, or as unlikely."""
+    head, old = Head(dim=1), jnp.zeros((4, 1))
+    out = jnp.tile(jnp.array([0.1, -1.0]), (4, 1, 1))
+    action = jnp.array([0.1, 0.2, -0.1, 0.0])[:, None, None]
+    log_prob = head.log_prob(out, action)
+    log_prob = log_prob.at[0].add(-change)
+    sign = jnp.array([advantage, -0.5, 0.5, 0.2])[:, None]
+    batch = Batch(old, action, log_prob, sign, old)
+
+    def loss(out):
+        return ppo.policy_loss(head, out, batch, 0.2, 1e-3)[0]
+
+    value, grad = jax.value_and_grad(loss)(out)
+    assert jnp.isfinite(value) and jnp.isfinite(grad).all()
+    assert (grad[1:] != 0.0).any()
 
 
 def test_clip_decays_as_in_eq_13():

@@ -23,6 +23,9 @@ from ecn_marl.baselines.common.distributions import Head, judge
 from ecn_marl.baselines.common.optimisers import adam
 from ecn_marl.baselines.common.rollout import roll
 
+LOG_RATIO_MAX = 20.0
+"""Beyond this, the logarithm of a ratio of probabilities is cut: far outside of any `clip`."""
+
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -213,7 +216,9 @@ def policy_loss(
             losses are summed over agents, so that no agent's gradient depends on another.
     """
     log_prob, spread = judge(head, out, batch.action)
-    change = log_prob - batch.log_prob
+    # A narrow policy can make an action e^100 times as likely: its ratio would be inf, and the
+    # gradient of the branch that `minimum` does not take 0 * inf.
+    change = jnp.clip(log_prob - batch.log_prob, -LOG_RATIO_MAX, LOG_RATIO_MAX)
     ratio = jnp.exp(change)
     axis = None if shared else 0
     centred = batch.advantage - batch.advantage.mean(axis)
