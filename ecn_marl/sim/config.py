@@ -14,7 +14,7 @@ from ecn_marl._checks import TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
-from ecn_marl.sim.feedback import ACKS, FIELD, TELEMETRY, cnp
+from ecn_marl.sim.feedback import ACKS, CNP, FIELD, TELEMETRY, cnp
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
@@ -231,8 +231,14 @@ class SimConfig:
 
     @property
     def coarse(self) -> int:
-        """Substeps per bit of the far part of the feedback delay line."""
+        """Substeps between two moves of the far part of the CNPs' delay line."""
         return cnp.far_step(self.tick_steps)
+
+    @property
+    def fine(self) -> int:
+        """Substeps per bit of that part; one word of long bits where no CNP comes that late."""
+        queued = not self.ack_priority or self.jitter_us > 0
+        return cnp.fine_step(self.coarse) if queued and CNP in self.transport.needs else self.coarse
 
     @property
     def mark_words(self) -> int:

@@ -361,8 +361,11 @@ def empty_flows(
     real: jax.typing.DTypeLike,
     tickets: bool = False,
     ways: tuple[int, int] = (1, 1),
+    late_words: int = 1,
 ) -> Flows:
     """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
+
+    `late_words` are its far part.
 
     With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the
     number of paths there, and back, that a flow can be on at once.
@@ -401,7 +404,7 @@ def empty_flows(
         back_wait=zero,
         delivered=zero,
         marks=jnp.zeros((words, slots), jnp.uint32),
-        late_marks=bits,
+        late_marks=jnp.zeros((late_words, slots), jnp.uint32),
         coin=bits + 1,
         transport=transport,
         ticket=whole - 1 if tickets else None,

@@ -162,6 +162,7 @@ class Simulator(SimConfig):
             real,
             self.n_tickets > 0,
             (self.n_ways, self.n_ways_back),
+            self.coarse // self.fine,
         )
         if self.redraws:
             flows = replace(flows, flowlets=flowlets.empty(self.slots, real))

@@ -117,7 +117,7 @@ class Flows:
         back_wait: queueing delay on the ACKs' way, µs.
         delivered: wire bytes delivered in the current tick.
         marks: CNPs on their way, one bit per substep, 32 of them per word, `[W, F]`.
-        late_marks: CNPs further away, one bit per `SimConfig.coarse` substeps.
+        late_marks: CNPs further away, one bit per `SimConfig.fine` substeps, `[V, F]`.
         coin: state of the marking coin.
         transport: state of the senders.
         ticket: by which a source hears that the flow has finished, -1 for none; None if no source

@@ -53,7 +53,7 @@ def substep(
         sent=moved.sent,
     )
     echo, flows, signals = feedback.listen(
-        state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick)
+        state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick), cfg.fine
     )
     flows = sink.advance_clocks(flows, moved, sent, dt)
     if flows.flowlets is not None:

@@ -1,9 +1,12 @@
 """CNPs: single marks on their way back, one bit each, in shift registers per flow.
 
 The delay line has two parts. `Flows.marks` is near: one bit per substep, 32 per word, long enough
-for the way without queues. `Flows.late_marks` is far: one word, one bit per `far_step` substeps,
-for what queues add. It moves once per `far_step` substeps, at the start of a tick (`refresh`); what
-leaves it enters the near part in the middle of the time that its bit stands for.
+for the way without queues. `Flows.late_marks` is far: one bit per `fine` substeps, for what the
+queues on the ACKs' way add. It moves once per `far_step` substeps, at the start of a tick
+(`refresh`); what leaves it enters the near part in the middle of the time that its bit stands for.
+
+Marks that share a bit reach the sender as one CNP. A bit of 20 µs is longer than the 4 µs within
+which a NIC cuts its rate but once: with it, `hpcc-run` cut too seldom behind deep queues.
 """
 
 from __future__ import annotations
@@ -29,8 +32,17 @@ def near_words(rtt_us: float, dt_us: float) -> int:
 
 
 def far_step(tick_steps: int) -> int:
-    """Substeps per bit of the far part: whole ticks, 20 substeps or a little less."""
+    """Substeps between two moves of the far part: whole ticks, 20 substeps or a little less."""
     return tick_steps * max(1, 20 // tick_steps)
+
+
+def fine_step(coarse: int) -> int:
+    """Substeps per bit of the far part: 4, or 2 or 1 where `coarse` is no multiple of 4.
+
+    Args:
+        coarse: substeps between two moves of the far part, see `far_step`.
+    """
+    return math.gcd(coarse, 4)
 
 
 class Refreshed(NamedTuple):
@@ -38,8 +50,8 @@ class Refreshed(NamedTuple):
 
     Attributes:
         flows: slots, far marks that came near among the near ones.
-        far: position of a new mark in the far part, `[F]`.
-        late: whether the far part is too short for it, `[F]`.
+        far: where new marks go in the far part, see `signals.Line`, `[F]`.
+        late: whether the far part is too short for them, `[F]`.
     """
 
     flows: Flows
@@ -56,41 +68,55 @@ def refresh(
         flows: slots.
         delay: feedback delay of each flow, substeps, `[F]`.
         step: substep at the start of the tick.
-        coarse: substeps per bit of the far part, see `far_step`.
+        coarse: substeps between two moves of the far part, see `far_step`.
     """
+    words = list(flows.late_marks)
+    n, fine = len(words), coarse // len(words)
     phase = step % coarse
-    near, half = coarse - phase, coarse // 2
-    far = (delay - half - near + coarse // 2) // coarse
-    coming, turn = flows.late_marks, phase == 0
-    arrive = turn & ((coming & 1) == 1)
-    first = jnp.where(arrive, flows.marks[0] | jnp.uint32(1 << half), flows.marks[0])
+    turn, low, first = phase == 0, words[0], flows.marks[0]
+    for i in range(n):
+        arrives = turn & ((low >> i) & 1 == 1)
+        first = jnp.where(arrives, first | jnp.uint32(1 << (i * fine + fine // 2)), first)
+    above = [*words[1:], jnp.zeros_like(low)]
+    moved = [w >> n | (next_ << (BITS - n)) for w, next_ in zip(words, above, strict=True)]
     flows = replace(
         flows,
         marks=flows.marks.at[0].set(first),
-        late_marks=jnp.where(turn, coming >> 1, coming),
+        late_marks=jnp.where(turn, jnp.stack(moved), flows.late_marks),
     )
-    return Refreshed(flows, jnp.clip(far, 0, BITS - 1), far > BITS - 1)
+    ahead = delay - coarse + phase  # substeps from the next move on, of a mark made now
+    far = jnp.clip(ahead // coarse, 0, BITS - 1) if n == 1 else ahead - step
+    return Refreshed(flows, far, ahead // fine > BITS * n - 1)
 
 
-def move(flows: Flows, hit: Bool[Array, " flows"], line: Line) -> tuple[Flows, Array]:
+def move(
+    flows: Flows, hit: Bool[Array, " flows"], line: Line, step: Int[Array, ""], fine: int
+) -> tuple[Flows, Array]:
     """Put the marks of a substep into the delay line and move it on by one.
 
     Args:
         flows: slots.
         hit: flows with a marked packet in this substep, `[F]`.
         line: delays.
+        step: the substep.
+        fine: substeps per bit of the far part.
 
     Returns:
         Slots, and whether a CNP reaches each sender now, `[F]`.
     """
-    words, late = list(flows.marks), flows.late_marks
+    words, late = list(flows.marks), list(flows.late_marks)
     for i, word in enumerate(words):
         words[i] = set_bit(word, hit & (line.delay // BITS == i), line.delay - BITS * i)
     far = hit & (line.delay >= BITS * len(words))
     cnp = (words[0] & 1) == 1
     carry = [(word & 1) << (BITS - 1) for word in words[1:]] + [jnp.uint32(0)]
     marks = jnp.stack([(w >> 1) | c for w, c in zip(words, carry, strict=True)])
-    return replace(flows, marks=marks, late_marks=set_bit(late, far, line.far)), cnp
+    if len(late) == 1:
+        late = [set_bit(late[0], far, line.far)]
+    else:
+        at = jnp.clip((line.far + step) // fine, 0, BITS * len(late) - 1)
+        late = [set_bit(w, far & (at // BITS == i), at % BITS) for i, w in enumerate(late)]
+    return replace(flows, marks=marks, late_marks=jnp.stack(late)), cnp
 
 
 def set_bit(

@@ -86,6 +86,7 @@ def listen(
     needs: frozenset[str],
     dt: float,
     notify: Notify | None = None,
+    fine: int = 1,
 ) -> tuple[Echo, Flows, Feedback]:
     """Take in one substep, and read what arrives at the senders in it.
 
@@ -97,6 +98,7 @@ def listen(
         needs: signals asked for (static).
         dt: substep, µs.
         notify: decides at the receivers which marks leave as CNPs; None for all.
+        fine: substeps per bit of the far part of the CNPs' delay line (static).
 
     Returns:
         New state, slots with advanced coins, and the signals.
@@ -116,7 +118,7 @@ def listen(
             if notify is not None:
                 senders, told = notify(flows.transport, told)
                 flows = replace(flows, transport=senders)
-            flows, bell = cnp.move(flows, told, line)
+            flows, bell = cnp.move(flows, told, line, step, fine)
             news = news._replace(cnp=bell)
         if echo.acks is not None and echo.out is not None and begun is not None:
             counts, out, learned = acks.step(

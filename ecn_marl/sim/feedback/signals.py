@@ -87,7 +87,8 @@ class Line(NamedTuple):
 
     Attributes:
         delay: feedback delay of each flow, substeps, `[F]`.
-        far: position of a new mark in the far part of the CNPs' delay line, `[F]`.
+        far: where new marks go in the far part of the CNPs' delay line, `[F]`: the bit, if there is
+            one word; else the substep within it, less the number of the substep they are made in.
         back_wait: queueing delay of the ACKs, and jitter, µs, `[F]`.
         held: flows stopped by a pause, `[F]`.
         queues: queue at each level, `Q` for none, `[L, F]`.
