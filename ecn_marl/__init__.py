@@ -24,10 +24,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ecn_marl import baselines, errors, sim, wrappers
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
+    from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
     from ecn_marl.envs.rate.scenarios import make_rate, rate_scenarios
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
+    from ecn_marl.envs.rewards import register_reward
+    from ecn_marl.sim.sizes import register_size_table
+    from ecn_marl.sim.sources import register_source
+    from ecn_marl.sim.transports import register_transport
     from ecn_marl.wrappers.jaxmarl import jaxmarl_env
     from ecn_marl.wrappers.registries import register_envs
     from ecn_marl.wrappers.vector_agents import vector_env
@@ -46,6 +51,11 @@ _HOME = {
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "register": "ecn_marl.envs.registry",
+    "register_features": "ecn_marl.envs.features",
+    "register_reward": "ecn_marl.envs.rewards",
+    "register_size_table": "ecn_marl.sim.sizes",
+    "register_source": "ecn_marl.sim.sources",
+    "register_transport": "ecn_marl.sim.transports",
     "register_envs": "ecn_marl.wrappers.registries",
     "scenarios": "ecn_marl.envs.registry",
     "vector_env": "ecn_marl.wrappers.vector_agents",
@@ -67,6 +77,11 @@ __all__ = [
     "rate_scenarios",
     "register",
     "register_envs",
+    "register_features",
+    "register_reward",
+    "register_size_table",
+    "register_source",
+    "register_transport",
     "scenarios",
     "sim",
     "vector_env",
