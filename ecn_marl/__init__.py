@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl import baselines, errors, sim, wrappers
+    from ecn_marl.baselines.algorithms import register_algorithm
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
+    from ecn_marl.baselines.common.trainer import Trainer
     from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
+    "Trainer": "ecn_marl.baselines.common.trainer",
     "env": "ecn_marl.envs.parallel",
     "jaxmarl_env": "ecn_marl.wrappers.jaxmarl",
     "load_policy": "ecn_marl.baselines.common.policy",
@@ -51,6 +54,7 @@ _HOME = {
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "register": "ecn_marl.envs.registry",
+    "register_algorithm": "ecn_marl.baselines.algorithms",
     "register_features": "ecn_marl.envs.features",
     "register_reward": "ecn_marl.envs.rewards",
     "register_size_table": "ecn_marl.sim.sizes",
@@ -64,6 +68,7 @@ _MODULES = ("baselines", "errors", "sim", "wrappers")
 
 __all__ = [
     "Scenario",
+    "Trainer",
     "baselines",
     "env",
     "errors",
@@ -76,6 +81,7 @@ __all__ = [
     "rate_parallel_env",
     "rate_scenarios",
     "register",
+    "register_algorithm",
     "register_envs",
     "register_features",
     "register_reward",

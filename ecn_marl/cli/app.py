@@ -18,8 +18,58 @@ UNEXPECTED = 70
 """Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
 
 
+def import_all(
+    context: typer.Context, _: typer.CallbackParam, names: list[str] | None
+) -> list[str] | None:
+    """Import modules and files; the command's help then names what they registered."""
+    if names:
+        from ecn_marl._imports import added_names, import_extension
+
+        for name in names:
+            import_extension(name)
+        parts = [f"{kind}: {', '.join(each)}" for kind, each in added_names().items()]
+        if parts and context.command is not None:
+            context.command.epilog = f"Registered: {'; '.join(parts)}."
+    return names
+
+
+IMPORT_HELP = (
+    "Import what registers something of your own, a module or FILE.py, see docs/extending.md. "
+    "Repeatable; on every command, and before it."
+)
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=import_all,
+        is_eager=True,
+        expose_value=False,
+        help=IMPORT_HELP,
+    ),
+]
+
+
+def _import_option() -> Any:
+    """The option as a parameter of a command; typer alone knows how to make one."""
+    source = typer.Typer(add_completion=False)
+
+    @source.command()
+    def command(imports: Imports = None) -> None:
+        """Has the option."""
+
+    return next(p for p in typer.main.get_command(source).params if p.name == "imports")
+
+
 class OneLineErrors(TyperGroup):
     """Commands whose errors are one line: exit code 2 if they are about what the user gave."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for command in self.commands.values():
+            command.params.append(_import_option())
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; show an error as one line unless `--debug` is given."""
@@ -106,5 +156,13 @@ def options(
     debug: Annotated[
         bool, typer.Option("--debug", "--traceback", help="Show where an error was raised.")
     ] = False,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help=IMPORT_HELP)
+    ] = None,
 ) -> None:
     """Options of all commands."""
+    if imports:
+        from ecn_marl._imports import import_extension
+
+        for name in imports:
+            import_extension(name)

@@ -59,7 +59,7 @@ def _as_builder(name: str, build: Any) -> Callable[..., Source]:
     return made
 
 
-SOURCES = Registry(
+SOURCES: Registry[Callable[..., Any]] = Registry(
     "traffic source",
     {"poisson": Poisson, "incast": Incast, "closed-loop": ClosedLoop},
     _as_builder,

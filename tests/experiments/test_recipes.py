@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ecn_marl
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.haecn import HAECNConfig
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.search import static_grid
 from ecn_marl.envs.registry import VIEW, Scenario, make, scenarios
 from ecn_marl.experiments import recipes as rc
@@ -47,7 +47,7 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
         with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
             rc.Recipe("ippo", {wrong: 1})
-    for kind in (kind for _, kind in ALGORITHMS.values()):
+    for kind in (ALGORITHMS[name].config_class for name in ALGORITHMS):
         assert not {"steps", "updates", "seeds"} & {f.name for f in fields(kind)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from ecn_marl._checks import Real, check_value
@@ -86,7 +86,8 @@ def _as_senders(kind: str, senders: Any) -> Senders:
     return Senders(_Registered(kind, dict(presets)), dict(presets))
 
 
-class _Registered(NamedTuple):
+@dataclass(frozen=True, eq=True)
+class _Registered:
     """Builds registered senders; options are fields of their dataclass."""
 
     kind: str
