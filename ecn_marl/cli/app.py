@@ -18,9 +18,7 @@ UNEXPECTED = 70
 """Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
 
 
-def import_all(
-    context: typer.Context, _: typer.CallbackParam, names: list[str] | None
-) -> list[str] | None:
+def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | None:
     """Import modules and files; the command's help then names what they registered."""
     if names:
         from ecn_marl._imports import added_names, import_extension

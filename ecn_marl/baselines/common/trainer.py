@@ -24,19 +24,38 @@ from typing import Any, ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.distributions import Head
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.scoring import Greedy
 from ecn_marl.wrappers import AutoReset
+
+
+@struct.dataclass
+class TrainingState:
+    """The least that a training state holds; trainers may have one of their own.
+
+    Attributes:
+        actor: parameters of the policy.
+        env: environment states, leading axis `envs`.
+        obs: observations, `[envs, A, obs_dim]`.
+        key: PRNG key.
+    """
+
+    actor: Any
+    env: Any
+    obs: Leaf
+    key: Leaf
 
 
 class Network(NamedTuple):
     """A policy that can be exported: one network from a port's observation to its action.
 
     Attributes:
-        head: how outputs become an action, `distributions.head_for(env.action)`.
+        head: how outputs become an action, `Trainer.head`.
         layers: parameters of a `networks.Mlp`, or pairs of weights `[in, out]` and biases `[out]`,
             first layer first; with a leading axis of ports if every port has its own.
         activation: between the layers, `tanh` or `relu`.
@@ -61,6 +80,7 @@ class Trainer(ABC):
             sets and is paid, by the names of `recipes.OPTIONS`. None for those of `ippo`.
         env: its environment, which resets itself at the end of an episode.
         config: its settings.
+        head: how outputs of a network become an action's distribution, see `distributions.Head`.
     """
 
     config_class: ClassVar[type[Any]]
@@ -69,6 +89,7 @@ class Trainer(ABC):
 
     env: Any
     config: Any
+    head: Head
 
     def __init__(self, env: Any, config: Any) -> None:
         """Set up networks and optimisers.
@@ -79,6 +100,7 @@ class Trainer(ABC):
         """
         self.env = AutoReset(env)
         self.config = config
+        self.head = head_for(env.action)
 
     @abstractmethod
     def init(self, key: jax.Array, params: Any) -> Any:
