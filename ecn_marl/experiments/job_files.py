@@ -26,6 +26,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._imports import import_extension
 from ecn_marl.envs.registry import Scenario, make, out_of_view
@@ -54,6 +55,9 @@ def read_job(path: Path) -> dict[str, Any]:
     for name in found:
         if name not in (*known, IMPORTS):
             raise unknown_name(f"field of {path.name}", name, (*known, IMPORTS))
+    for name, rule in rules_of(Job).items():
+        if name in found:
+            check_value(name, found[name], rule)
     for name, kind in {"options": dict, "settings": dict, "randomise": dict, IMPORTS: list}.items():
         if not isinstance(found.get(name, kind()), kind):
             what = "a list of modules and files" if kind is list else f"a table, [{name}]"

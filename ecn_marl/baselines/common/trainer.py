@@ -273,7 +273,7 @@ def _changes(before: Any, after: Any) -> list[tuple[str, str]]:
     if [path for path, _ in old] != [path for path, _ in new]:
         return [("another tree", f"{len(old)} leaves, not {len(new)}")]
     return [
-        (jax.tree_util.keystr(path), f"{x.str_short()}, not {y.str_short()}")
+        (jax.tree_util.keystr(path), f"{x.dtype}{list(x.shape)}, not {y.dtype}{list(y.shape)}")
         for (path, x), (_, y) in zip(old, new, strict=True)
         if (x.shape, x.dtype) != (y.shape, y.dtype)
     ]
