@@ -241,6 +241,7 @@ def test_train_leaves_a_run(trained):
         "learning_curve.png",
         "metrics.jsonl",
         "queues.png",
+        "run.toml",
         "tensorboard",
     ]
     config = json.loads((folder / "config.json").read_text())
@@ -365,7 +366,7 @@ def test_train_keeps_what_is_in_the_folder(trained, tmp_path):
         (["ippo", "--set", "gamma=2"], "gamma = 2.0 is not allowed"),
         (["ippo", "--set", "rollout=1.5"], "rollout = '1.5' is not allowed: expected an integer"),
         (["ippo", "--set", "shared=maybe"], "shared = 'maybe' is not allowed: expected true or"),
-        (["ippo", "--set", "hidden=a"], "hidden = 'a' is not allowed: expected integers"),
+        (["ippo", "--set", "hidden=a"], "hidden = 'a' is not allowed: expected a list"),
         (["ippo", "--envs", "0"], "envs = 0 is not allowed: expected an integer >= 1"),
         (["ippo", "--seeds", "0"], "seeds = 0 is not allowed: expected an integer >= 1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import failure, run
 
 import ecn_marl
 from ecn_marl import _imports, _registry
@@ -272,3 +274,20 @@ def test_a_script_is_the_origin_of_what_it_registers(tmp_path):
 def test_feature_is_public_where_recipes_import_it():
     assert COLUMNS["queue"] == (("queue", feature_set("queue").columns[0][1]),)
     assert isinstance(COLUMNS["queue"][0][1], Feature)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_import_is_an_option_of_every_command_and_before_it(own_file, before):
+    option = ["--import", own_file]
+    words = [*option, "headroom", "--help"] if before else ["headroom", *option, "--help"]
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"Registered: .*reward:\s+beside", " ".join(shown.output.split()))
+    wrong = ["--import", "no.py"]
+    told = failure(*wrong, "scenarios") if before else failure("scenarios", *wrong)
+    assert "--import = 'no.py' is not allowed" in told
+
+
+def test_errors_of_commands_name_what_was_imported(own_file):
+    told = failure("eval", "random", "--import", own_file, "--env", "reward=besides")
+    assert "unknown reward 'besides': did you mean 'beside'" in told

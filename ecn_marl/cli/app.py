@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,23 +13,30 @@ from typer.core import TyperGroup
 from ecn_marl.errors import TrainingDiverged, VersionWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 UNEXPECTED = 70
 """Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
 
 
 def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | None:
-    """Import modules and files; the command's help then names what they registered."""
+    """Import modules and files, before the other options are read."""
     if names:
-        from ecn_marl._imports import added_names, import_extension
+        from ecn_marl._imports import import_extension
 
         for name in names:
             import_extension(name)
-        parts = [f"{kind}: {', '.join(each)}" for kind, each in added_names().items()]
-        if parts and context.command is not None:
-            context.command.epilog = f"Registered: {'; '.join(parts)}."
     return names
+
+
+def _help(command: Any, show: Callable[[Any], str], context: Any) -> str:
+    """The help of a command, and names that are not the package's."""
+    from ecn_marl._imports import added_names
+
+    parts = [f"{kind}: {', '.join(names)}" for kind, names in added_names().items()]
+    if parts:
+        command.epilog = f"Registered: {'; '.join(parts)}."
+    return show(context)
 
 
 IMPORT_HELP = (
@@ -66,8 +74,10 @@ class OneLineErrors(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for command in self.commands.values():
+        commands: list[Any] = list(self.commands.values())
+        for command in commands:
             command.params.append(_import_option())
+            command.get_help = partial(_help, command, command.get_help)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; show an error as one line unless `--debug` is given."""
@@ -159,8 +169,4 @@ def options(
     ] = None,
 ) -> None:
     """Options of all commands."""
-    if imports:
-        from ecn_marl._imports import import_extension
-
-        for name in imports:
-            import_extension(name)
+    import_all(None, None, imports)

@@ -321,7 +321,10 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
         if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
             what = f"{name} of type {kind.__name__}, as `train` writes"
             raise DamagedFile(f"{path} is damaged: expected {what}, found {config.get(name)!r}")
-    restore_imports(config.get("imports") or {}, f"run {run}")
+    imports = config.get("imports", {})
+    if not isinstance(imports, dict):
+        raise DamagedFile(f"{path} is damaged: expected imports of type dict, found {imports!r}")
+    restore_imports(imports, f"run {run}")
     return config
 
 
