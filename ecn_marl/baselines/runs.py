@@ -194,7 +194,7 @@ def train_run(
     }
     session = session or Session()
     _saving(session, written)
-    _pretrained(asdict(config), env)
+    _pretrained(written, env)
     if algorithm in ALGORITHMS.added:
         check_training(algorithm, trainer_of(written), env.default_params)
     if randomise:
@@ -248,15 +248,15 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
 
 
-def _pretrained(settings: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
-    """Networks that training starts from; None for fresh ones."""
-    source = settings.get("pretrained", "")
+def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
+    """Networks that ippo's training starts from; None for fresh ones."""
+    source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
     return shared_networks(source, env) if source else None
 
 
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
     env = make(config["scenario"], **config["options"])
-    trainer = trainer_of(config, None if resume else _pretrained(config["settings"], env))
+    trainer = trainer_of(config, None if resume else _pretrained(config, env))
     params, mesh, score = env.default_params, None, None
     if (session.devices or 1) > 1 or jax.process_count() > 1:
         mesh = env_mesh(session.devices)
