@@ -23,11 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl import baselines, errors, sim, wrappers
+    from ecn_marl.baselines.algorithms import register_algorithm
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
+    from ecn_marl.baselines.common.trainer import Trainer
+    from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
     from ecn_marl.envs.rate.scenarios import make_rate, rate_scenarios
     from ecn_marl.envs.registry import Scenario, make, register, scenarios
+    from ecn_marl.envs.rewards import register_reward
+    from ecn_marl.sim.sizes import register_size_table
+    from ecn_marl.sim.sources import register_source
+    from ecn_marl.sim.transports import register_transport
     from ecn_marl.wrappers.jaxmarl import jaxmarl_env
     from ecn_marl.wrappers.registries import register_envs
     from ecn_marl.wrappers.vector_agents import vector_env
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
+    "Trainer": "ecn_marl.baselines.common.trainer",
     "env": "ecn_marl.envs.parallel",
     "jaxmarl_env": "ecn_marl.wrappers.jaxmarl",
     "load_policy": "ecn_marl.baselines.common.policy",
@@ -46,6 +54,12 @@ _HOME = {
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "register": "ecn_marl.envs.registry",
+    "register_algorithm": "ecn_marl.baselines.algorithms",
+    "register_features": "ecn_marl.envs.features",
+    "register_reward": "ecn_marl.envs.rewards",
+    "register_size_table": "ecn_marl.sim.sizes",
+    "register_source": "ecn_marl.sim.sources",
+    "register_transport": "ecn_marl.sim.transports",
     "register_envs": "ecn_marl.wrappers.registries",
     "scenarios": "ecn_marl.envs.registry",
     "vector_env": "ecn_marl.wrappers.vector_agents",
@@ -54,6 +68,7 @@ _MODULES = ("baselines", "errors", "sim", "wrappers")
 
 __all__ = [
     "Scenario",
+    "Trainer",
     "baselines",
     "env",
     "errors",
@@ -66,7 +81,13 @@ __all__ = [
     "rate_parallel_env",
     "rate_scenarios",
     "register",
+    "register_algorithm",
     "register_envs",
+    "register_features",
+    "register_reward",
+    "register_size_table",
+    "register_source",
+    "register_transport",
     "scenarios",
     "sim",
     "vector_env",

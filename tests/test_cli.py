@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY, failure, run
+from synthetic import evaluation
 
 import ecn_marl
 from ecn_marl.baselines.runs import run_controller
@@ -241,6 +242,7 @@ def test_train_leaves_a_run(trained):
         "learning_curve.png",
         "metrics.jsonl",
         "queues.png",
+        "run.toml",
         "tensorboard",
     ]
     config = json.loads((folder / "config.json").read_text())
@@ -365,7 +367,7 @@ def test_train_keeps_what_is_in_the_folder(trained, tmp_path):
         (["ippo", "--set", "gamma=2"], "gamma = 2.0 is not allowed"),
         (["ippo", "--set", "rollout=1.5"], "rollout = '1.5' is not allowed: expected an integer"),
         (["ippo", "--set", "shared=maybe"], "shared = 'maybe' is not allowed: expected true or"),
-        (["ippo", "--set", "hidden=a"], "hidden = 'a' is not allowed: expected integers"),
+        (["ippo", "--set", "hidden=a"], "hidden = 'a' is not allowed: expected a list"),
         (["ippo", "--envs", "0"], "envs = 0 is not allowed: expected an integer >= 1"),
         (["ippo", "--seeds", "0"], "seeds = 0 is not allowed: expected an integer >= 1"),
     ],
@@ -410,3 +412,24 @@ def test_eval_needs_a_seed_that_was_trained(trained):
     folder, _ = trained
     assert "learner = 1 is not allowed: expected 0 to 0" in failure("eval", f"{folder}#1")
     assert "#x' is not allowed: expected FOLDER or FOLDER#I" in failure("eval", f"{folder}#x")
+
+
+def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
+    """What took hours to measure is told, whatever a plot does."""
+    from ecn_marl.cli import learning
+    from ecn_marl.experiments import workflow
+
+    def no_curve(folder):
+        raise ValueError("no curve")
+
+    summary = evaluation(episodes=2, seed=0).summary()
+    result = {"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}
+    monkeypatch.setattr(learning, "_train", lambda *_, **__: [{"update": 1}])
+    monkeypatch.setattr(workflow, "learners", lambda _: ["random"])
+    monkeypatch.setattr(workflow, "label", str)
+    monkeypatch.setattr(workflow, "evaluate", lambda *_: result)
+    monkeypatch.setattr(workflow, "draw_learning_curve", no_curve)
+    told = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
+    assert (told.exit_code, told.stderr) == (2, "ecn-marl: no curve\n")
+    assert "J, 95%CI" in told.stdout
+    assert json.loads((tmp_path / "evaluation.json").read_text())["policies"]

@@ -16,12 +16,14 @@ of the best one. Use it with `reward="acc"` (the step-shaped D(L)), `features="a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
@@ -39,7 +41,10 @@ from ecn_marl.baselines.common.replay import Ring
 from ecn_marl.baselines.common.rollout import roll
 from ecn_marl.baselines.common.scoring import Greedy
 from ecn_marl.baselines.common.tiers import Tiers, port_tiers
+from ecn_marl.baselines.common.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
+
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -182,8 +187,10 @@ class TrainState:
         return self.q.params
 
 
-class DDQN:
+class DDQN(Trainer):
     """The algorithm for one environment and configuration; holds no arrays."""
+
+    config_class = DDQNConfig
 
     per_env = ("env", "obs", "gate")
     """Fields of the training state with an axis of environments."""
@@ -255,6 +262,16 @@ class DDQN:
             return best
         random, other = ql.explore(key, self.head, q, self.config.epsilon_min)
         return ql.choose(random, other, best)
+
+    def network(self, actor: Any) -> Network | None:
+        """The policy, to be exported, without idle gating."""
+        return Network(self.head, actor)
+
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Bytes of the exchanges of memories while training."""
+        ways = ("exchanged_up_bytes", "exchanged_down_bytes")
+        moved = sum(float(np.mean(row[way])) for row in rows for way in ways)
+        return float(moved / rows[-1]["steps"] * 1e6 / env.interval_us)
 
     def start(self, num_agents: int) -> Gated:
         """What the greedy policy remembers at the start of an episode."""
@@ -439,6 +456,15 @@ class CentralACC(DDQN):
         """Costs so far per port and interval: one inference makes the decisions of all ports."""
         ports = len(self.env.env.tier)
         return {name: cost / ports for name, cost in super().costs(memory).items()}
+
+    def network(self, actor: Any) -> Network | None:
+        """None: the network sees all ports at once."""
+        return None
+
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+        """What ports send to the centre (features of an interval) and get (a setting), always."""
+        numbers = env.num_agents * (env.feature.width + 3)
+        return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, whose agents are ports."""

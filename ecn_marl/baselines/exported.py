@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
+from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.common.distributions import head_for
 from ecn_marl.baselines.common.export import head_header
 from ecn_marl.baselines.common.networks import network_flops
@@ -50,6 +51,7 @@ def read_exported(policy: str) -> Policy:
     found = load_policy(file)
     if isinstance(found, RatePolicy):
         raise bad_value("policy", policy, "a policy of ports here: this one is of flows, for rates")
+    restore_imports(found.header.get("imports") or {}, f"policy {policy}")
     try:
         view_of(found), episodes_of(found), found.header["network"]["head"]
     except (KeyError, TypeError):

@@ -46,6 +46,7 @@ from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.common.remembering import Remembering
 from ecn_marl.baselines.common.replay import Ring
 from ecn_marl.baselines.common.rollout import roll
+from ecn_marl.baselines.common.trainer import Trainer
 from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)
@@ -189,8 +190,10 @@ class TrainState:
         return {"decision": self.decision.params, "policy": self.policy.params}
 
 
-class HAECN:
+class HAECN(Trainer):
     """The algorithm for one environment and configuration; holds no arrays."""
+
+    config_class = HAECNConfig
 
     per_env = ("env", "obs", "saved")
     """Fields of the training state with an axis of environments."""

@@ -53,6 +53,7 @@ from ecn_marl.baselines.common.ppo import (
     over_agents,
     policy_loss,
 )
+from ecn_marl.baselines.common.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 
@@ -78,8 +79,10 @@ class IPPOConfig(PPOConfig):
     pretrained: str = ""
 
 
-class IPPO:
+class IPPO(Trainer):
     """The algorithm for one environment and configuration."""
+
+    config_class = IPPOConfig
 
     def __init__(self, env: Any, config: IPPOConfig, start: tuple[Any, Any] | None = None) -> None:
         """Set up networks and optimisers.
@@ -136,6 +139,10 @@ class IPPO:
     def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
+
+    def network(self, actor: Any) -> Network:
+        """The policy, to be exported."""
+        return Network(self.head, actor)
 
     def act(
         self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False

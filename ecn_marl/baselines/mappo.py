@@ -26,6 +26,7 @@ cooperative games of the paper pay all agents the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,11 +62,15 @@ from ecn_marl.baselines.common.ppo import (
     optimiser,
     policy_loss,
 )
+from ecn_marl.baselines.common.trainer import Network, Trainer
 from ecn_marl.baselines.common.value_norm import ValueNorm
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
 """What the critic can see of all ports."""
+
+
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,10 @@ class JointCritic(nn.Module):
         return Mlp(self.hidden[1:], 1)(jnp.tanh(x))[..., 0]
 
 
-class MAPPO:
+class MAPPO(Trainer):
     """The algorithm for one environment and configuration; holds no arrays."""
+
+    config_class = MAPPOConfig
 
     def __init__(self, env: Any, config: MAPPOConfig) -> None:
         """Set up networks and optimisers.
@@ -208,6 +215,14 @@ class MAPPO:
     def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
+
+    def network(self, actor: Any) -> Network:
+        """The policy, to be exported."""
+        return Network(self.head, actor)
+
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+        """What the critic is shown while training."""
+        return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def act(
         self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False

@@ -1,6 +1,7 @@
 """Runs: a folder that holds what was trained, how, and how well it did.
 
-config.json       scenario, its options, algorithm, its settings, seeds, versions
+config.json       scenario, its options, algorithm, its settings, seeds, imports, versions
+run.toml          the same as a file for `train --config`, if the command line wrote it
 metrics.jsonl     one line per update
 tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
@@ -13,18 +14,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._imports import needed_imports
 from ecn_marl._lock import LOCK, locked
 from ecn_marl._memory import check_memory
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.common.checkpoint import (
     CONFIG,
     DIVERGED,
@@ -39,27 +43,17 @@ from ecn_marl.baselines.common.export import export_policy
 from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
 from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.scoring import SCORES, greedy_controller, scorer
+from ecn_marl.baselines.common.trainer import Trainer, check_training
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
-from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
-from ecn_marl.baselines.haecn import HAECN, HAECNConfig
-from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import lookup, make
 from ecn_marl.parallelism import env_mesh
 from ecn_marl.wrappers.randomised import Randomised, ranges_of
 
-ALGORITHMS: dict[str, tuple[Any, Any]] = {
-    "ippo": (IPPO, IPPOConfig),
-    "mappo": (MAPPO, MAPPOConfig),
-    "ddqn": (DDQN, DDQNConfig),
-    "c-acc": (CentralACC, DDQNConfig),
-    "haecn": (HAECN, HAECNConfig),
-}
-"""Trainers by name: the algorithm and its settings."""
-
-
-RUN_FILES = (CONFIG, METRICS, "evaluation.json", "learning_curve.png", "queues.png", "wandb.json")
+RUN_FILES = (
+    *(CONFIG, METRICS, "run.toml", "evaluation.json"),
+    *("learning_curve.png", "queues.png", "wandb.json"),
+)
 RUN_FOLDERS = (FOLDER, TENSORBOARD, DIVERGED, "wandb")
 """Files and folders of a run; `--overwrite` removes these and nothing else."""
 
@@ -82,25 +76,6 @@ class Session:
     devices: int | None = None
     wandb: str | None = None
     progress: Callable[[dict[str, Any]], None] | None = None
-
-
-def algorithm_config(algorithm: str, **settings: Any) -> Any:
-    """Settings of an algorithm by name, defaults where nothing is given.
-
-    Raises:
-        ValueError: unknown algorithm or setting, or a value that is not allowed.
-    """
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
-    kind = ALGORITHMS[algorithm][1]
-    known = [f.name for f in fields(kind)]
-    for name in settings:
-        if name not in known:
-            raise unknown_name(f"setting of {algorithm}", name, known)
-    for setting in fields(kind):  # JSON has no tuples
-        if setting.name in settings and isinstance(setting.default, tuple):
-            settings[setting.name] = tuple(settings[setting.name])
-    return kind(**settings)
 
 
 def check_folder(out: str | Path, overwrite: bool) -> Path:
@@ -160,6 +135,7 @@ def train_run(
     about: Mapping[str, Any] | None = None,
     randomise: Mapping[str, Any] | None = None,
     session: Session | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> TrainResult:
     """Train and leave a run behind.
 
@@ -181,6 +157,7 @@ def train_run(
             scores are those of the scenario as it is.
         about: facts that are kept in `config.json`, such as which code began the run.
         session: checkpoints, devices, logs.
+        notes: further files of the run, their text by name.
 
     Returns:
         Final state and metrics.
@@ -212,17 +189,23 @@ def train_run(
         "score_by": score_by,
         "about": dict(about or {}),
         "randomise": dict(randomise or {}),
+        "imports": needed_imports(algorithm, scenario, options, asdict(config), lookup(scenario)),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     session = session or Session()
     _saving(session, written)
-    _pretrained(asdict(config), env)
+    _pretrained(written, env)
+    if algorithm in ALGORITHMS.added:
+        check_training(algorithm, trainer_of(written), env.default_params)
     if randomise:
         Randomised(env, ranges_of(randomise))  # checks them
     check_folder(out, overwrite)
     with alone(out, "train"):
         if jax.process_index() == 0:
-            write_json(prepare_folder(out, overwrite) / CONFIG, written)
+            folder = prepare_folder(out, overwrite)
+            write_json(folder / CONFIG, written)
+            for name, text in (notes or {}).items():
+                (folder / name).write_text(text, encoding="utf-8")
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("folder of the run")
         return _train(Path(out), written, session, resume=False)
@@ -265,15 +248,15 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
 
 
-def _pretrained(settings: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
-    """Networks that training starts from; None for fresh ones."""
-    source = settings.get("pretrained", "")
+def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
+    """Networks that ippo's training starts from; None for fresh ones."""
+    source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
     return shared_networks(source, env) if source else None
 
 
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
     env = make(config["scenario"], **config["options"])
-    trainer = trainer_of(config, None if resume else _pretrained(config["settings"], env))
+    trainer = trainer_of(config, None if resume else _pretrained(config, env))
     params, mesh, score = env.default_params, None, None
     if (session.devices or 1) > 1 or jax.process_count() > 1:
         mesh = env_mesh(session.devices)
@@ -306,14 +289,14 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
     )
 
 
-def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Any:
+def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Trainer:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
     env: Any = make(config["scenario"], **config["options"])
     if config.get("randomise"):
         env = Randomised(env, ranges_of(config["randomise"]))
     more = {} if start is None else {"start": start}
-    return ALGORITHMS[config["algorithm"]][0](env, settings, **more)
+    return ALGORITHMS[config["algorithm"]](env, settings, **more)
 
 
 def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
@@ -400,7 +383,7 @@ def run_controller(
     trained = make(config["scenario"], **config["options"])
     if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
         raise bad_value("scenario", env.name, f"one whose agents see and do as in {trained.name}")
-    if not settings.shared and env.num_agents != trained.num_agents:
+    if not getattr(settings, "shared", True) and env.num_agents != trained.num_agents:
         raise bad_value("scenario", env.name, f"{trained.num_agents} agents, one policy for each")
     controller: Controller | StatefulController = greedy_controller(
         trainer_of(config), run_state(run, learner, which).actor, env
@@ -443,15 +426,37 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
     checkpoints = Checkpoints(run)
     step, best = checkpoints.find(which, learner), checkpoints.best(learner)
     checkpoints.close()
-    return export_policy(
+    network = trainer.network(actor)
+    if network is None:
+        allowed = "a trainer whose policy is one network from a port's observation to its action"
+        raise bad_value("algorithm", config["algorithm"], f"{allowed} (Trainer.network)")
+    policy = export_policy(
         env,
-        trainer.head,
-        actor,
+        network.head,
+        network.layers,
         algorithm=config["algorithm"],
+        activation=network.activation,
         options=config["options"],
         settings=config["settings"],
         seed=config["seed"] + learner,
         update=step,
         score=best.score if best is not None and best.step == step else None,
         versions=config["versions"],
+        imports=config.get("imports", {}),
     )
+    if config["algorithm"] in ALGORITHMS.added:
+        _check_export(policy, trainer.controller(actor, env), env)
+    return policy
+
+
+def _check_export(policy: Policy, controller: Any, env: EcnEnv) -> None:
+    """Check that a file acts as the trainer that it is of, on random observations."""
+    name = policy.header["algorithm"]
+    if isinstance(controller, StatefulController):
+        raise bad_value("algorithm", name, "a trainer whose policy has no memory, to be exported")
+    obs = jax.random.uniform(jax.random.key(0), (64, env.num_agents, env.obs_dim))
+    meant = np.asarray(jax.vmap(lambda x: controller(jax.random.key(1), x))(obs), np.float64)
+    same = np.isclose(policy(np.asarray(obs)), meant, atol=1e-3)
+    if same.mean() < 0.99:  # rounding may change which of two actions is the best
+        allowed = "layers, head and activation that act as act(greedy=True) does"
+        raise bad_value(f"network() of {name}", f"{same.mean():.0%} of the same actions", allowed)

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.common.training import compiled_update, initial_state
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
 from ecn_marl.benchmark.machine import peak_memory, tree_bytes
 from ecn_marl.benchmark.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.envs.ecn import EcnEnv
@@ -147,7 +147,7 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
         Its timing, where a step is one update, and the environment steps of an update.
     """
     config = algorithm_config(algorithm, envs=envs)
-    trainer = ALGORITHMS[algorithm][0](env, config)
+    trainer = ALGORITHMS[algorithm](env, config)
     params = env.default_params
     state = initial_state(trainer, params, seed=0)
     program = compiled(compiled_update(trainer), state, params)
@@ -160,7 +160,7 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
         jax.block_until_ready(state)
 
     if plan.steps is not None:
-        updates = -(-plan.steps // config.rollout)
+        updates = -(-plan.steps * envs // config.steps_per_update)
         plan = Plan(plan.runs, updates, plan.target_s)
     return Measured(program, measure(advance, plan), 1, size), config.steps_per_update
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +13,71 @@ from typer.core import TyperGroup
 from ecn_marl.errors import EcnMarlError, TrainingDiverged, VersionWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 UNEXPECTED = 70
 """Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
 
 
+def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | None:
+    """Import modules and files, before the other options are read."""
+    if names:
+        from ecn_marl._imports import import_extension
+
+        for name in names:
+            import_extension(name)
+    return names
+
+
+def _help(command: Any, show: Callable[[Any], str], context: Any) -> str:
+    """The help of a command, and names that are not the package's."""
+    from ecn_marl._imports import added_names
+
+    parts = [f"{kind}: {', '.join(names)}" for kind, names in added_names().items()]
+    if parts:
+        command.epilog = f"Registered: {'; '.join(parts)}."
+    return show(context)
+
+
+IMPORT_HELP = (
+    "Import what registers something of your own, a module or FILE.py, see docs/extending.md. "
+    "Repeatable; on every command, and before it."
+)
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=import_all,
+        is_eager=True,
+        expose_value=False,
+        help=IMPORT_HELP,
+    ),
+]
+
+
+def _import_option() -> Any:
+    """The option as a parameter of a command; typer alone knows how to make one."""
+    source = typer.Typer(add_completion=False)
+
+    @source.command()
+    def command(imports: Imports = None) -> None:
+        """Has the option."""
+
+    return next(p for p in typer.main.get_command(source).params if p.name == "imports")
+
+
 class OneLineErrors(TyperGroup):
     """Commands whose errors are one line: exit code 2 if they are about what the user gave."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        commands: list[Any] = list(self.commands.values())
+        for command in commands:
+            command.params.append(_import_option())
+            command.get_help = partial(_help, command, command.get_help)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; show an error as one line unless `--debug` is given."""
@@ -106,5 +164,9 @@ def options(
     debug: Annotated[
         bool, typer.Option("--debug", "--traceback", help="Show where an error was raised.")
     ] = False,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help=IMPORT_HELP)
+    ] = None,
 ) -> None:
     """Options of all commands."""
+    import_all(None, None, imports)

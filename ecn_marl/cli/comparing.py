@@ -109,8 +109,8 @@ def bench(
     from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments import bench as bn
     from ecn_marl.experiments import plan as pl
+    from ecn_marl.experiments.jobs import given
     from ecn_marl.experiments.publish import TABLE, publish
-    from ecn_marl.experiments.workflow import given
 
     if results is not None:
         check_output("--results", results)
@@ -197,7 +197,7 @@ def tune(
     """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments import tune as tn
-    from ecn_marl.experiments.workflow import given
+    from ecn_marl.experiments.jobs import given
 
     search = tn.Search(
         *(scenario, learner, trials, steps, episodes, seeds),
@@ -235,7 +235,7 @@ def headroom(
     from ecn_marl._files import json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
-    from ecn_marl.experiments.workflow import given
+    from ecn_marl.experiments.jobs import given
     from ecn_marl.report.headroom_table import headroom_table
     from ecn_marl.report.tables import flows_table
 

@@ -143,6 +143,13 @@ def train(
     wandb: Annotated[
         str | None, typer.Option(metavar="PROJECT", help="Log to Weights & Biases, too.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="All this from a file, such as run.toml of a run."),
+    ] = None,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print what is asked for as such a file; no more.")
+    ] = False,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Evaluate beside SECN1 and SECN2 afterwards.")
     ] = False,
@@ -159,10 +166,13 @@ def train(
     """
     from ecn_marl.baselines.runs import Session
     from ecn_marl.cli import rate
+    from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
 
     first = wf.join(distributed, devices)
-    asked = wf.given(
+    base = _file(config, resume)
+    algorithm = algorithm or base.get("algorithm")
+    asked = jb.given(
         scenario=scenario,
         steps=steps,
         envs=envs,
@@ -170,9 +180,9 @@ def train(
         seeds=seeds,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
-        randomise=wf.parse_ranges(randomise) if randomise else None,
+        randomise=jb.parse_ranges(randomise) if randomise else None,
     )
-    view = wf.given(
+    view = jb.given(
         features=features,
         actions=actions,
         reward=reward,
@@ -181,9 +191,10 @@ def train(
         priority=priority,
         flows=None if flows is None else str(flows.absolute()),
     )
-    view |= wf.parse_fields(env or [])
+    view |= jb.parse_fields(env or [])
     if rate.is_about_rates(algorithm, resume):
-        unfit = view | asked | wf.given(distributed=distributed, wandb=wandb)
+        file = None if config is None else str(config)
+        unfit = view | asked | jb.given(distributed=distributed, wandb=wandb, config=file)
         rate.train(
             algorithm,
             resume,
@@ -196,11 +207,14 @@ def train(
         )
         return
     if resume is not None:
-        asked |= view | wf.given(algorithm=algorithm, out=None if out is None else str(out))
-        job, folder = wf.resumed_job(resume, asked, setting or []), resume
+        asked |= view | jb.given(algorithm=algorithm, out=None if out is None else str(out))
+        job, folder = jb.resumed_job(resume, asked, setting or []), resume
     else:
-        job = wf.new_job(algorithm, asked, view, setting or [])
+        job = jb.new_job(algorithm, asked, view, setting or [], base)
         folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
+    if show_config:
+        typer.echo(wf.job_text(job), nl=False)
+        return
     session = Session(
         save_updates, save_seconds, None if distributed else devices, wandb if first else None
     )
@@ -208,17 +222,32 @@ def train(
     if not first:
         return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
+    place = None
     if evaluate:
         policies = [*wf.learners(folder), *wf.references(job.scenario)]
         place = wf.arena(policies, None)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
             result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
-        wf.write_evaluation(folder, place, result["evaluation"])
+        wf.write_evaluation(folder, result["evaluation"])
+    show_results(result, as_json)  # before the plots, so that nothing can come between
     wf.draw_learning_curve(folder)
-    show_results(result, as_json)
+    if place is not None:
+        wf.draw_queues(folder, place, result["evaluation"])
     if not as_json:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
+
+
+def _file(config: Path | None, resume: Path | None) -> dict[str, Any]:
+    """What a file asks for; empty without one."""
+    from ecn_marl._errors import bad_value
+    from ecn_marl.experiments.job_files import read_job
+
+    if config is None:
+        return {}
+    if resume is not None:
+        raise bad_value("--config", str(config), f"nothing: {resume} goes on as it was started")
+    return read_job(config)
 
 
 def _train(
@@ -309,15 +338,16 @@ def evaluate(
 ) -> None:
     """Evaluate trained, static or rule-based policies on tuning episodes, not trained on."""
     from ecn_marl.cli import rate
+    from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
 
     if rate.is_evaluation(policies, scenario):
-        unfit = wf.given(load=load, max_steps=max_steps)
+        unfit = jb.given(load=load, max_steps=max_steps)
         rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
         return
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
-    changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
+    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     place = wf.arena(names, scenario, **changed)
     place = replace(place, checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
@@ -350,6 +380,7 @@ def play(
 ) -> None:
     """Watch an episode: a page with a time slider, a GIF or a film."""
     from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
     from ecn_marl.report import player
     from ecn_marl.report.comparison import Side
@@ -357,7 +388,7 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
-    changed = wf.given(load=load, max_steps=max_steps) | wf.parse_fields(env or [])
+    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
     place = wf.arena(names, scenario, **changed)
     sides = []

@@ -151,7 +151,7 @@ def evaluate(
     from ecn_marl._files import json_text
     from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.experiments import rate
-    from ecn_marl.experiments.workflow import parse_fields
+    from ecn_marl.experiments.jobs import parse_fields
     from ecn_marl.report.rate_table import rate_table
 
     for name, value in unfit.items():

@@ -13,7 +13,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
-Load = Annotated[float | None, typer.Option(help="Load of Poisson traffic, 1 = line rate.")]
+Load = Annotated[
+    float | None,
+    typer.Option(help="Load of all traffic sources that have one, 1 = line rate; up to 1.5."),
+]
 MaxSteps = Annotated[int | None, typer.Option(help="Tuning intervals per episode.", min=1)]
 Env = Annotated[
     list[str] | None,

@@ -28,7 +28,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._checks import Whole, check
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._errors import bad_value
+from ecn_marl._registry import Registry
 from ecn_marl.envs.columns import (
     FEATURES,
     Feature,
@@ -44,6 +45,7 @@ from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.stats import idle
 
 __all__ = [
+    "COLUMNS",
     "FEATURES",
     "FEATURE_SETS",
     "HISTORY",
@@ -59,6 +61,7 @@ __all__ = [
     "log_probability",
     "log_size",
     "push",
+    "register_features",
 ]
 
 HISTORY = 3
@@ -146,9 +149,9 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
     """Looks features up by name.
 
     Args:
-        features: a key of `FEATURE_SETS`; names of features or sets with commas between them, such
-            as `"queue,flows_begun"` or `"acc,flows_begun"`; a tuple of such names, or of pairs
-            `(name, Feature)` for features of the caller's own; or a `FeatureSet`.
+        features: names of `COLUMNS`, sets or features, with commas between them, such as `"acc"` or
+            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for features
+            of the caller's own; or a `FeatureSet`.
         history: number of intervals in an observation; else that of the set, 3.
 
     Raises:
@@ -157,29 +160,19 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
     """
     if isinstance(features, FeatureSet):
         return features if history is None else replace(features, history=history)
-    columns: list[tuple[str, Feature]] = []
-    words: list[str] = []
     if not isinstance(features, str | tuple | list):
         raise bad_value("features", features, "names with commas between, a tuple, or a FeatureSet")
-    items = features.split(",") if isinstance(features, str) else features
-    for item in items:
+    columns: list[tuple[str, Feature]] = []
+    words: list[str] = []
+    for item in features.split(",") if isinstance(features, str) else features:
         if isinstance(item, str):
             name = item.strip()
             words.append(name)
-            columns += [(column, FEATURES[column]) for column in _columns_of(name)]
+            columns += COLUMNS[name]
         else:
             columns.append(_own(item))
             words.append(item[0])
     return FeatureSet(",".join(words), tuple(columns), HISTORY if history is None else history)
-
-
-def _columns_of(name: str) -> tuple[str, ...]:
-    """Columns of a set, or the one of a feature."""
-    if name in FEATURE_SETS:
-        return FEATURE_SETS[name]
-    if name in FEATURES:
-        return (name,)
-    raise unknown_name("feature set or feature", name, (*FEATURE_SETS, *FEATURES))
 
 
 def _own(item: Any) -> tuple[str, Feature]:
@@ -189,6 +182,45 @@ def _own(item: Any) -> tuple[str, Feature]:
         if isinstance(name, str) and isinstance(feature, Feature):
             return name, feature
     raise bad_value("features", item, "a name, or a pair of a name and a `Feature`")
+
+
+def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
+    """What a name is registered for: one column of this name, or the columns of a set."""
+    if isinstance(features, FeatureSet):
+        allowed = "its columns, `features.columns`: `history` is an option of `make`"
+        raise bad_value(f"features of {name}", features, allowed)
+    if callable(features):
+        features = Feature(features)
+    if isinstance(features, Feature):
+        return ((name, features),)
+    return feature_set(features).columns
+
+
+COLUMNS = Registry(
+    "feature set or feature",
+    {name: tuple((each, FEATURES[each]) for each in names) for name, names in FEATURE_SETS.items()}
+    | {name: ((name, feature),) for name, feature in FEATURES.items()},
+    _as_columns,
+)
+"""What every name stands for: the columns of a set, or the one of a feature."""
+
+
+def register_features(
+    name: str, features: Feature | FeatureRule | Columns, replace: bool = False
+) -> None:
+    """Register a feature, or a set of features, to be named wherever features are.
+
+    Args:
+        name: e.g. `queue_growth`; no other feature or set has it.
+        features: a `Feature` or its function `(stats, ecn, scale) -> float32 [ports]`; for a set
+            what `feature_set` takes: names, or a tuple of names and of pairs `(name, Feature)`.
+        replace: whether what was registered under this name gives way.
+
+    Raises:
+        ValueError: the name is no name or taken, or a feature of the set is unknown. What a
+            function returns is checked by `make`.
+    """
+    COLUMNS.register(name, features, replace)
 
 
 def check_features(features: FeatureSet, cfg: SimConfig) -> None:

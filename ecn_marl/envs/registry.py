@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
@@ -21,20 +21,22 @@ from ecn_marl._checks import (
     rules_of,
 )
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv, HostGroup
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import with_classes, with_clock, with_room
-from ecn_marl.envs.rewards import Reward, check_options, reward_function
+from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_function
 from ecn_marl.envs.telemetry import Telemetry
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass, counters
 from ecn_marl.sim.failures import FAILING
 from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.sources import as_sources
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import LOAD, Poisson
+from ecn_marl.sim.traffic import LOAD
 from ecn_marl.sim.transports import Transport, as_transport
 
 CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
@@ -48,7 +50,7 @@ class Scenario:
 
     Attributes:
         topology: the network.
-        traffic: traffic sources.
+        traffic: traffic sources, or texts or dicts that name them, see `sim.sources`.
         transport: senders, e.g. `dcqcn:hpcc-paper`, or a `Transport` of your own.
         dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
             network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
@@ -91,7 +93,7 @@ class Scenario:
     """
 
     topology: Annotated[Topology, NETWORK]
-    traffic: Annotated[tuple[Any, ...], Each(SOURCE, least=1)]
+    traffic: Annotated[Any, Each(SOURCE, least=1)]
     transport: str | Transport = "dcqcn:hpcc-paper"
     dt_us: Annotated[float | str, Real(above=0.0, high=1e4, unit="µs", words=("auto",))] = "auto"
     tick_steps: Annotated[int, Whole(low=1, high=MAX_TICK)] = 4
@@ -126,6 +128,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         """Check what the simulator does not check, and that nothing superseded is benchmarked."""
+        object.__setattr__(self, "traffic", as_sources(self.traffic))
         check(self)
         if self.benchmark and self.superseded:
             raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")
@@ -136,37 +139,46 @@ PRIORITIES = {"latency": 0.3, "throughput": 0.7}
 Mining (§5.2), which are ACC's omega_1; the queue term gets the rest. The units of PET's queue term
 are those of `ecn_marl.envs.rewards`: 1 up to a mean queue of 1 KB, 1 KB / queue above."""
 
-_REGISTRY: dict[str, Callable[[], Scenario]] = {}
+
+def _as_factory(name: str, factory: Any) -> Callable[[], Scenario]:
+    """A factory that can be called."""
+    if not callable(factory):
+        raise bad_value(f"factory of {name}", factory, "a function that returns the scenario")
+    made: Callable[[], Scenario] = factory
+    return made
 
 
-def register(name: str, factory: Callable[[], Scenario]) -> None:
+_BUILTIN: dict[str, Callable[[], Scenario]] = {}
+
+SCENARIOS = Registry("scenario", _BUILTIN, _as_factory)
+"""Scenarios by name: what makes them."""
+
+
+def register(name: str, factory: Callable[[], Scenario], replace: bool = False) -> None:
     """Register a scenario.
 
     Args:
         name: e.g. `my-traffic-v0`.
         factory: called without arguments, returns the scenario.
+        replace: whether another factory that was registered under this name gives way.
 
     Raises:
-        ValueError: the name is empty or taken, by a built-in scenario perhaps, or the factory
+        ValueError: the name is no name or taken, by a built-in scenario perhaps, or the factory
             cannot be called.
     """
-    _load_builtin()  # they take their names first, or a later `make` would find one taken
-    add(name, factory)
+    _load_builtin()  # they take their names first
+    SCENARIOS.register(name, factory, replace)
 
 
 def add(name: str, factory: Callable[[], Scenario]) -> None:
     """`register` for the scenarios that ship with the package, which it imports."""
-    if not isinstance(name, str) or not name or name in _REGISTRY:
-        raise bad_value("scenario name", name, "a new name, e.g. my-traffic-v0")
-    if not callable(factory):
-        raise bad_value(f"factory of {name}", factory, "a function that returns the scenario")
-    _REGISTRY[name] = factory
+    _BUILTIN[name] = factory
 
 
 def scenarios() -> tuple[str, ...]:
     """Names of all registered scenarios."""
     _load_builtin()
-    return tuple(sorted(_REGISTRY))
+    return tuple(sorted(SCENARIOS))
 
 
 def lookup(name: str) -> Scenario:
@@ -176,9 +188,7 @@ def lookup(name: str) -> Scenario:
         ValueError: unknown name, with the nearest ones.
     """
     _load_builtin()
-    if name not in _REGISTRY:
-        raise unknown_name("scenario", name, _REGISTRY)
-    return _REGISTRY[name]()
+    return SCENARIOS[name]()
 
 
 def benchmark() -> tuple[str, ...]:
@@ -212,7 +222,8 @@ def make(
         reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
             scenario's.
         history: intervals per observation (else that of the feature set).
-        load: load of the Poisson traffic (else that of the scenario).
+        load: load of all traffic sources that have one (else that of the scenario), a share of the
+            line rate up to 1.5; refused where none has.
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: what the reward puts first, `latency`, `throughput`, or the weight of utilisation
             in [0, 1]; see `PRIORITIES`.
@@ -249,7 +260,7 @@ def make(
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
-        spec = replace(spec, traffic=tuple(_with_load(s, load) for s in spec.traffic))
+        spec = replace(spec, traffic=_with_load(spec.traffic, load))
     if flows is not None:
         if load is not None or spec.phases:
             why = "none" if spec.phases else "none beside a load"
@@ -290,6 +301,7 @@ def make(
     if spec.failing:
         _ = made.default_params  # a share or time out of range is an error here, not at reset
     check_features(seen, made.sim)
+    check_reward(paid, made.sim)
     return made
 
 
@@ -376,9 +388,20 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
     return {k: v for k, v in options.items() if k in known}
 
 
-def _with_load(source: Any, load: float) -> Any:
-    check_value("load", load, LOAD)
-    return replace(source, load=load) if isinstance(source, Poisson) else source
+def _with_load(traffic: tuple[Any, ...], load: float) -> tuple[Any, ...]:
+    """Traffic whose sources have this load, all that have one."""
+    if not LOAD.fits(load):
+        percent = isinstance(load, int | float) and LOAD.fits(load / 100.0)
+        hint = f" ({load:g} % is {load / 100.0:g})" if percent else ""
+        raise bad_value("load", load, f"{LOAD.allowed}, a share of the line rate{hint}")
+    if not any(map(_has_load, traffic)):
+        kinds = ", ".join(dict.fromkeys(type(source).__name__ for source in traffic))
+        raise bad_value("load", load, f"none: this traffic has no load to set ({kinds})")
+    return tuple(replace(s, load=load) if _has_load(s) else s for s in traffic)
+
+
+def _has_load(source: Any) -> bool:
+    return is_dataclass(source) and any(f.name == "load" for f in fields(source))
 
 
 def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulator:

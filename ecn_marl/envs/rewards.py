@@ -54,6 +54,7 @@ from dataclasses import dataclass, replace
 from numbers import Real as RealNumber
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -61,8 +62,11 @@ from jaxtyping import Array, Float
 
 from ecn_marl._checks import Kind, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
+from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.simulator import PortStats
+from ecn_marl.sim.stats import idle
 from ecn_marl.sim.topology import KB
 
 MAX_STEPS = 32
@@ -291,28 +295,57 @@ class Reward:
         return reward
 
 
-REWARDS: dict[str, Reward] = {
-    "acc": Reward("acc", _step_reward),
-    "pet": Reward("pet", _reciprocal_reward),
-    "haecn": Reward("haecn", _step_reward),
-    "slowdown": Reward("slowdown", _slowdown_reward, accrues=True, team=True),
-    "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True, team=True),
-}
+def _as_reward(name: str, reward: Any) -> Reward:
+    """A reward of this name, from one or from its rule."""
+    if isinstance(reward, Reward):
+        return replace(reward, name=name)
+    if callable(reward):
+        return Reward(name, reward)
+    allowed = "a Reward, or a function (stats, params, port_scale, interval_us) -> float32 [ports]"
+    raise bad_value(f"reward {name}", reward, allowed)
+
+
+REWARDS: Registry[Reward] = Registry(
+    "reward",
+    {
+        "acc": Reward("acc", _step_reward),
+        "pet": Reward("pet", _reciprocal_reward),
+        "haecn": Reward("haecn", _step_reward),
+        "slowdown": Reward("slowdown", _slowdown_reward, accrues=True, team=True),
+        "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True, team=True),
+    },
+    _as_reward,
+)
 """The rewards known by name."""
 
-CREDITS: dict[str, dict[str, Reward]] = {
-    "team": {name: rule for name, rule in REWARDS.items() if rule.accrues},
-    "path": {name: replace(rule, team=False) for name, rule in REWARDS.items() if rule.accrues},
-}
-"""The rewards in completion times by who earns them."""
+CREDITS = {"team": True, "path": False}
+"""Who earns a reward in completion times: every port the whole, or each its share."""
+
+
+def register_reward(name: str, reward: Reward | RewardRule, replace: bool = False) -> None:
+    """Register a reward, to be named wherever rewards are.
+
+    Args:
+        name: e.g. `short-queues`.
+        reward: a `Reward`, or its rule `(stats, params, port_scale, interval_us) -> float32
+            [ports]`. A rule that reads `stats.accrued` or `stats.progress` needs
+            `Reward(name, rule, accrues=True)`.
+        replace: whether what was registered under this name gives way.
+
+    Raises:
+        ValueError: the name is no name or taken, or this is no reward. What a rule returns is
+            checked by `make`.
+    """
+    REWARDS.register(name, reward, replace)
 
 
 def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     """Looks a reward up by name; a `Reward` of the caller's own is handed through.
 
     Args:
-        name: a key of `REWARDS`, or a reward.
-        credit: a key of `CREDITS`, for rewards in completion times only; None for `team`.
+        name: a name of `REWARDS`, or a reward.
+        credit: a key of `CREDITS`, for named rewards in completion times only; None for the
+            reward's own, `team` for those of the package.
 
     Raises:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
@@ -320,13 +353,36 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     """
     if not isinstance(name, str | Reward):
         raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
-    if isinstance(name, str) and name not in REWARDS:
-        raise unknown_name("reward", name, tuple(REWARDS))
-    if credit is not None:
-        if credit not in CREDITS:
-            raise unknown_name("credit", credit, tuple(CREDITS))
-        if not isinstance(name, str) or name not in CREDITS[credit]:
-            allowed = f"none: only {' and '.join(CREDITS[credit])} are shared out"
-            raise bad_value("credit", credit, allowed)
-        return CREDITS[credit][name]
-    return name if isinstance(name, Reward) else REWARDS[name]
+    reward = REWARDS[name] if isinstance(name, str) else name
+    if credit is None:
+        return reward
+    if credit not in CREDITS:
+        raise unknown_name("credit", credit, tuple(CREDITS))
+    if not isinstance(name, str) or not reward.accrues:
+        shared = [each for each in REWARDS if REWARDS[each].accrues]
+        raise bad_value("credit", credit, f"none: only {' and '.join(shared)} are shared out")
+    return replace(reward, team=CREDITS[credit])
+
+
+def check_reward(reward: Reward, cfg: SimConfig) -> None:
+    """Checks that a reward gives one float32 per port; it is traced with shapes only.
+
+    Raises:
+        ValueError: another shape or type, or a rule that cannot be computed.
+    """
+    ports = jax.ShapeDtypeStruct((cfg.topology.n_ports,), jnp.float32)
+    allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
+    params = jax.eval_shape(RewardParams.create)
+    stats = jax.eval_shape(lambda: idle(cfg))
+    if cfg.accrue:
+        by_size = jax.ShapeDtypeStruct((cfg.topology.n_ports, 3), jnp.float32)
+        stats = replace(stats, accrued=by_size, progress=by_size)
+    try:
+        earned = jax.eval_shape(reward.rule, stats, params, ports, 1.0)
+    except Exception as error:  # whatever a function of the user's own may raise
+        why = f"{type(error).__name__}: {error}"
+        raise bad_value(f"reward {reward.name!r}", why, allowed) from error
+    shape, kind = getattr(earned, "shape", None), getattr(earned, "dtype", None)
+    if shape != ports.shape or kind != jnp.float32:
+        given = f"{kind} {list(shape)}" if shape is not None else type(earned).__name__
+        raise bad_value(f"result of reward {reward.name!r}", given, allowed)

@@ -34,6 +34,7 @@ import numpy as np
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text
 from ecn_marl._lock import locked
+from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.cost import decision_us
 from ecn_marl.baselines.common.evaluation import Evaluation, episodes_runner, evaluate
@@ -42,19 +43,17 @@ from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCHED
-from ecn_marl.baselines.runs import ALGORITHMS, Session, resume_run, run_actors, train_run
+from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import parse_ecn
-from ecn_marl.envs.registry import in_view, make
+from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.plan import SEALED, Place, Plan
-from ecn_marl.experiments.recipes import LEARNERS, budgets, recipe
+from ecn_marl.experiments.recipes import budgets, learners, recipe
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
+from ecn_marl.experiments.sources import Checkout, checkout, code, own_sources, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
 from ecn_marl.experiments.workflow import Arena, Show
-
-FLOAT_BYTES = 4
 
 
 def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record]]:
@@ -87,7 +86,7 @@ def _bench(
     found: dict[str, dict[str, Record]] = {}
     for place in plan.places():
         for name in policies:
-            if name in LEARNERS:
+            if name in learners():
                 _train(plan, place.scenario, name, show)
         found[place.name] = _scored(plan, place, policies, here, show)
     return found
@@ -131,7 +130,7 @@ def _scored(
     keys = _keys(plan, place, missing, asked, here)
     folder.mkdir(parents=True, exist_ok=True)
     for name in missing:
-        score = _score_learner if name in LEARNERS else _score_rule
+        score = _score_learner if name in learners() else _score_rule
         evaluations, meta, curves = score(plan, place, name, keys, show)
         meta = {**meta, **_facts(plan, place, name), "asked": asked[name]}
         if here is not None:
@@ -179,12 +178,13 @@ def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
         "options": place.options,
         "code": code(),
     }
-    if name in LEARNERS:
+    if name in learners():
         asked["training"] = _training(plan, place.scenario, name)
     if is_exported(name):
         asked["file"] = digest(name)
     if name in SEARCHED:
         asked["effort"] = asdict(plan.effort)
+    asked |= own_sources(asked, lookup(place.scenario))
     plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
     return plain
 
@@ -192,7 +192,7 @@ def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
 def _training(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
     """How a learner is trained, as a run's configuration has it."""
     one = recipe(scenario, name)
-    known = {f.name for f in fields(ALGORITHMS[one.algorithm][1])}
+    known = {f.name for f in fields(ALGORITHMS[one.algorithm].config_class)}
     more = {n: x for n, x in plan.settings.items() if n in known}
     how = {
         "algorithm": one.algorithm,
@@ -216,7 +216,7 @@ def _facts(plan: Plan, place: Place, name: str) -> dict[str, Any]:
         "eval_seed": None if plan.sealed else plan.eval_seed,
         "versions": code(),
     }
-    if name in LEARNERS:
+    if name in learners():
         one = recipe(place.scenario, name)
         facts |= {"algorithm": one.algorithm, "seeds": plan.seeds}
         facts["tuning"] = None if one.tuning is None else asdict(one.tuning)
@@ -317,7 +317,7 @@ def _score_learner(
         "steps": rows[-1]["steps"],
         "seconds": rows[-1]["seconds"],
         "evaluation_seconds": time.perf_counter() - began,
-        "exchanged_bytes_per_second": _exchanged(config["algorithm"], env, rows),
+        "exchanged_bytes_per_second": algorithm.exchanged_bytes(env, rows),
         "curve": "J",
         "trained_with": config["about"],
         **_decision(algorithm, actors[0], found[0], env),
@@ -331,10 +331,10 @@ def _decision(algorithm: Any, actor: Any, found: Evaluation, env: Any) -> dict[s
     if costs is None:
         return {}
     per_second = env.num_agents * 1e6 / env.interval_us
-    return {
-        "us_per_decision": decision_us(algorithm, actor, costs),
-        "inferences_per_second": costs["inferences_per_decision"] * per_second,
-    }
+    counted = {"inferences_per_second": costs["inferences_per_decision"] * per_second}
+    if algorithm.modules(actor):
+        counted["us_per_decision"] = decision_us(algorithm, actor, costs)
+    return counted
 
 
 def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
@@ -360,7 +360,8 @@ def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) ->
         save_seconds=60.0,
         progress=lambda row: move(
             row["steps"] / how["steps"],
-            f"reward {float(np.mean(row['reward'])):.4f}, {row['steps_per_second']:,.0f} steps/s",
+            f"{row['steps_per_second']:,.0f} steps/s"
+            + (f", reward {float(np.mean(row['reward'])):.4f}" if "reward" in row else ""),
         ),
     )
     if not (run / "config.json").is_file():
@@ -384,21 +385,3 @@ def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) ->
     if held != how:
         raise bad_value("out", str(plan.out), f"a folder without another run of {name} ({run})")
     resume_run(run, session=session)
-
-
-def _exchanged(algorithm: str, env: Any, rows: list[dict[str, Any]]) -> float:
-    """Bytes that agents exchange, or send to a centre, per second of a network's time.
-
-    Learners that share parameters are trained in one place, which is not counted: DDQN's exchange
-    of memories while training; what MAPPO's critic is shown while training; what C-ACC's centre is
-    sent by the ports (features of an interval) and sends back (a setting), always.
-    """
-    intervals = 1e6 / env.interval_us
-    if algorithm == "ddqn":
-        moved = [np.mean(row[f"exchanged_{way}_bytes"]) for row in rows for way in ("up", "down")]
-        return float(np.sum(moved) / rows[-1]["steps"] * intervals)
-    if algorithm == "mappo":
-        return float(env.state_dim * FLOAT_BYTES * intervals)
-    if algorithm == "c-acc":
-        return float(env.num_agents * (env.feature.width + 3) * FLOAT_BYTES * intervals)
-    return 0.0

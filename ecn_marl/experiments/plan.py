@@ -15,7 +15,7 @@ from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import benchmark, lookup, make
-from ecn_marl.experiments.recipes import LEARNERS, steps_of
+from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.workflow import Arena, is_rule, learners
 
@@ -39,7 +39,7 @@ class Plan:
 
     Attributes:
         scenarios: names of scenarios; with a split, its own or none.
-        policies: names of learners (`recipes.LEARNERS`) rules (`static:…`, `rule`, …) and
+        policies: names of learners (`recipes.learners`), rules (`static:…`, `rule`, …) and
             exported policies (`FILE.npz`, `pretrained:NAME`).
         out: folder of the bench.
         seeds: seeds of every learner.
@@ -84,9 +84,9 @@ class Plan:
             if self.scenarios not in ((), (own,)):
                 raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
-            if not (name in LEARNERS or is_rule(name) or is_exported(name)):
-                raise unknown_name("policy", name, (*LEARNERS, *RULES, *_EXAMPLES))
-            if name not in LEARNERS:
+            if not (name in rc.learners() or is_rule(name) or is_exported(name)):
+                raise unknown_name("policy", name, (*rc.learners(), *RULES, *_EXAMPLES))
+            if name not in rc.learners():
                 learners(name)  # reads the numbers of a setting
         for place in self.places():
             reason = lookup(place.scenario).superseded
@@ -104,7 +104,7 @@ class Plan:
 
     def steps_in(self, scenario: str) -> int:
         """Environment steps per seed of every learner of a scenario."""
-        return self.steps or steps_of(scenario)
+        return self.steps or rc.steps_of(scenario)
 
     def places(self) -> list[Place]:
         """Where policies are scored."""

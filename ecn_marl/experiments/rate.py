@@ -44,7 +44,7 @@ from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.runs import alone, check_folder, prepare_folder
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
-from ecn_marl.experiments.workflow import convert_settings
+from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import parse_transport
 
 ALGORITHMS: dict[str, tuple[Any, Any]] = {

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.runs import algorithm_config
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 
 STEPS: dict[str, int] = {
     "restore-serve-v0": 80_000,
@@ -255,14 +255,22 @@ def steps_of(scenario: str) -> int:
     return STEPS.get(scenario, DEFAULT_STEPS)
 
 
+def learners() -> tuple[str, ...]:
+    """Names of all learners: those of `LEARNERS`, and algorithms that were registered."""
+    return (*LEARNERS, *ALGORITHMS.added)
+
+
 def recipe(scenario: str, learner: str) -> Recipe:
-    """The recipe of a learner for a scenario.
+    """The recipe of a learner for a scenario; a registered algorithm sees and earns as `ippo`.
 
     Raises:
         ValueError: unknown learner.
     """
+    if learner in ALGORITHMS.added:
+        options = ALGORITHMS[learner].recipe
+        return Recipe(learner, _OWN if options is None else options)
     if learner not in LEARNERS:
-        raise unknown_name("learner", learner, LEARNERS)
+        raise unknown_name("learner", learner, learners())
     return RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
 
 

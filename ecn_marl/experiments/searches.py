@@ -16,8 +16,8 @@ from typing import Any
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.oracle import NEEDS, RULE
 from ecn_marl.baselines.search import Effort, Found, Progress, Search
-from ecn_marl.envs.registry import VIEW, make
-from ecn_marl.experiments.sources import code
+from ecn_marl.envs.registry import VIEW, lookup, make
+from ecn_marl.experiments.sources import code, own_sources
 
 UNSEEN = (*VIEW, "reward", "credit", "reward_options")
 """Options of `make` that a search by completion times does not depend on."""
@@ -38,6 +38,7 @@ def asked(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str
     """What a search depends on, as JSON has it."""
     seen = {name: x for name, x in options.items() if name not in UNSEEN}
     facts = {"scenario": scenario, "options": seen, "effort": asdict(effort), "code": code()}
+    facts |= own_sources(scenario, seen, lookup(scenario))
     plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
     return plain
 

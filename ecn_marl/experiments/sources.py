@@ -13,6 +13,7 @@ from typing import Any
 
 import ecn_marl
 from ecn_marl._errors import bad_value
+from ecn_marl._imports import needed_imports, source_digests
 
 PARTS = ("lanes", "sim", "envs", "wrappers", "baselines", "experiments")
 """Parts of the package that scores depend on; tables, pictures and commands are left out."""
@@ -43,6 +44,12 @@ def sources_hash() -> str:
 def code() -> dict[str, str]:
     """What is running: versions of the package and of jax, and the hash of the sources."""
     return {"ecn-marl": version("ecn-marl"), "jax": version("jax"), "sources": sources_hash()}
+
+
+def own_sources(*facts: Any) -> dict[str, dict[str, str]]:
+    """Hashes of the files that registered what some facts name, as `own`; nothing if none did."""
+    digests = source_digests(needed_imports(*facts))
+    return {"own": digests} if digests else {}
 
 
 def settings_hash(settings: Any) -> str:

@@ -32,11 +32,12 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl._lock import LOCK, locked
+from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.baselines.common.evaluation import episodes_runner, evaluate
 from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.common.training import TrainingDiverged
-from ecn_marl.baselines.runs import Session, algorithm_config, resume_run, run_actors, train_run
+from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.recipes import Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._imports import needed_imports
+from ecn_marl._registry import SCRIPT
+from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.completion import summarise
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
@@ -34,216 +37,24 @@ from ecn_marl.baselines.exported import (
     view_of,
 )
 from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, SEARCHED, Random
-from ecn_marl.baselines.runs import (
-    ALGORITHMS,
-    Session,
-    algorithm_config,
-    resume_run,
-    run_controller,
-    run_policy,
-    train_run,
-)
+from ecn_marl.baselines.runs import Session, resume_run, run_controller, run_policy, train_run
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import VIEW, Scenario, in_view, lookup, make, out_of_view
+from ecn_marl.envs.registry import VIEW, in_view, lookup, make, out_of_view
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.job_files import FILE, toml_of
+from ecn_marl.experiments.jobs import DEFAULT_SCENARIO, Job
 from ecn_marl.experiments.policies import is_rule, label, run_config
 from ecn_marl.experiments.policies import learners as learners
-from ecn_marl.experiments.recipes import LEARNERS, Recipe, recipe, steps_of
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
-from ecn_marl.wrappers.randomised import ranges_of
 
 EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
 
-DEFAULT_SCENARIO = "restore-serve-v0"
-DEFAULT_STEPS = 1_000_000
-"""Environment steps where no recipe says how many."""
-
-
 Show = Callable[..., None]
 """`show(done, note)`: moves a progress bar."""
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to train.
-
-    Attributes:
-        algorithm: name of the trainer.
-        scenario: name of the scenario.
-        steps: environment steps per seed, at least.
-        options: options of `ecn_marl.make`.
-        settings: settings of the trainer.
-        seed: first seed.
-        seeds: number of seeds trained at once.
-        eval_every: updates between scores, see `train_run`.
-        eval_episodes: episodes per score.
-        randomise: what is drawn for every training episode, see `wrappers.randomised`.
-    """
-
-    algorithm: str
-    scenario: str
-    steps: int
-    options: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    seeds: int = 1
-    eval_every: int | None = None
-    eval_episodes: int = 16
-    randomise: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def total_steps(self) -> int:
-        """Steps per seed, rounded up to whole updates."""
-        per_update = algorithm_config(self.algorithm, **self.settings).steps_per_update
-        return -(-self.steps // per_update) * per_update
-
-    def env(self) -> EcnEnv:
-        """The environment."""
-        return make(self.scenario, **self.options)
-
-
-def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
-    """Settings of a trainer from `name=value`, each converted to the type of its default.
-
-    Raises:
-        ValueError: unknown algorithm or setting, or a value of another type.
-    """
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
-    return convert_settings(algorithm, ALGORITHMS[algorithm][1], texts)
-
-
-def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[str, Any]:
-    """Fields of a trainer's settings, the dataclass `kind`, from `name=value`.
-
-    Raises:
-        ValueError: unknown setting, or a value of another type.
-    """
-    defaults = {f.name: f.default for f in fields(kind)}
-    values: dict[str, Any] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if name not in defaults:
-            raise unknown_name(f"setting of {algorithm}", name, defaults)
-        values[name] = _convert(name, value, defaults[name])
-    return values
-
-
-def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
-    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
-
-    Raises:
-        ValueError: it cannot be read, or see `ranges_of`.
-    """
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            numbers = [float(part) for part in value.split(":")]
-        except ValueError:
-            numbers = []
-        if len(numbers) not in (1, 2):
-            raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
-        found[name] = numbers[0] if len(numbers) == 1 else numbers
-    return {name: [low, high] for name, low, high in ranges_of(found)}
-
-
-def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
-    """Fields of a scenario, the dataclass `kind`, from `NAME=VALUE`: numbers, JSON, or words.
-
-    Raises:
-        ValueError: not of that form, or no field of a scenario (with the nearest names).
-    """
-    found: dict[str, Any] = {}
-    known = [f.name for f in fields(kind)]
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise bad_value("--env", text, "NAME=VALUE")
-        if name not in known:
-            raise unknown_name("field of a scenario", name, known)
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
-
-
-def _convert(name: str, text: str, default: Any) -> Any:
-    """`text` as the type of `default`."""
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "false": False}[text.lower()]
-        if isinstance(default, tuple):
-            return tuple(int(part) for part in text.split(","))
-        return type(default)(text)
-    except (ValueError, KeyError):
-        allowed = {bool: "true or false", tuple: "integers, comma between", int: "an integer"}
-        raise bad_value(name, text, allowed.get(type(default), "a number")) from None
-
-
-def new_job(
-    algorithm: str | None, asked: dict[str, Any], view: dict[str, Any], settings: list[str]
-) -> Job:
-    """The job that a user asks for; where nothing is said, the scenario's recipe, else defaults.
-
-    Args:
-        algorithm: name of the trainer.
-        asked: fields of `Job`, and `envs`.
-        view: options of `ecn_marl.make`.
-        settings: settings of the trainer, `name=value`.
-
-    Raises:
-        ValueError: unknown algorithm or setting, or a value of another type.
-    """
-    if algorithm is None:
-        raise bad_value("algorithm", None, f"one of {', '.join(ALGORITHMS)} (or --resume RUN)")
-    values = parse_settings(algorithm, settings)
-    if "envs" in asked:
-        values["envs"] = asked["envs"]
-    scenario = asked.get("scenario", DEFAULT_SCENARIO)
-    benched = algorithm in LEARNERS and lookup(scenario).benchmark
-    known = recipe(scenario, algorithm) if benched else Recipe(algorithm)
-    steps = steps_of(scenario) if benched else DEFAULT_STEPS
-    paid = ("credit", "reward_options") if "reward" in view else ()
-    own = {name: x for name, x in known.options.items() if name not in paid}
-    options = in_view(scenario, view, {**own, **view})
-    settled = known.settings_for(asked.get("steps", steps), values)
-    job = Job(algorithm, scenario, steps, options, settled)
-    return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
-
-
-def resumed_job(folder: Path, asked: dict[str, Any], settings: list[str]) -> Job:
-    """The job of a run that is to go on.
-
-    Args:
-        folder: the run.
-        asked: what the user asks for, by the names in `config.json`. All but `steps` must be what
-            is there.
-        settings: settings of the trainer, `name=value`; the same.
-
-    Raises:
-        ValueError: not a run, or something that differs from what it was started with.
-    """
-    config = read_config(folder)
-    kept = config["options"] | config["settings"] | config | {"out": str(folder)}
-    for name, value in (asked | parse_settings(config["algorithm"], settings)).items():
-        same = kept.get(name) == (list(value) if isinstance(value, tuple) else value)
-        if not same and name != "steps":
-            own = repr(kept[name]) if kept.get(name) is not None else "the scenario's"
-            allowed = f"{own}, with which {folder} was started (or leave it out)"
-            raise bad_value(name, value, allowed)
-    job = Job(**{f.name: config[f.name] for f in fields(Job) if f.name in config})
-    return replace(job, steps=asked.get("steps", job.steps))
 
 
 def join(distributed: str | None, devices: int) -> bool:
@@ -278,12 +89,17 @@ def train(
     horizon = job.env().horizon
 
     def progress(row: dict[str, Any]) -> None:
-        rate = f"{row['steps_per_second']:,.0f} steps/s"
-        show(row["steps"], f"return {float(np.mean(row['reward'])) * horizon:.1f}, {rate}")
+        note = f"{row['steps_per_second']:,.0f} steps/s"
+        if "reward" in row:
+            note = f"return {float(np.mean(row['reward'])) * horizon:.1f}, {note}"
+        show(row["steps"], note)
 
     session = replace(session or Session(), progress=progress)
     if resume:
-        return resume_run(folder, steps=job.steps, session=session).metrics
+        metrics = resume_run(folder, steps=job.steps, session=session).metrics
+        text = job_text(job)
+        write_all({folder / FILE: Output("w", lambda file: file.write(text))})
+        return metrics
     return train_run(
         job.algorithm,
         job.scenario,
@@ -299,7 +115,18 @@ def train(
         score_by="objective" if lookup(job.scenario).benchmark else "reward",
         randomise=job.randomise,
         session=session,
+        notes={FILE: job_text(job)},
     ).metrics
+
+
+def job_text(job: Job) -> str:
+    """A job as a file for `train --config`, all defaults filled in."""
+    config = algorithm_config(job.algorithm, **job.settings)
+    needed = needed_imports(
+        job.algorithm, job.scenario, job.options, job.settings, lookup(job.scenario)
+    )
+    imports = [name for name in needed if not name.startswith(SCRIPT)]
+    return toml_of(replace(job, settings=asdict(config)), imports)
 
 
 def references(scenario: str) -> tuple[str, ...]:
@@ -451,8 +278,14 @@ def _summary(record: Record) -> dict[str, Any]:
     return summary | {"statistics": over_seeds(each[:, None]) | {"of": "J"}}
 
 
-def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None:
-    """Write `evaluation.json` and `queues.png` to the folder of a run.
+def write_evaluation(folder: Path, result: dict[str, Any]) -> None:
+    """Write `evaluation.json` to the folder of a run; `result` is what `evaluate` returned."""
+    text = json_text(result) + "\n"
+    write_all({folder / EVALUATION: Output("w", lambda file: file.write(text))})
+
+
+def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
+    """Draw `queues.png` of a run.
 
     Args:
         folder: the run.
@@ -468,13 +301,8 @@ def write_evaluation(folder: Path, place: Arena, result: dict[str, Any]) -> None
     controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
     title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
-    text = json_text(result) + "\n"
-    write_all(
-        {
-            folder / EVALUATION: Output("w", lambda file: file.write(text)),
-            folder / QUEUES: Output("wb", lambda file: file.write(queues(series, title))),
-        }
-    )
+    content = queues(series, title)
+    write_all({folder / QUEUES: Output("wb", lambda file: file.write(content))})
 
 
 def draw_learning_curve(folder: Path) -> None:

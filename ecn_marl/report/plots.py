@@ -69,13 +69,18 @@ def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
     return (total[..., width:] - total[..., :-width]) / width
 
 
+PORT_CURVES = ("queue_mean", "utilisation")
+CURVES = ("reward", *PORT_CURVES)
+"""Metrics that a learning curve shows."""
+
+
 def learning_curve(
     rows: Sequence[Mapping[str, Any]],
     title: str,
     references: Mapping[str, float] | None = None,
     window: int = 1,
 ) -> bytes:
-    """Reward, queue and utilisation over training, as PNG.
+    """Reward, queue and utilisation over training, those that were measured, as PNG.
 
     Args:
         rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
@@ -91,38 +96,65 @@ def learning_curve(
         values = np.atleast_2d(np.array([row[name] for row in rows], float).T)
         return trailing_mean(values, width)
 
-    page = Page(2, (8.0, 6.0), sharex=True, height_ratios=(3, 2))
-    top, bottom = page.axes
-    reward, queue, used = per_seed("reward"), per_seed("queue_mean") / 1e3, per_seed("utilisation")
-    dot = "o" if steps.size == 1 else ""
-    for i, curve in enumerate(reward):
-        name = f"training, mean of {width} updates" if i == 0 else None
-        top.plot(steps, curve, color=COLOURS[0], linewidth=1.6, marker=dot, label=name)
-    for colour, (name, value) in zip(COLOURS[1:], (references or {}).items(), strict=False):
-        top.axhline(
-            value, color=colour, linewidth=1.3, linestyle="--", label=f"{name}: {value:.3f}"
-        )
+    known = {name: per_seed(name) for name in CURVES if all(name in row for row in rows)}
+    heights = [3] * ("reward" in known) + [2] * bool(set(PORT_CURVES) & set(known)) or [1]
+    page = Page(len(heights), (8.0, 6.0), sharex=True, height_ratios=heights)
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
-    top.set_ylabel("mean reward per interval")
-    _reward_limits(top, reward, list((references or {}).values()))
-    legend = top.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
-    legend.set_bbox_to_anchor((0.0, 1.0))
-
-    right = bottom.twinx()
-    right.spines["top"].set_visible(False)
-    for i in range(len(queue)):
-        bottom.plot(steps, queue[i], color=COLOURS[3], linewidth=1.4, marker=dot)
-        right.plot(steps, used[i], color=COLOURS[4], linewidth=1.4, marker=dot)
-    bottom.set_ylabel("queue, mean of ports, KB", color=COLOURS[3])
-    right.set_ylabel("utilisation, mean of ports", color=COLOURS[4])
-    right.tick_params(labelsize=9, colors=INK)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    bottom.set_ylim(bottom=0.0)
-    _room(right, used)
+    if "reward" in known:
+        _draw_reward(page.axes[0], steps, known["reward"], width, references or {})
+    _draw_ports(page.axes[-1], steps, known)
+    if not known:
+        text = f"no metric among {', '.join(CURVES)}"
+        page.axes[0].text(0.5, 0.5, text, ha="center", transform=page.axes[0].transAxes)
+    bottom = page.axes[-1]
     bottom.set_xlabel("environment steps (tuning intervals, summed over environments)")
     bottom.xaxis.set_major_formatter(EngFormatter(sep=" "))
     bottom.set_xlim(0.0, 1.02 * steps[-1])
     return page.png()
+
+
+def _draw_reward(
+    axis: Axes,
+    steps: np.ndarray,
+    reward: np.ndarray,
+    width: int,
+    references: Mapping[str, float],
+) -> None:
+    """The reward of every seed, with the references as lines."""
+    for i, curve in enumerate(reward):
+        name = f"training, mean of {width} updates" if i == 0 else None
+        axis.plot(steps, curve, color=COLOURS[0], linewidth=1.6, marker=_dot(steps), label=name)
+    for colour, (name, value) in zip(COLOURS[1:], references.items(), strict=False):
+        axis.axhline(
+            value, color=colour, linewidth=1.3, linestyle="--", label=f"{name}: {value:.3f}"
+        )
+    axis.set_ylabel("mean reward per interval")
+    _reward_limits(axis, reward, list(references.values()))
+    legend = axis.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
+    legend.set_bbox_to_anchor((0.0, 1.0))
+
+
+def _draw_ports(axis: Axes, steps: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
+    """Queue and utilisation of every seed, as far as they were measured."""
+    if "queue_mean" in known:
+        for queue in known["queue_mean"] / 1e3:
+            axis.plot(steps, queue, color=COLOURS[3], linewidth=1.4, marker=_dot(steps))
+        axis.set_ylabel("queue, mean of ports, KB", color=COLOURS[3])
+        axis.set_ylim(bottom=0.0)
+    if "utilisation" in known:
+        right = axis.twinx() if "queue_mean" in known else axis
+        for used in known["utilisation"]:
+            right.plot(steps, used, color=COLOURS[4], linewidth=1.4, marker=_dot(steps))
+        right.spines["top"].set_visible(False)
+        right.set_ylabel("utilisation, mean of ports", color=COLOURS[4])
+        right.tick_params(labelsize=9, colors=INK)
+        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        _room(right, known["utilisation"])
+
+
+def _dot(steps: np.ndarray) -> str:
+    """A marker where a single point would show nothing."""
+    return "o" if steps.size == 1 else ""
 
 
 def _reward_limits(axis: Axes, curves: np.ndarray, levels: list[float]) -> None:

@@ -327,7 +327,7 @@ def _check_size(field: str, size: Size) -> None:
     low, high = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
     numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in (low, high))
     if not numbers or not 1e-3 <= low <= high <= 1e9:
-        allowed = "KB >= 0.001 (a byte), (low, high) in KB, or the name of a size table"
+        allowed = "KB >= 0.001 (a byte), (low, high) in KB, or a size table's name or CSV file"
         raise bad_value(field, size, allowed)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._errors import bad_value
+from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
+from ecn_marl.errors import InvalidValue
 
 CHUNK = float(2**18)
 """Bytes per unit of the high part of a byte count."""
@@ -57,21 +61,108 @@ class SizeTable:
     mean: Leaf
 
 
-@cache
-def size_table(name: str) -> SizeTable:
-    """Load a flow-size table that ships with the package.
+Points = tuple[tuple[float, ...], tuple[float, ...]]
+"""Sizes in bytes, and their cumulative probabilities."""
+
+
+def _as_table(name: str, table: Any) -> Path | Points:
+    """A CSV file, or the points of a distribution; read once, so that errors come at once."""
+    if isinstance(table, str | Path):
+        path = Path(table).absolute()
+        read_table(path)
+        return path
+    try:
+        size, cdf = (tuple(float(x) for x in column) for column in table)
+    except (TypeError, ValueError):
+        allowed = "a CSV file of bytes,cdf, or a pair of columns: sizes in bytes, and their cdf"
+        raise bad_value(f"size table {name}", table, allowed) from None
+    make_table(np.array(size), np.array(cdf))
+    return size, cdf
+
+
+_DATA = resources.files("ecn_marl.sim").joinpath("data")
+
+SIZE_TABLES: Registry[Any] = Registry(
+    "flow-size table",
+    {name: _DATA.joinpath(f"{name}.csv") for name in TABLES},
+    _as_table,
+)
+"""Flow-size tables by name: their files or points."""
+
+
+def register_size_table(name: str, table: str | Path | Any, replace: bool = False) -> None:
+    """Register a flow-size table, to be named wherever one of `TABLES` is.
 
     Args:
-        name: one of `TABLES`; each file's first line names its source.
+        name: e.g. `my-cluster`.
+        table: a CSV file, see `read_table`; or a pair of columns, sizes in bytes and cumulative
+            probabilities, see `make_table`.
+        replace: whether what was registered under this name gives way.
 
     Raises:
-        ValueError: unknown table.
+        ValueError: the name is no name or taken, or this is no distribution of sizes.
     """
-    if name not in TABLES:
-        raise unknown_name("flow-size table", name, TABLES)
-    text = resources.files("ecn_marl.sim").joinpath("data", f"{name}.csv").read_text()
-    rows = np.loadtxt(text.splitlines(), delimiter=",", comments="#", skiprows=2)
-    return make_table(rows[:, 0], rows[:, 1])
+    SIZE_TABLES.register(name, table, replace)
+
+
+def size_table(name: str) -> SizeTable:
+    """A flow-size table.
+
+    Args:
+        name: one of `TABLES` (each file's first line names its source), a registered name, or the
+            path of a CSV file, which ends in `.csv`; see `read_table`.
+
+    Raises:
+        ValueError: unknown table, or no such file, or not a distribution.
+    """
+    if name not in SIZE_TABLES and name.endswith(".csv"):
+        return read_table(Path(name))
+    table = SIZE_TABLES[name]
+    if isinstance(table, tuple):
+        return make_table(*(np.array(column) for column in table))
+    return read_table(table)
+
+
+def read_table(path: Any) -> SizeTable:
+    """A flow-size table from a CSV file; it is read again when it has changed.
+
+    Args:
+        path: rows `BYTES,CDF`, from the smallest size to that with CDF 1. Lines that begin with `#`
+            are left out, and so is a first line of names.
+
+    Raises:
+        ValueError: no such file, a row that is not two numbers, or not a distribution.
+    """
+    if isinstance(path, Path):
+        if not path.is_file():
+            raise bad_value("flow-size table", str(path), "a CSV file of rows BYTES,CDF")
+        return _read_table(path, path.stat().st_mtime_ns)
+    return _read_table(path, 0)  # of a package in an archive
+
+
+@cache
+def _read_table(path: Any, changed: int) -> SizeTable:
+    del changed
+    lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+    rows: list[tuple[float, float]] = []
+    header = False
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            size, cdf = (float(x) for x in line.split(","))
+        except ValueError:
+            if rows or header:
+                allowed = "two numbers, BYTES,CDF"
+                raise bad_value(f"line {number} of {path}", line, allowed) from None
+            header = True
+            continue
+        rows.append((size, cdf))
+    columns = np.array(rows, np.float64).reshape(-1, 2)
+    try:
+        return make_table(columns[:, 0], columns[:, 1])
+    except InvalidValue as error:
+        raise bad_value(f"{error.field} of {path}", error.value, error.allowed) from None
 
 
 def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:

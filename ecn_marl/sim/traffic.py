@@ -43,8 +43,8 @@ from ecn_marl.sim.sizes import (
 )
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 
-LOAD = Real(above=0.0, high=1e3)
-"""What a load may be, as a share of a line rate."""
+LOAD = Real(above=0.0, high=1.5)
+"""What a load may be, as a share of a line rate: above 1 flows pile up."""
 
 PAYLOAD_KB = Real(above=0.0, high=1e9, unit="KB")
 """What the payload of a flow may be: up to a terabyte."""
@@ -155,7 +155,7 @@ class Poisson:
 
     Attributes:
         load: default load, share of NIC rate.
-        table: name of the default flow-size table.
+        table: name of the default flow-size table, or the path of a CSV file, see `size_table`.
         width: flows offered per tick; `auto` for what the defaults above need.
         matrix: weights of (source, destination), see `sim.matrices`; empty for sources in
             proportion to their NICs and uniform destinations. Weights between NICs of one server

@@ -25,8 +25,7 @@ def only_the_packages_scenarios(monkeypatch):
     from ecn_marl.envs import registry
 
     ecn_marl.scenarios()
-    own = {k: v for k, v in registry._REGISTRY.items() if v.__module__.startswith("ecn_marl.")}
-    monkeypatch.setattr(registry, "_REGISTRY", own)
+    monkeypatch.setattr(registry.SCENARIOS, "registered", {})
 
 
 @pytest.fixture(scope="module")

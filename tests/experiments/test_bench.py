@@ -272,7 +272,7 @@ def test_one_inference_of_c_acc_serves_all_ports():
     flops = (2 * inputs * 4 + 4) + 4 + (2 * 4 * outputs + outputs)
     assert costs["inferences_per_decision"] == pytest.approx(1 / env.num_agents)
     assert costs["flops_per_decision"] == pytest.approx(flops / env.num_agents)
-    sent = bn._exchanged("c-acc", env, [])
+    sent = algorithm.exchanged_bytes(env, [])
     assert sent == pytest.approx(env.num_agents * (6 + 3) * 4 * 1e6 / env.interval_us)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ecn_marl
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.haecn import HAECNConfig
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.search import static_grid
 from ecn_marl.envs.registry import VIEW, Scenario, make, scenarios
 from ecn_marl.experiments import recipes as rc
@@ -47,7 +47,7 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
         with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
             rc.Recipe("ippo", {wrong: 1})
-    for kind in (kind for _, kind in ALGORITHMS.values()):
+    for kind in (ALGORITHMS[name].config_class for name in ALGORITHMS):
         assert not {"steps", "updates", "seeds"} & {f.name for f in fields(kind)}
 
 
@@ -106,7 +106,7 @@ def test_action_lists_follow_from_the_range_of_the_hardware():
     text = (EXPERIMENTS / "recipes.py").read_text()
     imports = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
     own = {n.module: [x.name for x in n.names] for n in imports if "ecn_marl" in str(n.module)}
-    assert own.pop("ecn_marl.baselines.runs") == ["algorithm_config"]
+    assert own.pop("ecn_marl.baselines.algorithms") == ["ALGORITHMS", "algorithm_config"]
     assert list(own) == ["ecn_marl._errors"]
     assert set(rc.DEPTHS) != {tuple(s) for s in static_grid()}
 

@@ -10,8 +10,8 @@ import pytest
 from commands import failure, run
 from small import SMALL, register
 
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.common.training import TrainingDiverged
-from ecn_marl.baselines.runs import ALGORITHMS, algorithm_config
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import tune as tn
 from ecn_marl.experiments.recipes import LEARNERS, Tuning
@@ -32,7 +32,7 @@ def search(**changes):
 def test_spaces_are_of_settings_that_trainers_take():
     assert set(tn.SPACES) == set(ALGORITHMS)
     for algorithm, space in tn.SPACES.items():
-        known = {f.name for f in fields(ALGORITHMS[algorithm][1])}
+        known = {f.name for f in fields(ALGORITHMS[algorithm].config_class)}
         assert set(space) <= known
         assert not {"envs", "shared", "pretrained"} & set(space)
         rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from scipy import stats
 from synthetic import evaluation
 
 from ecn_marl.baselines.search import Effort
-from ecn_marl.experiments import searches
+from ecn_marl.experiments import jobs, searches
 from ecn_marl.experiments import workflow as wf
 
 
@@ -43,7 +43,7 @@ def test_arena_follows_the_first_run(run_of_three):
     assert place.scenario == "incast-v0"
     assert place.env("static:secn1").reward.name == "pet"
     assert place.env("static:secn1").horizon == 7
-    assert wf.arena(["static:secn1"], None).scenario == wf.DEFAULT_SCENARIO
+    assert wf.arena(["static:secn1"], None).scenario == jobs.DEFAULT_SCENARIO
     assert wf.arena([run_of_three], "websearch-v0").scenario == "websearch-v0"
 
 
@@ -107,16 +107,16 @@ def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
 
 
 def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
-    job = wf.new_job("ippo", {}, {"max_steps": 20}, ["envs=4"])
-    assert job.scenario == wf.DEFAULT_SCENARIO == "restore-serve-v0"
+    job = jobs.new_job("ippo", {}, {"max_steps": 20}, ["envs=4"])
+    assert job.scenario == jobs.DEFAULT_SCENARIO == "restore-serve-v0"
     assert job.options["interval_us"] == 250.0 and job.options["features"] == "flows"
     assert job.options["max_steps"] == 8, "20 intervals of 100 µs"
     assert job.settings["gamma"] == 0.9975 and job.settings["envs"] == 4
-    paper = wf.new_job("ippo", {}, {"reward": "pet"}, [])
+    paper = jobs.new_job("ippo", {}, {"reward": "pet"}, [])
     assert paper.options["reward"] == "pet"
     assert not {"credit", "reward_options"} & set(paper.options), "they belong to another reward"
-    plain = wf.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
-    assert (plain.options, plain.settings, plain.steps) == ({}, {}, wf.DEFAULT_STEPS)
+    plain = jobs.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
+    assert (plain.options, plain.settings, plain.steps) == ({}, {}, jobs.DEFAULT_STEPS)
 
 
 def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):

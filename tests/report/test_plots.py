@@ -71,3 +71,10 @@ def test_queues_one_panel_per_policy():
     shown = picture(queues([series(5e4, 2e4)], "t"))
     assert (shown != one).any(), "a threshold within the axes is drawn"
     assert picture(queues([series(0.0, 1e9)], "empty")).size > 0
+
+
+@pytest.mark.parametrize("kept", [(), ("reward",), ("queue_mean",), ("utilisation", "reward")])
+def test_a_learning_curve_shows_the_metrics_that_there_are(kept):
+    """Those of another trainer may be all others."""
+    some = [{"update": i, "steps": 8 * i} | dict.fromkeys(kept, 0.5 * i) for i in (1, 2)]
+    assert picture(learning_curve(some, "t", {"SECN1": 0.4})).size > 0

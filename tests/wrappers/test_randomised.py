@@ -13,7 +13,7 @@ from commands import TINY
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_actors, train_run
 from ecn_marl.envs.registry import make
-from ecn_marl.experiments.workflow import parse_ranges
+from ecn_marl.experiments.jobs import parse_ranges
 from ecn_marl.wrappers import AutoReset
 from ecn_marl.wrappers.randomised import Randomised, draw, randomised, ranges_of, scaled
 

@@ -33,6 +33,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._imports import restore_imports
 from ecn_marl.errors import DamagedCheckpoint, DamagedFile, InvalidValue, VersionWarning
 
 CONFIG = "config.json"
@@ -299,14 +300,14 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> dict[str, Any]:
-    """The configuration of a run.
+    """The configuration of a run; what it names that is not the package's is imported again.
 
     Args:
         run: its folder.
         needed: what it must have, and of which types.
 
     Raises:
-        ValueError: not the folder of a run.
+        ValueError: not the folder of a run, or something that it needs cannot be imported.
         DamagedFile: its configuration is not one.
     """
     path = Path(run) / CONFIG
@@ -320,6 +321,10 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
         if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
             what = f"{name} of type {kind.__name__}, as `train` writes"
             raise DamagedFile(f"{path} is damaged: expected {what}, found {config.get(name)!r}")
+    imports = config.get("imports", {})
+    if not isinstance(imports, dict):
+        raise DamagedFile(f"{path} is damaged: expected imports of type dict, found {imports!r}")
+    restore_imports(imports, f"run {run}")
     return config
 
 

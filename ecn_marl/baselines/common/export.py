@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.policy import Policy
+from ecn_marl.baselines.common.policy import ACTIVATIONS, Policy
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.topology import KB
 
@@ -20,19 +20,31 @@ ACTIVATION = "tanh"
 """That of `networks.Mlp`."""
 
 
-def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **about: Any) -> Policy:
+def export_policy(
+    env: EcnEnv,
+    head: Head,
+    actor: Any,
+    *,
+    algorithm: str,
+    activation: str = ACTIVATION,
+    **about: Any,
+) -> Policy:
     """A greedy policy without JAX; of a Q-network, the action of the highest value.
 
     Args:
         env: environment that it was trained in.
         head: how outputs of the network become actions.
-        actor: parameters of an `Mlp`; own networks of the ports have a leading axis of agents.
+        actor: parameters of an `Mlp`, or pairs of weights and biases, first layer first; own
+            networks of the ports have a leading axis of agents.
         algorithm: name of the trainer.
+        activation: between the layers, one of `policy.ACTIVATIONS`.
         **about: anything else for the header.
 
     Raises:
         ValueError: a policy that is not one network from a port's observation to its action.
     """
+    if activation not in ACTIVATIONS:
+        raise unknown_name("activation", activation, ACTIVATIONS)
     layers = _dense_layers(actor)
     if layers is None or layers[0][0].shape[-2] != env.obs_dim:
         allowed = "a trainer whose policy is one network from a port's observation to its action"
@@ -52,7 +64,7 @@ def export_policy(env: EcnEnv, head: Head, actor: Any, *, algorithm: str, **abou
         "actions": {"codec": env.action.name, "options": options},
         "network": {
             "layers": [int(w.shape[-1]) for w, _ in layers],
-            "activation": ACTIVATION,
+            "activation": activation,
             "head": head_header(head),
         },
         "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
@@ -76,10 +88,13 @@ def _normalisation(env: EcnEnv) -> dict[str, float]:
 
 
 def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
-    """Weights and biases of an `Mlp`, first layer first; None if it is something else.
+    """Weights and biases, given or those of an `Mlp`; None if it is something else.
 
     What standardises the features goes into the first layer.
     """
+    if isinstance(actor, list | tuple):
+        pairs = jax.device_get([tuple(pair) for pair in actor])
+        return tuple((np.asarray(w, np.float32), np.asarray(b, np.float32)) for w, b in pairs)
     params = dict(actor.get("params") or {}) if isinstance(actor, dict) else {}
     centre, gain = (params.pop(name, None) for name in ("centre", "gain"))
     names = [f"Dense_{i}" for i in range(len(params))]

@@ -34,7 +34,7 @@ in `per_env`."""
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What the loop needs of an algorithm."""
+    """What the loop needs of an algorithm; `trainer.Trainer` says what the commands need."""
 
     config: Any
 

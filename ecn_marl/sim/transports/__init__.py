@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple
 
 from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._registry import Registry, missing_members
 from ecn_marl.sim.transports import dcqcn as _dcqcn
 from ecn_marl.sim.transports import dctcp as _dctcp
 from ecn_marl.sim.transports import hpcc as _hpcc
@@ -25,6 +27,12 @@ from ecn_marl.sim.transports.reno import Reno
 from ecn_marl.sim.transports.swift import Swift
 from ecn_marl.sim.transports.timely import Timely
 
+TRANSPORT = (
+    *("kind", "name", "header", "latched", "needs"),
+    *("default_params", "init", "start", "rate", "window", "update"),
+)
+"""Members of `Transport`."""
+
 __all__ = [
     "Dcqcn",
     "DcqcnFluid",
@@ -41,24 +49,98 @@ __all__ = [
     "as_transport",
     "parse_transport",
     "preset",
+    "register_transport",
     "transports",
     "with_window",
 ]
 
-_KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "dcqcn": (Dcqcn.of, _dcqcn.PRESETS),
-    "dctcp": (Dctcp.of, _dctcp.PRESETS),
-    "timely": (Timely.of, _timely.PRESETS),
-    "hpcc": (Hpcc.of, _hpcc.PRESETS),
-    "swift": (Swift.of, _swift.PRESETS),
-    "reno": (Reno.of, _reno.PRESETS),
-    "rate-agent": (RateAgent.of, _rate_agent.PRESETS),
-}
+
+class Senders(NamedTuple):
+    """Senders of one congestion control.
+
+    Attributes:
+        build: `(preset, **options) -> Transport`.
+        presets: what is known by the names of the presets.
+    """
+
+    build: Callable[..., Any]
+    presets: Mapping[str, Any]
+
+
+def _as_senders(kind: str, senders: Any) -> Senders:
+    """Senders that are objects: a preset each."""
+    presets = senders if isinstance(senders, Mapping) else {getattr(senders, "name", ""): senders}
+    for name, one in presets.items():
+        lacking = missing_members(one, TRANSPORT)
+        if isinstance(one, type) or lacking or not isinstance(name, str) or not name:
+            what = f"; it lacks {', '.join(lacking)}" if lacking else ""
+            allowed = (
+                f"an object with the members of `Transport`, or a dict of such by preset{what}"
+            )
+            raise bad_value(f"transport {kind}", one, allowed)
+        try:
+            hash(one)
+        except TypeError as error:
+            allowed = f"a frozen dataclass, for senders are static ({error})"
+            raise bad_value(f"transport {kind}:{name}", one, allowed) from None
+    return Senders(_Registered(kind, dict(presets)), dict(presets))
+
+
+@dataclass(frozen=True, eq=True)
+class _Registered:
+    """Builds registered senders; options are fields of their dataclass."""
+
+    kind: str
+    presets: dict[str, Any]
+
+    def __call__(self, name: str, **options: float) -> Transport:
+        if name not in self.presets:
+            raise unknown_name(f"{self.kind} preset", name, self.presets)
+        made: Any = self.presets[name]
+        known = [f.name for f in fields(made) if f.init] if is_dataclass(made) else []
+        for option in options:
+            if option not in known:
+                raise unknown_name(f"{self.kind} constant", option, known)
+        senders: Transport = replace(made, **options) if options else made
+        return senders
+
+
+TRANSPORTS = Registry(
+    "transport",
+    {
+        "dcqcn": Senders(Dcqcn.of, _dcqcn.PRESETS),
+        "dctcp": Senders(Dctcp.of, _dctcp.PRESETS),
+        "timely": Senders(Timely.of, _timely.PRESETS),
+        "hpcc": Senders(Hpcc.of, _hpcc.PRESETS),
+        "swift": Senders(Swift.of, _swift.PRESETS),
+        "reno": Senders(Reno.of, _reno.PRESETS),
+        "rate-agent": Senders(RateAgent.of, _rate_agent.PRESETS),
+    },
+    _as_senders,
+)
+"""Congestion controls by name."""
+
+
+def register_transport(
+    kind: str, senders: Transport | Mapping[str, Transport], replace: bool = False
+) -> None:
+    """Register senders, to be named `KIND:PRESET[,OPTION=VALUE...]` wherever senders are.
+
+    Args:
+        kind: e.g. `aimd`.
+        senders: an object with the members of `Transport`, a frozen dataclass, whose `name` is its
+            preset; or several such by preset. Options are fields of the dataclass.
+        replace: whether what was registered under this name gives way.
+
+    Raises:
+        ValueError: the name is no name or taken, or a member of `Transport` is missing.
+    """
+    TRANSPORTS.register(kind, senders, replace)
 
 
 def transports() -> tuple[str, ...]:
-    """Short forms `KIND:PRESET` of all senders that ship with the package."""
-    return tuple(f"{kind}:{name}" for kind, (_, presets) in _KINDS.items() for name in presets)
+    """Short forms `KIND:PRESET` of all senders."""
+    return tuple(f"{kind}:{name}" for kind in TRANSPORTS for name in TRANSPORTS[kind].presets)
 
 
 def parse_transport(text: str) -> Transport:
@@ -73,9 +155,7 @@ def parse_transport(text: str) -> Transport:
         ValueError: unknown transport, preset or option, or a value out of range.
     """
     kind, _, rest = text.partition(":")
-    if kind not in _KINDS:
-        raise unknown_name("transport", kind, _KINDS)
-    build, presets = _KINDS[kind]
+    build, presets = TRANSPORTS[kind]
     name, *pairs = rest.split(",")
     if not name:
         raise bad_value("transport", text, f"{kind}:PRESET, e.g. {kind}:{next(iter(presets))}")

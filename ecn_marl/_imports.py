@@ -1,0 +1,178 @@
+"""Files and modules that register something of a user's own: imported by name, kept with a run.
+
+    ecn-marl train my-algorithm --import my_file.py
+
+`config.json` of a run holds which of its names came from where (`needed_imports`), so that another
+process can import the same (`restore_imports`), or say in one line what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from importlib.metadata import entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl._registry import GROUPS, IMPORTING, REGISTRIES, SCRIPT
+from ecn_marl.errors import EcnMarlError, UnknownName
+
+OPTION = "--import"
+
+ALLOWED = "a module, or a file NAME.py, that can be imported"
+
+_DONE: dict[str, ModuleType] = {}
+"""What was imported, by module or absolute path."""
+
+
+def import_extension(name: str) -> ModuleType:
+    """Import a module or a file that registers something; once per process.
+
+    Args:
+        name: `my_package.my_module`, or `my_file.py`, whose folder may hold what it imports. A
+            module of that name in the working folder is taken as a file.
+
+    Raises:
+        ValueError: there is none, or it raises an error when it is imported.
+    """
+    key = _key(name)
+    if key in _DONE:
+        return _DONE[key]
+    IMPORTING.append(key)
+    try:
+        _DONE[key] = (
+            _import_file(Path(key)) if key.endswith(".py") else importlib.import_module(key)
+        )
+    except EcnMarlError:  # says itself what cannot be registered
+        raise
+    except Exception as error:  # whatever the user's own module may raise
+        raise bad_value(OPTION, name, f"{ALLOWED} ({_where(error, key)})") from error
+    finally:
+        IMPORTING.pop()
+    return _DONE[key]
+
+
+def _key(name: str) -> str:
+    """The absolute path of a file, or the name of a module."""
+    here = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+    if name.endswith(".py") or (not _is_module(name) and here.is_file()):
+        if not here.is_file():
+            raise bad_value(OPTION, name, f"{ALLOWED}: there is no such file")
+        return str(here.resolve())
+    return name
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file as a module; its name cannot be that of another one."""
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # of a file that ends in .py there is one
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _where(error: Exception, file: str) -> str:
+    """An error, and the line of the file that raised it."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{line}"
+
+
+def needed_imports(*facts: Any) -> dict[str, list[str]]:
+    """Where the registered names that some facts mention come from.
+
+    Args:
+        *facts: configuration of a run, a scenario; what their `repr` mentions counts.
+
+    Returns:
+        By module, file or `SCRIPT`, the names that were registered there, as `KIND NAME`. What
+        ships with the package or is an entry point is left out: it is there in any process.
+    """
+    words = set(re.findall(r"[\w.+-]+", " ".join(map(repr, facts))))
+    needed: dict[str, list[str]] = {}
+    for kind, registry in REGISTRIES.items():
+        for name, origin in registry.origin.items():
+            if name in words:
+                needed.setdefault(origin, []).append(f"{kind} {name}")
+    return needed
+
+
+def restore_imports(needed: Mapping[str, Sequence[str]], who: str) -> None:
+    """Import again what a run was made with, but for what is registered already.
+
+    Args:
+        needed: what `needed_imports` returned.
+        who: the run, as errors call it.
+
+    Raises:
+        UnknownName: something cannot be imported, or does not register what is needed.
+    """
+    for origin, names in needed.items():
+        if not _unknown(names):
+            continue
+        reason = "it is no module" if origin.startswith(SCRIPT) else ""
+        if not reason:
+            try:
+                import_extension(origin)
+            except ValueError as error:
+                reason = str(error)
+        missing = _unknown(names)
+        if missing:
+            script = origin.partition(":")[2] or "a notebook or an interactive session"
+            place = script if origin.startswith(SCRIPT) else origin
+            raise UnknownName(
+                f"{who} needs {', '.join(missing)}, which {place} registered"
+                f"{f' ({reason})' if reason else ''}: give {OPTION} MODULE_OR_FILE.py that does"
+            )
+
+
+def _unknown(names: Iterable[str]) -> list[str]:
+    """Those of `KIND NAME` that are not registered."""
+    pairs = [(text, *text.rpartition(" ")[::2]) for text in names]
+    return [t for t, kind, name in pairs if kind not in REGISTRIES or name not in REGISTRIES[kind]]
+
+
+def source_digests(needed: Iterable[str]) -> dict[str, str]:
+    """Hashes of the files of modules and files that registered something, as far as there are."""
+    digests = {}
+    for origin in needed:
+        path = origin.partition(":")[2] if origin.startswith(SCRIPT) else origin
+        if not path.endswith(".py"):
+            path = getattr(sys.modules.get(origin), "__file__", None) or ""
+        if path and Path(path).is_file():
+            digests[origin] = sha256(Path(path).read_bytes()).hexdigest()
+    return digests
+
+
+def added_names() -> dict[str, list[str]]:
+    """Names beside those of the package, by kind; nothing is imported for it."""
+    names: dict[str, list[str]] = {}
+    for kind, group in GROUPS.items():
+        registered = REGISTRIES[kind].registered if kind in REGISTRIES else ()
+        installed = (point.name for point in entry_points(group=group))
+        names[kind] = list(dict.fromkeys((*registered, *installed)))
+    return {kind: each for kind, each in names.items() if each}

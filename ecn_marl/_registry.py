@@ -1,0 +1,183 @@
+"""Objects by name: those of the package, those that a program registers, those of other packages.
+
+Every kind of thing that can be named (algorithm, feature, reward, transport, source, size table,
+scenario) has one `Registry`. A name is looked up in this order:
+
+* what ships with the package; such a name cannot be taken;
+* what was registered with `ecn_marl.register_…`, by the program or by a file of `--import`;
+* entry points of installed packages, in the groups of `GROUPS`. The name of the entry point is the
+  name, its object is what the function `ecn_marl.register_…` of its kind takes.
+
+This module imports nothing of the package but its errors, so that it costs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ecn_marl._errors import bad_value, unknown_name
+
+T = TypeVar("T")
+
+GROUPS = {
+    "algorithm": "ecn_marl.algorithms",
+    "feature set or feature": "ecn_marl.features",
+    "reward": "ecn_marl.rewards",
+    "transport": "ecn_marl.transports",
+    "traffic source": "ecn_marl.sources",
+    "flow-size table": "ecn_marl.size_tables",
+    "scenario": "ecn_marl.scenarios",
+}
+"""What can be registered, and the group of entry points of each."""
+
+NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+"""What a name may be: it is a part of command lines, of files' names and of lists with commas."""
+
+SCRIPT = "__main__"
+"""Origin of what a script or notebook registers; the path of a script follows behind a colon."""
+
+REGISTRIES: dict[str, Registry[Any]] = {}
+"""All registries, by what they hold."""
+
+IMPORTING: list[str] = []
+"""What is being imported for `--import`, the innermost last: the origin of what it registers."""
+
+
+class Registry(Generic[T]):
+    """Objects of one kind by name.
+
+    Attributes:
+        kind: what they are, a key of `GROUPS`.
+        group: group of entry points, e.g. `ecn_marl.rewards`.
+        builtin: those that ship with the package.
+        registered: those that were registered, in order.
+        origin: where each of these was registered: a module, the path of a file, or `SCRIPT`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, T],
+        convert: Callable[[str, Any], T],
+        reserved: Iterable[str] = (),
+    ) -> None:
+        """A registry without anything registered.
+
+        Args:
+            kind: what it holds, a key of `GROUPS`.
+            builtin: what ships with the package; later additions are seen.
+            convert: `(name, object) -> what is kept`; raises a ValueError for what cannot serve.
+            reserved: further names that cannot be taken.
+        """
+        self.kind, self.group, self.builtin = kind, GROUPS[kind], builtin
+        self.registered: dict[str, T] = {}
+        self.origin: dict[str, str] = {}
+        self._convert, self._reserved = convert, frozenset(reserved)
+        self._loaded: dict[str, T] = {}
+        REGISTRIES[kind] = self
+
+    def register(self, name: str, thing: Any, replace: bool = False) -> None:
+        """Register an object; the same one again changes nothing.
+
+        Args:
+            name: letters, digits and `. _ + -`.
+            thing: what `convert` takes.
+            replace: whether another object that was registered under this name gives way, for
+                notebooks, where a cell runs again. What ships with the package never does.
+
+        Raises:
+            ValueError: the name is taken, or the object cannot serve.
+        """
+        field = f"{self.kind} name"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise bad_value(field, name, "letters, digits and . _ + -, e.g. my-own")
+        if name in self.builtin or name in self._reserved:
+            raise bad_value(field, name, "a new name: this one belongs to the package")
+        made = self._convert(name, thing)
+        if name in self.registered and not replace and self.registered[name] != made:
+            allowed = "a new name, or replace=True: another object is registered under this one"
+            raise bad_value(field, name, allowed)
+        self.registered[name] = made
+        self.origin[name] = _origin()
+
+    @cached_property
+    def _installed(self) -> dict[str, EntryPoint]:
+        """Entry points of the group, by name."""
+        points: dict[str, EntryPoint] = {}
+        for point in entry_points(group=self.group):
+            other = points.get(point.name)
+            if point.name in self.builtin or point.name in self._reserved or other is not None:
+                owner = "the package" if other is None else other.value
+                text = f"entry point {point.value} is not used: {self.kind} {point.name!r} belongs "
+                warnings.warn(f"{text}to {owner}", UserWarning, stacklevel=2)
+            else:
+                points[point.name] = point
+        return points
+
+    def __getitem__(self, name: str) -> T:
+        """The object of a name.
+
+        Raises:
+            UnknownName: there is none; the message has the nearest names.
+        """
+        for known in (self.builtin, self.registered, self._loaded):
+            if name in known:
+                return known[name]
+        if not isinstance(name, str) or name not in self._installed:
+            raise unknown_name(self.kind, name, self)
+        point = self._installed[name]
+        try:
+            thing = point.load()
+        except Exception as error:  # whatever the module of another package may raise
+            allowed = f"an entry point that can be loaded ({type(error).__name__}: {error})"
+            raise bad_value(f"{self.kind} {name!r}", point.value, allowed) from error
+        self._loaded[name] = self._convert(name, thing)
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is an object of this name; nothing is loaded for that."""
+        return name in self.builtin or name in self.registered or name in self._installed
+
+    def __iter__(self) -> Iterator[str]:
+        """All names: those of the package first, in its order."""
+        return iter(dict.fromkeys((*self.builtin, *self.added)))
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(tuple(iter(self)))
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of what does not ship with the package."""
+        return tuple(dict.fromkeys((*self.registered, *self._installed)))
+
+
+def missing_members(thing: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """Which of some attributes and methods an object or a class lacks."""
+    return tuple(name for name in names if not hasattr(thing, name))
+
+
+def _origin() -> str:
+    """The module or file that registers something: the first caller outside of the package."""
+    if IMPORTING:
+        return IMPORTING[-1]
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals):
+        frame = frame.f_back
+    name, file = str(frame.f_globals.get("__name__")), frame.f_globals.get("__file__")
+    if name != SCRIPT:
+        return name
+    return SCRIPT if file is None else f"{SCRIPT}:{Path(file).resolve()}"
+
+
+def _is_ours(module: Mapping[str, Any]) -> bool:
+    """Whether a frame's module is of this package, or of what checks its arguments in tests."""
+    top = str(module.get("__name__", "ecn_marl")).partition(".")[0]
+    return top in ("ecn_marl", "beartype", "jaxtyping")

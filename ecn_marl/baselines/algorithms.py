@@ -1,0 +1,69 @@
+"""Algorithms by name: trainers whose agents are ports, and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from ecn_marl._errors import unknown_name
+from ecn_marl._registry import Registry
+from ecn_marl.baselines.common.trainer import Trainer, as_trainer
+from ecn_marl.baselines.ddqn import DDQN, CentralACC
+from ecn_marl.baselines.haecn import HAECN
+from ecn_marl.baselines.ippo import IPPO
+from ecn_marl.baselines.mappo import MAPPO
+from ecn_marl.baselines.oracle import RULES
+
+RESERVED = (
+    *("pet", "ddqn-fct", "haecn-fct"),
+    *("adpg", "ppo", "reinforce", "aurora", "dqn", "apg"),
+    *(*RULES, "static", "dynamic", "pretrained"),
+)
+"""Names that mean something else where policies are named: rows of the benchmark, learners of
+rates, rules."""
+
+ALGORITHMS: Registry[type[Trainer]] = Registry(
+    "algorithm",
+    {"ippo": IPPO, "mappo": MAPPO, "ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
+    as_trainer,
+    RESERVED,
+)
+"""Trainers by name."""
+
+
+def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False) -> None:
+    """Register a trainer, to be named in `train` and `bench`.
+
+    Args:
+        name: e.g. `my-algorithm`.
+        trainer: a class derived from `Trainer`, which states all that is needed.
+        replace: whether what was registered under this name gives way.
+
+    Raises:
+        ValueError: the name is no name or taken, or the class does not keep the contract; the
+            message names all that is missing.
+    """
+    ALGORITHMS.register(name, trainer, replace)
+
+
+def algorithm_config(algorithm: str, **settings: Any) -> Any:
+    """Settings of an algorithm by name, defaults where nothing is given.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value that is not allowed.
+    """
+    kind = ALGORITHMS[algorithm].config_class
+    known = [f.name for f in fields(kind) if f.init]
+    for name in settings:
+        if name not in known:
+            raise unknown_name(f"setting of {algorithm}", name, known)
+    tuples = [f.name for f in fields(kind) if isinstance(f.default, tuple)]
+    for name in tuples:  # JSON has no tuples
+        if name in settings:
+            settings[name] = as_tuples(settings[name])
+    return kind(**settings)
+
+
+def as_tuples(value: Any) -> Any:
+    """Lists of JSON as tuples."""
+    return tuple(as_tuples(x) for x in value) if isinstance(value, list | tuple) else value

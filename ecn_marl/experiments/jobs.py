@@ -1,0 +1,218 @@
+"""What `train` is asked for: options of the command line, of a file, and of recipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from ecn_marl._checks import Whole, check
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, as_tuples
+from ecn_marl.baselines.common.checkpoint import read_config
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.registry import Scenario, in_view, lookup, make
+from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of
+from ecn_marl.wrappers.randomised import ranges_of
+
+DEFAULT_SCENARIO = "restore-serve-v0"
+DEFAULT_STEPS = 1_000_000
+"""Environment steps where no recipe says how many."""
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train.
+
+    Attributes:
+        algorithm: name of the trainer.
+        scenario: name of the scenario.
+        steps: environment steps per seed, at least.
+        options: options of `ecn_marl.make`.
+        settings: settings of the trainer.
+        seed: first seed.
+        seeds: number of seeds trained at once.
+        eval_every: updates between scores, see `train_run`.
+        eval_episodes: episodes per score.
+        randomise: what is drawn for every training episode, see `wrappers.randomised`.
+    """
+
+    algorithm: str
+    scenario: str
+    steps: Annotated[int, Whole(low=1, high=2**53)]
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: Annotated[int, Whole(low=0, high=2**32 - 1)] = 0
+    seeds: Annotated[int, Whole(low=1)] = 1
+    eval_every: Annotated[int | None, Whole(low=0, none=True)] = None
+    eval_episodes: Annotated[int, Whole(low=1)] = 16
+    randomise: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check(self)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps per seed, rounded up to whole updates."""
+        per_update = algorithm_config(self.algorithm, **self.settings).steps_per_update
+        return -(-self.steps // per_update) * per_update
+
+    def env(self) -> EcnEnv:
+        """The environment."""
+        return make(self.scenario, **self.options)
+
+
+def parse_settings(algorithm: str, texts: list[str]) -> dict[str, Any]:
+    """Settings of a trainer from `name=value`, each converted to the type of its default.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value of another type.
+    """
+    return convert_settings(algorithm, ALGORITHMS[algorithm].config_class, texts)
+
+
+def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of a trainer's settings, the dataclass `kind`, from `name=value`.
+
+    Raises:
+        ValueError: unknown setting, or a value of another type.
+    """
+    defaults = {f.name: f.default for f in fields(kind)}
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in defaults:
+            raise unknown_name(f"setting of {algorithm}", name, defaults)
+        values[name] = _convert(name, value, defaults[name])
+    return values
+
+
+def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
+    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
+
+    Raises:
+        ValueError: it cannot be read, or see `ranges_of`.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            numbers = [float(part) for part in value.split(":")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, 2):
+            raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
+        found[name] = numbers[0] if len(numbers) == 1 else numbers
+    return {name: [low, high] for name, low, high in ranges_of(found)}
+
+
+def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
+    """Fields of a scenario, the dataclass `kind`, from `NAME=VALUE`: numbers, JSON, or words.
+
+    Raises:
+        ValueError: not of that form, or no field of a scenario (with the nearest names).
+    """
+    found: dict[str, Any] = {}
+    known = [f.name for f in fields(kind)]
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise bad_value("--env", text, "NAME=VALUE")
+        if name not in known:
+            raise unknown_name("field of a scenario", name, known)
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
+
+
+def _convert(name: str, text: str, default: Any) -> Any:
+    """`text` as the type of `default`; lists as `[64,64]` or `64,64`."""
+    allowed = {bool: "true or false", tuple: "a list, e.g. [64,64]", int: "an integer"}
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(default, tuple):
+            listed = text if text.lstrip().startswith("[") else f"[{text}]"
+            return as_tuples(json.loads(listed))
+        if isinstance(default, int | float | str):
+            return type(default)(text)
+        return json.loads(text)  # a default of another kind, such as None
+    except (ValueError, KeyError):
+        what = allowed.get(type(default), "a number" if isinstance(default, float) else "JSON")
+        raise bad_value(name, text, what) from None
+
+
+def new_job(
+    algorithm: str | None,
+    asked: dict[str, Any],
+    view: dict[str, Any],
+    settings: list[str],
+    base: Mapping[str, Any] = MappingProxyType({}),
+) -> Job:
+    """The job that a user asks for; where nothing is said, the scenario's recipe, else defaults.
+
+    Args:
+        algorithm: name of the trainer.
+        asked: fields of `Job`, and `envs`.
+        view: options of `ecn_marl.make`.
+        settings: settings of the trainer, `name=value`.
+        base: what a file says of all this, see `job_files.read_job`; the other arguments come
+            before it.
+
+    Raises:
+        ValueError: unknown algorithm or setting, or a value of another type.
+    """
+    algorithm = algorithm or base.get("algorithm")
+    if algorithm is None:
+        raise bad_value("algorithm", None, f"one of {', '.join(ALGORITHMS)} (or --resume RUN)")
+    values = {**base.get("settings", {}), **parse_settings(algorithm, settings)}
+    named = {name for name in base if name not in ("algorithm", "options", "settings")}
+    asked = {**{name: base[name] for name in named}, **asked}
+    view = {**base.get("options", {}), **view}
+    if "envs" in asked:
+        values["envs"] = asked["envs"]
+    scenario = asked.get("scenario", DEFAULT_SCENARIO)
+    benched = algorithm in learners() and lookup(scenario).benchmark
+    known = recipe(scenario, algorithm) if benched else Recipe(algorithm)
+    steps = steps_of(scenario) if benched else DEFAULT_STEPS
+    paid = ("credit", "reward_options") if "reward" in view else ()
+    own = {name: x for name, x in known.options.items() if name not in paid}
+    options = in_view(scenario, view, {**own, **view})
+    settled = known.settings_for(asked.get("steps", steps), values)
+    job = Job(algorithm, scenario, steps, options, settled)
+    return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
+
+
+def resumed_job(folder: Path, asked: dict[str, Any], settings: list[str]) -> Job:
+    """The job of a run that is to go on.
+
+    Args:
+        folder: the run.
+        asked: what the user asks for, by the names in `config.json`. All but `steps` must be what
+            is there.
+        settings: settings of the trainer, `name=value`; the same.
+
+    Raises:
+        ValueError: not a run, or something that differs from what it was started with.
+    """
+    config = read_config(folder)
+    kept = config["options"] | config["settings"] | config | {"out": str(folder)}
+    for name, value in (asked | parse_settings(config["algorithm"], settings)).items():
+        same = kept.get(name) == (list(value) if isinstance(value, tuple) else value)
+        if not same and name != "steps":
+            own = repr(kept[name]) if kept.get(name) is not None else "the scenario's"
+            allowed = f"{own}, with which {folder} was started (or leave it out)"
+            raise bad_value(name, value, allowed)
+    job = Job(**{f.name: config[f.name] for f in fields(Job) if f.name in config})
+    return replace(job, steps=asked.get("steps", job.steps))

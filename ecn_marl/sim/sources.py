@@ -1,0 +1,142 @@
+"""Traffic sources by name, so that a command line or a file can say what the traffic is.
+
+    Scenario(star(8), traffic=("poisson:load=0.4,table=my.csv", "incast:n_max=8"))
+    --env 'traffic=[{"source": "closed-loop", "clients": [0, 1], "servers": [2, 3]}]'
+
+A source is the name of its class and values of its fields: a text `NAME[:FIELD=VALUE,...]`, or a
+dict with the name as `source`, for values that are lists.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._registry import Registry, missing_members
+from ecn_marl.sim.loops import ClosedLoop
+from ecn_marl.sim.traffic import Incast, Offer, Poisson
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where flows come from: a frozen dataclass, its parameters and its state.
+
+    A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
+    flow slots follows (without it a scenario has to say `slots`); a field `load`, which
+    `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
+    """
+
+    def default_params(self) -> Any:
+        """Parameters: a pytree of arrays, traced."""
+
+    def init(self, key: Array, params: Any, nic_rate: Array, episode: Array | None = None) -> Any:
+        """State at the start of an episode; `nic_rate`: bytes/µs, `[H]`."""
+
+    def offer(self, state: Any, params: Any, nic_rate: Array) -> Offer:
+        """The next flows in order of their start, always as many; see `traffic.Offer`."""
+
+    def advance(
+        self, state: Any, params: Any, nic_rate: Array, taken: Array, elapsed: float
+    ) -> Any:
+        """State after the first `taken` flows of the offer have begun and `elapsed` µs passed."""
+
+
+MEMBERS = ("default_params", "init", "offer", "advance")
+
+
+def _as_builder(name: str, build: Any) -> Callable[..., Source]:
+    """A class of sources, or a function that makes one."""
+    lacking = missing_members(build, MEMBERS) if isinstance(build, type) else ()
+    if lacking or not callable(build):
+        what = f"; it lacks {', '.join(lacking)}" if lacking else ""
+        raise bad_value(f"source {name}", build, f"a class with the members of `Source`{what}")
+    made: Callable[..., Source] = build
+    return made
+
+
+SOURCES: Registry[Callable[..., Any]] = Registry(
+    "traffic source",
+    {"poisson": Poisson, "incast": Incast, "closed-loop": ClosedLoop},
+    _as_builder,
+)
+"""Classes of traffic sources by name; those whose fields are numbers, words and lists of them."""
+
+
+def register_source(name: str, source: Callable[..., Any], replace: bool = False) -> None:
+    """Register a kind of traffic source, to be named in `Scenario.traffic`.
+
+    Args:
+        name: e.g. `bursts`.
+        source: a frozen dataclass with the members of `Source`, or a function that makes one; its
+            arguments are the fields that a text or dict may set.
+        replace: whether what was registered under this name gives way.
+
+    Raises:
+        ValueError: the name is no name or taken, or a member of `Source` is missing.
+    """
+    SOURCES.register(name, source, replace)
+
+
+def as_sources(traffic: Any) -> Any:
+    """Traffic as `Scenario` has it, in which sources may be texts and dicts; one may stand alone.
+
+    Raises:
+        ValueError: an unknown source or field, or a value that is not allowed.
+    """
+    if isinstance(traffic, str | Mapping):
+        traffic = (traffic,)
+    if not isinstance(traffic, tuple | list):
+        return traffic
+    return tuple(as_source(x) if isinstance(x, str | Mapping) else x for x in traffic)
+
+
+def as_source(source: str | Mapping[str, Any]) -> Source:
+    """A source from its text or dict.
+
+    Args:
+        source: `NAME[:FIELD=VALUE,...]`, or `{"source": NAME, FIELD: VALUE, ...}`.
+
+    Raises:
+        ValueError: an unknown source or field, or a value that is not allowed.
+    """
+    if isinstance(source, str):
+        name, _, rest = source.partition(":")
+        values = dict(_pair(text) for text in rest.split(",")) if rest else {}
+    else:
+        values = dict(source)
+        name = values.pop("source", None)
+        if not isinstance(name, str):
+            raise bad_value("traffic", dict(source), 'a dict with a name as "source"')
+    build = SOURCES[name]
+    known = [x.name for x in inspect.signature(build).parameters.values()]
+    for field in values:
+        if field not in known:
+            raise unknown_name(f"field of {name}", field, known)
+    try:
+        made = build(**{field: _tuples(value) for field, value in values.items()})
+    except TypeError as error:  # a field without a default that is not given
+        raise bad_value("traffic", source, f"all fields that {name} needs ({error})") from None
+    lacking = missing_members(made, MEMBERS)
+    if lacking:
+        raise bad_value(f"source {name}", made, f"a `Source`; it lacks {', '.join(lacking)}")
+    return made
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise bad_value("traffic", text, "NAME[:FIELD=VALUE,...]")
+    try:
+        return field, json.loads(value)
+    except json.JSONDecodeError:
+        return field, value
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples, which can be hashed."""
+    return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value
