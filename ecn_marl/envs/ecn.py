@@ -87,7 +87,7 @@ class EnvParams:
     sim: SimParams
     reward: RewardParams
     scale: FeatureScale
-    max_steps: Leaf
+    max_steps: Annotated[Leaf, Whole(low=1)]
 
 
 @struct.dataclass

@@ -19,6 +19,7 @@ from gymnasium.error import ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
@@ -158,7 +159,7 @@ class EcnParallelEnv(ParallelEnv):
             Observations (float32 `[obs_dim]`) and infos (empty) of all agents.
 
         Raises:
-            ValueError: a negative seed.
+            ValueError: a negative seed, or parameters out of their ranges.
         """
         import jax
 
@@ -169,7 +170,9 @@ class EcnParallelEnv(ParallelEnv):
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
         self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
-            self._params = jax.device_put(self.core.default_params)
+            params = self.core.default_params
+            check_numbers(params)
+            self._params = jax.device_put(params)
         self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
         reset, *_ = _compiled(self.core)
         obs, self._state = reset(self._key, self._params)

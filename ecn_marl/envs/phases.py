@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ecn_marl._checks import TEXT, Each, Real, check
+from ecn_marl._checks import TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
@@ -144,7 +144,7 @@ class PhasedParams(EnvParams):
     """
 
     vary: Any
-    phase_steps: Leaf
+    phase_steps: Annotated[Leaf, Whole(low=1)]
 
 
 @dataclass(frozen=True)

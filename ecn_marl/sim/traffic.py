@@ -26,7 +26,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
-from ecn_marl._checks import TEXT, Real, Whole, check
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, TEXT, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
@@ -130,7 +130,7 @@ class PoissonParams:
             without a matrix.
     """
 
-    load: Leaf
+    load: Annotated[Leaf, LOAD]
     table: SizeTable
     sources: Leaf = None
     destinations: Leaf = None
@@ -287,12 +287,12 @@ class IncastParams:
         receiver: index of the receiving host, -1 for a random one each burst.
     """
 
-    load: Leaf
-    n_min: Leaf
-    n_max: Leaf
-    flow_bytes: Leaf
-    jitter_us: Leaf
-    receiver: Leaf
+    load: Annotated[Leaf, LOAD]
+    n_min: Annotated[Leaf, Real(low=1.0, high=MOST_SENDERS)]
+    n_max: Annotated[Leaf, Real(low=1.0, high=MOST_SENDERS)]
+    flow_bytes: Annotated[Leaf, POSITIVE]
+    jitter_us: Annotated[Leaf, NOT_NEGATIVE]
+    receiver: Annotated[Leaf, Real(low=-1.0)]
 
 
 @struct.dataclass

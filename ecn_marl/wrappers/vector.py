@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ecn_marl._checks import Whole, check_value
+from ecn_marl._checks import Whole, check_numbers, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory
 from ecn_marl.envs.ecn import EcnEnv, EnvState
@@ -112,7 +112,8 @@ class EcnVectorEnv(VectorEnv):
             Observations and an empty dict.
 
         Raises:
-            ValueError: negative seeds, a wrong number of them, or a mask that does not fit.
+            ValueError: negative seeds, a wrong number of them, a mask that does not fit, or
+                parameters out of their ranges.
             ResetNeeded: a mask at the very first reset.
         """
         import jax
@@ -123,7 +124,9 @@ class EcnVectorEnv(VectorEnv):
         self._seed(seed, mask)
         super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if self._params is None:
-            self._params = jax.device_put(self.core.default_params)
+            params = self.core.default_params
+            check_numbers(params)
+            self._params = jax.device_put(params)
         self._restart(mask)
         self._ended &= ~mask
         return self._rows(np.array(self._obs)), {}

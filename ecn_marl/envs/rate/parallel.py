@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from pettingzoo import ParallelEnv
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
@@ -114,7 +115,7 @@ class RateParallelEnv(ParallelEnv):
             Observations (zeros) and infos (`acts`, False) of all agents.
 
         Raises:
-            ValueError: a negative seed.
+            ValueError: a negative seed, or parameters out of their ranges.
         """
         import jax
 
@@ -126,6 +127,7 @@ class RateParallelEnv(ParallelEnv):
         key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
             params = replace(self.core.default_params, max_steps=np.int32(self.max_cycles))
+            check_numbers(params)
             self._params = jax.device_put(params)
         obs, self._state = _compiled(self.core)[0](key, self._params)
         self.agents = list(self.possible_agents)
