@@ -92,7 +92,8 @@ def test_faces_check_at_reset(monkeypatch):
     core = tiny()
     wrong = replace(core.default_params, max_steps=np.int32(-1))
     monkeypatch.setattr(type(core), "default_params", wrong)
-    for env in (ecn_marl.parallel_env("websearch-star-v0"), ecn_marl.vector_env("websearch-star-v0", 2)):
+    name = "websearch-star-v0"
+    for env in (ecn_marl.parallel_env(name), ecn_marl.vector_env(name, 2)):
         with pytest.raises(InvalidValue, match=r"params.max_steps = -1"):
             env.reset(seed=0)
     with pytest.raises(InvalidValue, match=r"params.max_steps = -1"):
