@@ -7,6 +7,7 @@
     ├── DamagedFile (ValueError)         a file that is not what was written
     │   └── DamagedCheckpoint            a checkpoint; says which is the last good one
     ├── FolderInUse (OSError)            a run, benchmark or search that another process works on
+    ├── ForkedProcess (RuntimeError)     JAX cannot compute in this process: it was forked
     └── TrainingDiverged (RuntimeError)  a metric or the state of training is not finite
 
 Whoever caught `ValueError` or `OSError` before still does. The command line prints each in one
@@ -58,6 +59,10 @@ class DamagedCheckpoint(DamagedFile):
 
 class FolderInUse(EcnMarlError, OSError):
     """Another process works on the same run, benchmark or search."""
+
+
+class ForkedProcess(EcnMarlError, RuntimeError):
+    """A process that was forked after JAX was used; it would hang. Use `spawn`."""
 
 
 class TrainingDiverged(EcnMarlError, RuntimeError):

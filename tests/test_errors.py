@@ -21,6 +21,7 @@ KINDS = {
     "DamagedFile": ValueError,
     "DamagedCheckpoint": ValueError,
     "FolderInUse": OSError,
+    "ForkedProcess": RuntimeError,
     "TrainingDiverged": RuntimeError,
 }
 

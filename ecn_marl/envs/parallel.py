@@ -21,6 +21,7 @@ from pettingzoo.utils import parallel_to_aec
 
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
+from ecn_marl._fork import check_process
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
@@ -36,8 +37,18 @@ MAX_CYCLES = 2**31 - 1
 """Longest episode; intervals are counted in int32."""
 
 
-@lru_cache(maxsize=32)
 def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+    """`_programs` of a functional environment, unless this process cannot run them.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return _programs(core)
+
+
+@lru_cache(maxsize=32)
+def _programs(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled reset, step and global state of a functional environment, for all its faces.
 
     A step is one of a batch of one: lanes take a third of the time that XLA takes, and compile in a
@@ -160,9 +171,11 @@ class EcnParallelEnv(ParallelEnv):
 
         Raises:
             ValueError: a negative seed, or parameters out of their ranges.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         if seed is not None and seed < 0:
             raise bad_value("seed", seed, "an integer >= 0, or None")
         if seed is not None or self._stream is None:

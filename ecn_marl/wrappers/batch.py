@@ -7,14 +7,26 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ecn_marl._fork import check_process
+
 if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     import jax
 
     from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 
 
-@lru_cache(maxsize=32)
 def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+    """`programs` of a functional environment, unless this process cannot run them.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return programs(core)
+
+
+@lru_cache(maxsize=32)
+def programs(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled functions for all batches of a functional environment.
 
     Args:

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from ecn_marl._checks import Whole, check_numbers, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._fork import check_process
 from ecn_marl._memory import check_memory
 from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
@@ -115,9 +116,11 @@ class EcnVectorEnv(VectorEnv):
             ValueError: negative seeds, a wrong number of them, a mask that does not fit, or
                 parameters out of their ranges.
             ResetNeeded: a mask at the very first reset.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         mask = self._mask((options or {}).get("reset_mask"))
         if self._state is None and not mask.all():
             raise ResetNeeded("reset all sub-environments first")

@@ -21,6 +21,7 @@ from pettingzoo import ParallelEnv
 
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
+from ecn_marl._fork import check_process
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
@@ -28,8 +29,18 @@ MAX_STEPS = 2**31 - 1
 """Longest episode; steps are counted in int32."""
 
 
-@lru_cache(maxsize=32)
 def _compiled(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`_programs` of a functional environment, unless this process cannot run them.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return _programs(core)
+
+
+@lru_cache(maxsize=32)
+def _programs(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Compiled reset and step to the next event."""
     import jax
     import jax.numpy as jnp
@@ -116,9 +127,11 @@ class RateParallelEnv(ParallelEnv):
 
         Raises:
             ValueError: a negative seed, or parameters out of their ranges.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         if seed is not None and seed < 0:
             raise bad_value("seed", seed, "an integer >= 0, or None")
         if seed is not None or self._stream is None:
