@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -22,6 +21,7 @@ from pettingzoo.utils import parallel_to_aec
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
+from ecn_marl._programs import Programs
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
@@ -37,18 +37,21 @@ MAX_CYCLES = 2**31 - 1
 """Longest episode; intervals are counted in int32."""
 
 
-def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
-    """`_programs` of a functional environment, unless this process cannot run them.
+def _compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    """Compiled functions of an environment's `program`, unless this process cannot run them.
+
+    Args:
+        core: the `program`.
+        user: face that they stay for; see `Programs`.
 
     Raises:
         ForkedProcess: see `check_process`.
     """
     check_process()
-    return _programs(core)
+    return PROGRAMS.of(core, user)
 
 
-@lru_cache(maxsize=32)
-def _programs(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled reset, step and global state of a functional environment, for all its faces.
 
     A step is one of a batch of one: lanes take a third of the time that XLA takes, and compile in a
@@ -67,6 +70,10 @@ def _programs(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
         return jax.tree.map(lambda x: x[0], jax.vmap(one, (0, 0, 0, None))(*batch, params))
 
     return jax.jit(core.reset), jax.jit(step), jax.jit(core.global_state)
+
+
+PROGRAMS = Programs(_compile)
+"""What is compiled, for all faces."""
 
 
 class EcnParallelEnv(ParallelEnv):
@@ -187,7 +194,7 @@ class EcnParallelEnv(ParallelEnv):
             check_numbers(params)
             self._params = jax.device_put(params)
         self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
-        reset, *_ = _compiled(self.core)
+        reset, *_ = _compiled(self.core.program, self)
         obs, self._state = reset(self._key, self._params)
         self._past.clear()
         self.agents = list(self.possible_agents)
@@ -228,7 +235,7 @@ class EcnParallelEnv(ParallelEnv):
         if not self.agents:
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         stacked = self._stack(actions)
-        _, step, _ = _compiled(self.core)
+        _, step, _ = _compiled(self.core.program, self)
         obs, self._state, *rest = step(self._key, self._state, stacked, self._params)
         rows, reward, terminated, truncated, info = jax.device_get((obs, *rest))
         self._past.append(info)
@@ -274,7 +281,7 @@ class EcnParallelEnv(ParallelEnv):
 
         if self._state is None:
             raise ResetNeeded("no state: call reset() first")
-        *_, global_state = _compiled(self.core)
+        *_, global_state = _compiled(self.core.program, self)
         return np.array(jax.device_get(global_state(self._state, self._params)))
 
     def render(self) -> np.ndarray | str | None:

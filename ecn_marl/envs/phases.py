@@ -32,7 +32,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
 from ecn_marl.sim.tickets import tickets_of
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic import Offer, program_of
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,10 @@ class Stoppable:
     def timeline(self) -> Any:
         """Timeline of the source, None without."""
         return getattr(self.source, "timeline", None)
+
+    def program(self) -> Stoppable:
+        """The same around what is compiled of the source."""
+        return Stoppable(program_of(self.source))
 
     def default_params(self) -> Any:
         """Those of the source."""

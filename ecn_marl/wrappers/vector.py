@@ -155,7 +155,7 @@ class EcnVectorEnv(VectorEnv):
         late = self._ended
         if self._state is None or (self.autoreset_mode is AutoresetMode.DISABLED and late.any()):
             raise ResetNeeded("call reset() first, and for those that ended")
-        _, step, _ = compiled(self.core)
+        _, step, _ = compiled(self.core.program, self)
         action = self._check(actions)
         obs, self._state, *rest = step(self._state, action, self._params, self._steps)
         last, reward, terminated, truncated, info = jax.device_get((obs, *rest))
@@ -181,7 +181,7 @@ class EcnVectorEnv(VectorEnv):
         """Start the next episode of some networks; the others stay as they are."""
         if not mask.any():
             return
-        reset, _, choose = compiled(self.core)
+        reset, _, choose = compiled(self.core.program, self)
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)

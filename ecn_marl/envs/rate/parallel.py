@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -22,6 +21,7 @@ from pettingzoo import ParallelEnv
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
+from ecn_marl._programs import Programs
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
@@ -29,18 +29,21 @@ MAX_STEPS = 2**31 - 1
 """Longest episode; steps are counted in int32."""
 
 
-def _compiled(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`_programs` of a functional environment, unless this process cannot run them.
+def _compiled(core: RateEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    """Compiled functions of an environment, unless this process cannot run them.
+
+    Args:
+        core: the environment.
+        user: face that they stay for; see `Programs`.
 
     Raises:
         ForkedProcess: see `check_process`.
     """
     check_process()
-    return _programs(core)
+    return PROGRAMS.of(core, user)
 
 
-@lru_cache(maxsize=32)
-def _programs(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled reset and step to the next event."""
     import jax
     import jax.numpy as jnp
@@ -59,6 +62,10 @@ def _programs(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return jax.lax.while_loop(lambda c: ~over(c), go_on, first)
 
     return jax.jit(core.reset), jax.jit(step)
+
+
+PROGRAMS = Programs(_compile)
+"""What is compiled, for all faces."""
 
 
 class RateParallelEnv(ParallelEnv):
@@ -142,7 +149,7 @@ class RateParallelEnv(ParallelEnv):
             params = replace(self.core.default_params, max_steps=np.int32(self.max_cycles))
             check_numbers(params)
             self._params = jax.device_put(params)
-        obs, self._state = _compiled(self.core)[0](key, self._params)
+        obs, self._state = _compiled(self.core, self)[0](key, self._params)
         self.agents = list(self.possible_agents)
         rows = jax.device_get(obs)
         return (
@@ -185,7 +192,7 @@ class RateParallelEnv(ParallelEnv):
             unknown = next(agent for agent in actions if agent not in self.action_spaces)
             raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         stacked = np.array([codec.check(a, actions[a]) for a in acted], codec.dtype)
-        found = _compiled(self.core)[1](self._state, stacked, self._params)
+        found = _compiled(self.core, self)[1](self._state, stacked, self._params)
         obs, self._state, *rest = found
         rows, truncated, reward, info = jax.device_get((obs, *rest))
         if truncated.all():
