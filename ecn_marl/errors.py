@@ -18,6 +18,9 @@ This module imports nothing, so that catching an error costs nothing.
 
 from __future__ import annotations
 
+LONGEST = 300
+"""Characters of a value that a message shows."""
+
 
 class EcnMarlError(Exception):
     """Base of all errors that the package raises on purpose."""
@@ -37,8 +40,13 @@ class InvalidValue(EcnMarlError, ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
     def __str__(self) -> str:
-        """The message, in one line."""
-        return f"{self.field} = {self.value!r} is not allowed: expected {self.allowed}"
+        """The message, in one line, of values that are printed in several or at length, too."""
+        value = repr(self.value)
+        if "\n" in value:
+            value = " ".join(value.split())
+        if len(value) > LONGEST:
+            value = f"{value[:LONGEST]}…"
+        return f"{self.field} = {value} is not allowed: expected {self.allowed}"
 
 
 class TooLarge(InvalidValue):

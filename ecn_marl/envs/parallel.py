@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -254,6 +254,8 @@ class EcnParallelEnv(ParallelEnv):
 
     def _stack(self, actions: dict[str, Any]) -> np.ndarray:
         """Checked actions as one array, `[A, *action.shape]`."""
+        if not isinstance(actions, Mapping):
+            raise bad_value("actions", actions, "a dict with one action for every agent")
         if actions.keys() != self._index.keys():
             for agent in self.agents:
                 if agent not in actions:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
+from os import PathLike, fspath
 from typing import Annotated, Any
 
 from ecn_marl._checks import (
@@ -36,6 +37,8 @@ from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import LOAD, Poisson
 from ecn_marl.sim.transports import Transport, as_transport
+
+FILE = Kind((str, PathLike), "the name of a file")  # a number would be an open file's
 
 CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
 
@@ -251,6 +254,8 @@ def make(
             raise bad_value("load", load, "none: the phases of this scenario have their own")
         spec = replace(spec, traffic=tuple(_with_load(s, load) for s in spec.traffic))
     if flows is not None:
+        check_value("flows", flows, FILE)
+        flows = fspath(flows)
         if load is not None or spec.phases:
             why = "none" if spec.phases else "none beside a load"
             raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")

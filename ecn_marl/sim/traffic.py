@@ -376,8 +376,7 @@ class Incast:
 
     def program(self) -> Incast:
         """The same source with numbers of its own, for those that are traced; see `program_of`."""
-        plain = {"n_min": 1, "n_max": 1, "flow_kb": 1.0, "jitter_us": 0.0, "receiver": 0}
-        return replace(self, load=1.0, **plain)
+        return replace(self, load=1.0, n_min=1, n_max=1, flow_kb=1.0, jitter_us=0.0, receiver=0)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""

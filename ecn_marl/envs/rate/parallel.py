@@ -9,7 +9,7 @@ their observation is what it was, and their reward is 0.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -185,6 +185,8 @@ class RateParallelEnv(ParallelEnv):
         if not self.agents:
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         codec, acted = self.core.action, self.agents
+        if not isinstance(actions, Mapping):
+            raise bad_value("actions", actions, "a dict with one action for every agent")
         for agent in acted:
             if agent not in actions:
                 raise bad_value("actions", f"none for {agent}", "one action for every agent")
