@@ -379,8 +379,8 @@ def reliability() -> str:
     text += markdown(["family", *names], rows)
     if memory := found["memory"]:
         text += (
-            f"\n\n{memory['scenarios']} scenarios in one process, each a program of its own, took at "
-            f"most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
+            f"\n\n{memory['scenarios']} scenarios in one process, each a program of its own, took "
+            f"at most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
         )
     return text
 
