@@ -24,5 +24,5 @@ def test_nothing_breaks_it():
         assert counts["tried"] >= 30, name
         assert counts["faults"] == [], name
     assert done.returncode == 0
-    for name in ("parameters", "actions", "flow lists", "folders of runs"):
+    for name in ("options of make", "parameters", "actions", "flow lists"):
         assert families[name]["sound"] > 0, name
