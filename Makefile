@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 
-.PHONY: run test validate lint format wheel-test docs notebooks bridges clean
+.PHONY: run test validate robustness lint format wheel-test docs notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -30,6 +30,10 @@ format: $(STAMP)
 
 wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
+
+robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts go into docs/reliability.md
+	$(BIN)/python tests/robustness/campaign.py --out tests/robustness/counts.json
+	$(BIN)/python docs/tables.py
 
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew
 	$(BIN)/python docs/tables.py

@@ -364,6 +364,27 @@ def rate_bench() -> str:
     return rate_bench_tables(json.loads(file.read_text())).rstrip()
 
 
+def reliability() -> str:
+    """Counts of the campaign of `tests/robustness`, as its last run wrote them."""
+    found = json.loads((HERE.parent / "tests" / "robustness" / "counts.json").read_text())
+    names = ("tried", "refused", "sound", "accepted", "raw", "hang", "silent")
+    rows = [
+        [name, *(f"{counts[column]:,}" for column in names)]
+        for name, counts in found["families"].items()
+    ]
+    total = [sum(counts[column] for counts in found["families"].values()) for column in names]
+    rows.append(["**all**", *(f"**{n:,}**" for n in total)])
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    text = f"One run of {found['minutes']:g} minutes ({found['machine']}; {versions}):\n\n"
+    text += markdown(["family", *names], rows)
+    if memory := found["memory"]:
+        text += (
+            f"\n\n{memory['scenarios']} scenarios in one process, each a program of its own, took "
+            f"at most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
+        )
+    return text
+
+
 def _streams(rows: Sequence[dict[str, Any]]) -> str:
     """Which episodes rows were scored on."""
     names = dict.fromkeys(str(row["meta"].get("stream", "unnamed")) for row in rows)
@@ -410,6 +431,7 @@ TABLES: dict[str, Callable[[], str]] = {
         results,
         leaderboard,
         rate_bench,
+        reliability,
     )
 }
 """Tables by name."""

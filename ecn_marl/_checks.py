@@ -9,17 +9,19 @@
             check(self)
 
 `check` raises an `InvalidValue` for the first field that breaks its rule. Nothing is converted:
-what passes stays what it is.
+what passes stays what it is. `check_numbers` does the same for the arrays of traced parameters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral
 from numbers import Real as RealNumber
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+
+import numpy as np
 
 from ecn_marl._errors import bad_value
 
@@ -73,6 +75,17 @@ class Real:
             return self.infinite and value > 0
         return bool(self.low <= value <= self.high and self.above < value < self.below)
 
+    def fit(self, entries: np.ndarray) -> np.ndarray:
+        """Which entries of an array are such numbers, bool of its shape."""
+        inside = (entries >= self.low) & (entries <= self.high)
+        inside &= (entries > self.above) & (entries < self.below) & np.isfinite(entries)
+        return np.asarray(inside | (np.isposinf(entries) & self.infinite))
+
+    @property
+    def kinds(self) -> str:
+        """Kinds of numpy dtypes that arrays of such numbers have."""
+        return "iuf"
+
     def _is_kind(self, value: Any) -> bool:
         return isinstance(value, RealNumber)
 
@@ -95,6 +108,11 @@ class Whole(Real):
     """An integer; `True` and `2.0` are none."""
 
     high: float = INT32
+
+    @property
+    def kinds(self) -> str:
+        """Kinds of numpy dtypes that arrays of such numbers have."""
+        return "iu"
 
     def _is_kind(self, value: Any) -> bool:
         return isinstance(value, Integral)
@@ -172,6 +190,16 @@ class Each:
         return f"a tuple of {size}, each {self.rule.allowed}"
 
 
+LARGEST = 1e15
+"""Largest number that a traced parameter may be, far from where float32 ends."""
+
+POSITIVE = Real(above=0.0, high=LARGEST)
+NOT_NEGATIVE = Real(low=0.0, high=LARGEST)
+SHARE = Real(above=0.0, high=1.0)
+FRACTION = Real(low=0.0, high=1.0)
+FINITE = Real()
+"""Rules of traced parameters; the last one is that of a field without a rule of its own."""
+
 TEXT = Kind((str,), "a word")
 OPTIONS = Kind((Mapping,), "a dict of options by name")
 
@@ -196,6 +224,51 @@ def check_value(field: str, value: Any, rule: Rule) -> None:
     """
     if not rule.fits(value):
         raise bad_value(field, value, rule.allowed)
+
+
+def check_numbers(tree: Any, where: str = "params") -> None:
+    """Check the numbers of traced parameters: every entry keeps the rule of its field.
+
+    Floats without a rule have to be finite. Inside a transformation (`jit`, `vmap`) numbers are not
+    known yet, and nothing is checked.
+
+    Args:
+        tree: dataclasses, tuples and lists of arrays or numbers.
+        where: what it is called in messages.
+
+    Raises:
+        InvalidValue: the first entry that breaks its rule; the message says which.
+    """
+    if isinstance(tree, tuple | list):
+        for number, part in enumerate(tree):
+            check_numbers(part, f"{where}[{number}]")
+    elif is_dataclass(tree):
+        rules: Any = rules_of(type(tree))
+        for one in fields(tree):
+            part, name = getattr(tree, one.name), f"{where}.{one.name}"
+            if one.name in rules:
+                _check_entries(name, part, rules[one.name])
+            else:
+                check_numbers(part, name)
+    else:
+        _check_entries(where, tree, FINITE)
+
+
+def _check_entries(name: str, numbers: Any, rule: Real) -> None:
+    """Check every entry of an array whose numbers are known."""
+    try:
+        entries = np.asarray(numbers)
+    except TypeError:  # jax does not know them yet, or it is a key
+        return
+    if numbers is None or (rule is FINITE and entries.dtype.kind not in "f"):
+        return
+    if entries.dtype.kind not in rule.kinds:
+        raise bad_value(name, f"{entries.dtype} numbers", rule.allowed)
+    wrong = ~rule.fit(entries)
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = f"[{', '.join(map(str, where))}]" if where else ""
+        raise bad_value(f"{name}{at}", entries[where].item(), rule.allowed)
 
 
 _RULES: dict[type, dict[str, Rule]] = {}

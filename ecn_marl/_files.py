@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ecn_marl._errors import bad_value
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A failed write says which file it was: "No space left on device" alone helps nobody."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class Output(NamedTuple):
@@ -37,7 +49,7 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
             draft = path.with_name(f".{path.name}.{os.getpid()}.part")
             ready.append((draft, path))
             encoding = None if "b" in output.mode else "utf-8"
-            with open(draft, output.mode, encoding=encoding) as file:
+            with naming(path), open(draft, output.mode, encoding=encoding) as file:
                 output.write(file)
         for draft, path in ready:
             os.replace(draft, path)

@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ecn_marl._files import naming
 from ecn_marl.errors import FolderInUse
 
 LOCK = ".lock"
@@ -78,8 +79,12 @@ def _take(path: Path, work: str) -> int:
                 "since": datetime.now().astimezone().isoformat(timespec="seconds"),
                 "work": work,
             }
-            os.ftruncate(file, 0)
-            os.pwrite(file, (json.dumps(me) + "\n").encode(), 0)
+            with naming(path):
+                os.ftruncate(file, 0)
+                text = (json.dumps(me) + "\n").encode()
+                done = os.pwrite(file, text, 0)
+                while done < len(text):  # a disk that is full takes a part first
+                    done += os.pwrite(file, text[done:], done)
             return file
         except BaseException:
             os.close(file)

@@ -8,6 +8,7 @@
     ├── DamagedFile (ValueError)         a file that is not what was written
     │   └── DamagedCheckpoint            a checkpoint; says which is the last good one
     ├── FolderInUse (OSError)            a run, benchmark or search that another process works on
+    ├── ForkedProcess (RuntimeError)     JAX cannot compute in this process: it was forked
     └── TrainingDiverged (RuntimeError)  a metric or the state of training is not finite
 
 Whoever caught `ValueError` or `OSError` before still does. The command line prints each in one
@@ -18,6 +19,9 @@ This module imports nothing, so that catching an error costs nothing.
 """
 
 from __future__ import annotations
+
+LONGEST = 300
+"""Characters of a value that a message shows."""
 
 
 class EcnMarlError(Exception):
@@ -42,8 +46,13 @@ class InvalidValue(InvalidInput):
         self.field, self.value, self.allowed = field, value, allowed
 
     def __str__(self) -> str:
-        """The message, in one line."""
-        return f"{self.field} = {self.value!r} is not allowed: expected {self.allowed}"
+        """The message, in one line, of values that are printed in several or at length, too."""
+        value = repr(self.value)
+        if "\n" in value:
+            value = " ".join(value.split())
+        if len(value) > LONGEST:
+            value = f"{value[:LONGEST]}…"
+        return f"{self.field} = {value} is not allowed: expected {self.allowed}"
 
 
 class TooLarge(InvalidValue):
@@ -64,6 +73,10 @@ class DamagedCheckpoint(DamagedFile):
 
 class FolderInUse(EcnMarlError, OSError):
     """Another process works on the same run, benchmark or search."""
+
+
+class ForkedProcess(EcnMarlError, RuntimeError):
+    """A process that was forked after JAX was used; it would hang. Use `spawn`."""
 
 
 class TrainingDiverged(EcnMarlError, RuntimeError):

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import ecn_marl
@@ -22,6 +23,7 @@ KINDS = {
     "DamagedFile": ValueError,
     "DamagedCheckpoint": ValueError,
     "FolderInUse": OSError,
+    "ForkedProcess": RuntimeError,
     "TrainingDiverged": RuntimeError,
 }
 
@@ -44,6 +46,12 @@ def test_messages_and_attributes_cross_processes():
     other = pickle.loads(pickle.dumps(unknown_name("scenario", "websaerch", ["websearch"])))
     assert type(other) is errors.UnknownName
     assert "did you mean 'websearch'" in str(other)
+
+
+def test_a_value_of_many_lines_is_shown_in_one():
+    told = str(bad_value("rates", np.ones((40, 40)), "a number"))
+    assert "\n" not in told
+    assert len(told) < 400
 
 
 def test_what_the_machine_cannot_hold():

@@ -113,6 +113,7 @@ CASES = [
         features=["5", "()"],
         reward=["5"],
         counts=["5", "'x'"],
+        flows=["1", "True", "()"],
     ),
     ("env(initial='1,1e38,1')", "Kmin, Kmax"),
     ("env(transport='dcqcn:hpcc-paper,g=inf')", "g = inf"),

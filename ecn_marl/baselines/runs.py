@@ -46,6 +46,7 @@ from ecn_marl.baselines.common.scoring import SCORES, greedy_controller, scorer
 from ecn_marl.baselines.common.trainer import Trainer, check_training
 from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
 from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.recorded import Recorded
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.parallelism import env_mesh
 from ecn_marl.wrappers.randomised import Randomised, ranges_of
@@ -191,6 +192,7 @@ def train_run(
         "randomise": dict(randomise or {}),
         "imports": needed_imports(algorithm, scenario, options, asdict(config), lookup(scenario)),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
+        "sha256": flow_lists(env),
     }
     session = session or Session()
     _saving(session, written)
@@ -225,12 +227,14 @@ def resume_run(
         Final state, and the metrics of all updates.
 
     Raises:
-        ValueError: not a run, or fewer steps than it was started with.
+        ValueError: not a run, fewer steps than it was started with, or the file of its flow list
+            has another content.
         FolderInUse: it was not stopped: another process trains it.
         DamagedCheckpoint: its latest checkpoint is not what was saved.
     """
     config = read_config(run)
     warn_of_versions(run, config)
+    _check_flow_lists(config)
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
@@ -242,6 +246,24 @@ def resume_run(
             write_json(Path(run) / CONFIG, config)
         # What was stopped before its first checkpoint is done again.
         return _train(Path(run), config, session, resume=Checkpoints(run).latest is not None)
+
+
+def flow_lists(env: EcnEnv) -> dict[str, str]:
+    """SHA-256 of the files whose flows an environment replays, by path."""
+    return {s.path: s.digest for s in env.sim.traffic if isinstance(s, Recorded)}
+
+
+def _check_flow_lists(config: dict[str, Any]) -> None:
+    """Refuse to go on with other traffic; runs from before there were digests go on.
+
+    Raises:
+        InvalidValue: a file is not what it was when the run began.
+    """
+    found = flow_lists(make(config["scenario"], **config["options"]))
+    for path, digest in config.get("sha256", {}).items():
+        if found.get(path) != digest:
+            allowed = f"the file that the run began with (SHA-256 {digest[:12]}…); it has changed"
+            raise bad_value("flows", path, allowed)
 
 
 def _saving(session: Session, config: dict[str, Any]) -> Saving:

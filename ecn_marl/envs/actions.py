@@ -22,8 +22,9 @@ Where the papers are silent or at odds, and what is done here:
 * ACC's Kmax are "1 MB, 2 MB, ..." and its template of settings is not published. The list of
   `discrete` is ours: the named static settings, then a grid.
 
-`decode` is traced and clips indices and reals into range; `check` is for values that come from
-outside and raises instead.
+`decode` is traced and clips indices and reals into range; a NaN of `box` counts as 0, the middle of
+its range, so that no action makes an observation NaN. `check` is for values that come from outside
+and raises instead.
 """
 
 from __future__ import annotations
@@ -418,8 +419,9 @@ class BoxAction(ActionCodec):
         object.__setattr__(self, "pmax", pmax)
 
     def decode(self, action: Float[Array, "agents 3"], port_scale: Float[Array, " agents"]) -> Ecn:
-        """ECN settings of all ports, bytes; values out of range are clipped."""
-        part = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
+        """ECN settings of all ports, bytes; values out of range are clipped, NaN counts as 0."""
+        known = jnp.where(jnp.isnan(action), 0.0, action)
+        part = (jnp.clip(known, -1.0, 1.0) + 1.0) / 2.0
         (low, high), (rare, sure) = self.kmin_kb, self.pmax
         kmin = low * jnp.exp(part[:, 0] * math.log(high / low))
         widest = jnp.log(self.kmax_kb / (kmin * self.min_ratio))

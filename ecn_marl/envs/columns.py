@@ -26,11 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from ecn_marl._checks import POSITIVE, Real
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.rewards import queue_level
@@ -62,15 +64,15 @@ class FeatureScale:
         windows: time over which the counters were collected / 100 µs.
     """
 
-    port_scale: Leaf
-    queue_unit: Leaf
-    queue_top: Leaf
-    step_scale: Leaf
-    steps: Leaf
-    senders: Leaf
-    flows: Leaf
-    packets: Leaf
-    windows: Leaf
+    port_scale: Annotated[Leaf, POSITIVE]
+    queue_unit: Annotated[Leaf, POSITIVE]
+    queue_top: Annotated[Leaf, POSITIVE]
+    step_scale: Annotated[Leaf, POSITIVE]
+    steps: Annotated[Leaf, Real(low=1.0)]
+    senders: Annotated[Leaf, Real(low=1.0)]
+    flows: Annotated[Leaf, Real(low=1.0)]
+    packets: Annotated[Leaf, Real(low=1.0)]
+    windows: Annotated[Leaf, POSITIVE]
 
     @classmethod
     def create(

@@ -8,6 +8,7 @@ and `step` are pure and work under `jit`, `vmap` (over environments and paramete
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 import jax
@@ -87,7 +88,7 @@ class EnvParams:
     sim: SimParams
     reward: RewardParams
     scale: FeatureScale
-    max_steps: Leaf
+    max_steps: Annotated[Leaf, Whole(low=1)]
 
 
 @struct.dataclass
@@ -210,6 +211,24 @@ class EcnEnv:
             reward=RewardParams.create(**options),
             scale=FeatureScale.create(self.port_scale(sim), **scale),
             max_steps=np.int32(self.horizon),
+        )
+
+    @cached_property
+    def program(self) -> EcnEnv:
+        """The environment without the numbers that only `default_params` reads.
+
+        `reset` and `step` are those of this one. Environments that differ in their loads, sizes of
+        flows, buffers, weights of the reward or lengths of episodes alone have equal ones: what is
+        compiled for one serves the others, each with its own parameters.
+        """
+        return replace(
+            self,
+            name="",
+            sim=self.sim.program,
+            horizon=1,
+            reward_options=(),
+            margins_us=(0.0, 0.0),
+            failing=(),
         )
 
     def _window(self) -> tuple[np.int32, np.int32]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -19,7 +18,10 @@ from gymnasium.error import ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
+from ecn_marl._fork import check_process
+from ecn_marl._programs import Programs
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
@@ -35,8 +37,21 @@ MAX_CYCLES = 2**31 - 1
 """Longest episode; intervals are counted in int32."""
 
 
-@lru_cache(maxsize=32)
-def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+def _compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    """Compiled functions of an environment's `program`, unless this process cannot run them.
+
+    Args:
+        core: the `program`.
+        user: face that they stay for; see `Programs`.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return PROGRAMS.of(core, user)
+
+
+def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled reset, step and global state of a functional environment, for all its faces.
 
     A step is one of a batch of one: lanes take a third of the time that XLA takes, and compile in a
@@ -55,6 +70,10 @@ def _compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
         return jax.tree.map(lambda x: x[0], jax.vmap(one, (0, 0, 0, None))(*batch, params))
 
     return jax.jit(core.reset), jax.jit(step), jax.jit(core.global_state)
+
+
+PROGRAMS = Programs(_compile)
+"""What is compiled, for all faces."""
 
 
 class EcnParallelEnv(ParallelEnv):
@@ -158,10 +177,12 @@ class EcnParallelEnv(ParallelEnv):
             Observations (float32 `[obs_dim]`) and infos (empty) of all agents.
 
         Raises:
-            ValueError: a negative seed.
+            ValueError: a negative seed, or parameters out of their ranges.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         if seed is not None and seed < 0:
             raise bad_value("seed", seed, "an integer >= 0, or None")
         if seed is not None or self._stream is None:
@@ -169,9 +190,11 @@ class EcnParallelEnv(ParallelEnv):
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
         self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
-            self._params = jax.device_put(self.core.default_params)
+            params = self.core.default_params
+            check_numbers(params)
+            self._params = jax.device_put(params)
         self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
-        reset, *_ = _compiled(self.core)
+        reset, *_ = _compiled(self.core.program, self)
         obs, self._state = reset(self._key, self._params)
         self._past.clear()
         self.agents = list(self.possible_agents)
@@ -212,7 +235,7 @@ class EcnParallelEnv(ParallelEnv):
         if not self.agents:
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         stacked = self._stack(actions)
-        _, step, _ = _compiled(self.core)
+        _, step, _ = _compiled(self.core.program, self)
         obs, self._state, *rest = step(self._key, self._state, stacked, self._params)
         rows, reward, terminated, truncated, info = jax.device_get((obs, *rest))
         self._past.append(info)
@@ -231,6 +254,8 @@ class EcnParallelEnv(ParallelEnv):
 
     def _stack(self, actions: dict[str, Any]) -> np.ndarray:
         """Checked actions as one array, `[A, *action.shape]`."""
+        if not isinstance(actions, Mapping):
+            raise bad_value("actions", actions, "a dict with one action for every agent")
         if actions.keys() != self._index.keys():
             for agent in self.agents:
                 if agent not in actions:
@@ -258,7 +283,7 @@ class EcnParallelEnv(ParallelEnv):
 
         if self._state is None:
             raise ResetNeeded("no state: call reset() first")
-        *_, global_state = _compiled(self.core)
+        *_, global_state = _compiled(self.core.program, self)
         return np.array(jax.device_get(global_state(self._state, self._params)))
 
     def render(self) -> np.ndarray | str | None:

@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ecn_marl._checks import TEXT, Each, Real, check
+from ecn_marl._checks import TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
@@ -32,7 +32,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams
 from ecn_marl.sim.tickets import tickets_of
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic import Offer, program_of
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,10 @@ class Stoppable:
         """Timeline of the source, None without."""
         return getattr(self.source, "timeline", None)
 
+    def program(self) -> Stoppable:
+        """The same around what is compiled of the source."""
+        return Stoppable(program_of(self.source))
+
     def default_params(self) -> Any:
         """Those of the source."""
         return self.source.default_params()
@@ -144,7 +148,7 @@ class PhasedParams(EnvParams):
     """
 
     vary: Any
-    phase_steps: Leaf
+    phase_steps: Annotated[Leaf, Whole(low=1)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
+from ecn_marl._checks import Real
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
@@ -49,7 +50,7 @@ class RecordedParams:
     """
 
     flows: ScheduleParams
-    period: Leaf
+    period: Annotated[Leaf, Real(low=1.0)]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
+from os import PathLike, fspath
 from typing import Annotated, Any
 
 from ecn_marl._checks import (
@@ -38,6 +39,8 @@ from ecn_marl.sim.sources import as_sources
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import LOAD
 from ecn_marl.sim.transports import Transport, as_transport
+
+FILE = Kind((str, PathLike), "the name of a file")  # a number would be an open file's
 
 CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
 
@@ -262,6 +265,8 @@ def make(
             raise bad_value("load", load, "none: the phases of this scenario have their own")
         spec = replace(spec, traffic=_with_load(spec.traffic, load))
     if flows is not None:
+        check_value("flows", flows, FILE)
+        flows = fspath(flows)
         if load is not None or spec.phases:
             why = "none" if spec.phases else "none beside a load"
             raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")

@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real as RealNumber
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
-from ecn_marl._checks import Kind, check_value
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, Kind, Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
@@ -85,11 +85,11 @@ class RewardParams:
         slowdown_weights: weight of the slowdown of mice, medium flows and elephants, `[3]`.
     """
 
-    utilisation_weight: Leaf
-    queue_scale: Leaf
-    queue_steps: Leaf
-    queue_floor: Leaf
-    slowdown_weights: Leaf
+    utilisation_weight: Annotated[Leaf, FRACTION]
+    queue_scale: Annotated[Leaf, POSITIVE]
+    queue_steps: Annotated[Leaf, Real(low=1.0, high=MAX_STEPS)]
+    queue_floor: Annotated[Leaf, POSITIVE]
+    slowdown_weights: Annotated[Leaf, NOT_NEGATIVE]
 
     @classmethod
     def create(

@@ -90,12 +90,16 @@ def mapped(
     """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
 
     By itself and on other backends it is `fun`. Results of lanes are those of XLA within rounding.
-    Lanes cannot be differentiated.
+    Lanes cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`; see
+    `ecn_marl.parallelism.per_device`.
 
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
         updates: see `vmap`.
         load: see `vmap`.
+
+    Raises:
+        InvalidValue: when called inside `jax.shard_map` with `check_vma=True`.
     """
 
     @custom_vmap
@@ -115,6 +119,7 @@ def mapped(
         return found, jax.tree.map(lambda _: True, found)
 
     def call(*args: Any) -> Any:
+        _check_manual(jax.tree.leaves(args))
         kept = [k for k, arg in enumerate(args) if all(map(_is_array, jax.tree.leaves(arg)))]
         if len(kept) == len(args):
             return one(*args)
@@ -131,6 +136,23 @@ def mapped(
         return some(*(args[k] for k in kept))
 
     return call
+
+
+def _check_manual(leaves: Sequence[Any]) -> None:
+    """Refuse to be traced inside `jax.shard_map` while it follows which values differ by device.
+
+    What is compiled here does not say so, and JAX reports that as a mismatch of types in a loop
+    somewhere in the program.
+
+    Raises:
+        InvalidValue: `shard_map` has `check_vma=True`, its default.
+    """
+    if any(jax.typeof(x).manual_axis_type.varying for x in leaves if _is_array(x)):
+        allowed = (
+            "jax.shard_map(..., check_vma=False) around ecn_marl.lanes, as "
+            "ecn_marl.parallelism.per_device does it"
+        )
+        raise bad_value("check_vma", True, allowed)
 
 
 def _is_array(x: Any) -> bool:
@@ -239,10 +261,12 @@ def vmap(
 
     Raises:
         Unsupported: when called, if `fun` uses something that cannot be compiled.
+        InvalidValue: when called inside `jax.shard_map` with `check_vma=True`.
     """
 
     def batch(*args: Any) -> Any:
         leaves, single, own = [], [], []
+        _check_manual(jax.tree.leaves(args))
         for arg, axis in zip(args, in_axes, strict=True):
             for x in map(jnp.asarray, jax.tree.leaves(arg)):
                 leaves.append(x)

@@ -195,8 +195,13 @@ class _Film:
         return lines
 
     def _moving(self, network: LineCollection, queue: Axes, flows: Axes) -> dict[str, Any]:
-        dots = {"linestyle": "none", "marker": "o", "markersize": 3.2, "markeredgewidth": 0}
-        style = {"linewidth": 1.4, "drawstyle": "steps-post"}
+        dots: dict[str, Any] = {
+            "linestyle": "none",
+            "marker": "o",
+            "markersize": 3.2,
+            "markeredgewidth": 0,
+        }
+        style: dict[str, Any] = {"linewidth": 1.4, "drawstyle": "steps-post"}
         made = {
             "network": network,
             "queue": queue.plot([], [], color=INK, linewidth=1.0)[0],
@@ -206,11 +211,9 @@ class _Film:
             "long": flows.plot([], [], color=LONG_COLOUR, **dots | {"markersize": 5})[0],
         }
         for name, colour, x in (("short", SHORT_COLOUR, 0.71), ("long", LONG_COLOUR, 1.0)):
+            where: dict[str, Any] = {"transform": flows.transAxes, "ha": "right"}
             made[f"{name} text"] = flows.text(
-                *(x, 1.04, ""),
-                transform=flows.transAxes,
-                ha="right",
-                **{"color": colour, "size": 9.5, "weight": "bold"},
+                x, 1.04, "", color=colour, size=9.5, weight="bold", **where
             )
         return made
 

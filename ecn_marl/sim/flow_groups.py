@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
-from ecn_marl._checks import Real, Whole, check
+from ecn_marl._checks import NOT_NEGATIVE, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import shuffled, uniform
@@ -38,9 +38,9 @@ LONG_AGO_US = -1e7
 class FlowGroupParams:
     """Traced parameters of `FlowGroup`: start and spread, µs; payload of each flow, bytes."""
 
-    start_us: Leaf
-    spread_us: Leaf
-    payload: Leaf
+    start_us: Annotated[Leaf, NOT_NEGATIVE]
+    spread_us: Annotated[Leaf, NOT_NEGATIVE]
+    payload: Annotated[Leaf, Real(above=0.0, infinite=True, unit="bytes")]
 
 
 @struct.dataclass

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jaxtyping import Array
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from ecn_marl._checks import NOT_NEGATIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.sizes import exact_add
@@ -160,14 +161,14 @@ class GraphParams:
 
     src: Leaf
     dst: Leaf
-    payload: Leaf
+    payload: Annotated[Leaf, NOT_NEGATIVE]
     wire_high: Leaf
     wire_low: Leaf
-    delay_us: Leaf
+    delay_us: Annotated[Leaf, NOT_NEGATIVE]
     first: Leaf
     then: Leaf
     needs: Leaf
-    pause_us: Leaf
+    pause_us: Annotated[Leaf, NOT_NEGATIVE]
 
 
 def graph_params(

@@ -24,7 +24,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ecn_marl._checks import INT32, TEXT, Each, Real, Whole, check
+from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import Stream, hash_bits, shuffled, uniform
@@ -109,8 +109,8 @@ class Timeline:
 class TimelineParams:
     """Traced parameters of a `Timeline`: mean lengths, µs, `[phases]`, and their spread."""
 
-    lengths_us: Leaf
-    spread: Leaf
+    lengths_us: Annotated[Leaf, POSITIVE]
+    spread: Annotated[Leaf, Real(low=0.0, below=1.0)]
 
 
 @struct.dataclass
@@ -141,9 +141,9 @@ class RequestsParams:
     """Traced parameters of `Requests`: rates per phase, 1/µs, and the range of payloads, bytes."""
 
     timeline: TimelineParams
-    per_us: Leaf
-    smallest: Leaf
-    largest: Leaf
+    per_us: Annotated[Leaf, NOT_NEGATIVE]
+    smallest: Annotated[Leaf, POSITIVE]
+    largest: Annotated[Leaf, POSITIVE]
 
 
 @struct.dataclass
@@ -315,9 +315,9 @@ class FlowSetsParams:
     """Traced parameters of `FlowSets`, see there for `fill`, `size_spread` and `start_us`."""
 
     timeline: TimelineParams
-    fill: Leaf
-    size_spread: Leaf
-    start_us: Leaf
+    fill: Annotated[Leaf, POSITIVE]
+    size_spread: Annotated[Leaf, Real(low=0.0, below=1.0)]
+    start_us: Annotated[Leaf, NOT_NEGATIVE]
 
 
 @struct.dataclass

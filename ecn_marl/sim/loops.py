@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._checks import TEXT, Flag, Real, Whole, check
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import uniform
@@ -51,8 +51,8 @@ TAIL = 16.0
 class SizeParams:
     """Traced sizes of messages: payload between `low` and `high` bytes, or from a `table`."""
 
-    low: Leaf
-    high: Leaf
+    low: Annotated[Leaf, POSITIVE]
+    high: Annotated[Leaf, POSITIVE]
     table: SizeTable | None = None
 
 
@@ -62,9 +62,9 @@ class ClosedLoopParams:
 
     request: SizeParams
     response: SizeParams
-    read_share: Leaf
-    service_us: Leaf
-    think_us: Leaf
+    read_share: Annotated[Leaf, FRACTION]
+    service_us: Annotated[Leaf, NOT_NEGATIVE]
+    think_us: Annotated[Leaf, NOT_NEGATIVE]
 
 
 @struct.dataclass

@@ -5,13 +5,14 @@ Marking follows RED as switches implement it (on the instantaneous egress queue,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 from ecn_marl.sim.ways import MAX_MARK, together
@@ -27,9 +28,9 @@ class Ecn:
         pmax: marking probability at `kmax`, in (0, 1], `[P]`.
     """
 
-    kmin: Leaf
-    kmax: Leaf
-    pmax: Leaf
+    kmin: Annotated[Leaf, NOT_NEGATIVE]
+    kmax: Annotated[Leaf, POSITIVE]
+    pmax: Annotated[Leaf, FRACTION]
 
 
 def mark_probability(

@@ -31,7 +31,7 @@ from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams,
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, KB, MIB
-from ecn_marl.sim.traffic import Offer, ScheduleParams
+from ecn_marl.sim.traffic import Offer, ScheduleParams, program_of
 from ecn_marl.sim.transports import Mixed
 
 EXACT_REST = 2.0**31
@@ -109,6 +109,16 @@ class Simulator(SimConfig):
         params = SimParams(net, self.transport.default_params(), sources, always)
         found = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
         return replace(found, window=always)  # substeps stay whole numbers
+
+    @property
+    def program(self) -> Simulator:
+        """The simulator without the numbers that only `default_params` reads.
+
+        Its functions are those of this one, and it is equal to that of a simulator with, say,
+        another load: what is compiled for one serves the other.
+        """
+        traffic = tuple(program_of(source) for source in self.traffic)
+        return replace(self, traffic=traffic, buffer_mib=1.0)
 
     def _check_buffer(self, aside: np.ndarray) -> None:
         """Refuse a buffer without a byte to share, from what each ingress sets aside, `[H + P]`."""

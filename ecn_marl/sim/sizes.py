@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
@@ -56,9 +57,9 @@ class SizeTable:
         mean: mean payload, bytes.
     """
 
-    size: Leaf
-    cdf: Leaf
-    mean: Leaf
+    size: Annotated[Leaf, NOT_NEGATIVE]
+    cdf: Annotated[Leaf, FRACTION]
+    mean: Annotated[Leaf, POSITIVE]
 
 
 Points = tuple[tuple[float, ...], tuple[float, ...]]

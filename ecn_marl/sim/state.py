@@ -8,10 +8,11 @@ Bytes, µs, bytes/µs throughout.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from flax import struct
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE
 from ecn_marl._types import Leaf
 
 
@@ -41,22 +42,22 @@ class NetParams:
         repair_step: substep at which it works again, `[P]`; None without failures.
     """
 
-    port_rate: Leaf
-    port_delay: Leaf
-    nic_rate: Leaf
-    nic_delay: Leaf
-    buffer: Leaf
-    pfc_alpha: Leaf
-    headroom: Leaf
-    reserve: Leaf
-    resume_gap: Leaf
-    ack_bytes: Leaf
-    packet_bytes: Leaf
+    port_rate: Annotated[Leaf, POSITIVE]
+    port_delay: Annotated[Leaf, NOT_NEGATIVE]
+    nic_rate: Annotated[Leaf, POSITIVE]
+    nic_delay: Annotated[Leaf, NOT_NEGATIVE]
+    buffer: Annotated[Leaf, POSITIVE]
+    pfc_alpha: Annotated[Leaf, POSITIVE]
+    headroom: Annotated[Leaf, NOT_NEGATIVE]
+    reserve: Annotated[Leaf, NOT_NEGATIVE]
+    resume_gap: Annotated[Leaf, NOT_NEGATIVE]
+    ack_bytes: Annotated[Leaf, POSITIVE]
+    packet_bytes: Annotated[Leaf, POSITIVE]
     edge: Leaf
     routes: Leaf
     n_paths: Leaf
     last: Leaf
-    base_rtt: Leaf
+    base_rtt: Annotated[Leaf, POSITIVE]
     fail_step: Leaf
     repair_step: Leaf
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import jax
@@ -26,7 +26,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
-from ecn_marl._checks import TEXT, Real, Whole, check
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, TEXT, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
@@ -107,6 +107,16 @@ def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid:
     )
 
 
+def program_of(source: Any) -> Any:
+    """What of a source is compiled: it without the numbers that are traced parameters anyway.
+
+    Sources with a method `program()` return themselves with these numbers set to some fixed ones.
+    Two that differ in nothing else, in their load say, then share what is compiled.
+    """
+    tell = getattr(source, "program", None)
+    return source if tell is None else tell()
+
+
 def fixed_width(source: Any) -> int:
     """The width of a source as a number.
 
@@ -130,7 +140,7 @@ class PoissonParams:
             without a matrix.
     """
 
-    load: Leaf
+    load: Annotated[Leaf, LOAD]
     table: SizeTable
     sources: Leaf = None
     destinations: Leaf = None
@@ -193,6 +203,10 @@ class Poisson:
         share = np.cumsum(rows) / rows.sum()
         share = np.where(np.arange(len(rows)) >= np.flatnonzero(rows)[-1], 2.0, share)
         return PoissonParams(load, table, share.astype(np.float32), to.astype(np.float32))
+
+    def program(self) -> Poisson:
+        """The same source with numbers of its own, for those that are traced; see `program_of`."""
+        return replace(self, load=1.0, table="WebSearch")
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
@@ -287,12 +301,12 @@ class IncastParams:
         receiver: index of the receiving host, -1 for a random one each burst.
     """
 
-    load: Leaf
-    n_min: Leaf
-    n_max: Leaf
-    flow_bytes: Leaf
-    jitter_us: Leaf
-    receiver: Leaf
+    load: Annotated[Leaf, LOAD]
+    n_min: Annotated[Leaf, Real(low=1.0, high=MOST_SENDERS)]
+    n_max: Annotated[Leaf, Real(low=1.0, high=MOST_SENDERS)]
+    flow_bytes: Annotated[Leaf, POSITIVE]
+    jitter_us: Annotated[Leaf, NOT_NEGATIVE]
+    receiver: Annotated[Leaf, Real(low=-1.0)]
 
 
 @struct.dataclass
@@ -359,6 +373,10 @@ class Incast:
             jitter_us=np.float32(self.jitter_us),
             receiver=np.int32(self.receiver),
         )
+
+    def program(self) -> Incast:
+        """The same source with numbers of its own, for those that are traced; see `program_of`."""
+        return replace(self, load=1.0, n_min=1, n_max=1, flow_kb=1.0, jitter_us=0.0, receiver=0)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+    from ecn_marl.wrappers.checked import Checked
     from ecn_marl.wrappers.comparison import compare, evaluate_policy, show
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
     from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
@@ -29,6 +30,7 @@ _HOME = {
     "AgentVectorEnv": "vector_agents",
     "AutoReset": "auto_reset",
     "AutoResetState": "auto_reset",
+    "Checked": "checked",
     "EcnJaxMARL": "jaxmarl",
     "EcnSB3VecEnv": "sb3",
     "EcnTorchRL": "torchrl",
@@ -59,6 +61,7 @@ __all__ = [
     "AgentVectorEnv",
     "AutoReset",
     "AutoResetState",
+    "Checked",
     "EcnJaxMARL",
     "EcnVectorEnv",
     "EpisodeStatistics",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from ecn_marl._fork import check_process
+from ecn_marl._programs import Programs
 
 if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     import jax
@@ -13,8 +15,21 @@ if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 
 
-@lru_cache(maxsize=32)
-def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
+def compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    """`compile_batch` of an environment's `program`, unless this process cannot run it.
+
+    Args:
+        core: the `program`.
+        user: object that they stay for; see `Programs`.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return PROGRAMS.of(core, user)
+
+
+def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled functions for all batches of a functional environment.
 
     Args:
@@ -51,3 +66,7 @@ def compiled(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
         return jax.tree.map(lambda a, b: select(mask, a, b), new, old)
 
     return jax.jit(reset), jax.jit(step), jax.jit(choose)
+
+
+PROGRAMS = Programs(compile_batch)
+"""What is compiled, for all batches."""

@@ -40,7 +40,7 @@ def evaluate_policy(
         seed: which episodes.
     """
     keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
-    reset, step, _ = compiled(core)
+    reset, step, _ = compiled(core.program)
     params = core.default_params
     steps = np.full(episodes, core.horizon, np.int32)
     obs, state = reset(jax.random.key_data(keys), params, steps)

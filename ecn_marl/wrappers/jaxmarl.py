@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.features import flatten
@@ -58,9 +59,13 @@ class EcnJaxMARL:
             params: its parameters, `core.default_params` if None.
             with_world_state: whether observations also have `world_state`, one row per agent
                 `[A, state_dim]`, for centralised critics.
+
+        Raises:
+            InvalidValue: a parameter out of its range, see `Checked`.
         """
         self.core = core
         self.params = core.default_params if params is None else params
+        check_numbers(self.params)
         self.with_world_state = with_world_state
         self.num_agents = core.num_agents
         self.agents = list(core.agents)

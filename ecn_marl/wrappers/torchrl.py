@@ -107,7 +107,7 @@ class EcnTorchRL(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start the next episode of the networks that `_reset` marks, of all without it."""
-        reset, _, choose = compiled(self.core)
+        reset, _, choose = compiled(self.core.program, self)
         asked = None if tensordict is None else tensordict.get("_reset", None)
         mask = np.ones(self.num_networks, bool)
         if asked is not None and self._state is not None:
@@ -127,7 +127,7 @@ class EcnTorchRL(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """One tuning interval."""
-        _, step, _ = compiled(self.core)
+        _, step, _ = compiled(self.core.program, self)
         action = to_jax(tensordict[GROUP, "action"])
         obs, self._state, reward, terminated, truncated, _ = step(
             self._state, action, self._params, self._steps

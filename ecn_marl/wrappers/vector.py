@@ -14,8 +14,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ecn_marl._checks import Whole, check_value
+from ecn_marl._checks import Whole, check_numbers, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._fork import check_process
 from ecn_marl._memory import check_memory
 from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
@@ -113,18 +114,23 @@ class EcnVectorEnv(VectorEnv):
             Observations and an empty dict.
 
         Raises:
-            ValueError: negative seeds, a wrong number of them, or a mask that does not fit.
+            ValueError: negative seeds, a wrong number of them, a mask that does not fit, or
+                parameters out of their ranges.
             ResetNeeded: a mask at the very first reset.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         mask = self._mask((options or {}).get("reset_mask"))
         if self._state is None and not mask.all():
             raise ResetNeeded("reset all sub-environments first")
         self._seed(seed, mask)
         super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if self._params is None:
-            self._params = jax.device_put(self.core.default_params)
+            params = self.core.default_params
+            check_numbers(params)
+            self._params = jax.device_put(params)
         self._restart(mask)
         self._ended &= ~mask
         return self._rows(np.array(self._obs)), {}
@@ -150,7 +156,7 @@ class EcnVectorEnv(VectorEnv):
         late = self._ended
         if self._state is None or (self.autoreset_mode is AutoresetMode.DISABLED and late.any()):
             raise ResetNeeded("call reset() first, and for those that ended")
-        _, step, _ = compiled(self.core)
+        _, step, _ = compiled(self.core.program, self)
         action = self._check(actions)
         obs, self._state, *rest = step(self._state, action, self._params, self._steps)
         last, reward, terminated, truncated, info = jax.device_get((obs, *rest))
@@ -176,7 +182,7 @@ class EcnVectorEnv(VectorEnv):
         """Start the next episode of some networks; the others stay as they are."""
         if not mask.any():
             return
-        reset, _, choose = compiled(self.core)
+        reset, _, choose = compiled(self.core.program, self)
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from commands import TINY, failure, run
 
-from ecn_marl.baselines.common.checkpoint import read_config
+from ecn_marl.baselines import runs
+from ecn_marl.baselines.common.checkpoint import read_config, write_json
+from ecn_marl.baselines.common.training import TrainResult
 from ecn_marl.baselines.runs import shared_networks
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.registry import make
@@ -163,3 +165,27 @@ def test_a_model_trained_on_a_record_fits_ports_of_another_network(flows, tmp_pa
     actor, _ = shared_networks(offline, make("demand-phases-v0", features="pet"))
     first = actor["params"]["Dense_0"]["kernel"]
     assert first.shape == (3 * 8, 4) and np.isfinite(first).all()
+
+
+def test_a_run_does_not_go_on_with_another_flow_list(flows, tmp_path, monkeypatch):
+    """The digest of the file is in the run's configuration."""
+    trained = []
+
+    def train(*args, **more):
+        trained.append(args)
+        return TrainResult(None, [])
+
+    monkeypatch.setattr(runs, "_train", train)
+    out = tmp_path / "run"
+    runs.train_run("ippo", TINY, steps=1, options={"flows": flows}, out=out)
+    runs.resume_run(out)
+    assert len(trained) == 2
+    Path(flows).write_text(FLOWS.replace("200000", "300000"))
+    with pytest.raises(ValueError, match=r"flows = .*\.csv.* the file that the run began"):
+        runs.resume_run(out)
+    assert len(trained) == 2
+    config = read_config(out)
+    del config["sha256"]  # a run from before there were digests
+    write_json(out / "config.json", config)
+    runs.resume_run(out)
+    assert len(trained) == 3

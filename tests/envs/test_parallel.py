@@ -95,7 +95,7 @@ def test_infos_tell_the_thresholds_that_were_set(small: EcnParallelEnv):
 
 def test_dicts_hold_the_arrays_of_the_functional_environment(small: EcnParallelEnv):
     core = ecn_marl.make("incast-v0", features="pet", reward="pet")
-    reset, step, global_state = _compiled(core)
+    reset, step, global_state = _compiled(core.program)
     key, params = jax.random.key(9), core.default_params.replace(max_steps=np.int32(6))
     small.reset(seed=5)
     _, state = reset(small._key, params)
@@ -223,8 +223,12 @@ def test_copies_continue_alike(
 def test_environments_of_one_scenario_share_their_compiled_functions(small: EcnParallelEnv):
     twin = ecn_marl.parallel_env("incast-v0", features="pet", reward="pet", max_cycles=9)
     clone = cloudpickle.loads(cloudpickle.dumps(small))
-    assert _compiled(small.core) is _compiled(twin.core) is _compiled(clone.core)
-    assert _compiled(small.core) is not _compiled(ecn_marl.make("incast-v0"))
+    assert (
+        _compiled(small.core.program)
+        is _compiled(twin.core.program)
+        is _compiled(clone.core.program)
+    )
+    assert _compiled(small.core.program) is not _compiled(ecn_marl.make("incast-v0").program)
 
 
 def test_jax_starts_at_the_first_reset():

@@ -204,6 +204,22 @@ def test_on_several_devices() -> None:
         np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
 
 
+def test_shard_map_that_follows_devices_is_told_what_to_do() -> None:
+    """With `check_vma`, JAX spoke of types of a loop somewhere in the simulator."""
+    mesh = Mesh(np.array(jax.devices()[:1]), ("env",))
+    split = PartitionSpec("env")
+
+    def run(x: jax.Array) -> jax.Array:
+        step = jax.vmap(lanes.mapped(lambda x: x * 2.0))
+        return jax.lax.scan(lambda c, _: (step(c), None), x, None, length=2)[0]
+
+    x = inputs(32)[0]
+    with pytest.raises(ValueError, match=r"check_vma = True .* check_vma=False"):
+        jax.shard_map(run, mesh=mesh, in_specs=split, out_specs=split)(x)
+    sharded = jax.shard_map(run, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    np.testing.assert_allclose(sharded(x), 4.0 * x)
+
+
 def test_programs_that_cannot_be_compiled_are_left_to_xla_with_a_warning() -> None:
     """Users may bring traffic and rewards that use anything."""
 

@@ -27,5 +27,5 @@ def tiny(actions="multidiscrete"):
 
 def functions(core):
     """Compiled `reset(key, params)` and `step(key, state, action, params)`, once for all files."""
-    reset, step, _ = _compiled(core)
+    reset, step, _ = _compiled(core.program)
     return reset, step

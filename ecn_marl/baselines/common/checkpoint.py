@@ -16,8 +16,10 @@ error is raised where it can be told, and later saves and the exit are as usual.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -33,6 +35,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._files import Output, write_all
 from ecn_marl._imports import restore_imports
 from ecn_marl.errors import DamagedCheckpoint, DamagedFile, InvalidValue, VersionWarning
 
@@ -54,6 +57,10 @@ VERSIONS = ("ecn-marl", "jax")
 """Packages on whose versions it depends what comes out of a run."""
 
 
+FILE_SYSTEM_SAYS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+"""Errors that are told in the file system's own words."""
+
+
 class Best(NamedTuple):
     """The checkpoint with a learner's best score."""
 
@@ -73,6 +80,7 @@ class Checkpoints:
         """
         self.folder = Path(run).absolute() / FOLDER
         self.keep = keep
+        logging.getLogger("absl").addFilter(_is_news)  # the same function is added once
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
@@ -116,11 +124,13 @@ class Checkpoints:
         args = ocp.args.StandardSave(_stored(state))
         try:
             self._writer.save(path, args=args, force=True)
-        except (ValueError, RuntimeError) as error:  # tensorstore's, for what the file system says
-            reason = str(error).split(" [source locations")[0]
-            raise OSError(f"checkpoint {path} cannot be written: {reason}") from error
-        if jax.process_index() == 0:
-            write_json(path / DIGESTS, _digests(path))
+            if jax.process_index() == 0:
+                write_json(path / DIGESTS, _digests(path))
+        except (ValueError, RuntimeError, OSError) as error:  # tensorstore's are no OSErrors
+            self.clean()  # a full disk gets its space back
+            if isinstance(error, OSError) and error.filename is not None:
+                raise
+            raise OSError(f"checkpoint {path} cannot be written: {_reason(error)}") from error
 
     def _prune(self) -> None:
         """Delete what is not to be kept; renamed first, or half of it could look like a whole."""
@@ -229,6 +239,21 @@ class Checkpoints:
         self._writer.close()
 
 
+def _reason(error: Exception) -> str:
+    """Why a checkpoint cannot be written: what the file system says, without the way there."""
+    text = str(error).split(" [source locations")[0]
+    said = (os.strerror(code) for code in FILE_SYSTEM_SAYS)
+    return next((reason for reason in said if reason in text), text)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of orbax's log is shown: not where its writing threads fail.
+
+    They log a traceback each (70 to 150 lines for a full disk), and the error is raised as well.
+    """
+    return "_SignalingThread.run() raised an exception" not in record.getMessage()
+
+
 def _digests(path: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by its path in it."""
     found = {}
@@ -294,9 +319,8 @@ def _stored(state: Any) -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole or not at all."""
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(part, path)
+    text = json.dumps(content, indent=2) + "\n"
+    write_all({path: Output("w", lambda file: file.write(text))})
 
 
 def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> dict[str, Any]:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import without_nan
+from ecn_marl._files import naming, without_nan
 
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+
+FLUSH_SECONDS = 10.0
+"""Time after which scalars of TensorBoard are on disk."""
 
 Row = dict[str, Any]
 """Metrics of one update; values are numbers, or lists with one number per seed."""
@@ -42,11 +47,12 @@ class JsonLines:
         """Start the file, or go on after the rows that `cut_rows` kept."""
         self._path = run / METRICS
         if not kept:
-            self._path.write_text("", encoding="utf-8")
+            with naming(self._path):
+                self._path.write_text("", encoding="utf-8")
 
     def write(self, row: Row) -> None:
         """Write a line."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(without_nan(row), allow_nan=False) + "\n")
 
     def close(self) -> None:
@@ -96,7 +102,11 @@ def _row(line: bytes) -> Row:
 
 
 class TensorBoard:
-    """Event files in `<run>/tensorboard`; the step of a scalar is the number of its update."""
+    """Event files in `<run>/tensorboard`; the step of a scalar is the number of its update.
+
+    Events are written in the caller's thread. A `SummaryWriter` has a thread of its own for that,
+    which a full disk ends: its queue of ten events fills up, and training waits for ever.
+    """
 
     def __init__(self, run: Path, after: int = 0) -> None:
         """Open the folder.
@@ -105,20 +115,61 @@ class TensorBoard:
             run: folder of the run.
             after: the update that the run goes on from; TensorBoard then hides later events that
                 an earlier process has left.
-        """
-        from tensorboardX import SummaryWriter  # not needed where nothing is written
 
-        purge = after + 1 if after else None
-        self._writer = SummaryWriter(str(run / TENSORBOARD), purge_step=purge, flush_secs=10)
+        Raises:
+            OSError: nothing can be written there.
+        """
+        from tensorboardX.event_file_writer import EventsWriter  # not needed where nothing is kept
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._folder = run / TENSORBOARD
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with naming(self._folder):
+            self._writer = EventsWriter(str(self._folder / "events"))
+        self._broken, self._flushed = False, time.monotonic()
+        if after:
+            start = SessionLog(status=SessionLog.START)
+            self._add(Event(step=after + 1, session_log=start))
 
     def write(self, row: Row) -> None:
-        """Write the scalars of a row."""
+        """Write the scalars of a row; the system has them every `FLUSH_SECONDS` at the latest.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
         for tag, value in scalars(row).items():
-            self._writer.add_scalar(tag, value, row["update"])
+            self._add(Event(step=row["update"], summary=scalar(tag, value)))
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._flushed = time.monotonic()
+            with self._naming():
+                self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
+        """Write what is left.
+
+        Raises:
+            OSError: it cannot be written, unless that was said before.
+        """
+        with suppress(OSError) if self._broken else self._naming():
+            self._writer.close()
+
+    def _add(self, event: Any) -> None:
+        event.wall_time = time.time()
+        with self._naming():
+            self._writer.write_event(event)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors name the folder, and are remembered."""
+        try:
+            with naming(self._folder):
+                yield
+        except OSError:
+            self._broken = True
+            raise
 
 
 class WeightsAndBiases:

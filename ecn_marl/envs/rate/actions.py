@@ -41,8 +41,9 @@ class ContinuousFactor:
             raise bad_value("low, high", (self.low, self.high), "0 < low < 1 < high")
 
     def factor(self, action: Float[Array, " flows"]) -> Float[Array, " flows"]:
-        """Factors of all flows; values out of range are clipped."""
-        return jnp.clip(action, self.low, self.high)
+        """Factors of all flows; values out of range are clipped, NaN counts as 1 (no change)."""
+        known = jnp.where(jnp.isnan(action), 1.0, action)
+        return jnp.clip(known, self.low, self.high)
 
     def sample(self, key: jax.Array, flows: int) -> Float[Array, " flows"]:
         """Uniformly random actions."""

@@ -20,6 +20,7 @@ fewer than 244 flows could not fill a link, for I is at least 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Whole
 from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
@@ -68,9 +70,9 @@ class RateParams:
     """
 
     sim: SimParams
-    target: Leaf
-    offset: Leaf
-    max_steps: Leaf
+    target: Annotated[Leaf, POSITIVE]
+    offset: Annotated[Leaf, NOT_NEGATIVE]
+    max_steps: Annotated[Leaf, Whole(low=1)]
 
 
 @struct.dataclass

@@ -9,9 +9,8 @@ their observation is what it was, and their reward is 0.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,10 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from pettingzoo import ParallelEnv
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
+from ecn_marl._fork import check_process
+from ecn_marl._programs import Programs
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
@@ -27,8 +29,21 @@ MAX_STEPS = 2**31 - 1
 """Longest episode; steps are counted in int32."""
 
 
-@lru_cache(maxsize=32)
-def _compiled(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled(core: RateEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    """Compiled functions of an environment, unless this process cannot run them.
+
+    Args:
+        core: the environment.
+        user: face that they stay for; see `Programs`.
+
+    Raises:
+        ForkedProcess: see `check_process`.
+    """
+    check_process()
+    return PROGRAMS.of(core, user)
+
+
+def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     """Compiled reset and step to the next event."""
     import jax
     import jax.numpy as jnp
@@ -47,6 +62,10 @@ def _compiled(core: RateEnv) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return jax.lax.while_loop(lambda c: ~over(c), go_on, first)
 
     return jax.jit(core.reset), jax.jit(step)
+
+
+PROGRAMS = Programs(_compile)
+"""What is compiled, for all faces."""
 
 
 class RateParallelEnv(ParallelEnv):
@@ -114,10 +133,12 @@ class RateParallelEnv(ParallelEnv):
             Observations (zeros) and infos (`acts`, False) of all agents.
 
         Raises:
-            ValueError: a negative seed.
+            ValueError: a negative seed, or parameters out of their ranges.
+            ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
+        check_process()
         if seed is not None and seed < 0:
             raise bad_value("seed", seed, "an integer >= 0, or None")
         if seed is not None or self._stream is None:
@@ -126,8 +147,9 @@ class RateParallelEnv(ParallelEnv):
         key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
             params = replace(self.core.default_params, max_steps=np.int32(self.max_cycles))
+            check_numbers(params)
             self._params = jax.device_put(params)
-        obs, self._state = _compiled(self.core)[0](key, self._params)
+        obs, self._state = _compiled(self.core, self)[0](key, self._params)
         self.agents = list(self.possible_agents)
         rows = jax.device_get(obs)
         return (
@@ -163,6 +185,8 @@ class RateParallelEnv(ParallelEnv):
         if not self.agents:
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         codec, acted = self.core.action, self.agents
+        if not isinstance(actions, Mapping):
+            raise bad_value("actions", actions, "a dict with one action for every agent")
         for agent in acted:
             if agent not in actions:
                 raise bad_value("actions", f"none for {agent}", "one action for every agent")
@@ -170,7 +194,7 @@ class RateParallelEnv(ParallelEnv):
             unknown = next(agent for agent in actions if agent not in self.action_spaces)
             raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         stacked = np.array([codec.check(a, actions[a]) for a in acted], codec.dtype)
-        found = _compiled(self.core)[1](self._state, stacked, self._params)
+        found = _compiled(self.core, self)[1](self._state, stacked, self._params)
         obs, self._state, *rest = found
         rows, truncated, reward, info = jax.device_get((obs, *rest))
         if truncated.all():

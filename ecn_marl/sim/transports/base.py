@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecn_marl._checks import Real, check_value
+from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports.names import ALIASES, canonical
@@ -88,27 +87,19 @@ class Transport(Protocol):
         """Advance all senders by one substep of `dt` µs, on what reaches them in it."""
 
 
-LARGEST = 1e15
-"""Largest constant of a congestion control, far from where float32 ends."""
-
-
 def with_overrides(
     kind: str,
     presets: Mapping[str, Any],
     name: str,
     overrides: Mapping[str, float],
-    zero_ok: tuple[str, ...] = (),
-    shares: tuple[str, ...] = (),
 ) -> Any:
-    """Constants of a named preset, some of them replaced.
+    """Constants of a named preset, some of them replaced; their class declares their ranges.
 
     Args:
         kind: congestion control, for messages.
         presets: constants by name.
         name: which; its second name is as good, see `names`.
         overrides: fields and their values, in the units of the constants.
-        zero_ok: fields that may be 0; all others must be larger.
-        shares: fields that may not exceed 1.
 
     Raises:
         ValueError: unknown preset or field, or a value out of range.
@@ -116,14 +107,11 @@ def with_overrides(
     name = canonical(kind.lower(), name)
     if name not in presets:
         raise unknown_name(f"{kind} preset", name, [*presets, *ALIASES.get(kind.lower(), {})])
-    fields = type(presets[name]).__dataclass_fields__
+    fields, rules = type(presets[name]).__dataclass_fields__, rules_of(type(presets[name]))
     for field, value in overrides.items():
         if field not in fields:
             raise unknown_name(f"{kind} constant", field, fields)
-        endless = any(getattr(one, field) == math.inf for one in presets.values())
-        most = 1.0 if field in shares else LARGEST
-        bounds: dict[str, Any] = {"low" if field in zero_ok else "above": 0.0}
-        check_value(field, value, Real(high=most, infinite=endless, **bounds))
+        check_value(field, value, rules[field])
     return replace(presets[name], **overrides)
 
 

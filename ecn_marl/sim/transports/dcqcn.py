@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Real
 from ecn_marl._types import Leaf
 from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import ACKS, CNP, Feedback
@@ -56,19 +57,19 @@ class DcqcnParams:
             else alpha decays between CNPs, and cuts are small.
     """
 
-    decrease_us: Leaf
-    alpha_us: Leaf
-    g: Leaf
-    increase_us: Leaf
-    byte_counter: Leaf
-    recovery_steps: Leaf
-    ai: Leaf
-    hai: Leaf
-    min_rate: Leaf
-    alpha_init: Leaf = 1.0
-    clamp_target: Leaf = 0.0
-    cut_at_first_cnp: Leaf = 0.0
-    cnp_interval_us: Leaf = 0.0
+    decrease_us: Annotated[Leaf, POSITIVE]
+    alpha_us: Annotated[Leaf, POSITIVE]
+    g: Annotated[Leaf, POSITIVE]
+    increase_us: Annotated[Leaf, POSITIVE]
+    byte_counter: Annotated[Leaf, Real(above=0.0, infinite=True, unit="bytes")]
+    recovery_steps: Annotated[Leaf, NOT_NEGATIVE]
+    ai: Annotated[Leaf, NOT_NEGATIVE]
+    hai: Annotated[Leaf, NOT_NEGATIVE]
+    min_rate: Annotated[Leaf, POSITIVE]
+    alpha_init: Annotated[Leaf, POSITIVE] = 1.0
+    clamp_target: Annotated[Leaf, NOT_NEGATIVE] = 0.0
+    cut_at_first_cnp: Annotated[Leaf, NOT_NEGATIVE] = 0.0
+    cnp_interval_us: Annotated[Leaf, NOT_NEGATIVE] = 0.0
 
 
 def _preset(
@@ -111,10 +112,6 @@ PRESETS: dict[str, DcqcnParams] = {
 }
 
 
-ZERO_OK = ("clamp_target", "cut_at_first_cnp", "ai", "hai", "recovery_steps", "cnp_interval_us")
-"""Constants that may be 0."""
-
-
 def preset(name: str, **overrides: float) -> DcqcnParams:
     """Constants of a named preset, some of them replaced.
 
@@ -126,7 +123,7 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     Raises:
         ValueError: unknown preset or field, or a value out of range.
     """
-    made: DcqcnParams = with_overrides("DCQCN", PRESETS, name, overrides, ZERO_OK)
+    made: DcqcnParams = with_overrides("DCQCN", PRESETS, name, overrides)
     return made
 
 

@@ -10,13 +10,14 @@ under this name (`hpcc`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, limiting, put_new, with_overrides
@@ -40,13 +41,13 @@ class DctcpParams:
         min_rate: smallest rate that the window stands for, bytes/µs.
     """
 
-    g: Leaf
-    ai_bytes: Leaf
-    ai_rate: Leaf
-    initial: Leaf
-    least: Leaf
-    alpha_init: Leaf = 1.0
-    min_rate: Leaf = 0.0
+    g: Annotated[Leaf, SHARE]
+    ai_bytes: Annotated[Leaf, NOT_NEGATIVE]
+    ai_rate: Annotated[Leaf, NOT_NEGATIVE]
+    initial: Annotated[Leaf, NOT_NEGATIVE]
+    least: Annotated[Leaf, POSITIVE]
+    alpha_init: Annotated[Leaf, FRACTION] = 1.0
+    min_rate: Annotated[Leaf, NOT_NEGATIVE] = 0.0
 
 
 PRESETS = {
@@ -114,10 +115,7 @@ class Dctcp:
 
     def default_params(self) -> DctcpParams:
         """Constants of the preset, overrides applied."""
-        zero_ok = ("ai_bytes", "ai_rate", "initial", "alpha_init", "min_rate")
-        made: DctcpParams = with_overrides(
-            "DCTCP", PRESETS, self.name, dict(self.overrides), zero_ok, ("g", "alpha_init")
-        )
+        made: DctcpParams = with_overrides("DCTCP", PRESETS, self.name, dict(self.overrides))
         return made
 
     def init(

@@ -8,13 +8,14 @@ that this becomes `eta`, from a reference window that it renews once per round t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, TELEMETRY, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
@@ -32,10 +33,10 @@ class HpccParams:
         min_rate: smallest rate, bytes/µs.
     """
 
-    eta: Leaf
-    ai: Leaf
-    max_stage: Leaf
-    min_rate: Leaf
+    eta: Annotated[Leaf, SHARE]
+    ai: Annotated[Leaf, NOT_NEGATIVE]
+    max_stage: Annotated[Leaf, NOT_NEGATIVE]
+    min_rate: Annotated[Leaf, POSITIVE]
 
 
 PRESETS = {
@@ -104,9 +105,7 @@ class Hpcc:
 
     def default_params(self) -> HpccParams:
         """Constants of the preset, overrides applied."""
-        made: HpccParams = with_overrides(
-            "HPCC", PRESETS, self.name, dict(self.overrides), ("ai", "max_stage"), ("eta",)
-        )
+        made: HpccParams = with_overrides("HPCC", PRESETS, self.name, dict(self.overrides))
         return made
 
     def init(

@@ -9,13 +9,14 @@ calls `multiply` afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
 from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
@@ -30,8 +31,8 @@ class RateAgentParams:
         share: rate of a new flow as a share of the line rate.
     """
 
-    min_rate: Leaf
-    share: Leaf
+    min_rate: Annotated[Leaf, POSITIVE]
+    share: Annotated[Leaf, SHARE]
 
 
 PRESETS = {"line-rate": RateAgentParams(10 * MBPS, 1.0)}
@@ -92,7 +93,7 @@ class RateAgent:
     def default_params(self) -> RateAgentParams:
         """Constants of the preset, overrides applied."""
         made: RateAgentParams = with_overrides(
-            "rate-agent", PRESETS, self.name, dict(self.overrides), shares=("share",)
+            "rate-agent", PRESETS, self.name, dict(self.overrides)
         )
         return made
 

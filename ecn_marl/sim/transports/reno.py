@@ -7,13 +7,14 @@ not modelled: what was dropped is always noticed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
 from ecn_marl.sim.transports.base import Overrides, limiting, put_new, with_overrides
@@ -32,9 +33,9 @@ class RenoParams:
         keep: share of the window left after a loss.
     """
 
-    initial: Leaf
-    ai_bytes: Leaf
-    keep: Leaf
+    initial: Annotated[Leaf, POSITIVE]
+    ai_bytes: Annotated[Leaf, POSITIVE]
+    keep: Annotated[Leaf, SHARE]
 
 
 # RFC 5681: half the window, but two segments, after a loss; the first window of RFC 6928.
@@ -85,9 +86,7 @@ class Reno:
 
     def default_params(self) -> RenoParams:
         """Constants of the preset, overrides applied."""
-        made: RenoParams = with_overrides(
-            "reno", PRESETS, self.name, dict(self.overrides), shares=("keep",)
-        )
+        made: RenoParams = with_overrides("reno", PRESETS, self.name, dict(self.overrides))
         return made
 
     def init(

@@ -8,13 +8,14 @@ excess, at most once per round trip. Windows below one segment pace single packe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
@@ -40,15 +41,15 @@ class SwiftParams:
         least: smallest window, segments.
     """
 
-    base: Leaf
-    per_hop: Leaf
-    fs_range: Leaf
-    fs_min: Leaf
-    fs_max: Leaf
-    ai: Leaf
-    beta: Leaf
-    max_cut: Leaf
-    least: Leaf
+    base: Annotated[Leaf, POSITIVE]
+    per_hop: Annotated[Leaf, NOT_NEGATIVE]
+    fs_range: Annotated[Leaf, NOT_NEGATIVE]
+    fs_min: Annotated[Leaf, POSITIVE]
+    fs_max: Annotated[Leaf, POSITIVE]
+    ai: Annotated[Leaf, POSITIVE]
+    beta: Annotated[Leaf, POSITIVE]
+    max_cut: Annotated[Leaf, SHARE]
+    least: Annotated[Leaf, POSITIVE]
 
 
 PRESETS = {
@@ -102,10 +103,7 @@ class Swift:
 
     def default_params(self) -> SwiftParams:
         """Constants of the preset, overrides applied."""
-        zero_ok = ("per_hop", "fs_range")
-        made: SwiftParams = with_overrides(
-            "SWIFT", PRESETS, self.name, dict(self.overrides), zero_ok, ("max_cut",)
-        )
+        made: SwiftParams = with_overrides("SWIFT", PRESETS, self.name, dict(self.overrides))
         if not made.fs_min < made.fs_max:
             raise bad_value("fs_min", made.fs_min, f"less than fs_max = {made.fs_max!r}")
         return made

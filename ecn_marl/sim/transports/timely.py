@@ -10,13 +10,14 @@ distance from `t_low`, which has (Zhu et al., "ECN or Delay", CoNEXT'16, §4).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
@@ -43,17 +44,17 @@ class TimelyParams:
         share: rate of a new flow as a share of the line rate.
     """
 
-    ewma: Leaf
-    beta: Leaf
-    t_low: Leaf
-    t_high: Leaf
-    min_rtt: Leaf
-    ai: Leaf
-    hai: Leaf
-    patience: Leaf
-    segment: Leaf
-    min_rate: Leaf
-    share: Leaf = 1.0
+    ewma: Annotated[Leaf, SHARE]
+    beta: Annotated[Leaf, SHARE]
+    t_low: Annotated[Leaf, POSITIVE]
+    t_high: Annotated[Leaf, POSITIVE]
+    min_rtt: Annotated[Leaf, POSITIVE]
+    ai: Annotated[Leaf, POSITIVE]
+    hai: Annotated[Leaf, POSITIVE]
+    patience: Annotated[Leaf, NOT_NEGATIVE]
+    segment: Annotated[Leaf, NOT_NEGATIVE]
+    min_rate: Annotated[Leaf, POSITIVE]
+    share: Annotated[Leaf, SHARE] = 1.0
 
 
 PRESETS = {
@@ -126,10 +127,7 @@ class Timely:
 
     def default_params(self) -> TimelyParams:
         """Constants of the preset, overrides applied."""
-        zero_ok = ("segment", "patience")
-        made: TimelyParams = with_overrides(
-            "TIMELY", PRESETS, self.name, dict(self.overrides), zero_ok, ("ewma", "beta", "share")
-        )
+        made: TimelyParams = with_overrides("TIMELY", PRESETS, self.name, dict(self.overrides))
         if not made.t_low < made.t_high:
             raise bad_value("t_low", made.t_low, f"less than t_high = {made.t_high!r}")
         return made

@@ -1,0 +1,81 @@
+"""Checked mode: parameters, actions and thresholds that make no sense are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl._checks import check_numbers
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The wrapped environment, which refuses nonsense instead of simulating it.
+
+    Every number of the parameters keeps the range that its field declares: no NaN, no negative
+    rate, no episode of 0 steps. Actions have to be in their space. A check reads the numbers, about
+    a millisecond; it is for development, and for parameters that come from outside.
+
+    Under `jit`, `vmap` and `scan` numbers are not known while a function is traced: there the
+    wrapper does nothing, neither while tracing nor when the compiled function runs. Check first,
+    compile after: `Checked(env).check(params)`, then `jax.jit(env.reset)(key, params)`.
+
+    The PettingZoo and Gymnasium faces check parameters at their first reset, and actions always.
+
+    Every attribute of the wrapped environment is there, too.
+
+    Attributes:
+        env: a functional environment.
+    """
+
+    env: Any
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped environment."""
+        if name.startswith("__") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def check(self, params: Any) -> None:
+        """Check parameters.
+
+        Raises:
+            InvalidValue: the first number that is out of range, with its name, e.g.
+                `params.sim.net.port_rate[3]`.
+        """
+        check_numbers(params)
+
+    def reset(self, key: jax.Array, params: Any) -> tuple[Array, Any]:
+        """Start an episode; see the wrapped environment.
+
+        Raises:
+            InvalidValue: see `check`.
+        """
+        check_numbers(params)
+        found: tuple[Array, Any] = self.env.reset(key, params)
+        return found
+
+    def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
+        """One step; see the wrapped environment.
+
+        Raises:
+            InvalidValue: see `check`, or an action that is not in its space.
+        """
+        check_numbers(params)
+        if not isinstance(action, jax.core.Tracer):
+            self.env.action.check(np.asarray(action), self.env.num_agents)
+        return self.env.step(key, state, action, params)
+
+    def step_ecn(self, key: jax.Array, state: Any, ecn: Any, params: Any) -> Any:
+        """One step with thresholds instead of actions; see the wrapped environment.
+
+        Raises:
+            InvalidValue: see `check`, or thresholds out of range.
+        """
+        check_numbers(params)
+        check_numbers(ecn, "ecn")
+        return self.env.step_ecn(key, state, ecn, params)
