@@ -121,12 +121,14 @@ def needed_imports(*facts: Any) -> dict[str, list[str]]:
     return needed
 
 
-def restore_imports(needed: Mapping[str, Sequence[str]], who: str) -> None:
+def restore_imports(needed: Mapping[str, Sequence[str]], who: str, trusted: bool = True) -> None:
     """Import again what a run was made with, but for what is registered already.
 
     Args:
         needed: what `needed_imports` returned.
         who: the run, as errors call it.
+        trusted: whether modules and files may be imported because `needed` names them. A policy's
+            file may come from anywhere: what it needs must be registered already.
 
     Raises:
         UnknownName: something cannot be imported, or does not register what is needed.
@@ -135,6 +137,8 @@ def restore_imports(needed: Mapping[str, Sequence[str]], who: str) -> None:
         if not _unknown(names):
             continue
         reason = "it is no module" if origin.startswith(SCRIPT) else ""
+        if not trusted:
+            reason = "a file of a policy imports nothing by itself"
         if not reason:
             try:
                 import_extension(origin)

@@ -254,6 +254,19 @@ def test_a_lost_import_is_named():
         _imports.restore_imports(notebook, "run")
 
 
+def test_a_policy_file_imports_nothing_by_itself(tmp_path):
+    """It may come from anywhere, and names the file that would run."""
+    file = tmp_path / "trap.py"
+    file.write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
+    needed = {str(file): ["reward trapped"]}
+    with pytest.raises(ValueError, match=r"imports nothing by itself\): give --import"):
+        _imports.restore_imports(needed, "policy p.npz", trusted=False)
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ValueError, match="policy p.npz needs reward trapped"):
+        _imports.restore_imports(needed, "policy p.npz")
+    assert (tmp_path / "ran").exists()
+
+
 def test_a_script_is_the_origin_of_what_it_registers(tmp_path):
     """It is not imported again, for that would run it again."""
     script = tmp_path / "script.py"

@@ -51,7 +51,7 @@ def read_exported(policy: str) -> Policy:
     found = load_policy(file)
     if isinstance(found, RatePolicy):
         raise bad_value("policy", policy, "a policy of ports here: this one is of flows, for rates")
-    restore_imports(found.header.get("imports") or {}, f"policy {policy}")
+    restore_imports(found.header.get("imports") or {}, f"policy {policy}", trusted=False)
     try:
         view_of(found), episodes_of(found), found.header["network"]["head"]
     except (KeyError, TypeError):
