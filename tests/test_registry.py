@@ -262,7 +262,7 @@ def test_a_policy_file_imports_nothing_by_itself(tmp_path):
     with pytest.raises(ValueError, match=r"imports nothing by itself\): give --import"):
         _imports.restore_imports(needed, "policy p.npz", trusted=False)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(ValueError, match="policy p.npz needs reward trapped"):
+    with pytest.raises(ValueError, match=r"policy p\.npz needs reward trapped"):
         _imports.restore_imports(needed, "policy p.npz")
     assert (tmp_path / "ran").exists()
 
