@@ -420,7 +420,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     from ecn_marl.experiments import workflow
 
     def no_curve(folder):
-        raise ValueError("no curve")
+        raise OSError("no curve")
 
     summary = evaluation(episodes=2, seed=0).summary()
     result = {"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}

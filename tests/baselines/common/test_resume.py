@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+from ecn_marl.baselines.common import training
 from ecn_marl.baselines.common.checkpoint import Checkpoints
 from ecn_marl.baselines.common.interrupts import Interrupts
 from ecn_marl.baselines.common.logs import cut_rows
@@ -220,12 +223,15 @@ def test_checkpoints_come_every_so_many_updates(tmp_path, updates, expected):
     assert Checkpoints(tmp_path).steps == expected
 
 
-def test_checkpoints_come_every_so_many_seconds(tmp_path):
+def test_checkpoints_come_every_so_many_seconds(tmp_path, monkeypatch):
     seen: list[list[int]] = []
+    ticks = count()
+    clock = SimpleNamespace(passed=0.0, perf_counter=lambda: clock.passed + 1e-3 * next(ticks))
+    monkeypatch.setattr(training, "time", clock)
 
     def progress(row):
         seen.append(Checkpoints(tmp_path).steps)
-        time.sleep(0.3)
+        clock.passed += 0.3
 
     saving = Saving(seconds=0.5)
     train(Counting(), None, steps=60, out=tmp_path, saving=saving, progress=progress)
@@ -257,6 +263,7 @@ def test_a_second_signal_acts_at_once():
 
 FAILED_SAVE = """
 import os, shutil, sys
+from ecn_marl.baselines.common import training
 from ecn_marl.baselines.common.checkpoint import Checkpoints
 import numpy as np
 run = sys.argv[1]
