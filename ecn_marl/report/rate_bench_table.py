@@ -73,7 +73,8 @@ def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
     return f"{text} ({100 * lost:.1f} % dropped)" if names is STEADY and lost >= LOSS else text
 
 
-def _value(name: str, values: list[float]) -> str:
+def _value(name: str, values: list[float | None]) -> str:
+    """Mean and spread of a metric; None (NaN in JSON) is a seed in which it never came to be."""
     factor, form = SHOWN[name]
     scaled = factor * np.asarray(values, np.float64)
     if np.isnan(scaled).all():
