@@ -102,6 +102,18 @@ def scene(
     )
 
 
+def plain_axes(figure: Figure, box: tuple[float, float, float, float], title: str) -> Axes:
+    """Axes at a place of a page (left, bottom, width, height; shares), in the style of all."""
+    axis = figure.add_axes(box)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(INK)
+    axis.tick_params(colors=INK, labelsize=9)
+    axis.grid(True, color=FAINT, linewidth=0.7)
+    axis.set_axisbelow(True)
+    axis.set_title(title, fontsize=10, color=INK, loc="left")
+    return axis
+
+
 class Painter:
     """Draws the scenes of one environment; a frame depends on its scene alone."""
 
@@ -142,16 +154,6 @@ class Painter:
         text = parent.text(x, y, "", color=style.pop("color", INK), animated=True, **style)
         self.moving.append((parent, text))
         return text
-
-    def _axes(self, box: tuple[float, float, float, float], title: str) -> Axes:
-        axis = self.figure.add_axes(box)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color(INK)
-        axis.tick_params(colors=INK, labelsize=9)
-        axis.grid(True, color=FAINT, linewidth=0.7)
-        axis.set_axisbelow(True)
-        axis.set_title(title, fontsize=10, color=INK, loc="left")
-        return axis
 
     def _network(self, core: EcnEnv) -> None:
         """Upper left: hosts, switches, and the ports between them."""
@@ -210,7 +212,7 @@ class Painter:
 
     def _queues(self) -> None:
         """Upper right: a row per port, with its queue, thresholds and marks."""
-        axis = self._axes((0.51, 0.43, 0.31, 0.46), "queue now, KB")
+        axis = plain_axes(self.figure, (0.51, 0.43, 0.31, 0.46), "queue now, KB")
         axis.set_ylim(self.rows - 0.4, -0.6)
         axis.set_yticks([])
         axis.set_xscale("symlog", linthresh=10.0, linscale=0.6)
@@ -256,7 +258,7 @@ class Painter:
             self.stamps = _Stamps(size)
             spots = [axis.get_yaxis_transform().transform((-0.02, i)) for i in range(self.rows)]
             self.spots = [(round(x), round(self.figure.bbox.height - y)) for x, y in spots]
-        share = self._axes((0.855, 0.43, 0.125, 0.46), "bytes marked, %")
+        share = plain_axes(self.figure, (0.855, 0.43, 0.125, 0.46), "bytes marked, %")
         share.set(ylim=(self.rows - 0.4, -0.6), xlim=(0, 100), yticks=[], xticks=[0, 50, 100])
         share.grid(False, axis="y")
         self.shares = self._add(share, LineCollection([], linewidths=0.62 * thick, colors=INK))
@@ -264,8 +266,8 @@ class Painter:
 
     def _traces(self) -> None:
         """Below: the past of the ports that had the longest queues."""
-        queue = self._axes((0.06, 0.075, 0.38, 0.2), "mean queue per interval, KB")
-        use = self._axes((0.51, 0.075, 0.31, 0.2), "utilisation, %")
+        queue = plain_axes(self.figure, (0.06, 0.075, 0.38, 0.2), "mean queue per interval, KB")
+        use = plain_axes(self.figure, (0.51, 0.075, 0.31, 0.2), "utilisation, %")
         for axis in (queue, use):
             axis.set_xlim(-WINDOW * self.interval_ms, 0)
             axis.xaxis.set_major_formatter("{x:g}")

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines
-from ecn_marl.envs.picture import FAINT, INK, KMAX_COLOUR, KMIN_COLOUR, TRACES
+from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRACES, plain_axes
 from ecn_marl.report.episode import Episode
 from ecn_marl.sim.sizes import SIZE_CLASSES
 from ecn_marl.sim.topology import KB
@@ -154,28 +154,21 @@ class _Film:
                 left, 0.905, side.label, size=13, color=INK, weight="bold", va="center"
             )
             network = self._network(side.env, (left - 0.01, 0.62, 0.43, 0.26))
-            queue = self._axes((left, 0.355, 0.42, 0.2), f"queue of {port}, Kmin and Kmax, KB")
-            queue.set(yscale="symlog", xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
+            queue = plain_axes(
+                self.figure, (left, 0.355, 0.42, 0.2), f"queue of {port}, Kmin and Kmax, KB"
+            )
+            queue.set(xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
             queue.set_yscale("symlog", linthresh=10.0, linscale=0.5)
             ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= max(deepest, fullest)]
             queue.set_yticks(ticks, [f"{t:,}" for t in ticks])
             queue.set_yticks([], minor=True)
-            flows = self._axes((left, 0.075, 0.42, 0.2), "slowdown")
+            flows = plain_axes(self.figure, (left, 0.075, 0.42, 0.2), "slowdown")
             flows.set_yscale("log")
             flows.set(xlim=(0, length), ylim=(0.9, 1.3 * slowest), xlabel="time, ms")
             decades = [t for t in (1, 10, 100, 1000) if t <= 1.3 * slowest]
             flows.set_yticks(decades, [f"{t:,}" for t in decades])
             flows.set_yticks([], minor=True)
             self.halves.append(self._moving(network, queue, flows))
-
-    def _axes(self, box: tuple[float, float, float, float], title: str) -> Axes:
-        axis = self.figure.add_axes(box)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(colors=INK, labelsize=9)
-        axis.grid(True, color=FAINT, linewidth=0.7)
-        axis.set_axisbelow(True)
-        axis.set_title(title, fontsize=10, color=INK, loc="left")
-        return axis
 
     def _network(self, env: EcnEnv, box: tuple[float, float, float, float]) -> LineCollection:
         """Hosts, switches, and the ports between them, coloured by their queues."""

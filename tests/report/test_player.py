@@ -15,34 +15,21 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from small_episode import INTERVALS, SCENARIO, SEED
 from typer.testing import CliRunner
 
 from ecn_marl.baselines.common.evaluation import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
 from ecn_marl.envs.ecn import ACCOUNTS
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
 from ecn_marl.report import player
 from ecn_marl.report.episode import record
-from ecn_marl.sim import Incast, star
-
-INTERVALS, SEED = 12, 7
 
 
 @pytest.fixture(scope="module")
 def env():
-    return make(
-        Scenario(
-            topology=star(3),
-            traffic=(Incast(n_min=2, n_max=2, flow_kb=100.0, width=2),),
-            dt_us=5.0,
-            slots=4,
-            max_steps=INTERVALS,
-            tick_steps=4,
-            pfc=False,
-            bins=0,
-        )
-    )
+    return make(SCENARIO)
 
 
 @pytest.fixture(scope="module")

@@ -12,26 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_episode import INTERVALS, SCENARIO, SEED
 
 from ecn_marl.baselines.static import Static
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
 from ecn_marl.report import comparison, player
 from ecn_marl.report.comparison import Side
 from ecn_marl.report.episode import record
-from ecn_marl.sim import Incast, star
-
-INTERVALS, SEED = 12, 7
-
-SCENARIO = Scenario(
-    topology=star(3),
-    traffic=(Incast(n_min=2, n_max=2, flow_kb=100.0, width=2),),
-    dt_us=5.0,
-    slots=4,
-    max_steps=INTERVALS,
-    tick_steps=4,
-    pfc=False,
-    bins=0,
-)
 
 
 def side(label: str, setting: str, **options) -> Side:

@@ -26,9 +26,9 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "baselines" / "common")]
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # as the whole suite
 
-import families  # noqa: E402
-import faults  # noqa: E402
-from outcomes import FAULTS, Tally  # noqa: E402
+import families  # noqa: E402 - after the path and XLA's flags
+import faults  # noqa: E402 - after the path and XLA's flags
+from outcomes import FAULTS, Tally  # noqa: E402 - after the path and XLA's flags
 
 QUICK = 40
 """Cases of each family in the suite."""

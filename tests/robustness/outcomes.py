@@ -100,7 +100,7 @@ def judge(tally: Tally, case: Any, run: Callable[[Any], str], seconds: float = S
         outcome, said = HANG, f"more than {seconds:g} s"
     except Unsound as error:
         outcome, said = SILENT, str(error)
-    except Exception as error:
+    except Exception as error:  # what escapes raw is what is counted here
         outcome = REFUSED if is_refusal(error) else RAW
         said = f"{type(error).__name__}: {error}"
     tally.add(outcome, case, said)
