@@ -131,7 +131,7 @@ def _trace(side: Side, port: int) -> _Trace:
 
 
 class _Film:
-    """Draws the halves; all that stays the same is drawn once by matplotlib's own cache."""
+    """Draws both halves; every picture is drawn anew, some tenth of a second each."""
 
     def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: str) -> None:
         self.sides, self.traces = sides, traces
