@@ -15,7 +15,9 @@ a constant (Claim 2) and follows
 along the events of each flow: no value function, no noise, no other flow's data. The approximation
 is that one constant, which makes it exact in sign only where a flow alone decides; the discount
 says how long an action matters. Our reconstruction, for the stored text lost its formulas: the
-discounted mean, and the penalty on changes of mind, are those of the published code.
+discounted mean, and the penalty on actions that differ from later ones, are those of the published
+code. The penalty looks at all later actions, not at the next one only: among many flows the queue
+answers slowly, and a policy that is steady from event to event may still swing over twenty of them.
 
     roll out (`rate_learning.roll_scenarios`)  ->  sort by flow (`keyed`)  ->  one step of Adam
 
@@ -59,7 +61,7 @@ class ADPGConfig(RateConfig):
         hidden: widths of the hidden layers.
         lr: learning rate of Adam.
         clip: largest entry of a gradient.
-        steadiness: weight of the penalty on differences between a flow's actions.
+        steadiness: weight of `unsteadiness`, the penalty on differences between a flow's actions.
     """
 
     hidden: tuple[int, ...] = (12, 12)
@@ -184,8 +186,7 @@ class ADPG(Deterministic):
         change = jnp.asarray(self.policy.apply(actor, events.obs))
         ahead = later_mean(events.error, here, self.config.gamma)
         follow = (here * change * ahead).sum() / n
-        both = here[1:] * here[:-1]
-        swing = (both * (change[1:] - change[:-1]) ** 2).sum() / jnp.maximum(both.sum(), 1.0)
+        swing = unsteadiness(change, here)
         metrics = {
             "error": (here * events.error).sum() / n,
             "reward": -(here * (self.config.target * events.error) ** 2).sum() / n,
@@ -210,3 +211,23 @@ def later_mean(
     weight = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)
     total = jnp.tensordot(weight, here * values, 1)
     return total / jnp.maximum(jnp.tensordot(weight, here, 1), 1e-6)
+
+
+def unsteadiness(values: Float[Array, "t *b"], here: Float[Array, "t *b"]) -> Float[Array, ""]:
+    """Half of the mean squared difference between a flow's value and each of its later ones.
+
+    Every event that has a later one counts the same, whatever the number of those.
+
+    Args:
+        values: values by event, the time first.
+        here: 1 where there is an event, 0 elsewhere.
+    """
+
+    def later(x: Float[Array, "t *b"]) -> Float[Array, "t *b"]:
+        return jnp.cumsum(x[::-1], 0)[::-1] - x
+
+    n = later(here)
+    mean, square = (later(here * x) / jnp.maximum(n, 1.0) for x in (values, values**2))
+    counted = here * (n > 0)
+    spread = values**2 - 2.0 * values * mean + square
+    return 0.5 * (counted * spread).sum() / jnp.maximum(counted.sum(), 1.0)

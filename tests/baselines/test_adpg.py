@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import failure, run
 
-from ecn_marl.baselines.adpg import ADPG, ADPGConfig, later_mean
+from ecn_marl.baselines.adpg import ADPG, ADPGConfig, later_mean, unsteadiness
 from ecn_marl.baselines.common.rate_rollout import Events, keyed
 from ecn_marl.baselines.common.training import compiled_update, initial_state
 from ecn_marl.envs.rate.measure import Steered, measure
@@ -56,6 +56,26 @@ def test_later_means():
         [2.0, 0.0],
     ]
     np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_unsteadiness_looks_at_all_later_actions():
+    rng = np.random.default_rng(1)
+    values, here = rng.normal(size=(9, 2, 3)), (rng.random((9, 2, 3)) < 0.6).astype(float)
+    here[:, 0, 0] = np.eye(9)[4]  # one event: nothing to differ from
+    squares = []
+    for e, f in np.ndindex(2, 3):
+        of_flow = values[here[:, e, f] > 0, e, f]
+        squares += [np.mean((of_flow[t + 1 :] - of_flow[t]) ** 2) for t in range(len(of_flow) - 1)]
+    found = unsteadiness(jnp.asarray(values), jnp.asarray(here))
+    np.testing.assert_allclose(found, 0.5 * np.mean(squares), rtol=1e-5)
+
+
+def test_slow_swings_are_not_steady():
+    """From event to event they change little; over half of a period they change by all."""
+    swing = jnp.sin(2 * jnp.pi * jnp.arange(64.0) / 32)[:, None]
+    found = unsteadiness(swing, jnp.ones_like(swing))
+    assert found > 0.3  # independent values of this variance have 1/2
+    assert found > 10 * 0.5 * jnp.mean((swing[1:] - swing[:-1]) ** 2)
 
 
 def test_the_gradient_is_that_of_the_paper():
