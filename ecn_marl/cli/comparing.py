@@ -96,6 +96,9 @@ def bench(
     small: Annotated[
         bool, typer.Option("--small", help="With adpg: fewer, shorter scenarios; minutes.")
     ] = False,
+    largest: Annotated[
+        int | None, typer.Option(help="With adpg: leave out scenarios of more flows.", min=1)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train and score everything on scenarios, side by side; prints the table as Markdown.
@@ -126,10 +129,10 @@ def bench(
             max_steps=max_steps,
             envs=envs,
         )
-        _bench_rates(unfit, algorithms, seeds, small, out, results, as_json)
+        _bench_rates(unfit, algorithms, seeds, (small, largest), out, results, as_json)
         return
-    if small:
-        raise bad_value("--small", small, f"nothing but with {RATES}")
+    for name, value in given(small=small or None, largest=largest).items():
+        raise bad_value(f"--{name}", value, f"nothing but with {RATES}")
     out = out or Path("runs/bench")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
@@ -161,7 +164,7 @@ def _bench_rates(
     unfit: dict[str, Any],
     algorithms: str | None,
     seeds: int,
-    small: bool,
+    scenarios: tuple[bool, int | None],
     out: Path | None,
     results: Path | None,
     as_json: bool,
@@ -174,7 +177,7 @@ def _bench_rates(
         raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
     folder = out or Path("runs/bench-adpg")
     with _bars() as show, _stops():
-        rate.bench(folder, results, algorithms, seeds, small, as_json, show)
+        rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show)
 
 
 @app.command()

@@ -177,11 +177,13 @@ def bench(
     results: Path | None,
     algorithms: str | None,
     seeds: int,
-    small: bool,
+    scenarios: tuple[bool, int | None],
     as_json: bool,
     show: Any,
 ) -> None:
     """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
+
+    `scenarios` is whether they are the small ones, and the flows of the largest if it was given.
 
     Raises:
         ValueError: see `experiments.rate_bench`.
@@ -193,8 +195,10 @@ def bench(
     from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
 
     policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
-    scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
-    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, scenarios, updates), show)
+    small, largest = scenarios
+    every, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
+    places = every if largest is None else rb.up_to(every, largest)
+    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, places, updates), show)
     result["machine"] = describe()
     table, text = rate_bench_tables(result), json_text(result) + "\n"
     figure = rate_bench_figure(result)

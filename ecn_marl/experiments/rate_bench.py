@@ -65,6 +65,22 @@ SMALL_UPDATES = 1000
 """Updates of every learner there."""
 
 
+def up_to(scenarios: Mapping[str, Mapping[str, Any]], largest: int) -> dict[str, Mapping[str, Any]]:
+    """Those of the scenarios that have at most so many flows to a host, or to interrupt one.
+
+    Raises:
+        ValueError: none has.
+    """
+    kept = {
+        name: options
+        for name, options in scenarios.items()
+        if (spec := with_options(name, dict(options))).kind == "all-to-all" or spec.size <= largest
+    }
+    if not any(with_options(name, {}).kind == "many-to-one" for name in kept):
+        raise bad_value("largest", largest, "the flows of a many-to-one scenario, at least 2")
+    return kept
+
+
 @dataclass(frozen=True)
 class RatePlan:
     """What to compare.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
+from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.report.plots import COLOURS, Page
 from ecn_marl.report.tables import DASH
 
@@ -45,7 +46,7 @@ def rate_bench_tables(result: Mapping[str, Any]) -> str:
         result: what `experiments.rate_bench.rate_bench` returns.
     """
     seeds = result["protocol"]["seeds"]
-    spread = f", mean ± standard deviation of {seeds} seeds" if seeds > 1 else ", one seed"
+    spread = f", mean of {seeds} seeds ± 95 % (Student's t)" if seeds > 1 else ", one seed"
     parts = []
     for kind, title in TITLES.items():
         places = [place for place in result["scenarios"].values() if place["kind"] == kind]
@@ -66,7 +67,7 @@ def rate_bench_tables(result: Mapping[str, Any]) -> str:
 
 
 def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
-    """Means of a cell's metrics, with their spread where there are several seeds."""
+    """Means of a cell's metrics, with intervals where there are several seeds."""
     names = LONG if kind == "long-short" else STEADY
     text = ", ".join(_value(name, metrics[name]) for name in names)
     lost = float(np.mean(metrics["drop_rate"]))
@@ -74,15 +75,16 @@ def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, values: list[float | None]) -> str:
-    """Mean and spread of a metric; None (NaN in JSON) is a seed in which it never came to be."""
+    """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which it never came to be."""
     factor, form = SHOWN[name]
     scaled = factor * np.asarray(values, np.float64)
     if np.isnan(scaled).all():
         return NEVER
     known = scaled[~np.isnan(scaled)]
-    text = format(float(known.mean()), form)
-    if len(known) > 1 and float(format(known.std(ddof=1), form)):
-        text += f" ± {format(float(known.std(ddof=1)), form)}"
+    mean, half = mean_interval(known)
+    text = format(mean, form)
+    if len(known) > 1 and float(format(half, form)):
+        text += f" ± {format(half, form)}"
     missing = len(scaled) - len(known)
     return f"{text} ({missing} of {len(scaled)} {NEVER})" if missing else text
 
@@ -97,6 +99,8 @@ def _printed(kind: str, paper: Mapping[str, float] | None) -> str:
 def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
     """Metrics of many-to-one by number of flows, as PNG: lines measured, crosses printed.
 
+    Bars are 95 % intervals over seeds.
+
     Args:
         result: as in `rate_bench_tables`, with a many-to-one scenario at least.
     """
@@ -109,8 +113,16 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
         for i, name in enumerate(places[0]["policies"]):
             colour = COLOURS[i % len(COLOURS)]
             rows = [(p["size"], p["policies"][name]) for p in places]
-            means = [factor * float(np.mean(row["metrics"][metric])) for _, row in rows]
-            axis.plot([n for n, _ in rows], means, "o-", color=colour, label=name, markersize=4)
+            seeds = [factor * np.asarray(row["metrics"][metric]) for _, row in rows]
+            means, halves = zip(*map(mean_interval, seeds), strict=True)
+            axis.errorbar(
+                *([n for n, _ in rows], means, np.nan_to_num(halves)),
+                fmt="o-",
+                color=colour,
+                label=name,
+                markersize=4,
+                capsize=2,
+            )
             there = [(n, row["paper"][metric]) for n, row in rows if row["paper"] is not None]
             xs, ys = [n for n, _ in there], [factor * value for _, value in there]
             axis.plot(xs, ys, "x", color=colour, markersize=7)

@@ -91,7 +91,7 @@ def test_numbers_of_the_paper():
 
 def test_tables_and_figure(benched):
     text = rate_bench_tables(benched[0])
-    assert "mean ± standard deviation of 2 seeds" in text
+    assert "mean of 2 seeds ± 95 % (Student's t)" in text
     assert text.count("\n| 4 | ") == len(POLICIES)
     assert "| 96.9, 98, 5.4 |" in text
     assert rate_bench_figure(benched[0]).startswith(b"\x89PNG")
@@ -99,7 +99,7 @@ def test_tables_and_figure(benched):
     row = {"metrics": {**metrics, "long_bandwidth": [0.9, 0.95]}, "paper": None}
     place = {"kind": "long-short", "size": 8, "policies": {"swift:htsim": row}}
     text = rate_bench_tables({"protocol": {"seeds": 2}, "scenarios": {"x": place}})
-    assert f"| 40 (1 of 2 never), 1.00, 92.5 ± 3.5 | {DASH} |" in text
+    assert f"| 40 (1 of 2 never), 1.00, 92.5 ± 31.8 | {DASH} |" in text
 
 
 def test_wrong_plans_are_refused(tmp_path):
@@ -113,6 +113,12 @@ def test_wrong_plans_are_refused(tmp_path):
         "dcqcn:hpcc-paper,ai=2.5,g=0.1",
         "adpg:int8",
     )
+    assert set(rb.up_to(rb.SMALL, 4)) == {
+        *("many-to-one-2-v0", "all-to-all-4-v0", "all-to-all-8-v0", "long-short-2-v0")
+    }
+    with pytest.raises(ValueError, match="largest = 1"):
+        rb.up_to(rb.FULL, 1)
+    assert "nothing but with adpg" in failure("bench", "--largest", 8, *out)
     with pytest.raises(ValueError, match="seeds = 0"):
         rb.RatePlan(tmp_path, seeds=0)
     assert not list(tmp_path.iterdir())
@@ -122,7 +128,8 @@ def test_the_command_writes_everything(tmp_path, monkeypatch):
     """Here of one sender that needs no training."""
     monkeypatch.setattr(rb, "SMALL", PLACES)
     out, file = tmp_path / "out", tmp_path / "results.json"
-    options = ("--small", "--seeds", 1, "--algorithms", "swift:htsim", "--results", file)
+    options = ("--small", "--largest", 4, "--seeds", 1, "--algorithms", "swift:htsim")
+    options += ("--results", file)
     result = run("bench", "adpg", *options, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout == (out / "table.md").read_text()

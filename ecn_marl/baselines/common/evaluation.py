@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
@@ -27,6 +26,7 @@ from ecn_marl.baselines.common.completion import (
     objective,
     summarise,
 )
+from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.envs.ecn import PhaseEcn
 from ecn_marl.sim.metrics import histogram_quantile
@@ -154,12 +154,7 @@ class Evaluation:
 
     def interval(self, metric: str) -> tuple[float, float]:
         """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
-        values = np.asarray(self.episodes[metric], np.float64)
-        n = len(values)
-        if n < 2:
-            return float(values.mean()), float("nan")
-        quantile = float(stats.t.ppf(0.975, n - 1))
-        return float(values.mean()), quantile * float(values.std(ddof=1)) / n**0.5
+        return mean_interval(np.asarray(self.episodes[metric], np.float64))
 
     def summary(self) -> dict[str, Any]:
         """JSON-able summary, see `completion.summarise`."""

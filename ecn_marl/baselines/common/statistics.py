@@ -36,6 +36,14 @@ Statistic = Callable[[np.ndarray], Any]
 """`[..., seeds, scenarios] -> [...]`."""
 
 
+def mean_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Mean, and half-width of its 95 % confidence interval (Student's t); NaN for one value."""
+    n = len(values)
+    if n < 2:
+        return float(values.mean()), float("nan")
+    return float(values.mean()), float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5)
+
+
 def iqm(scores: Float[np.ndarray, "*b seeds scenarios"]) -> Float[np.ndarray, "*b"]:
     """Interquartile mean: the mean of the middle half of all scores, seeds and scenarios pooled.
 
