@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness lint format wheel-test docs notebooks bridges clean
+.PHONY: run test validate robustness lint format wheel-test sbom docs notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -34,6 +34,9 @@ wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, impor
 robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts go into docs/reliability.md
 	$(BIN)/python tests/robustness/campaign.py --out tests/robustness/counts.json
 	$(BIN)/python docs/tables.py
+
+sbom: $(STAMP)  ## licences of all that the wheel brings along, and a bill of materials
+	PYTHON="$(BIN)/python" .ci/sbom
 
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew
 	$(BIN)/python docs/tables.py
