@@ -40,6 +40,9 @@ ACCOUNTS = (
 )
 """What became of the flows of an episode, see `EcnEnv.accounts`."""
 
+FLOWLETS = ("flowlets", "flowlets_kept")
+"""The same of their paths, where `load_balancing` is `flowlet`."""
+
 
 @dataclass(frozen=True)
 class HostGroup:
@@ -413,10 +416,13 @@ class EcnEnv:
             Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
             finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
             `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
-            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut.
+            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut. With the load
+            balancing `flowlet` also `flowlets`, paths drawn after the first of a flow, and
+            `flowlets_kept`, ticks of flows that kept a path because an older one had to drain.
         """
         totals, waiting = sim.totals, self.sim.waiting(sim, params.sim)
         finished = totals.finished.sum()
+        drawn = {} if totals.flowlets is None else dict(zip(FLOWLETS, totals.flowlets, strict=True))
         return {
             "offered": totals.started + waiting,
             "started": totals.started,
@@ -427,6 +433,7 @@ class EcnEnv:
             "deferred_us": totals.deferred_us,
             "dropped": _bytes(totals.dropped),
             "late_feedback": totals.late_feedback,
+            **drawn,
         }
 
     def episode_metrics(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
@@ -434,11 +441,10 @@ class EcnEnv:
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time); counts `pauses`, `flows_started`, `flows_waiting` (arrived, without a slot),
-            `deferred` (those that waited for one) and `deferred_us` (for how long together),
-            `flow_ticks` and `feedback_cut` (those of them
-            whose feedback came from further back than is kept); `bytes_offered`, `bytes_dropped`;
-            per size class `[3]` (mice, medium, elephants) `flows_finished`.
+            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`; per size class
+            `[3]` (mice, medium, elephants) `flows_finished`. `flows_started`, `flows_waiting`,
+            `bytes_dropped` and `feedback_cut` are second names of `started`, `waiting`, `dropped`
+            and `late_feedback`.
 
             Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
@@ -450,6 +456,7 @@ class EcnEnv:
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
         sums, totals = state.sums, state.sim.totals
         done = self.sim.completion(state.sim, params.sim)
+        accounts = self.accounts(state.sim, params)
         mean = sums.queue.mean() / n
         variance = sums.queue_sq.mean() / n - mean**2
         metrics: dict[str, Any] = {
@@ -459,14 +466,13 @@ class EcnEnv:
             "utilisation": sums.utilisation.mean() / n,
             "paused": sums.paused.mean() / n,
             "pauses": totals.pauses,
-            "deferred": totals.deferred,
-            "deferred_us": totals.deferred_us,
-            "flows_started": totals.started,
-            "flows_waiting": self.sim.waiting(state.sim, params.sim),
+            **accounts,
+            "flows_started": accounts["started"],
+            "flows_waiting": accounts["waiting"],
             "flows_finished": totals.finished,
             "bytes_offered": _bytes(totals.offered),
-            "bytes_dropped": _bytes(totals.dropped),
-            "feedback_cut": totals.late_feedback,
+            "bytes_dropped": accounts["dropped"],
+            "feedback_cut": accounts["late_feedback"],
             "flow_ticks": totals.flow_ticks,
             "flows_measured": done.begun,
             "flows_unfinished": done.unfinished,

@@ -30,7 +30,7 @@ from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.config import SOURCE
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
-from ecn_marl.sim.simulator import SimParams
+from ecn_marl.sim.simulator import SimParams, SimState
 from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.traffic import Offer, program_of
 
@@ -263,6 +263,15 @@ class PhasedEnv(EcnEnv):
             ecn = ecn.during(now)
         state, here = self._handed_over(state, params, now[0])
         return super().step_ecn(key, state, ecn, here)
+
+    def accounts(self, sim: SimState, params: Any) -> dict[str, Array]:
+        """What became of the flows; see `EcnEnv.accounts`.
+
+        Flows that wait are those of the phase that their source is in.
+        """
+        own = (self.at(params, source.phase).sim.traffic for source in sim.traffic)
+        traffic = tuple(constants[i] for i, constants in enumerate(own))
+        return super().accounts(sim, replace(params, sim=replace(params.sim, traffic=traffic)))
 
     def _handed_over(
         self, state: EnvState, params: Any, now: Int[Array, ""]

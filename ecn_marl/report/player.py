@@ -14,7 +14,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
+from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS, EcnEnv
 from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report import comparison
 from ecn_marl.report.comparison import Side
@@ -81,7 +81,9 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
         ],
         "ticks": _rounded(episode.ticks, 0),
         "intervals": bytes_ | shares | {"marked": _rounded(np.clip(marked, 0, 1), 4)},
-        "accounts": {name: float(info[name][-1, 0]) for name in ACCOUNTS},
+        "accounts": {
+            name: float(info[name][-1, 0]) for name in (*ACCOUNTS, *FLOWLETS) if name in info
+        },
         "flows": [
             [
                 *(f.src, f.dst, round(f.size), round(f.start_us, 2), round(f.ideal_us, 3)),

@@ -144,6 +144,11 @@ _COUNTS = {
 
 _COUNTS_LEGEND = "Deferred: waited for a slot, for so long together; waiting: never got one."
 
+_FLOWLETS = {"flowlets": "flowlets", "kept": "flowlets_kept"}
+"""Further columns where flows are flowlets."""
+
+_FLOWLETS_LEGEND = "\nFlowlets: paths drawn after the first; kept: ticks of flows on an older path."
+
 _LOSSES = {"dropped, B": "dropped", "late feedback": "late_feedback"}
 """What flows lost; a table of ports has it as shares."""
 
@@ -169,20 +174,30 @@ def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
 
 
 def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
-    table = _columns("Flows", tuple(_COUNTS))
+    columns, legend = _with_flowlets(rows, _COUNTS, _COUNTS_LEGEND)
+    table = _columns("Flows", tuple(columns))
     for row, name in zip(rows, names, strict=True):
-        table.add_row(name, *_flow_cells(row["flows"], _COUNTS))
-    table.caption = _COUNTS_LEGEND
+        table.add_row(name, *_flow_cells(row["flows"], columns))
+    table.caption = legend
     return table
+
+
+def _with_flowlets(
+    rows: list[dict[str, Any]], columns: dict[str, str], legend: str
+) -> tuple[dict[str, str], str]:
+    """Columns and their legend, those of flowlets among them if a policy has any."""
+    if any("flowlets" in row["flows"] for row in rows):
+        return columns | _FLOWLETS, legend + _FLOWLETS_LEGEND
+    return columns, legend
 
 
 def flows_table(rows: list[dict[str, Any]]) -> Table:
     """What became of the flows, means per episode; `rows` as of `compare.compare`."""
-    columns = _COUNTS | _LOSSES
+    columns, legend = _with_flowlets(rows, _COUNTS | _LOSSES, _COUNTS_LEGEND)
     table = _columns("Flows, means per episode", tuple(columns))
     for row in rows:
         table.add_row(row["name"], *_flow_cells(row["flows"], columns))
-    table.caption = f"{_COUNTS_LEGEND}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
+    table.caption = f"{legend}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
     table.caption_justify = "left"
     return table
 

@@ -20,7 +20,7 @@ from jaxtyping import Array
 from ecn_marl._checks import NOT_NEGATIVE, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import shuffled, uniform
+from ecn_marl.sim.random import GroupStream, shuffled, uniform
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import check_hosts
@@ -147,7 +147,7 @@ class FlowGroup:
         """The next `width` flows."""
         n, pairs = self.n_flows, jnp.asarray(self.pairs)
         number = state.next + jnp.arange(fixed_width(self), dtype=jnp.int32)
-        late = (number + uniform(state.seed, number, 0)) * (params.spread_us / n)
+        late = (number + uniform(state.seed, number, GroupStream.START)) * (params.spread_us / n)
         bits = jax.lax.bitcast_convert_type(state.seed, jnp.uint32)
         order = shuffled(jnp.stack([bits, bits >> 16]), jnp.minimum(number, n - 1), n)
         payload = jnp.broadcast_to(jnp.asarray(params.payload, jnp.float32), number.shape)

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import Stream, hash_bits, shuffled, uniform
+from ecn_marl.sim.random import FlowSetStream, RequestStream, Stream, hash_bits, shuffled, uniform
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.tickets import check_hosts
@@ -244,7 +244,7 @@ class Requests:
 
     def _gap(self, seed: Array, index: Int[Array, "*n"]) -> Float[Array, "*n"]:
         """Expected number of arrivals between flow `index - 1` and flow `index`."""
-        return -jnp.log(uniform(seed, index, 0))
+        return -jnp.log(uniform(seed, index, RequestStream.GAP))
 
     def _rate(self, params: RequestsParams, index: Array) -> Array:
         """Arrivals per µs in the phase with this number."""
@@ -274,13 +274,15 @@ class Requests:
         start = self._when(due, state.clock, params)
         to, rank = np.array(self.destinations, np.int32), len(self.sources)
         at = np.array([self.sources.index(d) if d in self.sources else rank for d in to], np.int32)
-        which = _below(uniform(state.seed, index, 1), len(to))
+        which = _below(uniform(state.seed, index, RequestStream.RECEIVER), len(to))
         mine = jnp.asarray(at)[which]
         others = rank - (mine < rank)
-        pick = jnp.minimum((uniform(state.seed, index, 2) * others).astype(jnp.int32), others - 1)
+        coin = uniform(state.seed, index, RequestStream.SENDER)
+        pick = jnp.minimum((coin * others).astype(jnp.int32), others - 1)
         src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= mine)]
         octaves = jnp.log(params.largest / params.smallest)
-        payload = params.smallest * jnp.exp(octaves * uniform(state.seed, index, 3))
+        coin = uniform(state.seed, index, RequestStream.SIZE)
+        payload = params.smallest * jnp.exp(octaves * coin)
         payload = jnp.maximum(jnp.floor(payload), 1.0)
         valid = jnp.ones((width,), bool)
         return anonymous_offer(start, src, jnp.asarray(to)[which], payload, valid)
@@ -422,16 +424,17 @@ class FlowSets:
         n = len(self.pairs)
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         index = state.slot * n + number
-        coin = uniform(state.seed, index, 0)
+        coin = uniform(state.seed, index, FlowSetStream.START)
         start = state.origin + params.start_us * (number + coin) / n
-        draw = hash_bits(state.seed, jnp.stack([state.slot, -1 - state.slot]), 1)
+        draw = hash_bits(state.seed, jnp.stack([state.slot, -1 - state.slot]), FlowSetStream.ORDER)
         order = shuffled(draw, number, n)
         pairs = np.array(self.pairs, np.int32)
         src, dst = (jnp.asarray(side)[order] for side in pairs.T)
         sharing = np.array([(pairs[:, 1] == d).sum() for d in pairs[:, 1]], np.float32)
         span = self.timeline.length(params.timeline, state.clock.seed, state.slot) - params.start_us
         wire = params.fill * span * jnp.asarray(nic_rate)[dst] / jnp.asarray(sharing)[order]
-        factor = 1.0 + params.size_spread * (2.0 * uniform(state.seed, index, 2) - 1.0)
+        coin = uniform(state.seed, index, FlowSetStream.SIZE)
+        factor = 1.0 + params.size_spread * (2.0 * coin - 1.0)
         payload = jnp.maximum(jnp.floor(wire * PAYLOAD / (PAYLOAD + HEADER) * factor), 1.0)
         return anonymous_offer(start, src, dst, payload, number < n)
 

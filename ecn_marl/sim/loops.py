@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import uniform
+from ecn_marl.sim.random import LoopStream, uniform
 from ecn_marl.sim.sizes import SizeTable, exact_add, sample_size, size_table
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import (
@@ -202,7 +202,7 @@ class ClosedLoop:
         which = jnp.arange(n, dtype=jnp.int32) - n
         first = self._think(params, seed, which)
         if self.think == "fixed":
-            first = first * uniform(seed, which, 4)
+            first = first * uniform(seed, which, LoopStream.THINK)
         first = first.astype(nic_rate.dtype)
         return ClosedLoopState(
             seed=seed,
@@ -222,13 +222,13 @@ class ClosedLoop:
         """Think times, µs."""
         if self.think == "fixed":
             return jnp.broadcast_to(jnp.asarray(params.think_us, jnp.float32), counter.shape)
-        return -jnp.log(uniform(seed, counter, 4)) * params.think_us
+        return -jnp.log(uniform(seed, counter, LoopStream.THINK)) * params.think_us
 
     def _reads(
         self, params: ClosedLoopParams, seed: Array, counter: Int[Array, " n"]
     ) -> Bool[Array, " n"]:
         """Which operations are reads."""
-        return uniform(seed, counter, 1) < params.read_share
+        return uniform(seed, counter, LoopStream.KIND) < params.read_share
 
     def offer(self, state: ClosedLoopState, params: ClosedLoopParams, nic_rate: Array) -> Offer:
         """The first `width` flows that begin in the coming tick."""
@@ -240,11 +240,12 @@ class ClosedLoop:
         many = np.array([len(c) for c in choices], np.int32)
         table = np.array([c + c[:1] * (max(many) - len(c)) for c in choices], np.int32)
         client, row = jnp.asarray(hosts)[index], index // self.depth
-        number = (uniform(state.seed, counter, 0) * jnp.asarray(many)[row]).astype(jnp.int32)
+        coin = uniform(state.seed, counter, LoopStream.SERVER)
+        number = (coin * jnp.asarray(many)[row]).astype(jnp.int32)
         server = jnp.asarray(table)[row, jnp.minimum(number, jnp.asarray(many)[row] - 1)]
         answer = state.answer[index]
-        asked = _sizes(params.request, uniform(state.seed, counter, 2))
-        given = _sizes(params.response, uniform(state.seed, counter, 3))
+        asked = _sizes(params.request, uniform(state.seed, counter, LoopStream.REQUEST))
+        given = _sizes(params.response, uniform(state.seed, counter, LoopStream.RESPONSE))
         large = answer == self._reads(params, state.seed, counter)
         src, dst = jnp.where(answer, server, client), jnp.where(answer, client, server)
         found = anonymous_offer(start, src, dst, jnp.where(large, given, asked), valid)

@@ -20,7 +20,7 @@ import numpy as np
 class Stream(IntEnum):
     """What is drawn from the seed of an episode: one stream each, so that no draws are the same.
 
-    Traffic sources have seeds of their own, from which they draw in streams 0 to 6.
+    Traffic sources have seeds of their own; what they draw from them is in the classes below.
     """
 
     PATH = 17
@@ -41,6 +41,48 @@ class Stream(IntEnum):
     """Lengths of a timeline's phases."""
     PHASE_ORDER = 41
     """Order of a scenario's phases."""
+
+
+@unique
+class PoissonStream(IntEnum):
+    """What `traffic.Poisson` draws from its seed."""
+
+    GAP, SENDER, RECEIVER, SIZE = range(4)
+
+
+@unique
+class IncastStream(IntEnum):
+    """What `traffic.Incast` draws from its seed."""
+
+    SENDERS, RECEIVER, ORDER, START, GAP, SENDER_NIC, RECEIVER_NIC = range(7)
+
+
+@unique
+class RequestStream(IntEnum):
+    """What `jobs.Requests` draws from its seed."""
+
+    GAP, RECEIVER, SENDER, SIZE = range(4)
+
+
+@unique
+class FlowSetStream(IntEnum):
+    """What `jobs.FlowSets` draws from its seed."""
+
+    START, ORDER, SIZE = range(3)
+
+
+@unique
+class LoopStream(IntEnum):
+    """What `loops.ClosedLoop` draws from its seed."""
+
+    SERVER, KIND, REQUEST, RESPONSE, THINK = range(5)
+
+
+@unique
+class GroupStream(IntEnum):
+    """What `flow_groups.FlowGroup` draws from its seed."""
+
+    START = 0
 
 
 def hash_bits(seed: jax.Array, counter: jax.Array, stream: int) -> jax.Array:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import hash_bits, shuffled
+from ecn_marl.sim.random import IncastStream, hash_bits, shuffled
 
 Server = tuple[int, ...]
 """Number of each host's server; empty for a server to each host."""
@@ -87,21 +87,24 @@ def burst(
     """
     to = nics(server)
     n = len(to.n_of)
-    anyone = (hash_bits(seed, number, 1) % jnp.uint32(n)).astype(jnp.int32)
-    fixed = jnp.asarray(np.array(server, np.int32))[jnp.maximum(receiver, 0)]
-    goal = jnp.where(jnp.asarray(receiver) < 0, anyone, fixed)
-    order = hash_bits(seed, jnp.stack([number, -1 - number]), 2)
+    anyone = (hash_bits(seed, number, IncastStream.RECEIVER) % jnp.uint32(n)).astype(jnp.int32)
+    host = jnp.asarray(receiver).astype(jnp.int32)  # traced parameters are reals
+    fixed = jnp.asarray(np.array(server, np.int32))[jnp.maximum(host, 0)]
+    goal = jnp.where(host < 0, anyone, fixed)
+    order = hash_bits(seed, jnp.stack([number, -1 - number]), IncastStream.ORDER)
     sender = (goal + 1 + shuffled(order, flow, n - 1)) % n
     index = number * 4096 + flow
-    dst = to.pick(jnp.broadcast_to(goal, index.shape), hash_bits(seed, index, 6))
-    return to.pick(sender, hash_bits(seed, index, 5)), dst
+    coin = hash_bits(seed, index, IncastStream.RECEIVER_NIC)
+    dst = to.pick(jnp.broadcast_to(goal, index.shape), coin)
+    return to.pick(sender, hash_bits(seed, index, IncastStream.SENDER_NIC)), dst
 
 
 def burst_links(server: Server, receiver: Leaf) -> Array:
     """Number of links that bursts to a server (-1 for any) arrive by."""
     number = np.array(server)
-    own = jnp.asarray(np.bincount(number)[number])[jnp.maximum(receiver, 0)]
-    return jnp.where(jnp.asarray(receiver) < 0, len(number), own)
+    host = jnp.asarray(receiver).astype(jnp.int32)
+    own = jnp.asarray(np.bincount(number)[number])[jnp.maximum(host, 0)]
+    return jnp.where(host < 0, len(number), own)
 
 
 def burst_pairs(server: Server, receiver: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, TEXT, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
-from ecn_marl.sim.random import hash_bits, shuffled, uniform
+from ecn_marl.sim.random import IncastStream, PoissonStream, hash_bits, shuffled, uniform
 from ecn_marl.sim.servers import Server, apart, burst, burst_links, burst_pairs, nics
 from ecn_marl.sim.sizes import (
     CHUNK,
@@ -245,7 +245,7 @@ class Poisson:
     def _gap(self, params: PoissonParams, nic_rate: Array, seed: Array, index: Array) -> Array:
         """Time between flow `index - 1` and flow `index`, µs."""
         per_us = params.load * nic_rate.sum() / params.table.mean
-        return -jnp.log(uniform(seed, index, 0)) / per_us
+        return -jnp.log(uniform(seed, index, PoissonStream.GAP)) / per_us
 
     def offer(self, state: PoissonState, params: PoissonParams, nic_rate: Array) -> Offer:
         """The next `width` flows."""
@@ -254,7 +254,8 @@ class Poisson:
         gaps = self._gap(params, nic_rate, state.seed, index[1:])
         start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         n = nic_rate.shape[0]
-        coins = uniform(state.seed, index, 1), uniform(state.seed, index, 2)
+        ends = (PoissonStream.SENDER, PoissonStream.RECEIVER)
+        coins = tuple(uniform(state.seed, index, end) for end in ends)
         if params.sources is not None:
             src = (coins[0][:, None] >= jnp.asarray(params.sources)).sum(1)
             dst = (coins[1][:, None] >= jnp.asarray(params.destinations)[src]).sum(1)
@@ -268,7 +269,7 @@ class Poisson:
                 most = jnp.asarray(to.n_others)[src]
                 hop = jnp.minimum((coins[1] * most).astype(jnp.int32), most - 1)
                 dst = jnp.asarray(to.others)[src, hop]
-        payload = sample_size(params.table, uniform(state.seed, index, 3))
+        payload = sample_size(params.table, uniform(state.seed, index, PoissonStream.SIZE))
         return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
     def advance(
@@ -412,7 +413,7 @@ class Incast:
 
     def _size(self, state: IncastState, params: IncastParams) -> Array:
         """Senders of the current burst."""
-        u = uniform(state.seed, state.burst, 0)
+        u = uniform(state.seed, state.burst, IncastStream.SENDERS)
         low, high = jnp.log(params.n_min), jnp.log(params.n_max + 1.0)
         n = jnp.floor(jnp.exp(low + u * (high - low))).astype(jnp.int32)
         return jnp.clip(n, jnp.int32(params.n_min), jnp.int32(params.n_max))
@@ -421,14 +422,15 @@ class Incast:
         """What is left of the current burst, at most `width` flows."""
         n_hosts = nic_rate.shape[0]
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
-        anyone = (hash_bits(state.seed, state.burst, 1) % jnp.uint32(n_hosts)).astype(jnp.int32)
+        any_bits = hash_bits(state.seed, state.burst, IncastStream.RECEIVER)
+        anyone = (any_bits % jnp.uint32(n_hosts)).astype(jnp.int32)
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
-        draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), 2)
+        draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), IncastStream.ORDER)
         src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
         if self.server:
             src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)
         size = self._size(state, params)
-        coin = uniform(state.seed, state.burst * 4096 + number, 3)
+        coin = uniform(state.seed, state.burst * 4096 + number, IncastStream.START)
         late = params.jitter_us * (number + coin) / size
         return anonymous_offer(
             state.start + late,
@@ -455,7 +457,7 @@ class Incast:
             receivers = burst_links(self.server, params.receiver)
         rate = params.load * nic_rate.mean() * receivers
         mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
-        gap = -jnp.log(uniform(state.seed, state.burst, 4)) * mean_gap
+        gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * mean_gap
         return IncastState(
             seed=state.seed,
             burst=state.burst + over,

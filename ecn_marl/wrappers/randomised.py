@@ -23,6 +23,8 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
+from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.transports import Dcqcn
 
 SENDERS = ("ai", "hai", "g", "increase_us", "decrease_us", "alpha_us")
 """Constants of the senders that are scaled, each by a factor of its own."""
@@ -151,6 +153,22 @@ class Randomised:
             held = {f.name for tree in trees for f in fields(tree)}
             if kind not in ("rate", "delay") and not held & set(names):
                 raise bad_value("what to randomise", kind, f"something that {self.env.name} has")
+        self._check_clock()
+
+    def _check_clock(self) -> None:
+        """Refuse ranges at whose ends the timers of the senders are too short for the substep."""
+        sim = self.env.sim
+        senders = sim.transport
+        if not isinstance(senders, Dcqcn):
+            return
+        ends = {kind: high if kind in ("rate", "g") else low for kind, low, high in self.ranges}
+        constants = senders.default_params()
+        drawn = {x: float(getattr(constants, x)) * ends[x] for x in SENDERS if x in ends}
+        extreme = replace(senders, overrides=tuple({**dict(senders.overrides), **drawn}.items()))
+        bound = extreme.bound_dt(max(sim.topology.nic_gbps) * GBPS * ends.get("rate", 1.0))
+        if sim.dt_us > bound.dt_us * (1.0 + 1e-6):
+            what = f"at most {bound.dt_us:.3g} us at the ends of the ranges drawn ({bound.why})"
+            raise bad_value("dt_us", sim.dt_us, what)
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
 
+import ecn_marl
 from ecn_marl.baselines.common.completion import invalid_reasons, objective, summarise
 from ecn_marl.baselines.common.evaluation import Evaluation
+from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
+from ecn_marl.sim import Poisson, leaf_spine
 
 BINS = 400
 
@@ -95,6 +99,40 @@ def test_counts_of_flows():
         "dropped": 0,
         "late_feedback": 0,
     }
+
+
+def test_accounts_are_told_everywhere():
+    """Those of flowlets, too: step info, the metrics of the episode, and the summary."""
+    source = Poisson(load=0.5, table="FbHdp")
+    net = leaf_spine(2, 2, 2, gbps=1.0, uplink_gbps=1.0)
+    env = ecn_marl.make(
+        "websearch-v0",
+        topology=net,
+        traffic=(source,),
+        load_balancing="flowlet",
+        flowlet_gap_us=5.0,
+    )
+    params, key = env.default_params, jax.random.key(0)
+    ecn = env.static_ecn("secn1", params)
+
+    @jax.jit
+    def run(key):
+        def one(state, _):
+            _, state, *_, info = env.step_ecn(key, state, ecn, params)
+            return state, info
+
+        state, info = jax.lax.scan(one, env.reset(key, params)[1], length=20)
+        return state, info, env.episode_metrics(state, params)
+
+    state, info, metrics = run(key)
+    told = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
+    assert set(told) == {*ACCOUNTS, *FLOWLETS}
+    assert (told["flowlets"], told["flowlets_kept"]) == tuple(map(int, state.sim.totals.flowlets))
+    assert told["started"] > 0 and told["flowlets"] > 0
+    for name, count in told.items():
+        assert int(metrics[name]) == int(info[name][-1, 0]) == count
+    columns = {name: np.asarray(x)[None] for name, x in metrics.items()}
+    assert Evaluation("static", columns).summary()["flows"] == told
 
 
 def test_summary():

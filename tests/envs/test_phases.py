@@ -127,24 +127,32 @@ def test_a_switch_loses_no_flow():
     crowded = replace(
         SCENARIO, topology=star(3), traffic=(heavy,), phases=phases, phase_steps=4, max_steps=40
     )
-    runs = {}
+    runs: dict[int, np.ndarray] = {}
+    waiting: list[int] = []
     for slots in (8, 512):
         env = make(replace(crowded, slots=512))
         env = replace(env, sim=replace(env.sim, slots=slots))
         params, step = env.default_params, jax.jit(env.step_ecn)
-        ecn = env.static_ecn("secn1", params)
+        ecn, metrics = env.static_ecn("secn1", params), jax.jit(env.episode_metrics)
+        of_light = replace(
+            params, sim=env.at(params, jnp.int32(1)).sim
+        )  # what is varied is in `vary`
         for seed in range(9):  # an episode that begins with the heavy phase
             _, state = env.reset(jax.random.key(seed), params)
             if int(env.phase(state, params)[0]) == 0:
                 break
         history = []
         for _ in range(24):
-            _, state, *_ = step(jax.random.key(0), state, ecn, params)
+            _, state, *_, info = step(jax.random.key(0), state, ecn, params)
+            waiting.append(int(info["waiting"][0]))
+            assert int(metrics(state, params)["waiting"]) == waiting[-1]
+            assert int(metrics(state, of_light)["waiting"]) == waiting[-1]
             source = state.sim.traffic[0]
             history.append(
                 (int(source.phase), int(source.source.count), int(state.sim.totals.started))
             )
         runs[slots] = np.array(history)
+    assert max(waiting) > 2, "some wait at the end of an interval"
     began = runs[512][3, 2]
     assert runs[512][4, 0] == 1, "with many slots nothing waits at the switch"
     phase, count, started = runs[8].T

@@ -81,6 +81,19 @@ def test_flows_and_ports(width):
         assert cell in ports
 
 
+@pytest.mark.parametrize("width", [80, 110])
+def test_flowlets_are_shown_where_there_are_any(width):
+    drawn = {"flowlets": np.full(6, 4.0), "flowlets_kept": np.full(6, 2.5)}
+    policies = [row("b", 0.5, **drawn), row("c", 1.0, **drawn)]
+    assert policies[0]["flows"]["flowlets"] == 24
+    flows = shown(policies, width)[1]
+    assert "…" not in flows and "Flowlets:" in flows
+    assert [line.split()[-2:] for line in flows.splitlines() if "3,120" in line] == [
+        ["24", "15"]
+    ] * 2
+    assert "lowlets" not in shown([row("b", 0.5)], width)[1]
+
+
 def test_invalid_policies_say_why():
     bad = row("b", 0.5, flows_waiting=np.full(6, 52.0))
     printed = shown([bad, RESULT["policies"][0]], 110)[0]

@@ -11,7 +11,7 @@ from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.transports import parse_transport, transports
 
 LONGEST = {
-    # (transport, Gb/s): half of the decrease interval, or a tenth of the byte counter
+    # (transport, Gb/s): half of the decrease interval, a tenth of the byte counter, …
     ("dcqcn:hpcc-run", 25.0): 2.0,
     ("dcqcn:hpcc-config", 100.0): 2.0,
     ("dcqcn:hpcc-paper", 25.0): 25.0,
@@ -21,6 +21,9 @@ LONGEST = {
     ("dcqcn:hpcc-run,decrease_us=1", 25.0): 0.5,
     ("dcqcn:hpcc-paper,cnp_interval_us=10", 25.0): 5.0,
     ("dcqcn:sigcomm15-np50us", 25.0): 2.0,
+    ("dcqcn:hpcc-paper,increase_us=0.5", 25.0): 0.5,
+    ("dcqcn:hpcc-paper,alpha_us=0.1,g=0.5", 25.0): 0.2,
+    ("dcqcn:hpcc-paper,alpha_us=0.1,g=0.01", 25.0): 1.0,
     ("dctcp:hpcc", 25.0): math.inf,
 }
 

@@ -301,6 +301,12 @@ def test_bad_failures(topology, options, message):
         fail_links(sim.default_params(traffic=(None,)), topology, 1.0, **options)
 
 
+def test_links_cannot_fail_where_failures_are_not_simulated():
+    sim = replace(FOUR, failures=False)
+    with pytest.raises(ValueError, match="failures = False is not allowed: expected True"):
+        fail_links(sim.default_params(traffic=(None,)), FOUR.topology, 1.0, share=0.5, at_us=5.0)
+
+
 # --- links of different rates ---------------------------------------------------------------------
 
 RATES = {"a": 10.0, "b": 40.0, "c": 100.0, "d": 2.5}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import kolmogorov
 
+import ecn_marl
 from ecn_marl.sim.random import binomial, hash_bits, normal_quantile, to_unit, uniform, xorshift
 
 
@@ -47,6 +50,21 @@ def test_xorshift_follows_marsaglia():
         want ^= want << 5 & 0xFFFFFFFF
         state = xorshift(state)
         assert int(state) == want
+
+
+def test_every_draw_has_a_stream_with_a_name():
+    """No number stands for a stream: two draws cannot come to share one unseen."""
+    unnamed = []
+    for path in sorted(Path(ecn_marl.__file__).parent.rglob("*.py")):
+        if path.name == "random.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if not called or node.func.id not in ("hash_bits", "uniform", "binomial"):
+                continue
+            if any(isinstance(x, ast.Constant) for x in ast.walk(node.args[2])):
+                unnamed.append(f"{path}:{node.lineno}")
+    assert unnamed == []
 
 
 def draws(n, p, size=400_000):

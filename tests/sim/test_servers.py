@@ -224,7 +224,7 @@ def run():
     """3 ms of the testbed under load."""
     sim = Simulator(
         acc_testbed(),
-        (Poisson(load=0.5, table="GoogleRPC2008"),),
+        (Poisson(load=0.45, table="GoogleRPC2008"), Incast(load=0.05, flow_kb=10.0, receiver=-1)),
         Dcqcn.of("hpcc-paper"),
         dt_us=2.0,
         tick_steps=5,

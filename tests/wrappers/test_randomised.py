@@ -143,5 +143,9 @@ def test_bad_ranges_are_named():
         Randomised(silent, ranges_of({"load": 2.0}))
     with pytest.raises(ValueError, match="at least one range"):
         Randomised(make(TINY), ())
+    quick = make(TINY, transport="dcqcn:hpcc-run", dt_us=2.0)
+    with pytest.raises(ValueError, match=r"dt_us = 2.0 .* at most 1 us .* \(half of decrease_us\)"):
+        Randomised(quick, ranges_of({"decrease_us": 2.0}))
+    Randomised(quick, ranges_of({"decrease_us": (1.0, 2.0), "rate": 2.0}))
     with pytest.raises(ValueError, match="randomise = 'load'"):
         parse_ranges(["load"])

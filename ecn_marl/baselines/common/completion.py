@@ -41,9 +41,11 @@ COUNTERS = {
     "deferred_us": "deferred_us",
     "dropped": "bytes_dropped",
     "late_feedback": "feedback_cut",
+    **{name: name for name in ("flowlets", "flowlets_kept")},
 }
 """What became of the flows besides, and the column of an episode that holds it: time that the
-deferred flows waited together, µs; bytes dropped; ticks of flows whose feedback was cut."""
+deferred flows waited together, µs; bytes dropped; ticks of flows whose feedback was cut; with
+flowlets, new paths and ticks of flows that kept one."""
 
 COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
 """What a controller with a method `costs` reports of an episode, per port and interval."""

@@ -28,7 +28,7 @@ from ecn_marl.baselines.common.completion import (
 )
 from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
-from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -127,7 +127,8 @@ class Evaluation:
             "waiting": raw["flows_waiting"],
         }
         counted = (name for name in raw if name.startswith("source:"))
-        names = (*_COPIED, *(name for name in COSTS if name in raw), *counted)
+        some = (name for name in (*COSTS, *FLOWLETS) if name in raw)
+        names = (*_COPIED, *some, *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
         return found | columns | counts | {name: raw[name] for name in names}
 

@@ -127,6 +127,10 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     return made
 
 
+ALPHA_TERMS = 0.1
+"""Largest `n g` for which `(1 - g)^n` is taken to second order: good to 2e-4."""
+
+
 @struct.dataclass
 class DcqcnState:
     """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs, `bdp` in bytes.
@@ -211,7 +215,10 @@ class Dcqcn:
         return preset(self.name, **dict(self.overrides))
 
     def bound_dt(self, line: float) -> Bound:
-        """Longest substep: at most one cut, one CNP and a tenth of the byte counter fall into it.
+        """Longest substep whose timers are all credited.
+
+        At most one cut, one increase, one CNP and a tenth of the byte counter fall into it; and two
+        alpha intervals, or so many that the second order of `(1 - g)^n` is as good as the power.
 
         Args:
             line: rate of the fastest NIC, bytes/µs.
@@ -219,7 +226,10 @@ class Dcqcn:
         constants = self.default_params()
         timer = float(constants.decrease_us) / 2.0
         counter = float(constants.byte_counter) / line / 10.0
-        bounds = [Bound(timer, "half of decrease_us")]
+        increase, alpha = float(constants.increase_us), float(constants.alpha_us)
+        terms = max(2.0, ALPHA_TERMS / float(constants.g))
+        bounds = [Bound(timer, "half of decrease_us"), Bound(increase, "increase_us")]
+        bounds.append(Bound(terms * alpha, f"{terms:.3g} times alpha_us"))
         if self.cnp_paced:
             bounds.append(Bound(float(constants.cnp_interval_us) / 2.0, "half of cnp_interval_us"))
         bounds.append(Bound(counter, "a tenth of the byte counter at line rate"))
