@@ -383,8 +383,7 @@ def play(
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
     from ecn_marl.report import player
-    from ecn_marl.report.comparison import Side
-    from ecn_marl.report.episode import record
+    from ecn_marl.report.episode import Side, record
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines
 from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRACES, plain_axes
-from ecn_marl.report.episode import Episode
+from ecn_marl.report.axes import backlog, tick_times
+from ecn_marl.report.episode import Side
 from ecn_marl.sim.sizes import SIZE_CLASSES
 from ecn_marl.sim.topology import KB
 
@@ -27,21 +29,7 @@ SIZE_IN, DPI = (11.0, 7.0), 80
 
 SHORT_COLOUR, LONG_COLOUR = TRACES[0], TRACES[1]
 
-_FIRST, _SECOND = "__FIRST__", "__SECOND__"
-
-
-class Side(NamedTuple):
-    """One half of the film.
-
-    Attributes:
-        label: name of the policy.
-        env: the environment as the policy sees it.
-        episode: what it did.
-    """
-
-    label: str
-    env: EcnEnv
-    episode: Episode
+_NAMES = ("FIRST", "SECOND")
 
 
 class _Trace(NamedTuple):
@@ -96,17 +84,17 @@ def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3
         yield film.draw(float(now))
 
 
-def page(first: str, second: str) -> str:
+def page(pages: Sequence[str], labels: Sequence[str]) -> str:
     """A page with two players that move together.
 
     Args:
-        first: page of the one episode, from `player.page`.
-        second: of the other.
+        pages: page of each episode, from `player.page`.
+        labels: names of the policies, for tabs where the page is narrow.
     """
     template = (files("ecn_marl.report") / "templates" / "beside.html").read_text("utf-8")
-    before, rest = template.split(_FIRST)
-    between, after = rest.split(_SECOND)
-    return before + escape(first) + between + escape(second) + after
+    parts = {f"__{name}__": page for name, page in zip(_NAMES, pages, strict=True)}
+    parts |= {f"__{name}_LABEL__": label for name, label in zip(_NAMES, labels, strict=True)}
+    return re.sub("|".join(parts), lambda mark: escape(parts[mark[0]]), template)
 
 
 def _length_ms(side: Side) -> float:
@@ -115,12 +103,12 @@ def _length_ms(side: Side) -> float:
 
 def _trace(side: Side, port: int) -> _Trace:
     episode, info = side.episode, side.episode.info
-    intervals, ticks = episode.ticks.shape[:2]
+    intervals = len(info["queue"])
     interval_ms = side.env.interval_us / 1e3
     done = sorted((f for f in episode.flows if f.end_us is not None), key=lambda f: f.end_us or 0)
     return _Trace(
-        tick_ms=(np.arange(intervals * ticks) + 1) * (interval_ms / ticks),
-        queue=episode.ticks[:, :, port].ravel() / KB,
+        tick_ms=tick_times(side),
+        queue=backlog(side, port),
         interval_ms=np.arange(intervals) * interval_ms,
         kmin=info["kmin"][:, port] / KB,
         kmax=info["kmax"][:, port] / KB,

@@ -17,8 +17,8 @@ from small_episode import INTERVALS, SCENARIO, SEED
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import make
 from ecn_marl.report import comparison, player
-from ecn_marl.report.comparison import Side
-from ecn_marl.report.episode import record
+from ecn_marl.report.axes import busiest
+from ecn_marl.report.episode import Side, record
 
 
 def side(label: str, setting: str, **options) -> Side:
@@ -79,6 +79,10 @@ def test_players_move_together(sides, tmp_path: Path):
       const port = page => page.getElementById("port-name").textContent;
       const time = one.getElementById("time");
       out.start = [clock(one), clock(two)];
+      const data = page => JSON.parse(page.getElementById("episode").textContent);
+      out.tops = [one, two].map(page => data(page).axes.queue_kb[0]);
+      const shown = () => players.map(p => p.classList.contains("shown"));
+      out.shown = [shown()]; tabs[0].click(); out.shown.push(shown());
       time.value = 6; time.dispatchEvent(new Event("input"));
       setTimeout(() => {
         out.slid = [clock(one), clock(two)];
@@ -99,7 +103,15 @@ def test_players_move_together(sides, tmp_path: Path):
     found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
     assert found, shown.stdout[-500:] + shown.stderr[-500:]
     out = json.loads(found[1].replace("&gt;", ">"))
-    assert out["start"] == ["0.1 of 1.2 ms, interval 1", "0.2 of 1.2 ms, interval 1"]
+    # Both open on the same port and moment: the longest queue of the two together.
+    port, ms = busiest(sides)
+    assert port == 0 and out["tops"][0] == out["tops"][1] >= 2560
+    ends = [round(np.ceil(ms / every - 1e-6)) for every in (0.1, 0.2)]
+    assert out["start"] == [
+        f"{end * every:.1f} of 1.2 ms, interval {end}"
+        for end, every in zip(ends, (0.1, 0.2), strict=True)
+    ]
+    assert out["shown"] == [[False, True], [True, False]]
     assert out["slid"] == ["0.7 of 1.2 ms, interval 7", "0.8 of 1.2 ms, interval 4"]
     # An interval of the second player ends at 0.8 ms; the first follows to there.
     assert out["chosen"] == ["switch0->host1"] * 2 + ["0.8 of 1.2 ms, interval 8"]
