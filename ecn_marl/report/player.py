@@ -15,11 +15,12 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
+from ecn_marl.envs.ecn import ACCOUNTS
 from ecn_marl.envs.layout import DARK_STOPS, EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report import comparison
 from ecn_marl.report.axes import common_axes
-from ecn_marl.report.episode import Episode, Side
+from ecn_marl.report.episode import Side
+from ecn_marl.report.flow_plot import strips
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import SIZE_CLASSES
 from ecn_marl.sim.topology import GBPS
@@ -136,17 +137,20 @@ def page(data: dict[str, Any]) -> str:
     return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
 
 
-def frames(env: EcnEnv, episode: Episode) -> Iterator[np.ndarray]:
-    """A picture of every interval, as `render()` draws it, uint8 `[height, width, 3]`."""
+def frames(side: Side) -> Iterator[np.ndarray]:
+    """A picture of every interval, uint8 `[height, width, 3]`.
+
+    Above as `render()` draws it; below, flows as they finish and the return, see `flow_plot`.
+    """
     from ecn_marl.envs.rendering import draw
 
-    info = episode.info
+    info = side.episode.info
     past: list[dict[str, np.ndarray]] = []
-    for t in range(len(info["queue"])):
+    for t, strip in enumerate(strips(side)):
         now = {name: values[t] for name, values in info.items()}
         past.append(now)
         ecn = Ecn(now["kmin"], now["kmax"], now["pmax"])
-        yield draw(env, now["queue"], ecn, past, t + 1)
+        yield np.concatenate([draw(side.env, now["queue"], ecn, past, t + 1), strip])
 
 
 def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
@@ -230,6 +234,5 @@ def content(sides: Sequence[Side], seed: int, suffix: str, fps: int) -> bytes:
         if len(sides) == 1:
             return pages[0].encode()
         return comparison.page(pages, [side.label for side in sides]).encode()
-    first = sides[0]
-    pictures = comparison.frames(*sides) if len(sides) == 2 else frames(first.env, first.episode)
+    pictures = comparison.frames(*sides) if len(sides) == 2 else frames(sides[0])
     return (gif if suffix == ".gif" else mp4)(pictures, fps)

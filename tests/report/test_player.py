@@ -191,27 +191,32 @@ def test_page_needs_nothing_but_itself(html):
 
 
 def test_gif_has_a_frame_per_interval_that_moves(env, episode):
-    image = Image.open(io.BytesIO(player.gif(player.frames(env, episode), 20)))
+    drawn = list(player.frames(Side("5,60,1", env, episode)))
+    image = Image.open(io.BytesIO(player.gif(iter(drawn), 20)))
     assert image.n_frames == INTERVALS and image.info["duration"] == 50
     pictures = []
     for i in range(INTERVALS):
         image.seek(i)
         pictures.append(np.asarray(image.convert("RGB")).astype(int))
-    drawn = next(player.frames(env, episode)).astype(int)
-    assert pictures[0].shape == drawn.shape
-    assert np.abs(pictures[0] - drawn).mean() < 4  # 256 colours
+    assert pictures[0].shape == drawn[0].shape
+    assert np.abs(pictures[0] - drawn[0]).mean() < 4  # 256 colours
     top, right = 50, 850  # more than the clock moves
-    assert all((a != b)[top:, :right].any() for a, b in pairwise(pictures))
+    assert all((a != b)[top:630, :right].any() for a, b in pairwise(pictures))
+    # Below: the return moves in every frame, points come as flows finish.
+    assert all((a != b)[630:, right:].any() for a, b in pairwise(drawn))
+    ends = {int(flow.end_us // 100) for flow in episode.flows if flow.end_us is not None}
+    came = {t + 1 for t, (a, b) in enumerate(pairwise(drawn)) if (a != b)[630:, 60:480].any()}
+    assert came == ends - {0} and came
 
 
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
 def test_film_has_a_frame_per_interval(env, episode, tmp_path: Path):
     film = tmp_path / "film.mp4"
-    film.write_bytes(player.mp4(player.frames(env, episode), 10))
+    film.write_bytes(player.mp4(player.frames(Side("5,60,1", env, episode)), 10))
     raw = ["-f", "rawvideo", "-pix_fmt", "gray", "-"]
     command = ["ffmpeg", "-v", "error", "-i", str(film), *raw]
     out = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
-    assert len(out) == INTERVALS * 630 * 1080
+    assert len(out) == INTERVALS * (630 + 198) * 1080
 
 
 def test_film_without_ffmpeg_is_refused(monkeypatch: pytest.MonkeyPatch):

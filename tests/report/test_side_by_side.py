@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from small_episode import INTERVALS, SCENARIO, SEED
 
 from ecn_marl.baselines.static import Static
@@ -19,6 +20,7 @@ from ecn_marl.envs.registry import make
 from ecn_marl.report import comparison, player
 from ecn_marl.report.axes import busiest
 from ecn_marl.report.episode import Side, record
+from ecn_marl.report.flow_plot import FlowPlot
 
 
 def side(label: str, setting: str, **options) -> Side:
@@ -47,16 +49,22 @@ def test_film_shows_both_at_the_same_times(sides):
 def test_slowdowns_are_those_of_flows_that_have_finished(sides):
     one = sides[0]
     port = 0
-    trace = comparison._trace(one, port)
+    flows = FlowPlot(Figure(), (0.1, 0.1, 0.8, 0.8), one, port, 10.0)
     done = [flow for flow in one.episode.flows if flow.end_us is not None]
-    assert len(done) == len(trace.slowdown) > 3
-    np.testing.assert_allclose(sorted(trace.slowdown), sorted(flow.slowdown for flow in done))
-    assert (np.diff(trace.end_ms) >= 0).all()
-    assert trace.short.all()  # 100 KB
-    early = trace.slowdown[trace.end_ms <= 0.6]
-    assert f"mean {early.mean():.1f}, p99" in comparison._words("short", early)
-    assert comparison._words("long", early[:0]) == "larger: none yet"
+    assert len(done) == len(flows.slowdown) > 3
+    np.testing.assert_allclose(sorted(flows.slowdown), sorted(flow.slowdown for flow in done))
+    assert (np.diff(flows.end_ms) >= 0).all()
+    assert flows.short.all()  # 100 KB
+    early = flows.slowdown[flows.end_ms <= 0.6]
+    flows.show(0.6)
+    shown = flows.dots["short"].get_ydata()
+    np.testing.assert_array_equal(shown, early)
+    assert 0 < len(early) < len(done)
+    assert f"mean {early.mean():.1f}, p99" in flows.texts["short"].get_text()
+    assert flows.texts["long"].get_text() == "larger: none yet"
+    trace = comparison._trace(one, port)
     np.testing.assert_array_equal(trace.queue, one.episode.ticks[:, :, port].ravel() / 1e3)
+    np.testing.assert_allclose(trace.returns[-1], one.episode.info["reward"].mean(1).sum())
 
 
 def test_other_episodes_are_refused(sides):
