@@ -360,7 +360,8 @@ def play(
     policy: Annotated[
         str,
         typer.Argument(
-            help="Folder of a run (FOLDER#I: its I-th seed), FILE.npz, static:…, dynamic:…."
+            help="Folder of a run (FOLDER#I: its I-th seed), FILE.npz, pretrained:NAME, "
+            "static:…, dynamic:…, oracle, rule, random."
         ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
@@ -406,11 +407,13 @@ def play(
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios, and which of them policies are compared on."""
     from ecn_marl._files import json_text
+    from ecn_marl.baselines.common.policy import PRETRAINED, load_policy, pretrained_policies
     from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
 
+    trained = {PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()}
     rows = []
     for name in names():
         spec, env = lookup(name), make(name)
@@ -427,6 +430,7 @@ def scenarios(as_json: Json = False) -> None:
                 "max_steps": env.horizon,
                 "benchmark": spec.benchmark,
                 "superseded": spec.superseded,
+                "pretrained": [p for p, one in trained.items() if one.header["scenario"] == name],
             }
         )
     if as_json:
@@ -437,3 +441,7 @@ def scenarios(as_json: Json = False) -> None:
             if row["superseded"]:
                 typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
         typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")
+        for row in rows:
+            if row["pretrained"]:
+                typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
+        typer.echo("They play in others, too: ecn-marl play pretrained:NAME --scenario SCENARIO.")

@@ -81,7 +81,7 @@ class FlowPlot:
         axis.set_yticks([], minor=True)
         shade_phases(axis, side, port)
         dots: dict[str, Any] = {"linestyle": "none", "marker": "o", "markeredgewidth": 0}
-        styles = {
+        styles: dict[str, dict[str, Any]] = {
             "short": {"color": SHORT_COLOUR, "markersize": 3.2, "alpha": 0.5},
             "long": {"color": LONG_COLOUR, "markersize": 5.0},
         }
