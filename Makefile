@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness lint format wheel-test docs notebooks bridges clean
+.PHONY: run test validate robustness lint format wheel-test docs first-hour notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -38,6 +38,9 @@ robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts 
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew
 	$(BIN)/python docs/tables.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+first-hour: $(STAMP)  ## what a new user waits for, from the wheel in an empty environment (minutes)
+	$(BIN)/python docs/first_hour.py --write
 
 notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
 	$(BIN)/python notebooks/run.py

@@ -414,7 +414,7 @@ def scenarios(as_json: Json = False) -> None:
     from ecn_marl.report.tables import scenario_table
 
     trained = {PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names():
         spec, env = lookup(name), make(name)
         net = env.sim.topology
@@ -444,4 +444,4 @@ def scenarios(as_json: Json = False) -> None:
         for row in rows:
             if row["pretrained"]:
                 typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
-        typer.echo("They play in others, too: ecn-marl play pretrained:NAME --scenario SCENARIO.")
+        typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")
