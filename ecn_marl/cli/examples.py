@@ -43,7 +43,12 @@ def title(name: Path) -> str:
 @app.command()
 def examples(
     out: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Folder to copy them to; made if need be.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="Folder to copy them to; made if need be.",
+            show_default="none, they are only listed",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
