@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness lint format wheel-test sbom docs notebooks bridges clean
+.PHONY: run test validate robustness lint format wheel-test sbom docs first-hour notebooks bridges clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -41,6 +41,9 @@ sbom: $(STAMP)  ## licences of all that the wheel brings along, and a bill of ma
 docs: $(STAMP)  ## the documentation site in build/site; its tables are written anew
 	$(BIN)/python docs/tables.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+first-hour: $(STAMP)  ## what a new user waits for, from the wheel in an empty environment (minutes)
+	$(BIN)/python docs/first_hour.py --write
 
 notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
 	$(BIN)/python notebooks/run.py

@@ -71,6 +71,10 @@ def test_scenarios():
     table = run("scenarios").stdout
     assert all(name in table for name in named)
     assert f"incast-v0 is superseded: {named['incast-v0']['superseded']}." in table
+    trained = {policy for row in rows for policy in row["pretrained"]}
+    assert trained == {f"pretrained:{name}" for name in ecn_marl.pretrained_policies()}
+    assert "pretrained:restore-serve-mappo" in named["restore-serve-v0"]["pretrained"]
+    assert all(policy in table for policy in trained)
 
 
 def test_replay_round_trip(flows, tmp_path):

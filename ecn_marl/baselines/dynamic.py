@@ -41,6 +41,10 @@ class Dynamic:
         self.interval_us: float = env.interval_us
         self.idle: PortStats = env.idle_stats()
 
+    def __repr__(self) -> str:
+        """One line: the rule."""
+        return f"<Dynamic {self.tuner.title}>"
+
     def init(self) -> Memory:
         """Memory at the start of an episode."""
         return self._next(self.tuner.init(self.net), self.idle)

@@ -67,14 +67,7 @@ def digest(policy: str) -> str:
 
 def view_of(policy: Policy) -> dict[str, Any]:
     """What the policy sees and sets, as options of `ecn_marl.make`."""
-    header = policy.header
-    return {
-        "features": tuple(header["features"]["names"]),
-        "history": header["features"]["history"],
-        "actions": header["actions"]["codec"],
-        "action_options": dict(header["actions"]["options"]),
-        "interval_us": header["interval_us"],
-    }
+    return policy.make_options
 
 
 def episodes_of(policy: Policy) -> tuple[str, dict[str, Any]]:
@@ -129,6 +122,12 @@ class Exported:
         self.activation = ACTIVATIONS[network["activation"]]
         self.layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in policy.layers]
         self.shared = policy.shared
+        self.name = name
+
+    def __repr__(self) -> str:
+        """One line: its name, and the size of its network."""
+        sizes = [w.shape[-2] for w, _ in self.layers] + [self.layers[-1][0].shape[-1]]
+        return f"<Exported {self.name}: layers of {', '.join(map(str, sizes))}>"
 
     def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
         """Outputs of the network for every port."""

@@ -34,6 +34,11 @@ class Static:
         self.setting: EcnSetting = parse_ecn(setting)
         self.ecn: Ecn = env.static_ecn(setting, params)
 
+    def __repr__(self) -> str:
+        """One line: the setting at 25 Gb/s."""
+        kmin, kmax, pmax = (getattr(self.setting, n) for n in ("kmin_kb", "kmax_kb", "pmax"))
+        return f"<Static Kmin {kmin:g} KB, Kmax {kmax:g} KB, Pmax {pmax:g}>"
+
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
         """The thresholds, whatever is seen."""
         return self.ecn

@@ -5,10 +5,10 @@ Commands import what they need when they run, so that `ecn-marl --help` answers 
 
 from __future__ import annotations
 
-from ecn_marl.cli import comparing, learning, network, reporting  # their import adds the commands
+from ecn_marl.cli import comparing, examples, learning, network, reporting  # adds the commands
 from ecn_marl.cli.app import app
 
-__all__ = ["app", "comparing", "learning", "main", "network", "reporting"]
+__all__ = ["app", "comparing", "examples", "learning", "main", "network", "reporting"]
 
 
 def main() -> None:

@@ -360,7 +360,8 @@ def play(
     policy: Annotated[
         str,
         typer.Argument(
-            help="Folder of a run (FOLDER#I: its I-th seed), FILE.npz, static:…, dynamic:…."
+            help="Folder of a run (FOLDER#I: its I-th seed), FILE.npz, pretrained:NAME, "
+            "static:…, dynamic:…, oracle, rule, random."
         ),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
@@ -383,8 +384,7 @@ def play(
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
     from ecn_marl.report import player
-    from ecn_marl.report.comparison import Side
-    from ecn_marl.report.episode import record
+    from ecn_marl.report.episode import Side, record
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
@@ -407,12 +407,14 @@ def play(
 def scenarios(as_json: Json = False) -> None:
     """List the registered scenarios, and which of them policies are compared on."""
     from ecn_marl._files import json_text
+    from ecn_marl.baselines.common.policy import PRETRAINED, load_policy, pretrained_policies
     from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.report.tables import scenario_table
 
-    rows = []
+    trained = {PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()}
+    rows: list[dict[str, Any]] = []
     for name in names():
         spec, env = lookup(name), make(name)
         net = env.sim.topology
@@ -428,6 +430,7 @@ def scenarios(as_json: Json = False) -> None:
                 "max_steps": env.horizon,
                 "benchmark": spec.benchmark,
                 "superseded": spec.superseded,
+                "pretrained": [p for p, one in trained.items() if one.header["scenario"] == name],
             }
         )
     if as_json:
@@ -438,3 +441,7 @@ def scenarios(as_json: Json = False) -> None:
             if row["superseded"]:
                 typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
         typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")
+        for row in rows:
+            if row["pretrained"]:
+                typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
+        typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")

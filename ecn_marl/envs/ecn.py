@@ -171,6 +171,15 @@ class EcnEnv:
     failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
 
+    def __repr__(self) -> str:
+        """One line: scenario, agents, and what they see, set and earn."""
+        sees = f"{self.obs_dim} numbers ({self.feature.name}, history {self.feature.history})"
+        return (
+            f"<{type(self).__name__} {self.name}: {self.num_agents} ports of "
+            f"{self.sim.topology.name}, {sees}, {self.action.name} actions, reward "
+            f"{self.reward.name}, {self.horizon} intervals of {self.interval_us:g} µs>"
+        )
+
     @property
     def num_agents(self) -> int:
         """Number of agents A, the switch egress ports."""

@@ -24,6 +24,17 @@ STOPS: tuple[tuple[float, str], ...] = (
 Lightness falls within each of the three, and the hues stay apart without red-green vision.
 """
 
+DARK_STOPS: tuple[tuple[float, str], ...] = (
+    (0.0, "#3b434c"),
+    (0.02, "#3f6285"),
+    (1.0, "#6fb3ec"),
+    (1.0, "#b97a12"),
+    (2.0, "#ffc861"),
+    (2.0, "#f0493a"),
+    (2.5, "#ff9d93"),
+)
+"""The same levels and hues on a dark page, where lightness rises."""
+
 TOP_LEVEL = STOPS[-1][0]
 """Levels are cut here: half of Kmax above it."""
 

@@ -127,6 +127,14 @@ class EcnParallelEnv(ParallelEnv):
         self._past: deque[dict[str, np.ndarray]] = deque(maxlen=FRAMES)
         self._window: Window | None = None
 
+    def __repr__(self) -> str:
+        """One line: scenario, agents, and the spaces of one."""
+        last = self.possible_agents[-1]
+        return (
+            f"<{type(self).__name__} {self.core.name}: port_0 … {last}, observations "
+            f"({self.core.obs_dim},), actions {self.action_spaces[last]}, {self.max_cycles} steps>"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """All but the window, which belongs to one process."""
         return self.__dict__ | {"_window": None}

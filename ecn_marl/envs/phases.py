@@ -151,7 +151,7 @@ class PhasedParams(EnvParams):
     phase_steps: Annotated[Leaf, Whole(low=1)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PhasedEnv(EcnEnv):
     """`EcnEnv` with phases; the same interface.
 

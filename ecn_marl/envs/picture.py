@@ -38,6 +38,12 @@ KEPT = 24
 
 SIZE_IN, DPI = (12.0, 7.0), 90
 
+HOST_POINTS = {False: 6.3, True: 3.5}
+"""Diameter of a host, points; in large networks the second."""
+
+SQUARE = 7.0
+"""Side of a switch in large networks, points."""
+
 INK, FAINT, BAND = "#2b2b2b", "#d9d9d9", "#dcdcdc"
 KMIN_COLOUR, KMAX_COLOUR = "#1f5f99", "#b03a00"
 TRACES = ("#0072b2", "#d55e00", "#009e73", "#7a4f9e")
@@ -162,33 +168,58 @@ class Painter:
         axis.set(xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
         axis.set_axis_off()
         small = net.n_ports > 64
-        lines = _apart(port_lines(net), 0.02 if small else 0.06)
+        boxes = self._nodes(axis, core, small)
+        lines = _between(port_lines(net), self._ends(axis, core, boxes, small))
         self.width = 1.2 if small else 3.0
-        self.lines = self._add(axis, LineCollection(list(lines), cmap=self.cmap, capstyle="round"))
+        self.lines = self._add(axis, LineCollection(list(lines), cmap=self.cmap, capstyle="butt"))
         self.lines.set_clim(0.0, TOP_LEVEL)
         spots = lines[:, 0] + 0.72 * (lines[:, 1] - lines[:, 0])
         self.marks = axis.scatter(
             spots[:, 0], spots[:, 1], s=0, marker="D", color=INK, edgecolors="white", linewidths=0.6
         )
         self._add(axis, self.marks)
+        self._key()
+
+    def _nodes(self, axis: Axes, core: EcnEnv, small: bool) -> dict[str, np.ndarray]:
+        """Draw hosts and switches; half the width and height of a switch's box, pixels."""
+        net = core.sim.topology
         places = node_places(net)
         nodes = np.array(list(places.values()))
         host = np.array([name in net.hosts for name in places])
-        axis.scatter(nodes[host, 0], nodes[host, 1], s=12 if small else 40, color="#5a6672")
+        size = HOST_POINTS[small] ** 2
+        axis.scatter(nodes[host, 0], nodes[host, 1], s=size, color="#5a6672")
         if small:
-            axis.scatter(nodes[~host, 0], nodes[~host, 1], s=50, marker="s", color=INK)
-            self._key()
-            return
+            axis.scatter(nodes[~host, 0], nodes[~host, 1], s=SQUARE**2, marker="s", color=INK)
+            return dict.fromkeys(net.switches, np.full(2, SQUARE / 2 * DPI / 72))
         around = net.n_switches == 1
-        box = {"boxstyle": "round,pad=0.35", "facecolor": INK, "edgecolor": "none"}
+        pad = 0.35  # of the size of its letters
+        box = {"boxstyle": f"round,pad={pad}", "facecolor": INK, "edgecolor": "none"}
+        boxes = {}
         for name, (x, y) in places.items():
             style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
             if name in net.hosts:
                 up = 0.055 if around and y >= 0.5 else -0.055
                 axis.text(x, y + up, name.removeprefix("host"), color=INK, **style)
             else:
-                axis.text(x, y, name, color="white", bbox=box, **style)
-        self._key()
+                text = axis.text(x, y, name, color="white", bbox=box, **style)
+                extent = text.get_window_extent(self.canvas.get_renderer())
+                boxes[name] = np.array(extent.size) / 2 + pad * style["size"] * DPI / 72
+        return boxes
+
+    @staticmethod
+    def _ends(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> np.ndarray:
+        """Shares of every port's line that lie below its switch and its host, `[P, 2]`.
+
+        The two ports of a link between switches meet half-way, so that a link is whole.
+        """
+        ends = []
+        for port, line in zip(core.sim.topology.ports, port_lines(core.sim.topology), strict=True):
+            way = np.abs(np.diff(axis.transData.transform(line), axis=0)[0])
+            at_switch = float((boxes[port.switch] / np.maximum(way, 1e-9)).min())
+            radius = HOST_POINTS[small] / 2 * DPI / 72
+            at_host = radius / float(np.hypot(*way)) if port.kind == "host" else 0.0
+            ends.append((min(at_switch, 0.9), at_host))
+        return np.array(ends)
 
     def _key(self) -> None:
         """Below the network: what its colours and diamonds mean."""
@@ -381,11 +412,10 @@ class _Stamps:
         np.minimum(area, stamp, out=area)  # rows are lower than stamps: ink of both stays
 
 
-def _apart(lines: np.ndarray, gap: float) -> np.ndarray:
-    """Lines that start a little away from their switch, and end so, `[n, 2, (x, y)]`."""
+def _between(lines: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Lines without a share `[n, 2]` at their start and end, `[n, 2, (x, y)]`."""
     way = lines[:, 1] - lines[:, 0]
-    part = np.minimum(gap / np.linalg.norm(way, axis=1, keepdims=True), 0.4)
-    return np.stack([lines[:, 0] + part * way, lines[:, 1] - 0.4 * part * way], 1)
+    return np.stack([lines[:, 0] + ends[:, :1] * way, lines[:, 1] - ends[:, 1:] * way], 1)
 
 
 def _across(start: np.ndarray, end: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -18,30 +19,22 @@ from matplotlib.figure import Figure
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines
-from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRACES, plain_axes
-from ecn_marl.report.episode import Episode
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, plain_axes
+from ecn_marl.report.axes import backlog, returns, tick_times
+from ecn_marl.report.episode import Side
+from ecn_marl.report.flow_plot import (
+    FlowPlot,
+    interval_at,
+    length_ms,
+    phase_name,
+    shade_phases,
+    slowest_of,
+)
 from ecn_marl.sim.topology import KB
 
 SIZE_IN, DPI = (11.0, 7.0), 80
 
-SHORT_COLOUR, LONG_COLOUR = TRACES[0], TRACES[1]
-
-_FIRST, _SECOND = "__FIRST__", "__SECOND__"
-
-
-class Side(NamedTuple):
-    """One half of the film.
-
-    Attributes:
-        label: name of the policy.
-        env: the environment as the policy sees it.
-        episode: what it did.
-    """
-
-    label: str
-    env: EcnEnv
-    episode: Episode
+_NAMES = ("FIRST", "SECOND")
 
 
 class _Trace(NamedTuple):
@@ -53,9 +46,7 @@ class _Trace(NamedTuple):
         interval_ms: starts of the intervals, ms, `[T]`.
         kmin: of the drawn port in each interval, KB, `[T]`.
         kmax: the same.
-        end_ms: when the finished flows were complete, ms, sorted, `[M]`.
-        slowdown: theirs, `[M]`.
-        short: whether each is short, `[M]`.
+        returns: return so far at the end of each interval, mean over the ports, `[T]`.
     """
 
     tick_ms: np.ndarray
@@ -63,9 +54,7 @@ class _Trace(NamedTuple):
     interval_ms: np.ndarray
     kmin: np.ndarray
     kmax: np.ndarray
-    end_ms: np.ndarray
-    slowdown: np.ndarray
-    short: np.ndarray
+    returns: np.ndarray
 
 
 def check_same(one: Side, other: Side) -> None:
@@ -74,7 +63,7 @@ def check_same(one: Side, other: Side) -> None:
     Raises:
         ValueError: they differ in scenario, ports or length.
     """
-    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {_length_ms(s):g} ms" for s in (one, other))
+    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (one, other))
     if a != b:
         raise bad_value("--beside", other.label, f"a policy for the same episode ({a}), not {b}")
 
@@ -90,63 +79,56 @@ def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3
     port = int(hosts[np.argmax(one.episode.info["utilisation"].mean(0)[hosts])])
     sides = (one, other)
     traces = [_trace(side, port) for side in sides]
-    film = _Film(sides, traces, one.env.sim.topology.port_names[port])
+    film = _Film(sides, traces, port)
     step_ms = max(side.env.interval_us for side in sides) / 1e3
-    for now in step_ms * np.arange(1, round(_length_ms(one) / step_ms) + 1):
+    for now in step_ms * np.arange(1, round(length_ms(one) / step_ms) + 1):
         yield film.draw(float(now))
 
 
-def page(first: str, second: str) -> str:
+def page(pages: Sequence[str], labels: Sequence[str]) -> str:
     """A page with two players that move together.
 
     Args:
-        first: page of the one episode, from `player.page`.
-        second: of the other.
+        pages: page of each episode, from `player.page`.
+        labels: names of the policies, for tabs where the page is narrow.
     """
     template = (files("ecn_marl.report") / "templates" / "beside.html").read_text("utf-8")
-    before, rest = template.split(_FIRST)
-    between, after = rest.split(_SECOND)
-    return before + escape(first) + between + escape(second) + after
-
-
-def _length_ms(side: Side) -> float:
-    return len(side.episode.info["queue"]) * side.env.interval_us / 1e3
+    parts = {f"__{name}__": page for name, page in zip(_NAMES, pages, strict=True)}
+    parts |= {f"__{name}_LABEL__": label for name, label in zip(_NAMES, labels, strict=True)}
+    return re.sub("|".join(parts), lambda mark: escape(parts[mark[0]]), template)
 
 
 def _trace(side: Side, port: int) -> _Trace:
-    episode, info = side.episode, side.episode.info
-    intervals, ticks = episode.ticks.shape[:2]
+    info = side.episode.info
+    intervals = len(info["queue"])
     interval_ms = side.env.interval_us / 1e3
-    done = sorted((f for f in episode.flows if f.end_us is not None), key=lambda f: f.end_us or 0)
     return _Trace(
-        tick_ms=(np.arange(intervals * ticks) + 1) * (interval_ms / ticks),
-        queue=episode.ticks[:, :, port].ravel() / KB,
+        tick_ms=tick_times(side),
+        queue=backlog(side, port),
         interval_ms=np.arange(intervals) * interval_ms,
         kmin=info["kmin"][:, port] / KB,
         kmax=info["kmax"][:, port] / KB,
-        end_ms=np.array([f.end_us for f in done], np.float64) / 1e3,
-        slowdown=np.array([f.slowdown for f in done], np.float64),
-        short=np.array([f.size <= SIZE_CLASSES[0] for f in done], bool),
+        returns=returns(side),
     )
 
 
 class _Film:
     """Draws both halves; every picture is drawn anew, some tenth of a second each."""
 
-    def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: str) -> None:
-        self.sides, self.traces = sides, traces
+    def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
+        self.sides, self.traces, self.port = sides, traces, port
         self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
         self.cmap = LinearSegmentedColormap.from_list(
             "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
         )
-        name = sides[0].env.name
+        name, title = sides[0].env.name, sides[0].env.sim.topology.port_names[port]
         self.figure.text(0.02, 0.955, f"{name}: the same episode twice", size=14, color=INK)
         self.clock = self.figure.text(0.98, 0.955, "", size=12, color=INK, ha="right")
-        length = _length_ms(sides[0])
+        length = length_ms(sides[0])
         deepest = max(float(t.kmax.max()) for t in traces)
         fullest = max(float(t.queue.max()) for t in traces)
-        slowest = max(float(t.slowdown.max(initial=2.0)) for t in traces)
+        slowest = max(slowest_of(side) for side in sides)
         self.halves = []
         for i, side in enumerate(sides):
             left = 0.065 + 0.495 * i
@@ -155,20 +137,20 @@ class _Film:
             )
             network = self._network(side.env, (left - 0.01, 0.62, 0.43, 0.26))
             queue = plain_axes(
-                self.figure, (left, 0.355, 0.42, 0.2), f"queue of {port}, Kmin and Kmax, KB"
+                self.figure, (left, 0.355, 0.42, 0.2), f"queue of {title}, Kmin and Kmax, KB"
             )
             queue.set(xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
             queue.set_yscale("symlog", linthresh=10.0, linscale=0.5)
             ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= max(deepest, fullest)]
             queue.set_yticks(ticks, [f"{t:,}" for t in ticks])
             queue.set_yticks([], minor=True)
-            flows = plain_axes(self.figure, (left, 0.075, 0.42, 0.2), "slowdown")
-            flows.set_yscale("log")
-            flows.set(xlim=(0, length), ylim=(0.9, 1.3 * slowest), xlabel="time, ms")
-            decades = [t for t in (1, 10, 100, 1000) if t <= 1.3 * slowest]
-            flows.set_yticks(decades, [f"{t:,}" for t in decades])
-            flows.set_yticks([], minor=True)
-            self.halves.append(self._moving(network, queue, flows))
+            shade_phases(queue, side, port)
+            flows = FlowPlot(self.figure, (left, 0.075, 0.42, 0.2), side, port, slowest)
+            state = self.figure.text(
+                left + 0.42, 0.905, "", size=11, color=INK, ha="right", va="center"
+            )
+            moving = self._moving(network, queue)
+            self.halves.append(moving | {"flows": flows, "state": state})
 
     def _network(self, env: EcnEnv, box: tuple[float, float, float, float]) -> LineCollection:
         """Hosts, switches, and the ports between them, coloured by their queues."""
@@ -187,35 +169,21 @@ class _Film:
         axis.scatter(nodes[~host, 0], nodes[~host, 1], s=70, marker="s", color=INK, zorder=3)
         return lines
 
-    def _moving(self, network: LineCollection, queue: Axes, flows: Axes) -> dict[str, Any]:
-        dots: dict[str, Any] = {
-            "linestyle": "none",
-            "marker": "o",
-            "markersize": 3.2,
-            "markeredgewidth": 0,
-        }
+    def _moving(self, network: LineCollection, queue: Axes) -> dict[str, Any]:
         style: dict[str, Any] = {"linewidth": 1.4, "drawstyle": "steps-post"}
-        made = {
+        return {
             "network": network,
             "queue": queue.plot([], [], color=INK, linewidth=1.0)[0],
             "kmin": queue.plot([], [], color=KMIN_COLOUR, **style)[0],
             "kmax": queue.plot([], [], color=KMAX_COLOUR, linestyle="--", **style)[0],
-            "short": flows.plot([], [], color=SHORT_COLOUR, alpha=0.5, **dots)[0],
-            "long": flows.plot([], [], color=LONG_COLOUR, **dots | {"markersize": 5})[0],
         }
-        for name, colour, x in (("short", SHORT_COLOUR, 0.71), ("long", LONG_COLOUR, 1.0)):
-            where: dict[str, Any] = {"transform": flows.transAxes, "ha": "right"}
-            made[f"{name} text"] = flows.text(
-                x, 1.04, "", color=colour, size=9.5, weight="bold", **where
-            )
-        return made
 
     def draw(self, now: float) -> np.ndarray:
         """The picture at a time, ms."""
         self.clock.set_text(f"{now:.1f} ms")
         for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
             info = side.episode.info
-            t = min(round(now * 1e3 / side.env.interval_us), len(info["queue"])) - 1
+            t = interval_at(side, now)
             full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
             half["network"].set_array(full)
             half["network"].set_linewidths(2.0 * (0.6 + full))
@@ -224,22 +192,12 @@ class _Film:
             times = np.append(trace.interval_ms[: t + 1], now)
             for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
                 half[name].set_data(times, np.append(values[: t + 1], values[t]))
-            done = np.arange(np.searchsorted(trace.end_ms, now + 1e-9))
-            for name, which in (("short", trace.short), ("long", ~trace.short)):
-                rows = done[which[done]]
-                half[name].set_data(trace.end_ms[rows], trace.slowdown[rows])
-                half[f"{name} text"].set_text(_words(name, trace.slowdown[rows]))
+            half["flows"].show(now)
+            phase = phase_name(side, self.port, now)
+            total = f"return {trace.returns[t]:.2f}"
+            half["state"].set_text(f"{phase}, {total}" if phase else total)
         self.canvas.draw()
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
 
 
 _LEVEL = ("queue", "kmin", "kmax")
-
-
-def _words(name: str, slowdown: np.ndarray) -> str:
-    """What is written of the flows of a kind that have finished so far."""
-    kind = {"short": "short flows", "long": "larger"}[name]
-    if not slowdown.size:
-        return f"{kind}: none yet"
-    tail = f", p99 {np.quantile(slowdown, 0.99):.1f}" if name == "short" else ""
-    return f"{kind}: mean {slowdown.mean():.1f}{tail}"

@@ -73,14 +73,31 @@ class Episode:
     Attributes:
         ticks: queue at the end of every tick, bytes, `[T, K, A]`.
         info: what `EcnEnv.step` told of every interval, each `[T, A]`.
+        phase: index into `EcnEnv.phase_names` of the phase that every port was in at the start of
+            each interval, `[T, A]`.
         flows: all flows, by the tick in which they were let in.
         active: flows in progress in each interval, those that ended in it included.
     """
 
     ticks: np.ndarray
     info: dict[str, np.ndarray]
+    phase: np.ndarray
     flows: list[Flow]
     active: list[list[Active]]
+
+
+class Side(NamedTuple):
+    """An episode as one of those that are shown.
+
+    Attributes:
+        label: name of the policy.
+        env: the environment as the policy sees it.
+        episode: what it did.
+    """
+
+    label: str
+    env: EcnEnv
+    episode: Episode
 
 
 def record(
@@ -94,17 +111,18 @@ def record(
         controller: the policy.
         seed: seed of the evaluation stream.
     """
-    ticks, info, slots = jax.device_get(_run(env, params, controller, seed))
+    ticks, info, phase, slots = jax.device_get(_run(env, params, controller, seed))
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in slots.items()}
     flows, active = _trace_flows(env, params, flat, ticks.shape[1])
     n_ports = env.num_agents
-    return Episode(ticks.reshape(*ticks.shape[:2], n_ports, -1).sum(-1), info, flows, active)
+    queues = ticks.reshape(*ticks.shape[:2], n_ports, -1).sum(-1)
+    return Episode(queues, info, phase, flows, active)
 
 
 def _run(
     env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
-) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Queues `[T, K, Q]`, infos `[T, A]` and flow slots `[T, K, ...]` of an episode.
+) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
+    """Queues `[T, K, Q]`, infos and phases `[T, A]`, flow slots `[T, K, ...]` of an episode.
 
     Every interval is run twice, tick by tick to watch and as a whole to go on, so that the episode
     is the evaluation's to the last bit.
@@ -120,18 +138,19 @@ def _run(
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         ecn = thresholds(env, params, state, acting(act_key, obs, memory))
+        phase = env.phase(state, params)
         length = sim.interval_steps // sim.tick_steps
         _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)
         obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
-        return (obs, state, acting.observe(memory, info)), (queue, info, slots)
+        return (obs, state, acting.observe(memory, info)), (queue, info, phase, slots)
 
     def episode(key: jax.Array) -> Any:
         reset_key, run_key = jax.random.split(key)
         first = (*env.reset(reset_key, params), acting.init())
         return jax.lax.scan(step, first, jax.random.split(run_key, int(params.max_steps)))[1]
 
-    queue, info, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
-    return queue, {k: v for k, v in info.items() if v.ndim == 2}, slots
+    queue, info, phase, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
+    return queue, {k: v for k, v in info.items() if v.ndim == 2}, phase, slots
 
 
 def _trace_flows(

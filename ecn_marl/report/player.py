@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -14,17 +15,19 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS, EcnEnv
-from ecn_marl.envs.layout import EMPTY, STOPS, node_places, port_lines
+from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
+from ecn_marl.envs.layout import DARK_STOPS, EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report import comparison
-from ecn_marl.report.comparison import Side
-from ecn_marl.report.episode import Episode
+from ecn_marl.report.axes import common_axes
+from ecn_marl.report.episode import Side
+from ecn_marl.report.flow_plot import strips
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.sizes import SIZE_CLASSES
 from ecn_marl.sim.topology import GBPS
 
 SUFFIXES = (".html", ".gif", ".mp4")
 
-_MARK = "__EPISODE__"
+_MARK, _STYLE, _SCRIPT = "__EPISODE__", "__STYLE__", "__SCRIPT__"
 
 
 def check_format(option: str, path: Path) -> str:
@@ -44,20 +47,29 @@ def check_format(option: str, path: Path) -> str:
     return suffix
 
 
-def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[str, Any]:
+def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
     """All that the page shows, as JSON takes it.
 
-    Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s.
+    Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s, rewards to
+    five digits.
+
+    Args:
+        side: the episode, its environment and policy.
+        seed: of the evaluation stream.
+        axes: where the axes of the page end, and what it opens on: see `common_axes`.
 
     Returns:
-        `scenario`, `policy`, `seed`, `interval_us`; `colours` and `empty`, see `layout`; `hosts`,
+        `scenario`, `policy`, `seed`, `interval_us`, `axes`; `phases`, their names, and `phase`, an
+        index of each port `[T][A]`; `short_bytes`, size of the largest short flow; `colours`,
+        `dark_colours` and `empty`, see `layout`; `hosts`,
         names by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
         `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
-        `paused` (shares), each `[T][A]`; `accounts`: what became of the flows, see
+        `paused` (shares), `reward`, each `[T][A]`; `accounts`: what became of the flows, see
         `EcnEnv.accounts`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
         path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
         progress.
     """
+    env, episode = side.env, side.episode
     net, info = env.sim.topology, episode.info
     places = node_places(net)
     marked = info["marked_bytes"] / np.maximum(info["tx_bytes"], 1.0)
@@ -65,10 +77,15 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
     shares = {name: _rounded(info[name], 4) for name in ("pmax", "utilisation", "paused")}
     return {
         "scenario": env.name,
-        "policy": policy,
+        "policy": side.label,
         "seed": seed,
         "interval_us": env.interval_us,
+        "axes": axes,
+        "phases": env.phase_names,
+        "phase": episode.phase.tolist(),
+        "short_bytes": SIZE_CLASSES[0],
         "colours": STOPS,
+        "dark_colours": DARK_STOPS,
         "empty": EMPTY,
         "hosts": net.hosts,
         "nodes": [
@@ -80,7 +97,9 @@ def episode_data(env: EcnEnv, episode: Episode, policy: str, seed: int) -> dict[
             for i, line in enumerate(port_lines(net))
         ],
         "ticks": _rounded(episode.ticks, 0),
-        "intervals": bytes_ | shares | {"marked": _rounded(np.clip(marked, 0, 1), 4)},
+        "intervals": bytes_
+        | shares
+        | {"marked": _rounded(np.clip(marked, 0, 1), 4), "reward": _digits(info["reward"])},
         "accounts": {
             name: float(info[name][-1, 0]) for name in (*ACCOUNTS, *FLOWLETS) if name in info
         },
@@ -104,25 +123,36 @@ def _rounded(values: np.ndarray, digits: int) -> list[Any]:
     return kept
 
 
+def _digits(values: np.ndarray) -> list[list[float]]:
+    """Numbers with five significant digits."""
+    return [[float(f"{x:.5g}") for x in row] for row in np.asarray(values, np.float64)]
+
+
 def page(data: dict[str, Any]) -> str:
     """A page that needs nothing but itself, from `episode_data`."""
-    template = (files("ecn_marl.report") / "templates" / "player.html").read_text("utf-8")
+    folder = files("ecn_marl.report") / "templates"
+    template, style, script = (
+        (folder / name).read_text("utf-8") for name in ("player.html", "player.css", "player.js")
+    )
     text = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
-    before, after = template.split(_MARK)
-    return before + text.replace("<", "\\u003c") + after
+    parts = {_STYLE: style, _SCRIPT: script, _MARK: text.replace("<", "\\u003c")}
+    return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
 
 
-def frames(env: EcnEnv, episode: Episode) -> Iterator[np.ndarray]:
-    """A picture of every interval, as `render()` draws it, uint8 `[height, width, 3]`."""
+def frames(side: Side) -> Iterator[np.ndarray]:
+    """A picture of every interval, uint8 `[height, width, 3]`.
+
+    Above as `render()` draws it; below, flows as they finish and the return, see `flow_plot`.
+    """
     from ecn_marl.envs.rendering import draw
 
-    info = episode.info
+    info = side.episode.info
     past: list[dict[str, np.ndarray]] = []
-    for t in range(len(info["queue"])):
+    for t, strip in enumerate(strips(side)):
         now = {name: values[t] for name, values in info.items()}
         past.append(now)
         ecn = Ecn(now["kmin"], now["kmax"], now["pmax"])
-        yield draw(env, now["queue"], ecn, past, t + 1)
+        yield np.concatenate([draw(side.env, now["queue"], ecn, past, t + 1), strip])
 
 
 def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
@@ -201,8 +231,10 @@ def content(sides: Sequence[Side], seed: int, suffix: str, fps: int) -> bytes:
     if len(sides) == 2:
         comparison.check_same(*sides)
     if suffix == ".html":
-        pages = [page(episode_data(side.env, side.episode, side.label, seed)) for side in sides]
-        return (pages[0] if len(pages) == 1 else comparison.page(*pages)).encode()
-    first = sides[0]
-    pictures = comparison.frames(*sides) if len(sides) == 2 else frames(first.env, first.episode)
+        axes = common_axes(sides)
+        pages = [page(episode_data(side, seed, axes)) for side in sides]
+        if len(sides) == 1:
+            return pages[0].encode()
+        return comparison.page(pages, [side.label for side in sides]).encode()
+    pictures = comparison.frames(*sides) if len(sides) == 2 else frames(sides[0])
     return (gif if suffix == ".gif" else mp4)(pictures, fps)

@@ -74,6 +74,10 @@ class EcnJaxMARL:
         self.observation_spaces = dict.fromkeys(self.agents, seen)
         self.action_spaces = dict.fromkeys(self.agents, act)
 
+    def __repr__(self) -> str:
+        """One line: the environment inside."""
+        return f"{type(self).__name__}({self.core!r})"
+
     @property
     def name(self) -> str:
         """Name of the scenario; JaxMARL's wrappers look for their own environments in it."""

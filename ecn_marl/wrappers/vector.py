@@ -97,6 +97,10 @@ class EcnVectorEnv(VectorEnv):
         self._state: EnvState | None = None
         self._obs: Any = None
 
+    def __repr__(self) -> str:
+        """One line: how many sub-environments, and the environment of each network."""
+        return f"{type(self).__name__}(num_envs={self.num_envs}, {self.core!r})"
+
     def reset(
         self,
         *,

@@ -174,6 +174,8 @@ def test_files_act_like_the_run(trained):
         assert policy.header["algorithm"] == "adpg"
         assert repr(policy) == f"<RatePolicy of adpg: {form}, 2 events of 2 numbers>"
         assert np.abs(policy(obs) - want).mean() < mean
+        rows = dict(zip(("flow_0", "flow_1"), obs.reshape(-1, policy.obs_dim), strict=False))
+        assert policy(rows) == {agent: policy(row) for agent, row in rows.items()}
         deployed = Deployed(form)(device_arrays(policy), jnp.asarray(obs))
         np.testing.assert_allclose(policy(obs), deployed, atol=1e-6)
         assert "us per decision of one flow" in told[form]

@@ -25,7 +25,7 @@ def recipes() -> dict[str, tuple[str, list[str]]]:
     made: dict[str, tuple[str, list[str]]] = {}
     for language, text in code_blocks.blocks(PAGE.read_text()):
         if language == "python":
-            name = re.match(r"# (\w+\.py)\n", text)[1]
+            name = re.match(r"# (\w+\.py): .*\n", text)[1]
             made[name] = (text, [])
         else:
             made[list(made)[-1]][1].extend(text.strip().splitlines())

@@ -78,6 +78,26 @@ def test_one_port_is_coloured_by_its_queue(core):
     assert blue[2] > blue[0] and amber[0] > amber[2] and red.sum() < 0.6 * amber.sum()
 
 
+@pytest.mark.parametrize("scenario", ["websearch-v0", "restore-serve-v0", "pet-websearch-v0"])
+def test_links_are_whole_from_node_to_node(scenario):
+    """Both ports of a link between switches meet; lines end at the boxes and hosts they join."""
+    core = ecn_marl.make(scenario)
+    net, painter = core.sim.topology, Painter(core)
+    page = painter.lines.axes.transData.transform
+    places = layout.node_places(net)
+    lines = {
+        (port.switch, port.peer): page(line)
+        for port, line in zip(net.ports, painter.lines.get_segments(), strict=True)
+    }
+    for (switch, peer), (start, end) in lines.items():
+        begin = np.abs(start - page(places[switch]))
+        assert max(begin) <= 40 and min(begin) <= 10, "more than a box from its switch"
+        if peer in net.hosts:
+            assert np.linalg.norm(end - page(places[peer])) <= 5
+        else:
+            np.testing.assert_allclose(end, lines[peer, switch][1], atol=1e-6)
+
+
 def test_level_is_one_at_kmin_and_two_at_kmax():
     queue = np.array([0.0, 5e3, 102.5e3, 200e3, 300e3, 1e9])
     full = layout.level(queue, np.full(6, 5e3), np.full(6, 200e3))
@@ -91,10 +111,12 @@ def test_colours_darken_between_thresholds():
     def lightness(colour: str) -> float:
         return float(np.dot(to_rgb(colour), (0.2126, 0.7152, 0.0722)))
 
-    for (a, one), (b, other) in pairwise(layout.STOPS):
-        assert a <= b
-        if a < b:
-            assert lightness(other) < lightness(one)
+    for stops, darker in ((layout.STOPS, True), (layout.DARK_STOPS, False)):
+        assert [at for at, _ in stops] == [at for at, _ in layout.STOPS]
+        for (a, one), (b, other) in pairwise(stops):
+            assert a <= b
+            if a < b:
+                assert (lightness(other) < lightness(one)) == darker
 
 
 @pytest.mark.parametrize("net", [star(9), dumbbell(3, 2), parking_lot(3), leaf_spine(4, 3, 2)])

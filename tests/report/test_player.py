@@ -7,11 +7,13 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import fields
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -21,15 +23,28 @@ from typer.testing import CliRunner
 from ecn_marl.baselines.common.evaluation import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
-from ecn_marl.envs.ecn import ACCOUNTS
+from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.report import player
-from ecn_marl.report.episode import record
+from ecn_marl.report.axes import common_axes
+from ecn_marl.report.episode import Side, record
+
+
+class Phased(EcnEnv):
+    """An environment whose ports change phases every four intervals, neighbours in turn."""
+
+    @property
+    def phase_names(self):
+        return ("calm", "busy")
+
+    def phase(self, state, params):
+        return (state.steps // 4 + jnp.arange(self.num_agents)) % 2
 
 
 @pytest.fixture(scope="module")
 def env():
-    return make(SCENARIO)
+    plain = make(SCENARIO)
+    return Phased(**{field.name: getattr(plain, field.name) for field in fields(plain)})
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +73,8 @@ def plain(env):
 
 @pytest.fixture(scope="module")
 def html(env, episode):
-    return player.page(player.episode_data(env, episode, "5,60,1 </script><b>", SEED))
+    side = Side("5,60,1 </script><b> __SCRIPT__", env, episode)
+    return player.page(player.episode_data(side, SEED, common_axes([side])))
 
 
 class _Page(HTMLParser):
@@ -84,7 +100,7 @@ class _Page(HTMLParser):
 def test_page_holds_the_series_of_the_episode(env, html, plain):
     data = json.loads(_Page(html).data)
     info, _ = plain
-    assert data["policy"] == "5,60,1 </script><b>" and data["seed"] == SEED
+    assert data["policy"] == "5,60,1 </script><b> __SCRIPT__" and data["seed"] == SEED
     assert [p["name"] for p in data["ports"]] == list(env.sim.topology.port_names)
     assert data["hosts"] == list(env.sim.topology.hosts)
     assert info["queue_mean"].max() > 1e4 and info["marked_bytes"].sum() > 0
@@ -92,11 +108,34 @@ def test_page_holds_the_series_of_the_episode(env, html, plain):
         np.testing.assert_allclose(data["intervals"][name], info[name], rtol=1e-5, atol=0.51)
     for name in ("pmax", "utilisation", "paused"):
         np.testing.assert_allclose(data["intervals"][name], info[name], atol=1e-4)
+    np.testing.assert_allclose(data["intervals"]["reward"], info["reward"], rtol=1e-4)
     marked = np.array(data["intervals"]["marked"]) * info["tx_bytes"]
     np.testing.assert_allclose(marked, info["marked_bytes"], atol=2e-4 * info["tx_bytes"].max())
     ticks = np.array(data["ticks"])
     assert ticks.shape == (INTERVALS, 5, 3)
     np.testing.assert_allclose(ticks[:, -1], info["queue"], rtol=1e-5, atol=0.51)
+
+
+def test_axes_end_where_the_episode_does_and_the_page_opens_on_its_longest_queue(html, plain):
+    data = json.loads(_Page(html).data)
+    axes, info = data["axes"], plain[0]
+    ticks = np.array(data["ticks"])
+    assert axes["port"] == 0, "all flows of the incast go to host0"
+    at = int(np.argmax(ticks[:, :, 0]))
+    np.testing.assert_allclose(axes["ms"], (at + 1) / 50)  # 5 ticks in 100 µs
+    highest = np.maximum(ticks.max((0, 1)), info["kmax"].max(0)) / 1e3
+    np.testing.assert_allclose(axes["queue_kb"], highest, rtol=1e-4)
+    np.testing.assert_allclose(axes["returns"][1], info["reward"].mean(1).sum(), rtol=1e-4)
+    assert axes["reward"][0][1] >= info["reward"][:, 0].max() * 0.9999 and axes["reward"][0][0] == 0
+    slowest = max((f[5] - f[3]) / f[4] for f in data["flows"] if f[5] is not None)
+    np.testing.assert_allclose(axes["slowdown"], max(slowest, 2.0), rtol=1e-3)
+
+
+def test_phases_of_the_page_are_those_of_the_ports(html):
+    data = json.loads(_Page(html).data)
+    assert data["phases"] == ["calm", "busy"]
+    want = [[(t // 4 + p) % 2 for p in range(3)] for t in range(INTERVALS)]
+    assert data["phase"] == want
 
 
 def test_flows_of_the_page_are_those_that_the_simulator_counted(env, html, plain):
@@ -152,27 +191,32 @@ def test_page_needs_nothing_but_itself(html):
 
 
 def test_gif_has_a_frame_per_interval_that_moves(env, episode):
-    image = Image.open(io.BytesIO(player.gif(player.frames(env, episode), 20)))
+    drawn = list(player.frames(Side("5,60,1", env, episode)))
+    image = Image.open(io.BytesIO(player.gif(iter(drawn), 20)))
     assert image.n_frames == INTERVALS and image.info["duration"] == 50
     pictures = []
     for i in range(INTERVALS):
         image.seek(i)
         pictures.append(np.asarray(image.convert("RGB")).astype(int))
-    drawn = next(player.frames(env, episode)).astype(int)
-    assert pictures[0].shape == drawn.shape
-    assert np.abs(pictures[0] - drawn).mean() < 4  # 256 colours
+    assert pictures[0].shape == drawn[0].shape
+    assert np.abs(pictures[0] - drawn[0]).mean() < 4  # 256 colours
     top, right = 50, 850  # more than the clock moves
-    assert all((a != b)[top:, :right].any() for a, b in pairwise(pictures))
+    assert all((a != b)[top:630, :right].any() for a, b in pairwise(pictures))
+    # Below: the return moves in every frame, points come as flows finish.
+    assert all((a != b)[630:, right:].any() for a, b in pairwise(drawn))
+    ends = {int(flow.end_us // 100) for flow in episode.flows if flow.end_us is not None}
+    came = {t + 1 for t, (a, b) in enumerate(pairwise(drawn)) if (a != b)[630:, 60:480].any()}
+    assert came == ends - {0} and came
 
 
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
 def test_film_has_a_frame_per_interval(env, episode, tmp_path: Path):
     film = tmp_path / "film.mp4"
-    film.write_bytes(player.mp4(player.frames(env, episode), 10))
+    film.write_bytes(player.mp4(player.frames(Side("5,60,1", env, episode)), 10))
     raw = ["-f", "rawvideo", "-pix_fmt", "gray", "-"]
     command = ["ffmpeg", "-v", "error", "-i", str(film), *raw]
     out = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
-    assert len(out) == INTERVALS * 630 * 1080
+    assert len(out) == INTERVALS * (630 + 198) * 1080
 
 
 def test_film_without_ffmpeg_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -224,6 +268,38 @@ def test_play_writes_the_page_whole_or_not_at_all(
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
+def opened(html: str, probe: str, folder: Path, *options: str) -> dict:
+    """What a script at the end of a page leaves as JSON in an element `probe`."""
+    assert BROWSER is not None
+    file = folder / "page.html"
+    file.write_text(html.replace("</body>", probe), "utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", *options]
+    command += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=4000"]
+    shown = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
+    assert found, shown.stdout[-500:] + shown.stderr[-500:]
+    out: dict = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+    return out
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
+def test_page_on_a_phone_in_the_dark(html, tmp_path: Path):
+    """Nothing is wider than the page, letters keep their size, and colours are the dark ones."""
+    probe = """<script>
+    const out = { page: document.documentElement.scrollWidth, inner: innerWidth };
+    out.scale = [...document.querySelectorAll("svg")].map(
+      s => s.getBoundingClientRect().width / s.viewBox.baseVal.width);
+    out.empty = document.querySelectorAll(".link")[1].getAttribute("stroke");
+    out.body = getComputedStyle(document.body).backgroundColor;
+    const pre = document.createElement("pre"); pre.id = "probe";
+    pre.textContent = JSON.stringify(out); document.body.replaceChildren(pre);
+    </script></body>"""
+    out = opened(html, probe, tmp_path, "--window-size=390,800", "--force-dark-mode")
+    assert out["page"] <= out["inner"] <= 600
+    np.testing.assert_allclose(out["scale"], 1.0, atol=0.02)
+    assert out["empty"] == "rgb(59,67,76)" and out["body"] == "rgb(15, 19, 24)"
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
 def test_page_in_a_browser(html, env, tmp_path: Path):
     """Opened, played and clicked on by a script at its end, the page shows what it should."""
@@ -233,6 +309,9 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     const errors = [], out = {};
     window.addEventListener("error", e => errors.push(e.message));
     out.start = [$("clock").textContent, $("queue-line").getAttribute("points").split(" ").length];
+    const box = $("queue").viewBox.baseVal;
+    const places = $("kmax-line").getAttribute("points").split(" ");
+    out.kmax = [places.map(place => Number(place.split(",")[1])), 0, box.height];
     const table = () => [...document.querySelectorAll("#flows tr")].map(
       r => [...r.children].map(c => c.textContent));
     const strokes = () => [...document.querySelectorAll(".link")].map(
@@ -246,22 +325,28 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     $("all-flows").click(); out.all = table(); $("all-flows").click();
     $("speed").value = "60"; $("play").click();
     setTimeout(() => { out.played = [now, $("play").textContent]; out.errors = errors;
+      out.ended = [$("finished").textContent, $("earned").textContent,
+        $("done-short").getAttribute("d").split("M").length - 1];
       const pre = document.createElement("pre"); pre.id = "probe";
       pre.textContent = JSON.stringify(out); document.body.replaceChildren(pre); }, 1500);
     </script></body>"""
-    file = tmp_path / "page.html"
-    file.write_text(html.replace("</body>", probe.replace("BUSY", str(busy))), "utf-8")
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=4000"]
-    shown = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
-    assert found, shown.stdout[-500:] + shown.stderr[-500:]
-    text = found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
-    out = json.loads(text)
+    out = opened(html, probe.replace("BUSY", str(busy)), tmp_path)
     assert out["errors"] == []
-    assert out["start"] == ["0.1 of 1.2 ms, interval 1", INTERVALS * 5]
+    opens = round(np.ceil(data["axes"]["ms"] * 10 - 1e-6))
+    assert out["start"] == [f"{opens / 10:.1f} of 1.2 ms, interval {opens}", INTERVALS * 5]
+    kmax, top, bottom = out["kmax"]
+    assert {round(y, 1) for y in kmax} == {round(kmax[0], 1)} and top < kmax[0] < bottom
+    done = [(f[5] - f[3]) / f[4] for f in data["flows"] if f[5] is not None]
+    rewards = np.mean(data["intervals"]["reward"], 1)
+    mean, p99 = np.mean(done), np.quantile(done, 0.99)
+    texts = [f"{len(done)} finished, mean {mean:.2f}, p99 {p99:.1f}", "larger: none finished yet"]
+    assert out["ended"][0].endswith("".join(texts)), out["ended"]
+    assert f"return so far {rewards.sum():.4f}" in out["ended"][1]
+    assert f"this interval {rewards[-1]:.4f}" in out["ended"][1]
+    assert out["ended"][2] == len(done)
     clock, facts, rows, strokes = out["slid"]
     assert clock == f"{(busy + 1) / 10:.1f} of 1.2 ms, interval {busy + 1}"
+    assert facts.endswith(f"phase {data['phases'][data['phase'][busy][0]]}")
     told = re.search(r"queue ([\d.,]+) KB", facts)
     assert told
     queue = data["intervals"]["queue"][busy][0]

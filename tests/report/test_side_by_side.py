@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from small_episode import INTERVALS, SCENARIO, SEED
 
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import make
 from ecn_marl.report import comparison, player
-from ecn_marl.report.comparison import Side
-from ecn_marl.report.episode import record
+from ecn_marl.report.axes import busiest
+from ecn_marl.report.episode import Side, record
+from ecn_marl.report.flow_plot import FlowPlot
 
 
 def side(label: str, setting: str, **options) -> Side:
@@ -47,16 +49,22 @@ def test_film_shows_both_at_the_same_times(sides):
 def test_slowdowns_are_those_of_flows_that_have_finished(sides):
     one = sides[0]
     port = 0
-    trace = comparison._trace(one, port)
+    flows = FlowPlot(Figure(), (0.1, 0.1, 0.8, 0.8), one, port, 10.0)
     done = [flow for flow in one.episode.flows if flow.end_us is not None]
-    assert len(done) == len(trace.slowdown) > 3
-    np.testing.assert_allclose(sorted(trace.slowdown), sorted(flow.slowdown for flow in done))
-    assert (np.diff(trace.end_ms) >= 0).all()
-    assert trace.short.all()  # 100 KB
-    early = trace.slowdown[trace.end_ms <= 0.6]
-    assert f"mean {early.mean():.1f}, p99" in comparison._words("short", early)
-    assert comparison._words("long", early[:0]) == "larger: none yet"
+    assert len(done) == len(flows.slowdown) > 3
+    np.testing.assert_allclose(sorted(flows.slowdown), sorted(flow.slowdown for flow in done))
+    assert (np.diff(flows.end_ms) >= 0).all()
+    assert flows.short.all()  # 100 KB
+    early = flows.slowdown[flows.end_ms <= 0.6]
+    flows.show(0.6)
+    shown = flows.dots["short"].get_ydata()
+    np.testing.assert_array_equal(shown, early)
+    assert 0 < len(early) < len(done)
+    assert f"mean {early.mean():.1f}, p99" in flows.texts["short"].get_text()
+    assert flows.texts["long"].get_text() == "larger: none yet"
+    trace = comparison._trace(one, port)
     np.testing.assert_array_equal(trace.queue, one.episode.ticks[:, :, port].ravel() / 1e3)
+    np.testing.assert_allclose(trace.returns[-1], one.episode.info["reward"].mean(1).sum())
 
 
 def test_other_episodes_are_refused(sides):
@@ -79,6 +87,10 @@ def test_players_move_together(sides, tmp_path: Path):
       const port = page => page.getElementById("port-name").textContent;
       const time = one.getElementById("time");
       out.start = [clock(one), clock(two)];
+      const data = page => JSON.parse(page.getElementById("episode").textContent);
+      out.tops = [one, two].map(page => data(page).axes.queue_kb[0]);
+      const shown = () => players.map(p => p.classList.contains("shown"));
+      out.shown = [shown()]; tabs[0].click(); out.shown.push(shown());
       time.value = 6; time.dispatchEvent(new Event("input"));
       setTimeout(() => {
         out.slid = [clock(one), clock(two)];
@@ -99,7 +111,15 @@ def test_players_move_together(sides, tmp_path: Path):
     found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
     assert found, shown.stdout[-500:] + shown.stderr[-500:]
     out = json.loads(found[1].replace("&gt;", ">"))
-    assert out["start"] == ["0.1 of 1.2 ms, interval 1", "0.2 of 1.2 ms, interval 1"]
+    # Both open on the same port and moment: the longest queue of the two together.
+    port, ms = busiest(sides)
+    assert port == 0 and out["tops"][0] == out["tops"][1] >= 2560
+    ends = [round(np.ceil(ms / every - 1e-6)) for every in (0.1, 0.2)]
+    assert out["start"] == [
+        f"{end * every:.1f} of 1.2 ms, interval {end}"
+        for end, every in zip(ends, (0.1, 0.2), strict=True)
+    ]
+    assert out["shown"] == [[False, True], [True, False]]
     assert out["slid"] == ["0.7 of 1.2 ms, interval 7", "0.8 of 1.2 ms, interval 4"]
     # An interval of the second player ends at 0.8 ms; the first follows to there.
     assert out["chosen"] == ["switch0->host1"] * 2 + ["0.8 of 1.2 ms, interval 8"]

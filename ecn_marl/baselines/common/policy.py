@@ -101,6 +101,21 @@ class Policy:
         """Whether all ports have the same network."""
         return self.layers[0][0].ndim == 2
 
+    @property
+    def make_options(self) -> dict[str, Any]:
+        """Options of `ecn_marl.make` and its faces for environments that suit the policy.
+
+        What it sees and sets, and how often: `features`, `history`, `actions`, `action_options`,
+        `interval_us` (µs).
+        """
+        return {
+            "features": self.features,
+            "history": self.header["features"]["history"],
+            "actions": self.header["actions"]["codec"],
+            "action_options": dict(self.header["actions"]["options"]),
+            "interval_us": self.header["interval_us"],
+        }
+
     def outputs(self, obs: Any, port: int | None = None) -> np.ndarray:
         """Outputs of the network: logits, values of actions, or means.
 
@@ -134,17 +149,23 @@ class Policy:
                 x = activation(x)
         return x
 
-    def __call__(self, obs: Any, port: int | None = None) -> np.ndarray:
+    def __call__(self, obs: Any, port: int | None = None) -> Any:
         """Actions for observations, as the environment takes them.
 
         Args:
-            obs: as in `outputs`.
-            port: as in `outputs`.
+            obs: as in `outputs`, or a PettingZoo dict, agent -> observation `[obs_dim]`.
+            port: as in `outputs`; a dict names the ports itself.
 
         Returns:
             int32 (`discrete` without an axis of its own, `multidiscrete` `[..., 3]`), or float32
-            `[..., 3]` for `box`.
+            `[..., 3]` for `box`. For a dict, a dict: agent -> action.
+
+        Raises:
+            ValueError: an observation of another length; no such port; an agent that is no port of
+                a policy with a network per port.
         """
+        if isinstance(obs, Mapping):
+            return self._for_agents(obs)
         out = self.outputs(obs, port)
         head = self.header["network"]["head"]
         if head["kind"] == "tanh_mean":
@@ -152,6 +173,21 @@ class Policy:
         parts = np.split(out, np.cumsum(head["sizes"])[:-1], axis=-1)
         chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int32)
         return chosen[..., 0] if head["scalar"] else chosen
+
+    def _for_agents(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """Actions of the agents of a PettingZoo dict."""
+        for agent, one in obs.items():
+            if np.shape(one) != (self.obs_dim,):
+                raise bad_value(f"obs shape of {agent}", np.shape(one), f"({self.obs_dim},)")
+        if not obs:
+            return {}
+        if self.shared:
+            return dict(zip(obs, self(np.stack(list(obs.values()))), strict=True))
+        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
+        for agent in obs:
+            if agent not in ports:
+                raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")
+        return {agent: self(one, ports[agent]) for agent, one in obs.items()}
 
     def thresholds(
         self, obs: Any, port: int | None = None, gbps: float | None = None

@@ -165,18 +165,21 @@ class RatePolicy:
         """Length of an observation."""
         return self.history * len(self.columns)
 
-    def __call__(self, obs: Any) -> np.ndarray:
+    def __call__(self, obs: Any) -> Any:
         """Factors of the rates.
 
         Args:
-            obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`.
+            obs: observation `[obs_dim]`, a batch `[..., obs_dim]`, or a PettingZoo dict, agent ->
+                observation.
 
         Returns:
-            float32, `[...]`.
+            float32, `[...]`; for a dict, a dict: agent -> factor.
 
         Raises:
             ValueError: an observation of another length.
         """
+        if isinstance(obs, Mapping):
+            return {agent: self(one) for agent, one in obs.items()}
         x = np.asarray(obs, np.float32)
         if x.shape[-1:] != (self.obs_dim,):
             raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")

@@ -135,6 +135,14 @@ class RateEnv:
     horizon: int
     ecn: str
 
+    def __repr__(self) -> str:
+        """One line: scenario, agents, what they see and set."""
+        return (
+            f"<{type(self).__name__} {self.name}: {self.num_agents} flow slots on "
+            f"{self.sim.topology.name}, {self.history} events of {len(self.columns)} numbers, "
+            f"{self.action.name} actions, {self.horizon} steps of {self.step_us:g} µs>"
+        )
+
     @property
     def num_agents(self) -> int:
         """Number of agents F, the flow slots."""

@@ -112,6 +112,14 @@ class RateParallelEnv(ParallelEnv):
         self._params: Any = None
         self._state: RateState | None = None
 
+    def __repr__(self) -> str:
+        """One line: scenario, agents, and the spaces of one."""
+        last = self.possible_agents[-1]
+        return (
+            f"<{type(self).__name__} {self.core.name}: flow_0 … {last}, observations "
+            f"({self.core.obs_dim},), actions {self.action_spaces[last]}, {self.max_cycles} steps>"
+        )
+
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
         """Observation space of an agent, the same object at each call."""
         return self.observation_spaces[agent]

@@ -64,6 +64,33 @@ def test_gives_what_the_network_gives(actions, shared, tmp_path):
         np.testing.assert_allclose(one.kmax_kb, found.kmax_kb[7, port], rtol=1e-5)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
+def test_takes_dicts_of_agents(actions, shared, tmp_path):
+    """As PettingZoo's environments give them, some agents or all, in any order."""
+    env, *_, policy = case(actions, shared, tmp_path)
+    obs = np.random.default_rng(1).uniform(size=(env.num_agents, env.obs_dim)).astype(np.float32)
+    given = {f"port_{i}": obs[i] for i in (2, 0)}
+    chosen, rows = policy(given), policy(obs)
+    assert list(chosen) == ["port_2", "port_0"] and policy({}) == {}
+    space = env.action.gymnasium_space()
+    for agent, i in (("port_2", 2), ("port_0", 0)):
+        np.testing.assert_allclose(chosen[agent], rows[i], atol=1e-6)
+        assert space.contains(np.asarray(chosen[agent])[()])
+    with pytest.raises(ValueError, match=r"obs shape of port_1 = \(5,\) .* \(24,\)"):
+        policy({"port_1": np.zeros(5)})
+    if not shared:
+        with pytest.raises(ValueError, match=r"agent = 'port_3' .* port_0 … port_2"):
+            policy({"port_3": obs[0]})
+
+
+def test_make_options_are_those_of_its_environment(tmp_path):
+    env, *_, policy = case("discrete", True, tmp_path)
+    made = make("incast-v0", topology=star(3, gbps=100.0), **policy.make_options)
+    assert made.feature.names == env.feature.names and made.action == env.action
+    assert (made.obs_dim, made.interval_us) == (policy.obs_dim, env.interval_us)
+
+
 def test_own_networks_want_a_port(tmp_path):
     *_, policy = case("discrete", False, tmp_path)
     obs = np.zeros(policy.obs_dim)
