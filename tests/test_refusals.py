@@ -30,7 +30,7 @@ from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.rate.scenarios import RateScenario
-from ecn_marl.sim.traffic import schedule
+from ecn_marl.sim.schedules import schedule
 
 inf, nan = math.inf, math.nan
 

@@ -22,9 +22,9 @@ from ecn_marl.benchmark.machine import tree_bytes
 from ecn_marl.benchmark.timing import Plan, compiled, measure, repeat, spread
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.sim.replay import SAMPLE_US, Settings
+from ecn_marl.sim.schedules import schedule
 from ecn_marl.sim.simulator import SimState, scaled_ecn
 from ecn_marl.sim.topology import leaf_spine
-from ecn_marl.sim.traffic import schedule
 from ecn_marl.validation import recorded
 from ecn_marl.validation.runs import ECN, SENDERS, default_dt_us
 

@@ -11,8 +11,8 @@ from ecn_marl.benchmark.programs import Measured, time_env
 from ecn_marl.benchmark.timing import Plan, spread
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import Topology, leaf_spine, star
-from ecn_marl.sim.traffic import Poisson
 
 SWEEP_S = 0.3
 """A timed run of a sweep takes about this long, s."""

@@ -23,18 +23,12 @@ from jaxtyping import Array
 from ecn_marl._checks import Real
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.schedules import Schedule, ScheduleParams, ScheduleState, schedule, widest_tick
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
-from ecn_marl.sim.traffic import (
-    Offer,
-    Schedule,
-    ScheduleParams,
-    ScheduleState,
-    schedule,
-    widest_tick,
-)
+from ecn_marl.sim.traffic import Offer
 
 WIDEST = 4096
 """Flows that may start within one tick."""

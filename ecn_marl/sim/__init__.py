@@ -25,8 +25,11 @@ from ecn_marl.sim.collectives import (
 )
 from ecn_marl.sim.flow_groups import FlowGroup
 from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.loops import ClosedLoop
+from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import (
     Link,
@@ -39,7 +42,6 @@ from ecn_marl.sim.topology import (
     parking_lot,
     star,
 )
-from ecn_marl.sim.traffic import Incast, Poisson, Schedule, schedule
 from ecn_marl.sim.transports import Dcqcn
 
 __all__ = [

@@ -25,6 +25,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from ecn_marl._checks import NOT_NEGATIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.schedules import wire_parts
 from ecn_marl.sim.sizes import exact_add
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.tickets import (
@@ -35,7 +36,7 @@ from ecn_marl.sim.tickets import (
     check_delay,
     check_hosts,
 )
-from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width, wire_parts
+from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,14 @@ class Stream(IntEnum):
 
 @unique
 class PoissonStream(IntEnum):
-    """What `traffic.Poisson` draws from its seed."""
+    """What `poisson.Poisson` draws from its seed."""
 
     GAP, SENDER, RECEIVER, SIZE = range(4)
 
 
 @unique
 class IncastStream(IntEnum):
-    """What `traffic.Incast` draws from its seed."""
+    """What `incast.Incast` draws from its seed."""
 
     SENDERS, RECEIVER, ORDER, START, GAP, SENDER_NIC, RECEIVER_NIC = range(7)
 

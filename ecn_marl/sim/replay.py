@@ -30,11 +30,11 @@ from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
+from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
 from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.trace import FlowList, read_flows
-from ecn_marl.sim.traffic import Schedule, schedule, widest_tick
 from ecn_marl.sim.transports import parse_transport
 
 __all__ = ["FlowList", "Replay", "Settings", "read_flows", "replay", "write_fct", "write_queues"]

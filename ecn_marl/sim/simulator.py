@@ -25,13 +25,14 @@ from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.schedules import ScheduleParams
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, KB, MIB
-from ecn_marl.sim.traffic import Offer, ScheduleParams, program_of
+from ecn_marl.sim.traffic import Offer, program_of
 from ecn_marl.sim.transports import Mixed
 
 EXACT_REST = 2.0**31

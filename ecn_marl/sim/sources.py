@@ -18,8 +18,10 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry, missing_members
+from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.loops import ClosedLoop
-from ecn_marl.sim.traffic import Incast, Offer, Poisson
+from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic import Offer
 
 
 @runtime_checkable

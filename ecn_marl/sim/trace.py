@@ -73,7 +73,7 @@ class FlowList:
         return len(self.flow_id)
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Some of the flows, as the columns that `traffic.schedule` takes."""
+        """Some of the flows, as the columns that `schedules.schedule` takes."""
         return {
             "src": self.src[rows],
             "dst": self.dst[rows],

@@ -20,9 +20,9 @@ import numpy as np
 
 from ecn_marl import lanes
 from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.topology import Topology, dumbbell
-from ecn_marl.sim.traffic import Schedule, schedule, widest_tick
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance

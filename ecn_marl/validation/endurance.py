@@ -16,11 +16,11 @@ from ecn_marl import lanes
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.clocks import choose_clock
 from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, size_table
 from ecn_marl.sim.sizing import demand_of, slots_for
 from ecn_marl.sim.topology import GBPS, Topology, fat_tree, star
-from ecn_marl.sim.traffic import Poisson
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation.lines import Case, Line, Outcome, Tolerance
 

@@ -22,9 +22,9 @@ from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.lifecycle import SENDING
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.replay import SAMPLE_US, Settings
+from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import GBPS, Topology
-from ecn_marl.sim.traffic import Schedule, schedule
 from ecn_marl.sim.transports import parse_transport
 
 DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 2.0, "timely:hpcc": 5.0}
@@ -58,7 +58,7 @@ CHUNK = 200
 """Samples per call of the compiled loop."""
 
 Columns = Mapping[str, np.ndarray]
-"""A flow list as `sim.traffic.schedule` takes it."""
+"""A flow list as `sim.schedules.schedule` takes it."""
 
 
 def known(profile: str) -> bool:

@@ -18,8 +18,8 @@ from ecn_marl.sim.lifecycle import SLOWDOWN_TOP, slowdown_bin
 from ecn_marl.sim.metrics import counter_bytes, histogram_quantile, slowdown_summary
 from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
+from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.traffic import Schedule, schedule
 
 SPINES = 4
 TOPOLOGY = leaf_spine(3, 2, SPINES)

@@ -15,7 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcases import kolmogorov, wire
 
+from ecn_marl.sim.incast import Incast
+from ecn_marl.sim.poisson import Poisson, PoissonParams
 from ecn_marl.sim.random import uniform
+from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.sizes import (
     CHUNK,
     TABLES,
@@ -25,7 +28,6 @@ from ecn_marl.sim.sizes import (
     size_table,
     wire_bytes,
 )
-from ecn_marl.sim.traffic import Incast, Poisson, PoissonParams, Schedule, schedule, widest_tick
 
 NIC = np.array([3125.0, 3125.0, 12500.0, 6250.0], np.float32)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.topology import star
-from ecn_marl.sim.traffic import Incast
 
 
 def scenario() -> Scenario:

@@ -14,8 +14,9 @@ from typing import Any
 
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim.incast import Incast
+from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import star
-from ecn_marl.sim.traffic import Incast, Poisson
 
 NOTHING = 1e-6
 """Load of a source that is off."""
