@@ -401,6 +401,9 @@ def play(
     first, size = sides[0], len(data) / 1e6
     flows = len(first.episode.flows)
     typer.echo(f"{out}: {first.env.horizon} intervals, {flows} flows, {size:.1f} MB")
+    for side in sides:
+        told = player.accounts(side.episode).items()
+        typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in told))
 
 
 @app.command()

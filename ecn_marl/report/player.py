@@ -100,9 +100,7 @@ def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
         "intervals": bytes_
         | shares
         | {"marked": _rounded(np.clip(marked, 0, 1), 4), "reward": _digits(info["reward"])},
-        "accounts": {
-            name: float(info[name][-1, 0]) for name in (*ACCOUNTS, *FLOWLETS) if name in info
-        },
+        "accounts": accounts(episode),
         "flows": [
             [
                 *(f.src, f.dst, round(f.size), round(f.start_us, 2), round(f.ideal_us, 3)),
@@ -115,6 +113,12 @@ def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
             for rows in episode.active
         ],
     }
+
+
+def accounts(episode: Episode) -> dict[str, float]:
+    """What became of the flows of the whole episode, see `EcnEnv.accounts`."""
+    info = episode.info
+    return {name: float(info[name][-1, 0]) for name in (*ACCOUNTS, *FLOWLETS) if name in info}
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[Any]:

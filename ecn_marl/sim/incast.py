@@ -70,7 +70,8 @@ class Incast:
     bursts are followed by longer pauses, so the load does not depend on N.
 
     Attributes:
-        load: mean load of the receiver's link (of each, if the receiver is random).
+        load: mean load of the receiver's link (of each, if the receiver is random), as a share of
+            the mean rate of the NICs; where NICs differ, that is not the receiver's own.
         n_min: fewest senders.
         n_max: most senders.
         flow_kb: payload per sender, KB.

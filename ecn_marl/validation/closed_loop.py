@@ -193,12 +193,18 @@ def _compare(episode: int) -> Outcome:
     return Outcome(lines, slowdowns=curves)
 
 
-def gains(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
-    """Gain in J over the static setting by policy, recorded and ours, over all episodes."""
+def pooled(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
+    """J by policy, recorded and ours: means over coins, geometric means over all episodes."""
     lines = [line for outcome in outcomes for line in outcome.lines if line.quantity == "J"]
     logs = {policy: np.zeros(2) for policy in POLICIES}
     for policy, line in itertools.product(POLICIES, lines):
         if line.case.endswith(policy):
             logs[policy] += np.log([line.reference, line.ours]) / len(EPISODES)
-    best = logs["static"]
-    return {p: tuple(1.0 - np.exp(logs[p] - best)) for p in POLICIES if p != "static"}
+    return {policy: tuple(np.exp(both)) for policy, both in logs.items()}
+
+
+def gains(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
+    """Gain in J over the static setting by policy, recorded and ours, over all episodes."""
+    found = pooled(outcomes)
+    best = np.array(found.pop("static"))
+    return {policy: tuple(1.0 - np.array(both) / best) for policy, both in found.items()}

@@ -11,7 +11,8 @@ from scipy.stats import kendalltau
 
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
-from ecn_marl.validation.runs import Samples, known, simulate
+from ecn_marl.validation.runs import Clock, Samples, known, simulate
+from ecn_marl.validation.substeps import scenario_clock
 
 SEEDS = 3
 
@@ -41,6 +42,8 @@ LISTS = {
 }
 
 MEAN, P99 = Tolerance(relative=0.04), Tolerance(relative=0.10)
+SCENARIO_P99 = Tolerance(relative=0.12)
+GROUP, SCENARIO_GROUP = "leaf-spine", "leaf-spine, scenario clock"
 RANK = Tolerance(absolute=0.1)
 OTHER_MEAN = Tolerance(relative=0.10)
 
@@ -55,12 +58,17 @@ def cases() -> Iterator[Case]:
             work = partial(_slowdowns, name, profile)
             quick = (name, profile) == ("websearch-60", "paper")
             yield Case(f"leaf-spine/{name}-{profile}", work, cost, quick, name)
+            work = partial(_slowdowns, name, profile, True)
+            case = f"leaf-spine/{name}-{profile}-scenario-clock"
+            yield Case(case, work, cost / 2, program=f"{name}-scenario-clock")
     for profile in ("dctcp", "hpcc", "timely"):
         if known(profile):
             yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other, profile), 15.0)
 
 
-def _run(name: str, profile: str) -> tuple[list[str], Samples, dict[str, np.ndarray]]:
+def _run(
+    name: str, profile: str, clock: Clock | None = None
+) -> tuple[list[str], Samples, dict[str, np.ndarray]]:
     """All recorded settings of a list and profile: their names, our samples, recorded times."""
     flows = recorded.flow_list(name.replace("-", "_"))
     times = recorded.arrays(f"{name.replace('-', '_')}_fct")
@@ -75,6 +83,7 @@ def _run(name: str, profile: str) -> tuple[list[str], Samples, dict[str, np.ndar
         chosen.longest_ms,
         slots=chosen.slots,
         until_done=True,
+        clock=clock,
     )
     return names, samples, times
 
@@ -89,9 +98,13 @@ def p99(slowdown: np.ndarray) -> float:
     return float(np.percentile(slowdown, 99, axis=-1).mean())
 
 
-def _slowdowns(name: str, profile: str) -> Outcome:
-    """Mean and tail of the slowdown by size class under every recorded setting."""
-    settings, samples, times = _run(name, profile)
+def _slowdowns(name: str, profile: str, as_scenarios: bool = False) -> Outcome:
+    """Mean and tail of the slowdown by size class under every recorded setting, and their ranks.
+
+    With `as_scenarios`, these alone, at the clock that scenarios choose for the senders.
+    """
+    clock = scenario_clock(profile) if as_scenarios else None
+    settings, samples, times = _run(name, profile, clock)
     size, alone = recorded.flow_list(name.replace("-", "_"))["size_B"], times["standalone_ns"]
     basis = LISTS[name].basis
     lines, curves = [], []
@@ -99,33 +112,39 @@ def _slowdowns(name: str, profile: str) -> Outcome:
         theirs = times[f"{profile}_{ecn}"] / alone
         ours = 1e3 * samples.fct_us[0, i] / alone
         case = f"{name} {profile} {ecn}"
-        note = _waited(samples, i)
-        for label, members in class_members(size).items():
-            pairs = (
-                ("mean", theirs[members].mean(), ours[:, members].mean(), MEAN),
-                ("p99", p99(theirs[members][None]), p99(ours[:, members]), P99),
-            )
-            for what, reference, value, tolerance in pairs:
-                quantity = f"slowdown {what} {label}"
-                lines.append(
-                    Line(
-                        "leaf-spine",
-                        case,
-                        quantity,
-                        "",
-                        float(reference),
-                        float(value),
-                        tolerance,
-                        basis,
-                        note,
-                    )
-                )
-        lines += _single_flows(case, size, theirs, ours, basis)
-        lines += _queues(name, profile, ecn, samples, i)
+        lines += _by_class(case, size, theirs, ours, basis, as_scenarios, _waited(samples, i))
+        if not as_scenarios:
+            lines += _single_flows(case, size, theirs, ours, basis)
+            lines += _queues(name, profile, ecn, samples, i)
         curves.append(Slowdowns(f"{name} {profile}", ecn, size, theirs, ours))
     if len(curves) > 2:
-        lines += _ranks(f"{name} {profile}", curves, basis)
-    return Outcome(lines, slowdowns=curves)
+        group = SCENARIO_GROUP if as_scenarios else GROUP
+        lines += _ranks(group, f"{name} {profile}", curves, basis)
+    return Outcome(lines, slowdowns=[] if as_scenarios else curves)
+
+
+def _by_class(
+    case: str,
+    size: np.ndarray,
+    theirs: np.ndarray,
+    ours: np.ndarray,
+    basis: Basis,
+    as_scenarios: bool,
+    note: str,
+) -> list[Line]:
+    """Mean and p99 of the slowdown of each size class."""
+    group, tail = (SCENARIO_GROUP, SCENARIO_P99) if as_scenarios else (GROUP, P99)
+    lines = []
+    for label, members in class_members(size).items():
+        pairs = (
+            ("mean", theirs[members].mean(), ours[:, members].mean(), MEAN),
+            ("p99", p99(theirs[members][None]), p99(ours[:, members]), tail),
+        )
+        for what, reference, value, tolerance in pairs:
+            pair = float(reference), float(value)
+            quantity = f"slowdown {what} {label}"
+            lines.append(Line(group, case, quantity, "", *pair, tolerance, basis, note))
+    return lines
 
 
 def _single_flows(
@@ -142,11 +161,11 @@ def _single_flows(
         for what, share in (("median", 50), ("p90", 90)):
             quantity = f"error of single flows, {what} {label}"
             value = float(np.percentile(off, share))
-            lines.append(Line("leaf-spine", case, quantity, "%", 0.0, value, None, basis))
+            lines.append(Line(GROUP, case, quantity, "%", 0.0, value, None, basis))
     return lines
 
 
-def _ranks(case: str, curves: list[Slowdowns], basis: Basis) -> list[Line]:
+def _ranks(group: str, case: str, curves: list[Slowdowns], basis: Basis) -> list[Line]:
     """Kendall's tau between the orders of the settings here and on packets, by size class."""
     lines = []
     for label, members in class_members(curves[0].size).items():
@@ -156,7 +175,7 @@ def _ranks(case: str, curves: list[Slowdowns], basis: Basis) -> list[Line]:
         ]
         tau = float(kendalltau(*orders).statistic)
         quantity = f"rank of the settings, tau {label}"
-        lines.append(Line("leaf-spine", case, quantity, "", 1.0, tau, RANK, basis))
+        lines.append(Line(group, case, quantity, "", 1.0, tau, RANK, basis))
     return lines
 
 
@@ -181,7 +200,7 @@ def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -
         ("host ports, utilisation", "%", 100 * float(row["util_host"]), used),
     )
     return [
-        Line("leaf-spine", case, quantity, unit, reference, float(value), None, chosen.basis)
+        Line(GROUP, case, quantity, unit, reference, float(value), None, chosen.basis)
         for quantity, unit, reference, value in pairs
     ]
 

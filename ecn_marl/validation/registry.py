@@ -9,6 +9,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.validation import (
     closed_loop,
     endurance,
+    fat_tree,
     incast,
     leaf_spine,
     messages,
@@ -19,6 +20,7 @@ from ecn_marl.validation.lines import Case
 
 SOURCES: list[Callable[[], Iterable[Case]]] = [
     theory.cases,
+    fat_tree.cases,
     incast.cases,
     messages.cases,
     leaf_spine.cases,

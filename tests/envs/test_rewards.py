@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecn_marl.envs.registry import make
 from ecn_marl.envs.rewards import (
     MAX_STEPS,
     REWARDS,
@@ -203,6 +204,11 @@ def test_pet_has_a_gradient_and_the_steps_have_none(port_stats):
 def test_constants_out_of_range_are_named(field, wrong, allowed):
     with pytest.raises(ValueError, match=f"{field}.*{wrong}.*{allowed}"):
         RewardParams.create(**{field: wrong})
+
+
+def test_the_penalty_of_triggers_belongs_to_the_trainer_of_haecn():
+    with pytest.raises(ValueError, match="unknown reward option 'trigger_penalty'"):
+        make("websearch-star-v0", reward="haecn", reward_options={"trigger_penalty": 1.0})
 
 
 def test_lookup():

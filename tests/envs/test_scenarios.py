@@ -127,6 +127,17 @@ def test_no_setting_makes_flows_wait(name):
         assert (own["feedback_cut"] == 0).all()
 
 
+def test_no_setting_makes_flows_of_plain_traffic_wait():
+    """Deep thresholds (the third) make queues of more than 1 ms: CNPs are cut, and that is told."""
+    name = "websearch-star-v0"
+    which, found, _ = played(name)
+    assert found["flows_started"].sum() > 1000
+    assert (found["deferred"] + found["flows_waiting"]).sum() <= 1e-3 * found["flows_started"].sum()
+    assert (found["bytes_dropped"] == 0).all()
+    cut = found["feedback_cut"]
+    assert (cut[which != 2] == 0).all() and (cut[which == 2] > 0).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", benchmark())
 def test_classes_count_alike_under_secn1(name):

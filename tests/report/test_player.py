@@ -255,6 +255,9 @@ def test_play_writes_the_page_whole_or_not_at_all(
     assert result.exit_code == 0, result.stderr
     data = json.loads(_Page(out.read_text("utf-8")).data)
     assert data["policy"].startswith("SECN1") and len(data["active"]) == INTERVALS
+    line = result.stdout.splitlines()[1]
+    assert line.startswith("SECN1") and line.endswith("late_feedback 0")
+    assert f"offered {data['accounts']['offered']:.0f}, started" in line
     before = out.read_bytes()
 
     def full(*_):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from netcases import OFF, QUICK, alone_us, flow_list, network
 
-from ecn_marl.sim import routing
+from ecn_marl.sim import routing, scaled_ecn, schedule
 from ecn_marl.sim.topology import (
     Link,
     dumbbell,
@@ -181,6 +184,22 @@ def test_every_port_is_on_a_path(t):
     used = {*t.routes.ravel().tolist(), *t.last.tolist()} - {t.n_ports}
     assert used == set(range(t.n_ports))
     assert t.n_paths.max() == (32 if t.n_levels == 3 else 25)
+
+
+def test_a_fat_tree_of_1024_hosts_is_built_and_steps():
+    """In less than 5 s; flows from end to end take the time of six links."""
+    begin = time.process_time()
+    net = fat_tree(16)
+    assert time.process_time() - begin < 5.0
+    assert (net.n_hosts, net.n_ports, net.n_paths.max()) == (1024, 5120, 64)
+    sim = network(net)
+    params = sim.default_params(traffic=(schedule(flow_list([(0, 1023, 10_000, 0.0)]), 1.0),))
+
+    def step(key, params):
+        return sim.interval(sim.init(key, params), params, scaled_ecn(params.net, *OFF))[0]
+
+    state = jax.jit(step, compiler_options=QUICK)(jax.random.key(0), params)
+    assert float(state.fct_log[0]) == pytest.approx(alone_us(10_000, [25] * 5), rel=1e-5)
 
 
 def test_fat_tree_rates():
