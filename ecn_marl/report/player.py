@@ -19,7 +19,7 @@ from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
 from ecn_marl.envs.layout import DARK_STOPS, EMPTY, STOPS, node_places, port_lines
 from ecn_marl.report import comparison
 from ecn_marl.report.axes import common_axes
-from ecn_marl.report.episode import Side
+from ecn_marl.report.episode import Episode, Side
 from ecn_marl.report.flow_plot import strips
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import SIZE_CLASSES
