@@ -147,13 +147,13 @@ def run_steps() -> list[Measured]:
 
 def table(found: list[Measured], where: str) -> str:
     """The table in Markdown, with the machine below."""
-    lines = ["| | command | clock | processor |", "| --- | --- | --- | --- |"]
+    lines = ["| | clock | processor | command |", "| --- | ---: | ---: | --- |"]
     for step, one in zip(STEPS, found, strict=True):
         command = step.command.replace("|", "\\|")
         times = " | ".join(f"{s:.0f} s" if s >= 9.95 else f"{s:.1f} s" for s in one)
-        lines.append(f"| {step.title} | `{command}` | {times} |")
+        lines.append(f"| {step.title} | {times} | `{command}` |")
     total = Measured(*(sum(column) for column in zip(*found, strict=True)))
-    lines.append(f"| All | | {total.wall / 60:.1f} min | {total.cpu / 60:.1f} min |")
+    lines.append(f"| All | {total.wall / 60:.1f} min | {total.cpu / 60:.1f} min | |")
     return "\n".join([*lines, "", f"{where}.", ""])
 
 

@@ -335,6 +335,7 @@ document.addEventListener("keydown", e => {
 $("scenario").textContent = E.scenario;
 $("policy").textContent = `thresholds by ${E.policy}, evaluation seed ${E.seed}`;
 $("accounts").textContent = accounts(E.accounts);
+$("policy").parentNode.title = $("policy").textContent;
 document.title = `${E.scenario}: ${E.policy}`;
 // The page opens on the busiest moment; #interval or #interval,port opens it there.
 const place = location.hash.slice(1).split(",").map(Number);
