@@ -119,10 +119,12 @@ def machine() -> str:
     if info.is_file():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
-    cores, allowed = os.cpu_count(), len(os.sched_getaffinity(0))
+    cores, allowed, load = os.cpu_count(), len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    shared = ": other jobs shared it, and the clock is longer for it" if load > 0.5 else ""
     return (
-        f"{model} with {cores} cores, {allowed} of them free to use; Python "
-        f"{platform.python_version()}; load {os.getloadavg()[0]:.1f} before the first command"
+        f"On an {model}, {allowed} of its {cores} cores used, Python {platform.python_version()}; "
+        f"load {load:.1f} before the first command{shared}. Packages came from a mirror on the "
+        "same machine"
     )
 
 
@@ -145,12 +147,13 @@ def run_steps() -> list[Measured]:
 
 def table(found: list[Measured], where: str) -> str:
     """The table in Markdown, with the machine below."""
-    lines = ["| | command | clock | processor |", "| --- | --- | --- | --- |"]
+    lines = ["| | clock | processor | command |", "| --- | ---: | ---: | --- |"]
     for step, one in zip(STEPS, found, strict=True):
         command = step.command.replace("|", "\\|")
-        lines.append(f"| {step.title} | `{command}` | {one.wall:.0f} s | {one.cpu:.0f} s |")
+        times = " | ".join(f"{s:.0f} s" if s >= 9.95 else f"{s:.1f} s" for s in one)
+        lines.append(f"| {step.title} | {times} | `{command}` |")
     total = Measured(*(sum(column) for column in zip(*found, strict=True)))
-    lines.append(f"| All | | {total.wall / 60:.1f} min | {total.cpu / 60:.1f} min |")
+    lines.append(f"| All | {total.wall / 60:.1f} min | {total.cpu / 60:.1f} min | |")
     return "\n".join([*lines, "", f"{where}.", ""])
 
 

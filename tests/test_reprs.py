@@ -28,6 +28,7 @@ SHOWN = {
     ),
     "large": (lambda: ecn_marl.make("pet-websearch-v0"), ("432 ports",)),
     "parallel": (lambda: ecn_marl.parallel_env(STAR, max_cycles=7), (STAR, "port_7", "7 steps")),
+    "aec": (lambda: ecn_marl.env(STAR), ("EcnAECEnv(<EcnParallelEnv websearch-star-v0",)),
     "vector": (lambda: ecn_marl.vector_env(STAR, 3), ("num_envs=3", STAR)),
     "jaxmarl": (lambda: ecn_marl.jaxmarl_env(STAR), ("EcnJaxMARL(<EcnEnv", STAR)),
     "rate": (

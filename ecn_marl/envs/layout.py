@@ -109,19 +109,35 @@ def _tiers(net: Topology) -> dict[str, int]:
 
 
 def port_lines(net: Topology) -> Float[np.ndarray, "ports 2 2"]:
-    """Line of every port, from its switch: all the way to a host, half-way to a switch.
+    """Line of every port, from its switch all the way to its peer.
 
-    The two ports of a link between switches so share it, each at its own end.
+    The two ports of a link between switches have the same line, in opposite directions: draw them
+    `side_by_side`.
 
     Returns:
         Start and end, `[P, 2, (x, y)]`.
     """
     places = node_places(net)
-    lines = np.empty((net.n_ports, 2, 2))
-    for i, port in enumerate(net.ports):
-        start, end = np.array(places[port.switch]), np.array(places[port.peer])
-        lines[i] = start, end if port.kind == "host" else (start + end) / 2
-    return lines
+    return np.array([[places[port.switch], places[port.peer]] for port in net.ports])
+
+
+def side_by_side(
+    net: Topology, lines: Float[np.ndarray, "ports 2 2"], gap: float
+) -> Float[np.ndarray, "ports 2 2"]:
+    """Lines of ports on a page, those between switches moved to their right.
+
+    So both directions of a link are seen, each from end to end.
+
+    Args:
+        net: the network.
+        lines: start and end of every port's line, pixels, x to the right, y upwards.
+        gap: between the middles of the two directions, pixels.
+    """
+    way = lines[:, 1] - lines[:, 0]
+    right = np.stack([way[:, 1], -way[:, 0]], 1)
+    right /= np.maximum(np.linalg.norm(way, axis=1, keepdims=True), 1e-9)
+    trunk = np.array([port.kind != "host" for port in net.ports])
+    return lines + (0.5 * gap * trunk[:, None] * right)[:, None]
 
 
 def axis_top(value_kb: float, leads: tuple[int, ...] = (1, 2, 5)) -> float:

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
-from pettingzoo.utils import parallel_to_aec
+from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
@@ -373,6 +373,19 @@ def parallel_env(
     return EcnParallelEnv(make(scenario, **options), render_mode, max_cycles)
 
 
+class EcnAECEnv(OrderEnforcingWrapper):
+    """The AEC face: agents act in turn; it complains if they do not, as PettingZoo's own do."""
+
+    def __init__(self, face: EcnParallelEnv) -> None:
+        """Wrap the parallel face."""
+        super().__init__(parallel_to_aec(face).env)
+        self.face = face
+
+    def __repr__(self) -> str:
+        """One line: the parallel face inside."""
+        return f"{type(self).__name__}({self.face!r})"
+
+
 def env(
     scenario: str = "websearch-v0",
     render_mode: str | None = None,
@@ -380,4 +393,4 @@ def env(
     **options: Any,
 ) -> AECEnv:
     """The same as a PettingZoo `AECEnv` (agents act in turn); see `parallel_env`."""
-    return parallel_to_aec(parallel_env(scenario, render_mode, max_cycles, **options))
+    return EcnAECEnv(parallel_env(scenario, render_mode, max_cycles, **options))

@@ -21,7 +21,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.layout import STOPS, TOP_LEVEL, axis_top, level, node_places, port_lines
+from ecn_marl.envs.layout import (
+    STOPS,
+    TOP_LEVEL,
+    axis_top,
+    level,
+    node_places,
+    port_lines,
+    side_by_side,
+)
 from ecn_marl.sim.topology import KB
 
 SHOWN = 32
@@ -40,6 +48,9 @@ SIZE_IN, DPI = (12.0, 7.0), 90
 
 HOST_POINTS = {False: 6.3, True: 3.5}
 """Diameter of a host, points; in large networks the second."""
+
+TRUNK_GAP = {False: 6.0, True: 1.6}
+"""Between the two directions of a link between switches, pixels."""
 
 SQUARE = 7.0
 """Side of a switch in large networks, points."""
@@ -168,8 +179,7 @@ class Painter:
         axis.set(xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
         axis.set_axis_off()
         small = net.n_ports > 64
-        boxes = self._nodes(axis, core, small)
-        lines = _between(port_lines(net), self._ends(axis, core, boxes, small))
+        lines = self._lines(axis, core, self._nodes(axis, core, small), small)
         self.width = 1.2 if small else 3.0
         self.lines = self._add(axis, LineCollection(list(lines), cmap=self.cmap, capstyle="butt"))
         self.lines.set_clim(0.0, TOP_LEVEL)
@@ -207,19 +217,24 @@ class Painter:
         return boxes
 
     @staticmethod
-    def _ends(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> np.ndarray:
-        """Shares of every port's line that lie below its switch and its host, `[P, 2]`.
-
-        The two ports of a link between switches meet half-way, so that a link is whole.
-        """
+    def _lines(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> Any:
+        """Line of every port, between what is drawn of its switch and its peer, `[P, 2, 2]`."""
+        net = core.sim.topology
+        page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
+        way = page[:, 1] - page[:, 0]
+        radius = HOST_POINTS[small] / 2 * DPI / 72
         ends = []
-        for port, line in zip(core.sim.topology.ports, port_lines(core.sim.topology), strict=True):
-            way = np.abs(np.diff(axis.transData.transform(line), axis=0)[0])
-            at_switch = float((boxes[port.switch] / np.maximum(way, 1e-9)).min())
-            radius = HOST_POINTS[small] / 2 * DPI / 72
-            at_host = radius / float(np.hypot(*way)) if port.kind == "host" else 0.0
-            ends.append((min(at_switch, 0.9), at_host))
-        return np.array(ends)
+        for port, along in zip(net.ports, np.abs(way), strict=True):
+            at_host = radius / float(np.hypot(*along))
+            shares = [
+                float((boxes[node] / np.maximum(along, 1e-9)).min()) if node in boxes else at_host
+                for node in (port.switch, port.peer)
+            ]
+            ends.append([min(share, 0.45) for share in shares])
+        cut = np.array(ends)
+        page = np.stack([page[:, 0] + cut[:, :1] * way, page[:, 1] - cut[:, 1:] * way], 1)
+        page = side_by_side(net, page, TRUNK_GAP[small])
+        return axis.transData.inverted().transform(page.reshape(-1, 2)).reshape(-1, 2, 2)
 
     def _key(self) -> None:
         """Below the network: what its colours and diamonds mean."""
@@ -410,12 +425,6 @@ class _Stamps:
         top = middle - self.HEIGHT // 2
         area = frame[top : top + self.HEIGHT, right - stamp.shape[1] : right]
         np.minimum(area, stamp, out=area)  # rows are lower than stamps: ink of both stays
-
-
-def _between(lines: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Lines without a share `[n, 2]` at their start and end, `[n, 2, (x, y)]`."""
-    way = lines[:, 1] - lines[:, 0]
-    return np.stack([lines[:, 0] + ends[:, :1] * way, lines[:, 1] - ends[:, 1:] * way], 1)
 
 
 def _across(start: np.ndarray, end: np.ndarray, y: np.ndarray) -> np.ndarray:

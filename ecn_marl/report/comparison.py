@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines
-from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, plain_axes
+from ecn_marl.envs.layout import STOPS, TOP_LEVEL, level, node_places, port_lines, side_by_side
+from ecn_marl.envs.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRUNK_GAP, plain_axes
 from ecn_marl.report.axes import backlog, returns, tick_times
 from ecn_marl.report.episode import Side
 from ecn_marl.report.flow_plot import (
@@ -160,7 +160,10 @@ class _Film:
         height = [y for _, y in places.values()]
         axis.set(xlim=(-0.02, 1.02), ylim=(min(height) - 0.08, max(height) + 0.08))
         axis.set_axis_off()
-        lines = LineCollection(list(port_lines(net)), cmap=self.cmap, capstyle="round")
+        page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
+        page = side_by_side(net, page, TRUNK_GAP[net.n_ports > 64])
+        places_of = axis.transData.inverted().transform(page.reshape(-1, 2)).reshape(-1, 2, 2)
+        lines = LineCollection(list(places_of), cmap=self.cmap, capstyle="butt")
         lines.set_clim(0.0, TOP_LEVEL)
         axis.add_collection(lines, autolim=False)
         host = np.array([name in net.hosts for name in places])

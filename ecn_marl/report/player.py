@@ -215,10 +215,11 @@ def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
         film = Path(folder) / "episode.mp4"
         first = next(pictures)
         height, width = first.shape[:2]
-        figure = Figure(figsize=(width / 100, height / 100), dpi=100)
+        dpi = 128  # a power of two: inches times dpi are then whole pixels, none is cut off
+        figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
         FigureCanvasAgg(figure)
         image = figure.figimage(first)
-        with writer.saving(figure, str(film), 100):
+        with writer.saving(figure, str(film), dpi):
             writer.grab_frame()
             for picture in pictures:
                 image.set_data(picture)

@@ -80,7 +80,7 @@ def test_one_port_is_coloured_by_its_queue(core):
 
 @pytest.mark.parametrize("scenario", ["websearch-v0", "restore-serve-v0", "pet-websearch-v0"])
 def test_links_are_whole_from_node_to_node(scenario):
-    """Both ports of a link between switches meet; lines end at the boxes and hosts they join."""
+    """Lines end at the boxes and hosts that they join; the directions of a link lie apart."""
     core = ecn_marl.make(scenario)
     net, painter = core.sim.topology, Painter(core)
     page = painter.lines.axes.transData.transform
@@ -89,13 +89,16 @@ def test_links_are_whole_from_node_to_node(scenario):
         (port.switch, port.peer): page(line)
         for port, line in zip(net.ports, painter.lines.get_segments(), strict=True)
     }
-    for (switch, peer), (start, end) in lines.items():
-        begin = np.abs(start - page(places[switch]))
-        assert max(begin) <= 40 and min(begin) <= 10, "more than a box from its switch"
-        if peer in net.hosts:
-            assert np.linalg.norm(end - page(places[peer])) <= 5
-        else:
-            np.testing.assert_allclose(end, lines[peer, switch][1], atol=1e-6)
+    for (switch, peer), line in lines.items():
+        for end, node in zip(line, (switch, peer), strict=True):
+            off = np.abs(end - page(places[node]))
+            if node in net.hosts:
+                assert np.linalg.norm(off) <= 5
+            else:
+                assert max(off) <= 40 and min(off) <= 13, "more than a box from its switch"
+        if peer not in net.hosts:
+            gaps = np.linalg.norm(line - lines[peer, switch][::-1], axis=1)
+            assert (gaps > 1.5).all() and (gaps < 6.1).all()
 
 
 def test_level_is_one_at_kmin_and_two_at_kmax():
@@ -129,14 +132,20 @@ def test_nodes_and_ports_are_apart_and_inside(net: Topology):
     assert gaps.min() > 0.05
     lines = layout.port_lines(net)
     for port, (start, end) in zip(net.ports, lines, strict=True):
-        np.testing.assert_allclose(start, places[port.switch])
-        if port.kind == "host":
-            np.testing.assert_allclose(end, places[port.peer])
-    if net.n_ports > net.n_hosts:  # both ports of a link meet half-way
-        ends = {(p.switch, p.peer): end for p, (_, end) in zip(net.ports, lines, strict=True)}
-        for (a, b), end in ends.items():
-            if (b, a) in ends:
-                np.testing.assert_allclose(end, ends[b, a])
+        np.testing.assert_allclose([start, end], [places[port.switch], places[port.peer]])
+
+
+def test_both_directions_of_a_link_are_drawn_from_end_to_end():
+    net = dumbbell(2, 2)
+    lines = np.zeros((net.n_ports, 2, 2))
+    trunk = [i for i, port in enumerate(net.ports) if port.kind != "host"]
+    lines[:, 1] = (50.0, 0.0)
+    lines[trunk[1]] = lines[trunk[0], ::-1]  # the other way
+    apart = layout.side_by_side(net, lines, 6.0)
+    np.testing.assert_allclose(apart[trunk[0]], [(0, -3), (50, -3)])  # right of the way: below
+    np.testing.assert_allclose(apart[trunk[1]], [(50, 3), (0, 3)])
+    hosts = np.setdiff1d(np.arange(net.n_ports), trunk)
+    np.testing.assert_array_equal(apart[hosts], lines[hosts])
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 100), (100, 100), (101, 200), (3e3, 5e3)])

@@ -47,7 +47,11 @@ function network() {
   svg.replaceChildren();
   const wide = E.ports.length > 64 ? 0.45 : W < 420 ? 0.75 : 1;
   links = E.ports.map((p, i) => {
-    const [x1, y1, x2, y2] = [X(p.line[0]), Y(p.line[1]), X(p.line[2]), Y(p.line[3])];
+    let [x1, y1, x2, y2] = [X(p.line[0]), Y(p.line[1]), X(p.line[2]), Y(p.line[3])];
+    if (p.kind !== "host") {  // the two directions of a link lie side by side
+      const gap = 3 * wide / Math.hypot(x2 - x1, y2 - y1), [right, down] = [gap * (y1 - y2), gap * (x2 - x1)];
+      [x1, y1, x2, y2] = [x1 + right, y1 + down, x2 + right, y2 + down];
+    }
     const group = draw("g", svg, { class: "port", tabindex: 0, role: "button", "data-port": i });
     const ends = { x1, y1, x2, y2, "stroke-linecap": "round" };
     draw("line", group, { ...ends, class: "halo", stroke: "transparent", "stroke-width": 20 * wide });
@@ -86,7 +90,7 @@ function paintNetwork() {
     const q = I.queue[now][p], full = level(q, I.kmin[now][p], I.kmax[now][p]);
     link.line.setAttribute("stroke", colour(full));
     link.line.setAttribute("stroke-width", link.wide * (3 + 3.4 * full));
-    const marked = I.marked[now][p], size = marked > 1e-3 ? 4 + 10 * Math.sqrt(marked) : 0;
+    const marked = I.marked[now][p], size = marked > 1e-3 ? link.wide * (4 + 10 * Math.sqrt(marked)) : 0;
     for (const [name, value] of [["x", -size / 2], ["y", -size / 2], ["width", size], ["height", size]])
       link.mark.setAttribute(name, value);
     link.title.textContent = `${E.ports[p].name}: queue ${number(q / 1e3)} KB, ` +
@@ -332,6 +336,7 @@ document.addEventListener("keydown", e => {
 $("scenario").textContent = E.scenario;
 $("policy").textContent = `thresholds by ${E.policy}, evaluation seed ${E.seed}`;
 $("accounts").textContent = accounts(E.accounts);
+$("policy").parentNode.title = $("policy").textContent;
 document.title = `${E.scenario}: ${E.policy}`;
 // The page opens on the busiest moment; #interval or #interval,port opens it there.
 const place = location.hash.slice(1).split(",").map(Number);
