@@ -18,6 +18,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.last_byte import LastByte, at_end, at_level
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
 from ecn_marl.sim.slots import in_use, segment_sum
@@ -77,6 +78,9 @@ class Moved(NamedTuple):
         ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
             traffic class.
         by_way: bytes delivered by each way, `[W, F]`; None with one.
+        last: last bytes on their way at the end of the substep; None where they are not followed.
+        beyond: parts of `wait` and of `own` that are for queues after the first level, µs, `[F]`;
+            None likewise.
     """
 
     out: Float[Array, " flows"]
@@ -93,6 +97,8 @@ class Moved(NamedTuple):
     pace: Float[Array, " queues"]
     ahead: Float[Array, " flows"] | None
     by_way: Float[Array, "ways flows"] | None = None
+    last: LastByte | None = None
+    beyond: tuple[Float[Array, " flows"], Float[Array, " flows"]] | None = None
 
 
 def forward(
@@ -116,9 +122,10 @@ def forward(
     dropped = jnp.zeros_like(x)
     zero = jnp.zeros_like(x)
     way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
+    last = at_end(flows, cfg.dt_us)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
-    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
+    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, last is not None)
     free = None if ports.site is None else _free_buffer(queue, ports)
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
         here = slice(low, high)
@@ -134,6 +141,7 @@ def forward(
         )
         served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
         x = in_use(served.out, busy)
+        last = at_level(last, i, served, way.behind, cfg.dt_us)
         way = _further(way, served, backlog, fluid.meeting)
         levels.append(served)
     dropped = ways.total(dropped, w)
@@ -161,6 +169,8 @@ def forward(
         pace=jnp.concatenate([s.pace for s in levels]),
         ahead=along.ahead,
         by_way=None if ports.share is None else x.reshape(ports.share.shape),
+        last=last,
+        beyond=None if last is None else (along.wait - levels[0].wait, along.own - levels[0].own),
     )
 
 

@@ -362,13 +362,15 @@ def empty_flows(
     tickets: bool = False,
     ways: tuple[int, int] = (1, 1),
     late_words: int = 1,
+    followed: bool = False,
 ) -> Flows:
     """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
 
     `late_words` are its far part.
 
     With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the
-    number of paths there, and back, that a flow can be on at once.
+    number of paths there, and back, that a flow can be on at once. `followed` is whether last bytes
+    are, see `sim.last_byte`.
     """
     zero = jnp.zeros((slots,), real)
     whole = jnp.zeros((slots,), jnp.int32)
@@ -409,4 +411,6 @@ def empty_flows(
         transport=transport,
         ticket=whole - 1 if tickets else None,
         by_way=jnp.zeros((ways[0], slots), real) if ways[0] > 1 else None,
+        level=whole if followed else None,
+        beyond=zero if followed else None,
     )

@@ -106,12 +106,14 @@ class Service(NamedTuple):
         packet: wire bytes of a packet.
         dt: substep, µs.
         softness: see `mark_probability`.
+        ahead: whether to tell `Served.ahead` with one class, too.
     """
 
     weights: Float[Array, " classes"]
     packet: Float[Array, ""]
     dt: float
     softness: float = 0.0
+    ahead: bool = False
 
 
 class Served(NamedTuple):
@@ -132,8 +134,8 @@ class Served(NamedTuple):
         mark: marking probability, `[n]`.
         pace: rate at which each queue is served, bytes/µs, `[n]`.
         slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
-        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None with one
-            class: its pace is constant.
+        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None where nobody
+            asks for it.
     """
 
     backlog: Float[Array, " flows"]
@@ -257,7 +259,7 @@ class _AtQueue(NamedTuple):
         per_byte: what a byte of the flow's own changes, µs: the time it takes if there is a queue;
             if there is none, less than 0, for it is no packet of others.
         slowness: time a byte takes, µs.
-        ahead: time that the queue at the start of the substep takes, µs; None with one class.
+        ahead: time that the queue at the start of the substep takes, µs, or None.
     """
 
     due_part: Array
@@ -284,7 +286,7 @@ def _at_queues(
     service: Service,
 ) -> _AtQueue:
     """What flows meet at each queue, `[n]`."""
-    packet = service.packet
+    packet, several = service.packet, service.weights.shape[0] > 1
     # Packets of others: a port busy with them for a share of the time, half a packet on average.
     idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
     return _AtQueue(
@@ -295,7 +297,7 @@ def _at_queues(
         others=idle * link.load,
         per_byte=jnp.where(queue > 0, 1.0 / link.pace, -idle),
         slowness=1.0 / link.pace,
-        ahead=level.queue / link.pace if service.weights.shape[0] > 1 else None,
+        ahead=level.queue / link.pace if several or service.ahead else None,
     )
 
 

@@ -41,10 +41,18 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
         changed = (flows.stage == life.DRAINING) & (left > 0) & (flows.wait > 1e-6)
         left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
+    left = left - dt
+    beyond = flows.beyond
+    if moved.last is not None and moved.beyond is not None:
+        draining, (wait, own) = flows.stage == life.DRAINING, moved.beyond
+        told = beyond + (wait - beyond) * part + own * (1.0 - part)
+        told = jnp.where(sent.finished, told, wait)
+        beyond = jnp.where(draining, moved.last.tail - moved.last.head, told)
+        left = jnp.where(draining, moved.last.tail, left)
     last = found + sent.at
     if flows.flowlets is not None:  # a message is there when its older flowlets are, too
         last = jnp.maximum(last, flows.flowlets.behind)
-    tail = jnp.where(sent.finished, last, left) - dt
+    tail = jnp.where(sent.finished, last - dt, left)
     return replace(
         flows,
         stage=jnp.where(
@@ -57,5 +65,7 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         wait=moved.wait,
         start_in=jnp.maximum(flows.start_in - dt, -dt),
         delivered=flows.delivered + moved.out,
+        level=None if moved.last is None else jnp.where(sent.finished, 0, moved.last.level),
+        beyond=beyond,
         by_way=None if moved.by_way is None else flows.by_way + moved.by_way,
     )

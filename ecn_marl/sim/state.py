@@ -126,6 +126,10 @@ class Flows:
         gaps: what go-back-N receivers miss, see `sim.recovery`; None with other loss recovery.
         by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
         flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
+        level: level of queues that the last byte is at, see `sim.last_byte`, which says where this
+            is None.
+        beyond: part of `tail` that is for later levels, µs; until the last byte is sent, that part
+            of `wait`; None likewise.
     """
 
     stage: Leaf
@@ -163,6 +167,8 @@ class Flows:
     gaps: Any = None
     by_way: Leaf = None
     flowlets: Any = None
+    level: Leaf = None
+    beyond: Leaf = None
 
 
 @struct.dataclass

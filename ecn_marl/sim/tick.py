@@ -121,6 +121,7 @@ def _waits(
         flows,
         wait=jnp.where(new, found, flows.wait),
         gate=jnp.where(new, found, flows.gate),
+        beyond=None if flows.beyond is None else jnp.where(new, found - ahead[0], flows.beyond),
         back_wait=back_wait,
     )
     return flows, ahead

@@ -94,8 +94,7 @@ def _alone() -> list[Line]:
     """One flow at a time: under one edge switch, within a pod, from pod to pod; then all to one.
 
     The last of 15 flows to one host ends when its link has carried them all, up to the round trip.
-    Their queues grow one behind the other, at the edge, in the pods and at the receiver, which
-    completion times do not foresee, see docs/limits.md.
+    Their queues grow one behind the other, at the edge, in the pods and at the receiver.
     """
     rows = [(0, 1, 0.0), (0, 2, 200.0), (0, 4, 400.0)]
     rows += [(host, 0, 600.0) for host in range(1, 16)]

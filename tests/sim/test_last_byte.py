@@ -1,0 +1,121 @@
+"""Bursts through several levels of queues: no flow ends before its bytes can have crossed a link.
+
+All senders have one receiver. When k flows have ended, the bytes of k flows have crossed its link,
+whatever their order and wherever they waited: that takes k times the bytes over its rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecn_marl import lanes
+from ecn_marl.sim import (
+    Ecn,
+    Poisson,
+    Schedule,
+    Simulator,
+    Topology,
+    fat_tree,
+    leaf_spine,
+    schedule,
+    star,
+)
+from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.transports import parse_transport
+
+SENDERS, BURSTS, DT = 15, 8, 2.0
+RATE = 25.0 * GBPS
+ROUND_TRIP = {"fat tree": 12.0, "one spine": 8.0, "fast uplinks": 8.0}
+NETWORKS: dict[str, Topology] = {
+    "fat tree": fat_tree(4),
+    "one spine": leaf_spine(2, 8, 1),
+    "fast uplinks": leaf_spine(4, 4, 2, uplink_gbps=100.0),
+}
+
+
+def wire(size: np.ndarray) -> np.ndarray:
+    """Bytes of a flow on the wire."""
+    return size + HEADER * np.ceil(size / PAYLOAD)
+
+
+@pytest.fixture(scope="module")
+def ends():
+    """Ends of all flows of bursts, µs after the first start, `[bursts, flows]`, by network."""
+    rng = np.random.default_rng(3)
+    size = np.exp(rng.uniform(np.log(3e3), np.log(2e5), BURSTS)).astype(int)
+    spread = np.where(np.arange(BURSTS) % 2, 40.0, 0.0)
+    start = np.sort(rng.uniform(0.0, 1.0, (BURSTS, SENDERS)) * spread[:, None], axis=1)
+    found = {}
+    for name, net in NETWORKS.items():
+        sim = Simulator(
+            net,
+            (Schedule(DT, SENDERS),),
+            parse_transport("dcqcn:hpcc-paper"),
+            dt_us=DT,
+            tick_steps=5,
+            interval_steps=50,
+            slots=SENDERS,
+            scheduled=SENDERS,
+            bins=0,
+        )
+        every = [
+            schedule(
+                {
+                    "src": np.arange(1, SENDERS + 1),
+                    "dst": np.zeros(SENDERS, int),
+                    "size_B": np.full(SENDERS, size[i]),
+                    "start_ns": 1e3 * start[i],
+                },
+                DT,
+            )
+            for i in range(BURSTS)
+        ]
+        lists = jax.tree.map(lambda *x: np.stack(x), *every)
+        common = sim.default_params(traffic=(every[0],))
+        common = replace(common, net=replace(common.net, ack_bytes=np.float32(0.0)))
+
+        @lanes.mapped
+        def run(one, sim=sim, common=common):
+            params = replace(common, traffic=(one,))
+            ports = jnp.ones((sim.topology.n_ports,))
+            deep = Ecn(1e9 * ports, 2e9 * ports, 0.01 * ports)
+
+            def interval(state, _):
+                return sim.interval(state, params, deep)[0], None
+
+            state = sim.init(jax.random.key(0), params)
+            return jax.lax.scan(interval, state, None, length=14)[0].fct_log
+
+        fct = np.asarray(jax.jit(jax.vmap(run))(lists), float)
+        assert np.isfinite(fct).all()
+        found[name] = np.sort(fct + start, axis=1) - start[:, :1]
+    return size, spread, found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_flow_ends_before_the_link_can_have_carried_it(ends, name):
+    size, _, found = ends
+    least = np.arange(1, SENDERS + 1) * wire(size)[:, None] / RATE
+    assert (found[name] > least - 2 * DT).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(ends, name):
+    """Where all start at once the receiver's link is never idle: its time, and one round trip."""
+    size, spread, found = ends
+    link = SENDERS * wire(size) / RATE
+    late = found[name][:, -1] - link - ROUND_TRIP[name]
+    assert (late[spread == 0.0] < 3 * DT).all()
+
+
+def test_one_level_has_nothing_to_foresee():
+    for net, followed in ((star(3), False), (leaf_spine(2, 2, 1), True)):
+        sim = Simulator(net, (Poisson(load=0.1),), parse_transport("dcqcn:hpcc-paper"))
+        state = sim.init(jax.random.key(0), sim.default_params())
+        assert (state.flows.level is not None) is followed
