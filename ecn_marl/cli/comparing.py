@@ -181,7 +181,11 @@ def _bench_rates(
 def tune(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     learner: Annotated[
-        str, typer.Argument(metavar="LEARNER", help="ippo, mappo, ddqn-fct, haecn-fct, …")
+        str,
+        typer.Argument(
+            metavar="LEARNER",
+            help="ippo, mappo, ddqn-fct, haecn-fct, …, or a registered trainer that has a `space`.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the search; what it has is not repeated.")],
     trials: Annotated[int, typer.Option(help="Settings that are tried.", min=1)] = 20,
