@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app
-from ecn_marl.cli.terminal import Episodes, Json, Load, MaxSteps, Seed, progress, show_tables
+from ecn_marl.cli.bars import progress
+from ecn_marl.cli.terminal import Episodes, Json, Load, MaxSteps, Seed, show_tables
 
 EPISODES, SEARCHED, SCORED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the score of a checkpoint."""

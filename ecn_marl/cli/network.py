@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app
+from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Json,
     Seed,
-    progress,
     show_tables,
     write_bytes,
 )

@@ -93,6 +93,23 @@ def shipped(scenario: str) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
 
 
+def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> Found | None:
+    """A search that ships with the package; None where it was made in other episodes.
+
+    Args:
+        name: one of `oracle.SEARCHED`.
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
+    """
+    file = REFERENCES / scenario / f"{file_name(name)}.json"
+    if not file.is_file():
+        return None
+    known = json.loads(file.read_text())
+    facts = asked(scenario, {**options, **NEEDS.get(name, {})}, Effort())
+    known["asked"]["code"] = facts["code"]  # found by the code of a release, not by this very code
+    return Found.from_dict(known["found"]) if known["asked"] == facts else None
+
+
 def listed(found: Found) -> list[list[float]]:
     """Settings as a list of `[kmin, kmax, pmax]`: one if all phases and groups have the same.
 

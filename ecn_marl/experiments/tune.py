@@ -248,6 +248,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
         progress=lambda row: show(trial + min(row["steps"] / search.steps, 0.99), f"trial {trial}"),
     )
     row: dict[str, Any] = {"trial": trial, "settings": drawn, "J": None}
+    show(trial, f"trial {trial}: compiling")
     try:
         if (run / "config.json").is_file():
             resume_run(run, session=session)

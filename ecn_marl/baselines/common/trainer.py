@@ -202,7 +202,7 @@ def as_trainer(name: str, trainer: Any) -> type[Trainer]:
             wrong.append(f"{method}{inspect.signature(getattr(Trainer, method))} is expected")
     wrong += _wrong_config(getattr(trainer, "config_class", None))
     if not wrong:
-        wrong += _wrong_space(getattr(trainer, "space", None), trainer.config_class)
+        wrong += _wrong_space(trainer)
     if not issubclass(trainer, Trainer):
         wrong.insert(0, "it is not derived from ecn_marl.Trainer")
     if wrong:
@@ -242,8 +242,9 @@ def _wrong_config(kind: Any) -> list[str]:
     ]
 
 
-def _wrong_space(space: Any, config_class: type) -> list[str]:
-    """What is wrong with a trainer's search space."""
+def _wrong_space(trainer: Any) -> list[str]:
+    """What is wrong with the search space of a trainer whose settings are right."""
+    space, config_class = getattr(trainer, "space", None), trainer.config_class
     if space is None:
         return []
     if not isinstance(space, Mapping):
