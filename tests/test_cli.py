@@ -269,6 +269,41 @@ def test_train_compares_with_static_settings(trained):
         assert row["slowdown"]["short"]["measured"] > 0
 
 
+def test_json_means_the_same_on_every_command():
+    """A flag: one document on stdout. Files are options of their own."""
+    import typer
+
+    from ecn_marl.cli import app
+
+    group = typer.main.get_command(app)
+    found = {
+        (param.is_flag, param.help)
+        for command in group.commands.values()
+        for param in command.params
+        if "--json" in param.opts
+    }
+    assert found == {(True, "Print one JSON document instead of tables.")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("headroom", "restore-serve-v0"),
+        ("bench", "restore-serve-v0"),
+        ("tune", "restore-serve-v0", "ippo"),
+        ("train", "ippo"),
+        ("train", "adpg"),
+    ],
+)
+def test_folders_that_cannot_be_made_are_told_before_work_begins(command, tmp_path, monkeypatch):
+    from ecn_marl.baselines import search
+
+    monkeypatch.setattr(search.Search, "find", None)
+    (tmp_path / "file").write_text("")
+    message = failure(*command, "--out", tmp_path / "file" / "folder")
+    assert "out = " in message and "folder" in message
+
+
 def test_train_reports_progress_without_a_terminal(trained):
     lines = [line for line in trained[1].stderr.splitlines() if "compiling" not in line]
     assert lines[0].startswith("train ippo: 8/24 steps return ")

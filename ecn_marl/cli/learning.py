@@ -164,12 +164,15 @@ def train(
     adpg, ppo, reinforce, aurora, dqn and apg train senders: flows set their own rates, in scenarios
     that the setting `senders` says.
     """
+    from ecn_marl._files import check_output_folder
     from ecn_marl.baselines.runs import Session
     from ecn_marl.cli import rate
     from ecn_marl.experiments import curves as cv
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
 
+    if out is not None:
+        check_output_folder("--out", out)
     first = wf.join(distributed, devices)
     base = _file(config, resume)
     algorithm = algorithm or base.get("algorithm")

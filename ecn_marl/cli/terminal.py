@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
@@ -36,10 +36,13 @@ def console() -> Any:
 
 
 def show_tables(tables: list[Any]) -> None:
-    """Print tables of rich."""
+    """Print tables of rich; on a narrow terminal their columns go below each other."""
+    from ecn_marl.report.fitting import fitted
+
     wide = console()
     for table in tables:
-        wide.print(table)
+        for part in fitted(table, wide.width):
+            wide.print(part)
 
 
 def show_results(result: dict[str, Any], as_json: bool) -> None:

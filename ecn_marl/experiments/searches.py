@@ -19,7 +19,7 @@ from ecn_marl.baselines.search import Effort, Found, Progress, Search
 from ecn_marl.envs.registry import VIEW, lookup, make
 from ecn_marl.experiments.sources import code, own_sources
 
-UNSEEN = (*VIEW, "reward", "credit", "reward_options")
+UNSEEN = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
 """Options of `make` that a search by completion times does not depend on."""
 
 REFERENCES = Path(__file__).parent / "references"

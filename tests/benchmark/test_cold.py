@@ -42,7 +42,7 @@ def test_the_command_shows_medians_and_measures_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setattr(cold, "_start", start)
     file = tmp_path / "cold.json"
-    result = run("speed", "--cold", "--scenario", "incast-v0", "--json", file)
+    result = run("speed", "--cold", "--scenario", "incast-v0", "--out", file)
     assert result.exit_code == 0, result.output
     tree = json.loads(file.read_text())
     assert tree["environments"] == [] and "scaling" not in tree
