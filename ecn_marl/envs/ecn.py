@@ -21,6 +21,7 @@ from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
+from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
@@ -362,9 +363,9 @@ class EcnEnv:
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
             and the episode's `accounts` so far, the same for all agents.
         """
-        return self.step_ecn(
-            key, state, self.action.decode(action, self.port_scale(params.sim)), params
-        )
+        check_shape(action, (self.num_agents, *self.action.shape))
+        ecn = self.action.decode(action, self.port_scale(params.sim))
+        return self.step_ecn(key, state, ecn, params)
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
         """Like `step`, with thresholds instead of actions.

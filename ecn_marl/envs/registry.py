@@ -445,7 +445,8 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
 def _with_load(traffic: tuple[Any, ...], load: float) -> tuple[Any, ...]:
     """Traffic whose sources have this load, all that have one."""
     if not LOAD.fits(load):
-        percent = isinstance(load, int | float) and LOAD.fits(load / 100.0)
+        number = isinstance(load, int | float) and not isinstance(load, bool)
+        percent = number and load >= 5.0 and LOAD.fits(load / 100.0)
         hint = f" ({load:g} % is {load / 100.0:g})" if percent else ""
         raise bad_value("load", load, f"{LOAD.allowed}, a share of the line rate{hint}")
     if not any(map(_has_load, traffic)):

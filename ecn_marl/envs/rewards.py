@@ -359,6 +359,10 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
             for another reward.
     """
+    if callable(name) and not isinstance(name, Reward):
+        what = f"a function, {getattr(name, '__name__', 'without a name')}"
+        own = "Reward('mine', function), or a name that register_reward('mine', function) gives it"
+        raise bad_value("reward", what, own)
     if not isinstance(name, str | Reward):
         raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
     reward = REWARDS[name] if isinstance(name, str) else name
