@@ -74,7 +74,11 @@ def test_learning_curves_are_medians_over_seeds(pages):
 def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(pages):
     oracle = RECORDS["oracle"]
     level = replace(oracle, meta=dict(oracle.meta) | {"curve_level": 4.9})
-    rp.learning_curves([RECORDS["ippo"], level, RECORDS["static:best"]], "title")
+    learner = RECORDS["ippo"]
+    of_j = replace(learner, meta=dict(learner.meta) | {"curve": "J"})
+    rp.learning_curves([learner, level], "rewards")
+    assert len(pages.pop().axes[0].lines) == 1, "a level is J, these curves are not"
+    rp.learning_curves([of_j, level, RECORDS["static:best"]], "title")
     _, line = pages[0].axes[0].lines
     assert line.get_label() == "oracle: 4.90"
     np.testing.assert_array_equal(line.get_ydata(), [4.9, 4.9])
