@@ -234,7 +234,7 @@ def train(
             result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
     show_results(result, as_json)  # before the plots, so that nothing can come between
-    with progress("score references", "policies", 3, quiet=as_json) as show:
+    with progress("score references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
     if place is not None:
         wf.draw_queues(folder, place, result["evaluation"])

@@ -76,7 +76,7 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
 
     Args:
         config: configuration of the run.
-        show: called with the number of policies done, and what for.
+        show: called with the per cent that are done, and the policy.
 
     Returns:
         By name, the score and its interval, `[1]` each: what `scorer` gives a learner's policy.
@@ -86,12 +86,13 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
     run = episodes_runner(env, params, lambda settings: Settings(env, params, settings))
     keys = tuning_keys("checkpoints", config["seed"], config["eval_episodes"])
     found: dict[str, Scores] = {}
-    for name, settings in reference_settings(config).items():
+    known = reference_settings(config)
+    for name, settings in known.items():
         metrics = {k: np.asarray(x)[None] for k, x in run(settings, keys).items()}
         by = config.get("score_by", "reward")
         found[name] = score_episodes(by, metrics["reward"], metrics)
         if show is not None:
-            show(len(found), label(name))
+            show(100.0 * len(found) / len(known), label(name))
     return found
 
 
@@ -121,7 +122,7 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
 
     Args:
         folder: the run.
-        show: called with the number of reference policies that are scored.
+        show: called with the per cent of reference policies that are scored.
     """
     from ecn_marl.report.learning_curve import learning_curve
 

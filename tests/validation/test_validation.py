@@ -309,6 +309,8 @@ def test_theory_case(monkeypatch):
     assert result.exit_code == 0
     assert "(theory 1/1)" in result.stdout
     assert verdict_text([exact], 3.2).endswith("3 s")
+    printed = json.loads(validate("--quick", "--json").stdout)
+    assert printed["counts"]["theory"]["pass"] == 1, "one document, no table"
 
 
 def test_lanes_are_the_runs_they_say():
