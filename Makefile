@@ -6,7 +6,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-EXTRAS ?= supersuit sb3 torchrl jaxmarl rllib wandb
+EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
 .PHONY: run test validate robustness lint format wheel-test sbom docs first-hour notebooks bridges clean
 

@@ -207,6 +207,24 @@ def reward_options() -> str:
     return markdown(("option", "default", "allowed"), rows)
 
 
+def reward_references() -> str:
+    """What rewards can be relative to: the files that ship."""
+    from ecn_marl.envs.reward_reference import SHIPPED
+    from ecn_marl.report.tables import entry_title
+
+    rows = []
+    for file in sorted(SHIPPED.glob("*.json")):
+        found = json.loads(file.read_text())
+        for entry in found["entries"]:
+            title, room = entry_title(entry, found["entries"]), entry["headroom"]
+            for name, one in room.items():
+                ends = f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]"
+                row = (found["scenario"], title, name, entry["oracle"])
+                rows.append((*(f"`{cell}`" for cell in row), ends, f"{one['spread']:.2f}"))
+    head = ("scenario", "reward", "reference", "oracle", "headroom", "spread")
+    return markdown(head, rows)
+
+
 def info() -> str:
     """What `info` holds after a step."""
     from ecn_marl.sim.simulator import PortStats
@@ -423,6 +441,7 @@ TABLES: dict[str, Callable[[], str]] = {
         template,
         static_settings,
         reward_options,
+        reward_references,
         info,
         dcqcn_presets,
         preset_names,

@@ -35,6 +35,19 @@ def check_output(option: str, path: Path) -> None:
     """Raise a ValueError if no file can be written at `path`, before hours of work are lost."""
     if path.is_dir() or not path.resolve().parent.is_dir():
         raise bad_value(option, str(path), "a file in a directory that exists")
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise bad_value(option, str(path), "a file in a directory that may be written to")
+
+
+def check_output_folder(option: str, path: Path) -> None:
+    """Raise a ValueError if `path` is no folder and none can be made there, likewise."""
+    place = path.resolve()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise bad_value(option, str(path), f"a folder, old or new ({place} is a file)")
+    if not os.access(place, os.W_OK):
+        raise bad_value(option, str(path), f"a folder that may be written to ({place} may not)")
 
 
 def write_all(outputs: Mapping[Path, Output]) -> None:

@@ -12,6 +12,7 @@ agents are mapped to one policy: several times slower, and the way to go where a
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -75,12 +76,15 @@ def train(args: argparse.Namespace) -> Any:
         mean = algorithm.train()["env_runners"].get("episode_return_mean", mean)
         if update % max(args.updates // 10, 1) == 0 or update == args.updates - 1:
             seconds = time.perf_counter() - start
-            print(
-                f"update {update + 1:4}  episode return {mean:8.2f}  {seconds:5.0f} s", flush=True
-            )
+            print(f"update {update + 1:4}  {told(mean)}  {seconds:5.0f} s", flush=True)
     module = algorithm.get_module("shared" if args.multi_agent else "default_policy")
     algorithm.stop()
     return module
+
+
+def told(mean: float) -> str:
+    """The mean return of the episodes that have ended, or that none has."""
+    return "no episode has ended yet" if math.isnan(mean) else f"episode return {mean:8.2f}"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

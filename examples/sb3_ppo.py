@@ -13,6 +13,7 @@ SB3 is not told that an episode was cut off and not over, so it does not bootstr
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -58,8 +59,13 @@ class Log(BaseCallback):
             rate = self.num_timesteps / (time.perf_counter() - self.start)
             # Not the buffer's rewards: SB3 has added values where episodes were cut off.
             mean = safe_mean([episode["r"] / episode["l"] for episode in self.model.ep_info_buffer])
-            line = f"update {self.update:4}  reward {mean:.4f}  {rate:,.0f} agent-steps/s"
+            line = f"update {self.update:4}  {told(mean)}  {rate:,.0f} agent-steps/s"
             print(line, flush=True)
+
+
+def told(mean: float) -> str:
+    """The mean reward of the episodes that have ended, or that none has."""
+    return "no episode has ended yet" if math.isnan(mean) else f"reward {mean:.4f}"
 
 
 def train(args: argparse.Namespace) -> PPO:

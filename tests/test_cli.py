@@ -273,8 +273,43 @@ def test_train_compares_with_static_settings(trained):
         assert row["slowdown"]["short"]["measured"] > 0
 
 
+def test_json_means_the_same_on_every_command():
+    """A flag: one document on stdout. Files are options of their own."""
+    import typer
+
+    from ecn_marl.cli import app
+
+    group = typer.main.get_command(app)
+    found = {
+        (param.is_flag, param.help)
+        for command in group.commands.values()
+        for param in command.params
+        if "--json" in param.opts
+    }
+    assert found == {(True, "Print one JSON document instead of tables.")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("headroom", "restore-serve-v0"),
+        ("bench", "restore-serve-v0"),
+        ("tune", "restore-serve-v0", "ippo"),
+        ("train", "ippo"),
+        ("train", "adpg"),
+    ],
+)
+def test_folders_that_cannot_be_made_are_told_before_work_begins(command, tmp_path, monkeypatch):
+    from ecn_marl.baselines import search
+
+    monkeypatch.setattr(search.Search, "find", None)
+    (tmp_path / "file").write_text("")
+    message = failure(*command, "--out", tmp_path / "file" / "folder")
+    assert "out = " in message and "folder" in message
+
+
 def test_train_reports_progress_without_a_terminal(trained):
-    lines = trained[1].stderr.splitlines()
+    lines = [line for line in trained[1].stderr.splitlines() if "compiling" not in line]
     assert lines[0].startswith("train ippo: 8/24 steps return ")
     assert lines[2].startswith("train ippo: 24/24 steps return ")
     assert lines[-1] == "evaluate: 6/6 episodes SECN2 (100,400,0.2)"
@@ -421,9 +456,9 @@ def test_eval_needs_a_seed_that_was_trained(trained):
 def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     """What took hours to measure is told, whatever a plot does."""
     from ecn_marl.cli import learning
-    from ecn_marl.experiments import workflow
+    from ecn_marl.experiments import curves, workflow
 
-    def no_curve(folder):
+    def no_curve(folder, show):
         raise OSError("no curve")
 
     summary = evaluation(episodes=2, seed=0).summary()
@@ -432,7 +467,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "learners", lambda _: ["random"])
     monkeypatch.setattr(workflow, "label", str)
     monkeypatch.setattr(workflow, "evaluate", lambda *_: result)
-    monkeypatch.setattr(workflow, "draw_learning_curve", no_curve)
+    monkeypatch.setattr(curves, "draw_learning_curve", no_curve)
     told = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
     assert (told.exit_code, told.stderr) == (2, "ecn-marl: no curve\n")
     assert "J, 95%CI" in told.stdout

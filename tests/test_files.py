@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ecn_marl._files import Output, check_output, json_text, write_all
+from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
 
 
 def test_all_files_appear(tmp_path):
@@ -48,3 +48,16 @@ def test_place_is_checked_beforehand(tmp_path):
 def test_json_has_no_nan():
     tree = {"a": [1.0, float("nan")], "b": (float("inf"), "x", None), "c": {"d": -1}}
     assert json.loads(json_text(tree)) == {"a": [1, None], "b": [None, "x", None], "c": {"d": -1}}
+
+
+def test_places_that_may_not_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    check_output("--out", tmp_path / "x.json")
+    check_output_folder("--out", tmp_path / "old" / "new")
+    with pytest.raises(ValueError, match=r"--out = .* a folder, old or new \(.*/file is a file\)"):
+        check_output_folder("--out", tmp_path / "file" / "new")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ValueError, match=r"--out = .* that may be written to"):
+        check_output("--out", tmp_path / "x.json")
+    with pytest.raises(ValueError, match=r"--out = .* that may be written to"):
+        check_output_folder("--out", tmp_path / "new")

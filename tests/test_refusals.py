@@ -16,8 +16,10 @@ from ecn_marl._checks import Each, Flag, Kind, Real, Whole
 SETUP = """
 import json, math, sys, time
 from dataclasses import replace
+import jax
 import numpy as np
 import ecn_marl
+from ecn_marl.envs.agent_checks import check_actions
 from ecn_marl import make, vector_env
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import *
@@ -39,6 +41,12 @@ def env(**options):
 
 def sim(*sources, hosts=4, **options):
     return Simulator(star(hosts), sources, **{"slots": 64, **options}).default_params()
+
+def act(action):
+    env = make("incast-v0", max_steps=2)
+    params = env.default_params
+    state = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)), params)[1]
+    env.step(None, state, action, params)
 
 def failing(**times):
     network = leaf_spine(2, 2, 2)
@@ -128,6 +136,15 @@ CASES = [
     ("env(priority='x')", "priority 'x'"),
     ("env(priority=nan)", "utilisation_weight = nan"),
     ("make(5)", "scenario = 5"),
+    ("make('websearch-star-v0', load='0.6')", "load = '0.6' is not allowed: expected a number > 0"),
+    ("make('websearch-star-v0', load=60)", "a share of the line rate (60 % is 0.6)"),
+    ("env(reward=lambda *_: 0)", "'a function, <lambda>' is not allowed: expected Reward('mine', "),
+    ("env(actions=lambda *_: 0)", "expected box, discrete or multidiscrete, or an ActionCodec"),
+    ("env(features=lambda *_: 0)", "names with commas between, a tuple, or a FeatureSet"),
+    ("check_actions(np.zeros((8, 3)), ['port_0', 'port_7'])", "dict(zip(env.agents, actions))"),
+    ("check_actions([1], ['port_0', 'port_7'])", "one action for every agent, port_0 … port_7"),
+    ("act(np.zeros(3, int))", "shape of action = (3,) is not allowed: expected (17, 3)"),
+    ("act({'port_0': 1})", "an array [17, 3]: agents first"),
     *of(
         "sim(Incast(*))",
         load=[*NUMBER, "0"],

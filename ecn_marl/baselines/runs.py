@@ -7,6 +7,7 @@ tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
 diverged/         a state that is not finite, if training stopped for that
 evaluation.json   results on episodes that training never saw
+references.json   scores of SECN1 and, where they are known, static:best and oracle, as in `metrics`
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from ecn_marl.wrappers.randomised import Randomised, ranges_of
 
 RUN_FILES = (
     *(CONFIG, METRICS, "run.toml", "evaluation.json"),
-    *("learning_curve.png", "queues.png", "wandb.json"),
+    *("learning_curve.png", "references.json", "queues.png", "wandb.json"),
 )
 RUN_FOLDERS = (FOLDER, TENSORBOARD, DIVERGED, "wandb")
 """Files and folders of a run; `--overwrite` removes these and nothing else."""

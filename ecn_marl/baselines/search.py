@@ -23,7 +23,7 @@ Settings are arrays that the compiled episode takes as arguments: one program se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -389,7 +389,9 @@ class Search:
 
     def shortlist(self) -> list[tuple[float, ...]]:
         """Static settings to combine: the best by J, by short and by long flows, the extremes."""
-        table = self.find(BEST).table
+        if not self.find(BEST).table:  # of a search that ships: its candidates were left out
+            self.found[BEST] = replace(self.found[BEST], table=self._static().table)
+        table = self.found[BEST].table
         whole = [row for row in table if row["episodes"] == self.effort.episodes]
         named = [row["settings"][0][0] for row in whole[:SHORTLIST]]
         for part in ("short_mean", "short_p99", "long_geomean"):

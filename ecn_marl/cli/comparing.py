@@ -1,4 +1,4 @@
-"""Commands that compare: bench, tune, headroom."""
+"""Commands that compare: bench, tune, headroom, reward-reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app
-from ecn_marl.cli.terminal import Episodes, Json, Load, MaxSteps, Seed, progress, show_tables
+from ecn_marl.cli.bars import progress
+from ecn_marl.cli.terminal import Env, Episodes, Json, Load, MaxSteps, Seed, show_tables
 
 EPISODES, SEARCHED, SCORED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the score of a checkpoint."""
@@ -107,7 +108,7 @@ def bench(
     paper ADPG, its numbers beside.
     """
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
     from ecn_marl.baselines.search import Effort
     from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments import bench as bn
@@ -117,6 +118,8 @@ def bench(
 
     if results is not None:
         check_output("--results", results)
+    if out is not None:
+        check_output_folder("--out", out)
     if scenarios == [RATES]:
         unfit = given(
             steps=steps,
@@ -184,7 +187,11 @@ def _bench_rates(
 def tune(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     learner: Annotated[
-        str, typer.Argument(metavar="LEARNER", help="ippo, mappo, ddqn-fct, haecn-fct, …")
+        str,
+        typer.Argument(
+            metavar="LEARNER",
+            help="ippo, mappo, ddqn-fct, haecn-fct, …, or a registered trainer that has a `space`.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the search; what it has is not repeated.")],
     trials: Annotated[int, typer.Option(help="Settings that are tried.", min=1)] = 20,
@@ -198,10 +205,11 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
-    from ecn_marl._files import json_text
+    from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.experiments import tune as tn
     from ecn_marl.experiments.jobs import given
 
+    check_output_folder("--out", out)
     search = tn.Search(
         *(scenario, learner, trials, steps, episodes, seeds),
         options=given(max_steps=max_steps),
@@ -235,13 +243,15 @@ def headroom(
     as_json: Json = False,
 ) -> None:
     """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
-    from ecn_marl._files import json_text
+    from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
     from ecn_marl.experiments.jobs import given
     from ecn_marl.report.headroom_table import headroom_table
     from ecn_marl.report.tables import flows_table
 
+    if out is not None:
+        check_output_folder("--out", out)
     with progress("headroom", "episodes", 200 * search_episodes) as show:
         result = hr.headroom(
             scenario,
@@ -256,6 +266,51 @@ def headroom(
         typer.echo(json_text(result))
     else:
         show_tables([headroom_table(result), flows_table(result["policies"])])
+
+
+@app.command(name="reward-reference")
+def reward_reference(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where to write, for reward_reference=POLICY@FILE.")
+    ],
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A reward to measure. Repeatable.",
+            show_default="the scenario's, slowdown-shaped, the recipes'",
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Episodes per policy.", min=2)] = 128,
+    search_episodes: Searches = SEARCHED,
+    seed: Seed = 0,
+    env: Env = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what SECN1, the best static setting and the oracle earn, for reward_reference."""
+    from ecn_marl._files import check_output, json_text
+    from ecn_marl.baselines.search import Effort
+    from ecn_marl.experiments import reward_references as rr
+    from ecn_marl.experiments.jobs import parse_fields
+    from ecn_marl.report.tables import reference_table
+
+    check_output("--out", out)
+    rewards = rr.usual_rewards(scenario) if reward is None else [{"reward": x} for x in reward]
+    with progress("measure", "episodes", 3 * len(rewards) * episodes) as show:
+        found = rr.measure(
+            scenario,
+            rewards,
+            parse_fields(env or []),
+            episodes=episodes,
+            seed=seed,
+            effort=Effort(episodes=search_episodes),
+            progress=show,
+        )
+    rr.write_references(out, found)
+    if as_json:
+        typer.echo(json_text(found))
+    else:
+        show_tables([reference_table(found)])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app
+from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Env,
     Episodes,
@@ -17,7 +18,6 @@ from ecn_marl.cli.terminal import (
     Load,
     MaxSteps,
     Seed,
-    progress,
     show_results,
     show_tables,
     write_bytes,
@@ -164,11 +164,15 @@ def train(
     adpg, ppo, reinforce, aurora, dqn and apg train senders: flows set their own rates, in scenarios
     that the setting `senders` says.
     """
+    from ecn_marl._files import check_output_folder
     from ecn_marl.baselines.runs import Session
     from ecn_marl.cli import rate
+    from ecn_marl.experiments import curves as cv
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
 
+    if out is not None:
+        check_output_folder("--out", out)
     first = wf.join(distributed, devices)
     base = _file(config, resume)
     algorithm = algorithm or base.get("algorithm")
@@ -230,7 +234,8 @@ def train(
             result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
     show_results(result, as_json)  # before the plots, so that nothing can come between
-    wf.draw_learning_curve(folder)
+    with progress("score references", "%", 100.0, quiet=as_json) as show:
+        cv.draw_learning_curve(folder, show)
     if place is not None:
         wf.draw_queues(folder, place, result["evaluation"])
     if not as_json:
@@ -391,11 +396,13 @@ def play(
     changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
     place = wf.arena(names, scenario, **changed)
-    sides = []
-    for name in names:
-        made, controller = place.env(name), place.controller(name)
-        episode = record(made, made.default_params, controller, seed)
-        sides.append(Side(wf.label(name), made, episode))
+    sides: list[Side] = []
+    with progress("play", "episodes", len(names)) as show:
+        for name in names:
+            show(len(sides), f"{wf.label(name)}: compiling")
+            made, controller = place.env(name), place.controller(name)
+            episode = record(made, made.default_params, controller, seed)
+            sides.append(Side(wf.label(name), made, episode))
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     first, size = sides[0], len(data) / 1e6

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app
+from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Json,
     Seed,
-    progress,
     show_tables,
     write_bytes,
 )
@@ -105,8 +105,8 @@ def replay(
 
 @app.command()
 def validate(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all lines as JSON.")
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all lines here, as JSON.")
     ] = None,
     plots: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw recorded and simulated side by side.")
@@ -129,6 +129,7 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Write the verdicts of this run as the expected ones."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Compare the simulator with theory and with recorded packet-level runs.
 
@@ -140,16 +141,17 @@ def validate(
     import time
 
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
     from ecn_marl.validation import expected as ex
     from ecn_marl.validation.pool import run_cases
     from ecn_marl.validation.registry import select
     from ecn_marl.validation.runs import force_dt_us
     from ecn_marl.validation.table import all_lines, report, validation_table, verdict_text
 
-    if json_file is not None:
-        check_output("--json", json_file)
+    if out is not None:
+        check_output("--out", out)
     if plots is not None:
+        check_output_folder("--plots", plots)
         plots.mkdir(parents=True, exist_ok=True)
     chosen = select(only, quick, long)
     if write_expected is not None:
@@ -164,10 +166,9 @@ def validate(
         done = run_cases(chosen, show=show)
     seconds = time.perf_counter() - start
     lines = all_lines(done)
-    outputs = {}
-    if json_file is not None:
-        text = json_text(report(done, seconds))
-        outputs[json_file] = Output("w", lambda file: file.write(text + "\n"))
+    outputs, text = {}, json_text(report(done, seconds))
+    if out is not None:
+        outputs[out] = Output("w", lambda file: file.write(text + "\n"))
     if plots is not None:
         from ecn_marl.report.validation_plots import pages
 
@@ -177,14 +178,17 @@ def validate(
         verdicts = ex.as_csv(lines)
         outputs[write_expected] = Output("w", lambda file: file.write(verdicts))
     write_all(outputs)
-    show_tables([validation_table(lines)])
-    typer.echo(verdict_text(lines, seconds))
+    if as_json:
+        typer.echo(text)
+    else:
+        show_tables([validation_table(lines)])
+        typer.echo(verdict_text(lines, seconds))
     if dt_us is not None or long:
         raise typer.Exit(int(any(line.verdict == "FAIL" for line in lines)))
     if write_expected is None:
         changed = ex.changes(lines, ex.expected(), whole=not only and not quick)
         if changed:
-            typer.echo(ex.changes_text(changed))
+            typer.echo(ex.changes_text(changed), err=as_json)
             raise typer.Exit(1)
 
 
@@ -215,9 +219,10 @@ def speed(
     cold: Annotated[
         bool, typer.Option("--cold", help="Only the first step of parallel_env, in new processes.")
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure steps per second, compile times and memory, with their spread."""
     from ecn_marl._files import Output, check_output, json_text, write_all
@@ -225,8 +230,8 @@ def speed(
     from ecn_marl.benchmark.programs import parse_counts
     from ecn_marl.benchmark.timing import Plan
 
-    if json_file is not None:
-        check_output("--json", json_file)
+    if out is not None:
+        check_output("--out", out)
     request = report.Request(
         scenarios=tuple(scenario or report.SCENARIOS),
         envs=parse_counts("--envs", envs),
@@ -239,8 +244,11 @@ def speed(
         cold=cold,
     )
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
-    if json_file is not None:
-        text = json_text(result)
-        write_all({json_file: Output("w", lambda file: file.write(text + "\n"))})
+    text = json_text(result)
+    if out is not None:
+        write_all({out: Output("w", lambda file: file.write(text + "\n"))})
+    if as_json:
+        typer.echo(text)
+        return
     typer.echo(report.heading(result))
     show_tables(report.tables(result))

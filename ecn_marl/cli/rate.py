@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from ecn_marl.cli.terminal import progress, show_tables
+from ecn_marl.cli.bars import progress
+from ecn_marl.cli.terminal import show_tables
 
 DEFAULT_SCENARIO = "many-to-one-8-v0"
 

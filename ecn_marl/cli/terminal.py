@@ -1,15 +1,13 @@
-"""What commands share: options, progress bars, tables."""
+"""What commands share: options and tables; progress bars are in `bars`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
@@ -30,44 +28,6 @@ Env = Annotated[
 Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
 
 
-@contextmanager
-def progress(
-    task: str, unit: str, total: float, lines: bool = True, quiet: bool = False
-) -> Iterator[Any]:
-    """A progress bar on a terminal, and a function `show(done, note="")` to move it.
-
-    Where there is no terminal, `lines` writes a line at every tenth of the way instead. With
-    `quiet` nothing is shown.
-    """
-    from rich import progress as rp
-    from rich.console import Console
-
-    terminal = sys.stderr.isatty() and not quiet
-    bar = rp.Progress(
-        rp.TextColumn("{task.description}"),
-        rp.BarColumn(bar_width=30),
-        rp.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit),
-        rp.TextColumn("{task.fields[note]}"),
-        rp.TextColumn("left"),
-        rp.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not terminal,
-    )
-    tenth = 0
-
-    def show(done: float, note: str = "") -> None:
-        nonlocal tenth
-        bar.update(row, completed=done, note=note)
-        if lines and not (terminal or quiet) and int(10 * done / total) > tenth:
-            tenth = int(10 * done / total)
-            typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
-
-    with bar:
-        row = bar.add_task(task, total=total, note="")
-        yield show
-
-
 def console() -> Any:
     """A console as wide as the terminal, or 110 columns where there is none."""
     from rich.console import Console
@@ -76,10 +36,13 @@ def console() -> Any:
 
 
 def show_tables(tables: list[Any]) -> None:
-    """Print tables of rich."""
+    """Print tables of rich; on a narrow terminal their columns go below each other."""
+    from ecn_marl.report.fitting import fitted
+
     wide = console()
     for table in tables:
-        wide.print(table)
+        for part in fitted(table, wide.width):
+            wide.print(part)
 
 
 def show_results(result: dict[str, Any], as_json: bool) -> None:

@@ -483,7 +483,9 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
         if overrides:
             raise bad_value("actions", name, f"a name, to go with {', '.join(overrides)}")
         return name
-    if not isinstance(name, str) or name not in ACTIONS:
+    if not isinstance(name, str):
+        raise bad_value("actions", name, "box, discrete or multidiscrete, or an ActionCodec")
+    if name not in ACTIONS:
         raise unknown_name("actions", name, tuple(ACTIONS))
     kind = ACTIONS[name]
     known = kind.options()

@@ -21,7 +21,9 @@ from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
+from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
+from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
@@ -156,6 +158,7 @@ class EcnEnv:
             which it runs behind the timeline; the rest is one more group.
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
         telemetry: what lies between ports and agents.
+        reward_reference: what rewards are relative to, None for nothing.
     """
 
     name: str
@@ -170,6 +173,7 @@ class EcnEnv:
     host_groups: tuple[HostGroup, ...] = ()
     failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
+    reward_reference: RewardReference | None = None
 
     def __repr__(self) -> str:
         """One line: scenario, agents, and what they see, set and earn."""
@@ -220,10 +224,19 @@ class EcnEnv:
             scale["steps"] = options["queue_steps"]
         return EnvParams(
             sim=sim,
-            reward=RewardParams.create(**options),
+            reward=self._reward_params(options),
             scale=FeatureScale.create(self.port_scale(sim), **scale),
             max_steps=np.int32(self.horizon),
         )
+
+    def _reward_params(self, options: dict[str, float]) -> RewardParams:
+        """Constants of the reward, those of what it is relative to among them."""
+        params = RewardParams.create(**options)
+        relative = self.reward_reference
+        if relative is None:
+            return params
+        mean = jnp.asarray(np.asarray(relative.returns) / self.horizon, jnp.float32)
+        return replace(params, mean=mean, headroom=jnp.float32(relative.headroom))
 
     @cached_property
     def program(self) -> EcnEnv:
@@ -241,6 +254,7 @@ class EcnEnv:
             reward_options=(),
             margins_us=(0.0, 0.0),
             failing=(),
+            reward_reference=None,
         )
 
     def _window(self) -> tuple[np.int32, np.int32]:
@@ -361,9 +375,9 @@ class EcnEnv:
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
             and the episode's `accounts` so far, the same for all agents.
         """
-        return self.step_ecn(
-            key, state, self.action.decode(action, self.port_scale(params.sim)), params
-        )
+        check_shape(action, (self.num_agents, *self.action.shape))
+        ecn = self.action.decode(action, self.port_scale(params.sim))
+        return self.step_ecn(key, state, ecn, params)
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
         """Like `step`, with thresholds instead of actions.

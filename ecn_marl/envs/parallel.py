@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -22,6 +22,7 @@ from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
+from ecn_marl.envs.agent_checks import check_actions, space_of
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
@@ -155,12 +156,12 @@ class EcnParallelEnv(ParallelEnv):
         self._max_cycles = steps
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """Observation space of an agent, the same object at each call."""
-        return self.observation_spaces[agent]
+        """Observation space of an agent, the same object at each call; unknown: ValueError."""
+        return space_of(self.observation_spaces, agent)
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Action space of an agent, the same object at each call."""
-        return self.action_spaces[agent]
+        """Action space of an agent, the same object at each call; unknown: ValueError."""
+        return space_of(self.action_spaces, agent)
 
     def port_info(self, agent: str) -> dict[str, str | float]:
         """Name, switch, peer, rate (Gb/s) and kind of an agent's port.
@@ -262,8 +263,7 @@ class EcnParallelEnv(ParallelEnv):
 
     def _stack(self, actions: dict[str, Any]) -> np.ndarray:
         """Checked actions as one array, `[A, *action.shape]`."""
-        if not isinstance(actions, Mapping):
-            raise bad_value("actions", actions, "a dict with one action for every agent")
+        check_actions(actions, self.possible_agents)
         if actions.keys() != self._index.keys():
             for agent in self.agents:
                 if agent not in actions:

@@ -29,6 +29,7 @@ from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_
 from ecn_marl.envs.phases import Phase, PhasedEnv
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import with_classes, with_clock, with_room
+from ecn_marl.envs.reward_reference import RewardReference, find_reference
 from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_function
 from ecn_marl.envs.telemetry import Telemetry
 from ecn_marl.sim.clocks import MAX_TICK
@@ -93,6 +94,9 @@ class Scenario:
         reward: what they are paid if nothing else is asked for.
         benchmark: whether policies are compared on it. Plain traffic is for tests and timings.
         superseded: why the scenario was taken out of the benchmark; empty if it was not.
+        reward_reference: what rewards are relative to, e.g. `static:best`: it earns 0 in an
+            episode, the oracle 1. `POLICY@FILE.json` for one's own, empty for nothing; see
+            `envs.reward_reference`.
     """
 
     topology: Annotated[Topology, NETWORK]
@@ -128,6 +132,7 @@ class Scenario:
     reward: str = "acc"
     benchmark: Annotated[bool, Flag()] = False
     superseded: Annotated[str, TEXT] = ""
+    reward_reference: Annotated[str, TEXT] = ""
 
     def __post_init__(self) -> None:
         """Check what the simulator does not check, and that nothing superseded is benchmarked."""
@@ -245,6 +250,58 @@ def make(
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
             a value that is not allowed.
     """
+    spec = resolve_scenario(scenario, load=load, flows=flows, priority=priority, **overrides)
+    seen = feature_set(spec.features if features is None else features, history)
+    between = Telemetry.of(telemetry)
+    between.check(spec.interval_us, spec.max_steps)
+    wanted = (*counters("counts", counts), *seen.needs, *between.needs)
+    options = _weights(spec) | spec.reward_options
+    check_options(**options)
+    paid = reward_function(spec.reward if reward is None else reward, credit)
+    reference = _reference(scenario, spec, between, paid, options)
+    kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
+    made: EcnEnv = (kind if spec.phases else EcnEnv)(
+        name=scenario if isinstance(scenario, str) else "custom",
+        sim=_simulator(spec, wanted, paid.accrues),
+        feature=seen,
+        action=action_codec(actions, **_options_for(actions, spec.action_options)),
+        reward=paid,
+        initial=parse_ecn(spec.initial),
+        horizon=spec.max_steps,
+        reward_options=tuple(sorted(options.items())),
+        margins_us=spec.margins_us,
+        host_groups=spec.host_groups,
+        failing=tuple(sorted(spec.failing.items())),
+        telemetry=between,
+        reward_reference=reference,
+    )
+    if spec.failing:
+        _ = made.default_params  # a share or time out of range is an error here, not at reset
+    check_features(seen, made.sim)
+    check_reward(paid, made.sim)
+    return made
+
+
+def resolve_scenario(
+    scenario: str | Scenario,
+    *,
+    load: float | None = None,
+    flows: str | None = None,
+    priority: str | float | None = None,
+    **overrides: Any,
+) -> Scenario:
+    """A scenario with options of `make` applied, and what follows from them.
+
+    Args:
+        scenario: name of a registered scenario, or a `Scenario`.
+        load: as in `make`.
+        flows: as in `make`.
+        priority: as in `make`.
+        **overrides: fields of `Scenario`.
+
+    Raises:
+        ValueError: unknown scenario or field, or a value that is not allowed.
+    """
     spec = lookup(scenario) if isinstance(scenario, str) else scenario
     known = tuple(f.name for f in fields(Scenario))
     for name in overrides:
@@ -281,33 +338,25 @@ def make(
             raise unknown_name("option of failing", name, FAILING)
     if spec.failing and not {"share", "at_us"} <= spec.failing.keys():
         raise bad_value("failing", spec.failing, "share and at_us at least")
-    seen = feature_set(spec.features if features is None else features, history)
-    between = Telemetry.of(telemetry)
-    between.check(spec.interval_us, spec.max_steps)
-    wanted = (*counters("counts", counts), *seen.needs, *between.needs)
-    options = _weights(spec) | spec.reward_options
-    check_options(**options)
-    paid = reward_function(spec.reward if reward is None else reward, credit)
-    kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
-    made: EcnEnv = (kind if spec.phases else EcnEnv)(
-        name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, wanted, paid.accrues),
-        feature=seen,
-        action=action_codec(actions, **_options_for(actions, spec.action_options)),
-        reward=paid,
-        initial=parse_ecn(spec.initial),
-        horizon=spec.max_steps,
-        reward_options=tuple(sorted(options.items())),
-        margins_us=spec.margins_us,
-        host_groups=spec.host_groups,
-        failing=tuple(sorted(spec.failing.items())),
-        telemetry=between,
-    )
-    if spec.failing:
-        _ = made.default_params  # a share or time out of range is an error here, not at reset
-    check_features(seen, made.sim)
-    check_reward(paid, made.sim)
-    return made
+    return spec
+
+
+def _reference(
+    scenario: str | Scenario,
+    spec: Scenario,
+    telemetry: Telemetry,
+    reward: Reward,
+    options: Mapping[str, float],
+) -> RewardReference | None:
+    """What rewards are relative to; None for nothing."""
+    asked = spec.reward_reference
+    if not asked:
+        return None
+    if not isinstance(scenario, str):
+        raise bad_value("reward_reference", asked, "none: a scenario without a name has none")
+    if spec.phases:
+        raise bad_value("reward_reference", asked, "none in a scenario whose reward has phases")
+    return find_reference(asked, scenario, spec, telemetry, reward, options)
 
 
 def _same_time(spec: Scenario, interval_us: float) -> int:
@@ -396,7 +445,8 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
 def _with_load(traffic: tuple[Any, ...], load: float) -> tuple[Any, ...]:
     """Traffic whose sources have this load, all that have one."""
     if not LOAD.fits(load):
-        percent = isinstance(load, int | float) and LOAD.fits(load / 100.0)
+        number = isinstance(load, int | float) and not isinstance(load, bool)
+        percent = number and load >= 5.0 and LOAD.fits(load / 100.0)
         hint = f" ({load:g} % is {load / 100.0:g})" if percent else ""
         raise bad_value("load", load, f"{LOAD.allowed}, a share of the line rate{hint}")
     if not any(map(_has_load, traffic)):

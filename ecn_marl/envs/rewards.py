@@ -83,6 +83,9 @@ class RewardParams:
         queue_steps: N, the number of steps of D(L), a whole number in [1, 32].
         queue_floor: the queue at and below which PET's La is 1 on a 25 Gb/s port, bytes.
         slowdown_weights: weight of the slowdown of mice, medium flows and elephants, `[3]`.
+        mean: what each port earns in an interval under the reference that rewards are relative to,
+            `[A]`; None if they are relative to nothing, see `reward_reference`.
+        headroom: what the oracle earns above it in an episode, mean over ports; None likewise.
     """
 
     utilisation_weight: Annotated[Leaf, FRACTION]
@@ -90,6 +93,8 @@ class RewardParams:
     queue_steps: Annotated[Leaf, Real(low=1.0, high=MAX_STEPS)]
     queue_floor: Annotated[Leaf, POSITIVE]
     slowdown_weights: Annotated[Leaf, NOT_NEGATIVE]
+    mean: Leaf = None
+    headroom: Leaf = None
 
     @classmethod
     def create(
@@ -287,11 +292,14 @@ class Reward:
                 read the utilisation and leave it.
 
         Returns:
-            float32 [ports]; in [0, 1] for the papers' rules.
+            float32 [ports]; in [0, 1] for the papers' rules, unless they are relative to a
+            reference (`params.mean`).
         """
         reward = self.rule(stats, params, port_scale, interval_us)
         if self.team:
             reward = jnp.broadcast_to(reward.sum(), reward.shape)
+        if params.mean is not None:
+            reward = (reward - params.mean) / params.headroom
         return reward
 
 
@@ -351,6 +359,10 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
         ValueError: if a name is unknown (the message has the nearest names), or a credit is given
             for another reward.
     """
+    if callable(name) and not isinstance(name, Reward):
+        what = f"a function, {getattr(name, '__name__', 'without a name')}"
+        own = "Reward('mine', function), or a name that register_reward('mine', function) gives it"
+        raise bad_value("reward", what, own)
     if not isinstance(name, str | Reward):
         raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
     reward = REWARDS[name] if isinstance(name, str) else name

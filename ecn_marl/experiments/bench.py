@@ -37,8 +37,9 @@ from ecn_marl._lock import locked
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.cost import decision_us
-from ecn_marl.baselines.common.evaluation import Evaluation, episodes_runner, evaluate
+from ecn_marl.baselines.common.evaluation import BATCH, Evaluation, episodes_runner, evaluate
 from ecn_marl.baselines.common.logs import METRICS
+from ecn_marl.baselines.common.objective import episode_objective, geometric_means
 from ecn_marl.baselines.common.scoring import greedy_controller
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.exported import digest, is_exported
@@ -48,6 +49,7 @@ from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
+from ecn_marl.experiments.compare import BASELINE, ORACLES
 from ecn_marl.experiments.plan import SEALED, Place, Plan
 from ecn_marl.experiments.recipes import budgets, learners, recipe
 from ecn_marl.experiments.records import Record
@@ -184,6 +186,8 @@ def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
         asked["file"] = digest(name)
     if name in SEARCHED:
         asked["effort"] = asdict(plan.effort)
+    if _beside_curves(plan, place, name):
+        asked["eval_episodes"] = plan.eval_episodes
     asked |= own_sources(asked, lookup(place.scenario))
     plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
     return plain
@@ -263,6 +267,8 @@ def _score_rule(
         progress=lambda done: move(done / plan.episodes, "episodes"),
     )
     meta: dict[str, Any] = {"options": place.options}
+    if _beside_curves(plan, place, name):
+        meta["curve_level"] = _curve_level(plan, env, fixed)
     meta["evaluation_seconds"] = time.perf_counter() - began
     if name.startswith(PREFIX) and name not in SEARCHED:
         meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
@@ -276,6 +282,24 @@ def _score_rule(
             "candidates": len(chosen.table),
         }
     return [found], meta, None
+
+
+def _beside_curves(plan: Plan, place: Place, name: str) -> bool:
+    """Whether a policy is a line beside learning curves: these are of the scenario as it is."""
+    return name in CURVE_LINES and place.options == plan.options
+
+
+CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
+"""Policies that stand beside learning curves, as lines."""
+
+
+def _curve_level(plan: Plan, env: Any, fixed: Any) -> float:
+    """J of fixed thresholds on the episodes that checkpoints are scored on."""
+    count = plan.eval_episodes
+    size = max(count, min(plan.episodes, BATCH))  # the size that is compiled already, if it fits
+    keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
+    metrics = jax.device_get(_fixed_runner(env)(fixed, keys))
+    return float(geometric_means(episode_objective(metrics)["J"][:count]))
 
 
 @cache

@@ -19,7 +19,7 @@ from ecn_marl.baselines.search import Effort, Found, Progress, Search
 from ecn_marl.envs.registry import VIEW, lookup, make
 from ecn_marl.experiments.sources import code, own_sources
 
-UNSEEN = (*VIEW, "reward", "credit", "reward_options")
+UNSEEN = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
 """Options of `make` that a search by completion times does not depend on."""
 
 REFERENCES = Path(__file__).parent / "references"
@@ -91,6 +91,23 @@ def shipped(scenario: str) -> tuple[str, ...]:
     """Reference policies of a scenario whose search ships with the package."""
     files = sorted((REFERENCES / scenario).glob("*.json"))
     return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
+
+
+def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> Found | None:
+    """A search that ships with the package; None where it was made in other episodes.
+
+    Args:
+        name: one of `oracle.SEARCHED`.
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
+    """
+    file = REFERENCES / scenario / f"{file_name(name)}.json"
+    if not file.is_file():
+        return None
+    known = json.loads(file.read_text())
+    facts = asked(scenario, {**options, **NEEDS.get(name, {})}, Effort())
+    known["asked"]["code"] = facts["code"]  # found by the code of a release, not by this very code
+    return Found.from_dict(known["found"]) if known["asked"] == facts else None
 
 
 def listed(found: Found) -> list[list[float]]:

@@ -29,52 +29,25 @@ from zlib import crc32
 
 import numpy as np
 
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl._lock import LOCK, locked
-from ecn_marl.baselines.algorithms import algorithm_config
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.common.evaluation import episodes_runner, evaluate
 from ecn_marl.baselines.common.scoring import greedy_controller
+from ecn_marl.baselines.common.spaces import Choice, LogUniform, Space
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.common.training import TrainingDiverged
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
-from ecn_marl.envs.registry import make
-from ecn_marl.experiments.recipes import Recipe, Tuning, recipe, with_settings
-from ecn_marl.experiments.sources import code
+from ecn_marl.envs.registry import lookup, make
+from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
+from ecn_marl.experiments.sources import code, own_sources
 
 ASKED, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
 
 Progress = Callable[[float, str], None]
 """`progress(trials done, note)`."""
 
-
-@dataclass(frozen=True)
-class LogUniform:
-    """A number between two ends, uniform in its logarithm; `digits` significant digits are kept."""
-
-    low: float
-    high: float
-    digits: int = 2
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """A number."""
-        drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        return float(f"{drawn:.{self.digits}g}")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """A value."""
-        return self.values[int(rng.integers(len(self.values)))]
-
-
-Space = Mapping[str, LogUniform | Choice]
-"""What each setting is drawn from."""
 
 _WIDTHS = Choice(((32, 32), (64, 64), (128, 128)))
 
@@ -119,7 +92,22 @@ SPACES: dict[str, Space] = {
         "capacity": Choice((8192, 32768)),
     },
 }
-"""Spaces by trainer."""
+"""Spaces of the trainers that ship with the package; a registered one has `Trainer.space`."""
+
+
+def space_of(algorithm: str) -> Space:
+    """What the settings of a trainer are drawn from.
+
+    Raises:
+        ValueError: unknown algorithm, or one without a search space.
+    """
+    if algorithm in SPACES:
+        return SPACES[algorithm]
+    space: Space | None = ALGORITHMS[algorithm].space
+    if not space:
+        allowed = "one with a search space: its Trainer declares none (`space`)"
+        raise bad_value("learner", algorithm, allowed)
+    return space
 
 
 @dataclass(frozen=True)
@@ -151,8 +139,7 @@ class Search:
         for name in ("trials", "steps", "episodes", "seeds"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
-        if self.recipe.algorithm not in SPACES:
-            raise unknown_name("algorithm with a space", self.recipe.algorithm, SPACES)
+        space_of(self.recipe.algorithm)
         make(self.scenario, **self.make_options)
         algorithm_config(self.recipe.algorithm, **dict(self.settings))
 
@@ -164,7 +151,7 @@ class Search:
     @property
     def space(self) -> Space:
         """What the settings are drawn from; those that all trials share are not drawn."""
-        space = SPACES[self.recipe.algorithm]
+        space = space_of(self.recipe.algorithm)
         return {name: x for name, x in space.items() if name not in self.settings}
 
     @property
@@ -183,6 +170,7 @@ class Search:
     def asked(self) -> dict[str, Any]:
         """What a log of trials depends on; the number of trials may grow."""
         facts = asdict(self) | {"recipe": asdict(self.recipe), "code": code()}
+        facts |= own_sources(facts, lookup(self.scenario))
         facts["space"] = {n: [type(x).__name__, asdict(x)] for n, x in self.space.items()}
         del facts["trials"]
         plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
@@ -260,6 +248,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
         progress=lambda row: show(trial + min(row["steps"] / search.steps, 0.99), f"trial {trial}"),
     )
     row: dict[str, Any] = {"trial": trial, "settings": drawn, "J": None}
+    show(trial, f"trial {trial}: compiling")
     try:
         if (run / "config.json").is_file():
             resume_run(run, session=session)
@@ -280,7 +269,8 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
         row["J"] = _score(search, run)
     except TrainingDiverged as error:
         row["error"] = str(error)
-    show(trial + 1, f"trial {trial}: J {row['J']}")
+    scored = "no score" if row["J"] is None else f"J {row['J']:.3f}"
+    show(trial + 1, f"trial {trial}: {scored}")
     return row | {"seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -337,7 +327,9 @@ def winner_recipe(search: Search, result: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_text(learner: str, one: Recipe) -> str:
-    """A recipe as an entry of `recipes.RECIPES[scenario]`."""
+    """A recipe as an entry of `recipes.RECIPES[scenario]`; of a registered learner as options."""
+    if learner not in LEARNERS:
+        return "".join(f"--set {name}={json.dumps(x)}\n" for name, x in one.settings.items())
     settings = {name: tuple(x) if isinstance(x, list) else x for name, x in one.settings.items()}
     return (
         f'"{learner}": with_settings(\n'

@@ -5,8 +5,6 @@ A policy is named by a string, see `experiments.policies`.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,11 +18,9 @@ from ecn_marl._files import Output, json_text, write_all
 from ecn_marl._imports import needed_imports
 from ecn_marl._registry import SCRIPT
 from ecn_marl.baselines.algorithms import algorithm_config
-from ecn_marl.baselines.common.checkpoint import read_config
 from ecn_marl.baselines.common.completion import summarise
 from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
 from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
-from ecn_marl.baselines.common.logs import METRICS
 from ecn_marl.baselines.common.policy import Policy
 from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
@@ -51,7 +47,7 @@ from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 
-EVALUATION, CURVE, QUEUES = "evaluation.json", "learning_curve.png", "queues.png"
+EVALUATION, QUEUES = "evaluation.json", "queues.png"
 
 Show = Callable[..., None]
 """`show(done, note)`: moves a progress bar."""
@@ -88,11 +84,18 @@ def train(
     """Train and leave a run in `folder`, or go on with the one there; returns rows of metrics."""
     horizon = job.env().horizon
 
+    by_objective = lookup(job.scenario).benchmark
+    score = ""
+
     def progress(row: dict[str, Any]) -> None:
+        nonlocal score
         note = f"{row['steps_per_second']:,.0f} steps/s"
         if "reward" in row:
             note = f"return {float(np.mean(row['reward'])) * horizon:.1f}, {note}"
-        show(row["steps"], note)
+        if "score" in row:
+            value = float(np.mean(row["score"]))
+            score = f"J {-value:.2f}, " if by_objective else f"score {value:.4g}, "
+        show(row["steps"], score + note)
 
     session = replace(session or Session(), progress=progress)
     if resume:
@@ -112,7 +115,7 @@ def train(
         overwrite=overwrite,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
-        score_by="objective" if lookup(job.scenario).benchmark else "reward",
+        score_by="objective" if by_objective else "reward",
         randomise=job.randomise,
         session=session,
         notes={FILE: job_text(job)},
@@ -225,6 +228,7 @@ def evaluate(
     for policy, controller in controllers.items():
         env, before = place.env(policy), len(found) * episodes
         progress = partial(_progress, show, before, label(policy))
+        show(before, f"{label(policy)}: compiling")
         found[policy] = evaluate_one(
             env,
             env.default_params,
@@ -303,25 +307,3 @@ def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
     title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
     content = queues(series, title)
     write_all({folder / QUEUES: Output("wb", lambda file: file.write(content))})
-
-
-def draw_learning_curve(folder: Path) -> None:
-    """Draw `learning_curve.png` of a run, with the static settings if they were evaluated."""
-    from ecn_marl.report.plots import learning_curve
-
-    config = read_config(folder)
-    rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    references: dict[str, float] = {}
-    if (folder / EVALUATION).is_file():
-        for row in json.loads((folder / EVALUATION).read_text())["policies"]:
-            if is_rule(row["name"]):
-                references[label(row["name"])] = row["reward"]["mean"]
-    horizon = make(config["scenario"], **config["options"]).horizon
-    rollout = int(config["settings"].get("rollout", horizon))
-    window = math.lcm(horizon, rollout) // rollout
-    if window > len(rows) // 3:
-        window = -(-horizon // rollout)
-    several = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
-    title = f"{config['algorithm'].upper()} on {config['scenario']}{several}"
-    content = learning_curve(rows, title, references, window)
-    write_all({folder / CURVE: Output("wb", lambda file: file.write(content))})

@@ -1,16 +1,15 @@
-"""Plots of a run: learning curve, queues over time."""
+"""Pages that plots are drawn on, and queues over time."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
 
 INK, FAINT = "#333333", "#dddddd"
 COLOURS = ("#1b6ca8", "#d1652a", "#3a8f5c", "#7b4fa3", "#b0902b", "#8a8a8a")
@@ -61,115 +60,6 @@ class Page:
         file = io.BytesIO()
         self.figure.savefig(file, format="png")
         return file.getvalue()
-
-
-def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Mean of each value and the `width - 1` before it, where there are as many; last axis."""
-    total = np.cumsum(np.insert(values, 0, 0.0, axis=-1), axis=-1)
-    return (total[..., width:] - total[..., :-width]) / width
-
-
-PORT_CURVES = ("queue_mean", "utilisation")
-CURVES = ("reward", *PORT_CURVES)
-"""Metrics that a learning curve shows."""
-
-
-def learning_curve(
-    rows: Sequence[Mapping[str, Any]],
-    title: str,
-    references: Mapping[str, float] | None = None,
-    window: int = 1,
-) -> bytes:
-    """Reward, queue and utilisation over training, those that were measured, as PNG.
-
-    Args:
-        rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
-        title: what was trained on what.
-        references: mean rewards to compare with, by name, e.g. of the static settings.
-        window: updates to average over, those of whole episodes: environments start together, so
-            an update sees one phase of their episodes.
-    """
-    width = min(max(len(rows) // 50, window), max(len(rows) // 3, 1))
-    steps = np.array([row["steps"] for row in rows], float)[width - 1 :]
-
-    def per_seed(name: str) -> np.ndarray:
-        values = np.atleast_2d(np.array([row[name] for row in rows], float).T)
-        return trailing_mean(values, width)
-
-    known = {name: per_seed(name) for name in CURVES if all(name in row for row in rows)}
-    heights = [3] * ("reward" in known) + [2] * bool(set(PORT_CURVES) & set(known)) or [1]
-    page = Page(len(heights), (8.0, 6.0), sharex=True, height_ratios=heights)
-    page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
-    if "reward" in known:
-        _draw_reward(page.axes[0], steps, known["reward"], width, references or {})
-    _draw_ports(page.axes[-1], steps, known)
-    if not known:
-        text = f"no metric among {', '.join(CURVES)}"
-        page.axes[0].text(0.5, 0.5, text, ha="center", transform=page.axes[0].transAxes)
-    bottom = page.axes[-1]
-    bottom.set_xlabel("environment steps (tuning intervals, summed over environments)")
-    bottom.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    bottom.set_xlim(0.0, 1.02 * steps[-1])
-    return page.png()
-
-
-def _draw_reward(
-    axis: Axes,
-    steps: np.ndarray,
-    reward: np.ndarray,
-    width: int,
-    references: Mapping[str, float],
-) -> None:
-    """The reward of every seed, with the references as lines."""
-    for i, curve in enumerate(reward):
-        name = f"training, mean of {width} updates" if i == 0 else None
-        axis.plot(steps, curve, color=COLOURS[0], linewidth=1.6, marker=_dot(steps), label=name)
-    for colour, (name, value) in zip(COLOURS[1:], references.items(), strict=False):
-        axis.axhline(
-            value, color=colour, linewidth=1.3, linestyle="--", label=f"{name}: {value:.3f}"
-        )
-    axis.set_ylabel("mean reward per interval")
-    _reward_limits(axis, reward, list(references.values()))
-    legend = axis.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
-    legend.set_bbox_to_anchor((0.0, 1.0))
-
-
-def _draw_ports(axis: Axes, steps: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
-    """Queue and utilisation of every seed, as far as they were measured."""
-    if "queue_mean" in known:
-        for queue in known["queue_mean"] / 1e3:
-            axis.plot(steps, queue, color=COLOURS[3], linewidth=1.4, marker=_dot(steps))
-        axis.set_ylabel("queue, mean of ports, KB", color=COLOURS[3])
-        axis.set_ylim(bottom=0.0)
-    if "utilisation" in known:
-        right = axis.twinx() if "queue_mean" in known else axis
-        for used in known["utilisation"]:
-            right.plot(steps, used, color=COLOURS[4], linewidth=1.4, marker=_dot(steps))
-        right.spines["top"].set_visible(False)
-        right.set_ylabel("utilisation, mean of ports", color=COLOURS[4])
-        right.tick_params(labelsize=9, colors=INK)
-        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        _room(right, known["utilisation"])
-
-
-def _dot(steps: np.ndarray) -> str:
-    """A marker where a single point would show nothing."""
-    return "o" if steps.size == 1 else ""
-
-
-def _reward_limits(axis: Axes, curves: np.ndarray, levels: list[float]) -> None:
-    """Frame the running means and reference lines; outliers of single updates may leave it."""
-    values = np.concatenate([curves.ravel(), np.array(levels, float)])
-    low, high = float(values.min()), float(values.max())
-    margin = max(0.12 * (high - low), 0.005)
-    axis.set_ylim(low - margin, high + margin)
-
-
-def _room(axis: Axes, values: np.ndarray) -> None:
-    """Show at least ten points of a share, so that noise does not fill the axis."""
-    middle = 0.5 * (float(values.min()) + float(values.max()))
-    half = max(0.6 * float(np.ptp(values)), 0.05)
-    axis.set_ylim(middle - half, middle + half)
 
 
 def queues(series: Sequence[QueueSeries], title: str) -> bytes:

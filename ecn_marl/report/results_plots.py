@@ -28,6 +28,9 @@ RATIOS = {
 STYLES = ("-", "--", ":", "-.")
 """Lines, when there are more policies than colours."""
 
+LEVEL_STYLES = ("--", ":", "-.")
+"""Lines of policies that need no training."""
+
 
 def ratios(found: Mapping[str, Any], title: str) -> bytes:
     """Bars of completion times relative to the baseline, with their 95 % intervals.
@@ -83,7 +86,8 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
     """Scores over environment steps, median and interquartile band over seeds.
 
     Args:
-        records: records; those without curves are left out. All curves are of one quantity.
+        records: records. All curves are of one quantity; beside curves of J, records without one
+            whose `meta` has a `curve_level`, their J on the episodes of the curves, are lines.
         title: which scenario.
 
     Returns:
@@ -101,6 +105,11 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
         name = f"{record.name}, {record.seeds} seeds" if record.seeds > 1 else record.name
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
     what = str(shown[0].meta.get("curve", "reward"))
+    levels = [r for r in records if what == "J" and not r.curves and "curve_level" in r.meta]
+    for dashes, record in zip(cycle(LEVEL_STYLES), levels, strict=False):
+        level = record.meta["curve_level"]
+        label = f"{policy_title({'name': record.name, 'meta': record.meta})}: {level:.2f}"
+        axis.axhline(level, color=INK, linestyle=dashes, linewidth=1.2, label=label)
     axis.set_ylabel(what + (" (lower is better)" if what in ("J", *SLOWDOWNS) else ""))
     axis.set_xlabel("environment steps; median and interquartile band over seeds")
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))

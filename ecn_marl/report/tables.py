@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -82,6 +82,34 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     counts.caption = f"{_COUNTS_LEGEND}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
     counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
+
+
+def entry_title(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> str:
+    """The reward of an entry of `reward_references.measure`, with options that tell it apart."""
+    first, own = entries[0]["options"], entry["options"]
+    apart = [f"{name} {value:g}" for name, value in own.items() if value != first.get(name)]
+    return ", ".join((entry["reward"], *apart))
+
+
+def reference_table(found: Mapping[str, Any]) -> Table:
+    """What rewards are relative to; `found` is what `reward_references.measure` returns."""
+    table = _table(f"{found['scenario']}: {found['episodes']}")
+    for name in ("reward", "reference", "returns, port mean", "headroom", "95 %", "spread"):
+        table.add_column(name, justify="left" if name in ("reward", "reference") else "right")
+    for entry in found["entries"]:
+        for name, earned in entry["returns"].items():
+            room = entry["headroom"][name]
+            ends = f"{room['low']:.4g} – {room['high']:.4g}"
+            cells = (f"{sum(earned) / len(earned):.4g}", f"{room['value']:.4g}", ends)
+            title = entry_title(entry, found["entries"])
+            table.add_row(title, name, *cells, number(room["spread"]))
+    table.caption = (
+        f"Headroom: what {found['entries'][0]['oracle']} earns above the reference in an "
+    )
+    table.caption += "episode, mean over ports.\nSpread: standard deviation of an episode's return "
+    table.caption += "under the reference, headrooms."
+    table.caption_justify = "left"
+    return table
 
 
 def scenario_table(rows: list[dict[str, Any]]) -> Table:

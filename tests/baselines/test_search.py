@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -53,6 +54,16 @@ def test_oracle_is_found_by_switching_inside_the_run():
     best = min(pairs, key=pairs.__getitem__)
     assert best == (80.0, 5.0)
     assert found.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
+
+
+def test_a_known_setting_without_its_candidates_is_searched_for_them():
+    """Searches that ship have no table; what starts from it (`static:ports`) must be found."""
+    whole = searched(Handover())
+    known = replace(whole.find("static:best"), table=(), objective=1.0)
+    search = searched(Handover())
+    search.know(known)
+    assert search.shortlist() == whole.shortlist()
+    assert search.find("static:best").objective == 1.0, "what was known stays"
 
 
 @pytest.mark.parametrize("combinations", [1, 256])

@@ -7,7 +7,7 @@ import json
 import pytest
 from commands import failure, run
 
-from ecn_marl.benchmark import cold, first_step
+from ecn_marl.benchmark import cold, first_step, report
 
 SPREAD = {"median", "min", "max", "iqr"}
 
@@ -42,7 +42,7 @@ def test_the_command_shows_medians_and_measures_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setattr(cold, "_start", start)
     file = tmp_path / "cold.json"
-    result = run("speed", "--cold", "--scenario", "incast-v0", "--json", file)
+    result = run("speed", "--cold", "--scenario", "incast-v0", "--out", file)
     assert result.exit_code == 0, result.output
     tree = json.loads(file.read_text())
     assert tree["environments"] == [] and "scaling" not in tree
@@ -51,6 +51,12 @@ def test_the_command_shows_medians_and_measures_nothing_else(tmp_path, monkeypat
     assert row["first_s"] == {"median": 7.0, "min": 5.0, "max": 9.0, "iqr": 2.0}
     for text in ("Medians of 5 processes", "incast-v0", "5.0–9.0", "321", "compilation cache"):
         assert text in result.stdout
+
+
+def test_json_is_printed_instead_of_tables(monkeypatch):
+    monkeypatch.setattr(report, "run", lambda request, show: {"cold": []})
+    result = run("speed", "--cold", "--scenario", "incast-v0", "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout) == {"cold": []}
 
 
 def test_rates_count_what_is_timed(monkeypatch):

@@ -39,7 +39,7 @@ def measured(tmp_path_factory, tiny_scenario):
     """The command's output, and the JSON that it wrote."""
     file = tmp_path_factory.mktemp("speed") / "speed.json"
     args = ["speed", "--scenario", TINY, "--envs", "2", "--train", "ippo", "--steps", "3"]
-    result = run(*args, "--devices", "1", "--json", file)
+    result = run(*args, "--devices", "1", "--out", file)
     assert result.exit_code == 0, result.output
     return result.stdout, json.loads(file.read_text())
 
@@ -90,8 +90,8 @@ def test_machine_is_named(measured):
 
 
 def test_command_line_can_be_typed_again():
-    argv = ["/somewhere/ecn-marl", "speed", "--json", "a file.json"]
-    assert machine.command_line(argv) == "ecn-marl speed --json 'a file.json'"
+    argv = ["/somewhere/ecn-marl", "speed", "--out", "a file.json"]
+    assert machine.command_line(argv) == "ecn-marl speed --out 'a file.json'"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_command_line_can_be_typed_again():
         (["--devices", "99"], "devices = 99"),
         (["--scenario", "websearch-v9"], "websearch-v0"),
         (["--scenario", TINY, "--train", "ipo"], "ippo"),
-        (["--json", "no/such/folder/speed.json"], "--json"),
+        (["--out", "no/such/folder/speed.json"], "--out"),
     ],
 )
 def test_errors_are_one_line(args, part):
@@ -463,7 +463,7 @@ def test_stages_and_floor_run(tmp_path):
     file = tmp_path / "speed.json"
     args = ["speed", "--scenario", TINY, "--envs", "1", "--steps", "2", "--stages"]
     here = os.pathsep.join([str(Path(commands.__file__).parent), os.environ.get("PYTHONPATH", "")])
-    call = [sys.executable, "-c", AS_USERS, *args, "--json", str(file)]
+    call = [sys.executable, "-c", AS_USERS, *args, "--out", str(file)]
     env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": here}
     done = subprocess.run(call, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 
@@ -49,6 +50,28 @@ def test_committed_outputs(path):
     assert not [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
     printed = "".join(line for o in outputs for line in o.get("text", ()))
     assert not re.search(r"/(tmp|home|root|work|Users)/|\b20\d\d-\d\d-\d\d\b", printed)
+
+
+def test_the_conclusion_of_notebook_3_is_what_its_numbers_say():
+    """The sentence, not only that cells run: where J is, with all of its interval."""
+    cells = json.loads((NOTEBOOKS / "3_train_and_compare.ipynb").read_text())["cells"]
+    prose = " ".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    said = {
+        name: way
+        for way, name in re.findall(r"(below|above|within a tenth of) that of `([\w:]+)`", prose)
+    }
+    printed = "".join(
+        line for c in cells for o in c.get("outputs", ()) for line in o.get("text", ())
+    )
+    rows = re.findall(r"^([\w:]+) .* \[([\d.]+), ([\d.]+)\] \(95 %\)$", printed, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(said) == {"static:secn1", "static:best", "oracle"}
+    for name, low, high in rows:
+        least, most = {
+            "below": (0.0, 0.999),
+            "above": (1.001, math.inf),
+            "within a tenth of": (0.901, 1.099),
+        }[said[name]]
+        assert least <= float(low) <= float(high) <= most, (name, said[name])
 
 
 def test_small_settings_name_what_is_set():

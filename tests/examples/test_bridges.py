@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
@@ -35,3 +37,15 @@ def test_it_learns_and_prints_the_table(needs, name, options, capfd, monkeypatch
     sys.stdout.flush()  # jaxmarl has put another one there
     out = capfd.readouterr().out
     assert all(row["name"] in out for row in result["policies"])
+    assert "nan" not in out
+
+
+@pytest.mark.parametrize("name", ["sb3_ppo", "rllib_ppo"])
+def test_before_an_episode_has_ended_there_is_no_nan(name):
+    """The function that says it, without the framework that its script imports."""
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    told = next(x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "told")
+    space = {"math": math}
+    exec(compile(ast.Module([told], []), name, "exec"), space)  # the script is ours
+    assert space["told"](float("nan")) == "no episode has ended yet"
+    assert "0.25" in space["told"](0.25)

@@ -23,9 +23,9 @@ from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_o
 from ecn_marl.envs.registry import make
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments import curves, searches, sources, splits
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc
-from ecn_marl.experiments import searches, sources, splits
 from ecn_marl.experiments.plan import Plan
 from ecn_marl.experiments.publish import publish
 from ecn_marl.experiments.records import Record
@@ -80,12 +80,21 @@ def test_learning_curves_are_the_scores_of_the_run(done):
     plan, found = done
     text = (plan.out / SMALL / "pet" / "metrics.jsonl").read_text()
     rows = [row for row in map(json.loads, text.splitlines()) if "score" in row]
-    curves = found[SMALL]["pet"].curves
-    assert len(curves) == 2 and found[SMALL]["pet"].meta["curve"] == "J"
-    for i, curve in enumerate(curves):
+    lines = found[SMALL]["pet"].curves
+    assert len(lines) == 2 and found[SMALL]["pet"].meta["curve"] == "J"
+    for i, curve in enumerate(lines):
         assert curve.steps.tolist() == [row["steps"] for row in rows]
         np.testing.assert_allclose(curve.score, [-row["score"][i] for row in rows], rtol=1e-5)
         assert (curve.score >= 1.0).all(), "J is a slowdown"
+
+
+def test_levels_beside_the_curves_are_of_the_same_episodes(done):
+    plan, found = done
+    config = read_config(plan.out / SMALL / "pet")
+    secn1 = curves.reference_scores(config)["static:secn1"]
+    level = {name: record.meta.get("curve_level") for name, record in found[SMALL].items()}
+    assert level["static:secn1"] == pytest.approx(-secn1.value[0], rel=1e-4)
+    assert level["static:best"] >= 1.0 and level["oracle"] >= 1.0 and level["pet"] is None
 
 
 def test_tables_say_which_episodes(done, tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 from commands import failure, run
 from small import SMALL, register
 
+import ecn_marl
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.common.training import TrainingDiverged
 from ecn_marl.errors import FolderInUse
@@ -30,7 +31,7 @@ def search(**changes):
 
 
 def test_spaces_are_of_settings_that_trainers_take():
-    assert set(tn.SPACES) == set(ALGORITHMS)
+    assert set(tn.SPACES) == set(ALGORITHMS.builtin)
     for algorithm, space in tn.SPACES.items():
         known = {f.name for f in fields(ALGORITHMS[algorithm].config_class)}
         assert set(space) <= known
@@ -153,6 +154,71 @@ def test_the_command(tmp_path):
     busy.mkdir()
     (busy / "x").write_text("")
     assert "out = " in failure("tune", SMALL, "pet", "--out", busy, "--trials", 1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    envs: int = 1
+    steps_per_update: int = 4
+    lr: float = 0.1
+
+
+def own_trainer(**changes):
+    """A trainer of a user's own; nothing of it runs here."""
+
+    def init(self, key, params): ...
+    def update(self, state, params): ...
+    def act(self, actor, key, obs, greedy=False): ...
+
+    members = {"config_class": Settings, "init": init, "update": update, "act": act}
+    return type("Own", (ecn_marl.Trainer,), members | changes)
+
+
+@pytest.fixture
+def none_registered(monkeypatch):
+    monkeypatch.setattr(ALGORITHMS, "registered", {})
+
+
+def test_a_registered_trainer_is_tuned_over_the_space_that_it_declares(
+    none_registered, monkeypatch, tmp_path
+):
+    ecn_marl.register_algorithm("own", own_trainer(space={"lr": tn.LogUniform(1e-3, 1e-1)}))
+
+    def trial(search, out, number, show):
+        drawn = search.drawn(number)
+        return {"trial": number, "settings": drawn, "J": 3.0 - len(drawn), "seconds": 0.0}
+
+    monkeypatch.setattr(tn, "_trial", trial)
+    shown = run("tune", SMALL, "own", "--out", tmp_path / "t", "--trials", 2)
+    assert shown.exit_code == 0, shown.output
+    (option,) = [line for line in shown.stdout.splitlines() if line.startswith("--set lr=")]
+    assert 1e-3 <= float(option.partition("=")[2]) <= 1e-1
+    asked = json.loads((tmp_path / "t" / "tune.json").read_text())
+    assert asked["space"] == {"lr": ["LogUniform", {"low": 1e-3, "high": 1e-1, "digits": 2}]}
+    assert asked["own"], "another file that registers the trainer is another search"
+
+
+def test_a_trainer_without_a_space_is_refused_with_the_reason(none_registered, tmp_path):
+    ecn_marl.register_algorithm("own", own_trainer())
+    message = failure("tune", SMALL, "own", "--out", tmp_path / "t")
+    assert "learner = 'own'" in message and "its Trainer declares none (`space`)" in message
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"rate": tn.Choice((1,))}, "space has 'rate', Settings has envs, steps_per_update, lr"),
+        ({"lr": (1e-3, 1e-1)}, r"space of lr is \(0.001, 0.1\), a LogUniform or Choice"),
+        ([1], "space is list, a dict by setting"),
+    ],
+)
+def test_a_wrong_space_is_named_at_registration(none_registered, space, message):
+    with pytest.raises(ValueError, match=message):
+        ecn_marl.register_algorithm("own", own_trainer(space=space))
+    with pytest.raises(ValueError, match=r"LogUniform = .*0 < low <= high"):
+        tn.LogUniform(0.0, 1.0)
+    with pytest.raises(ValueError, match=r"Choice = .*at least one value"):
+        tn.Choice(())
 
 
 def test_bad_searches_are_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import matplotlib.image
 import numpy as np
@@ -68,6 +69,19 @@ def test_learning_curves_are_medians_over_seeds(pages):
     np.testing.assert_allclose(line.get_ydata(), np.median([c.score for c in curves], axis=0))
     assert line.get_label() == "ippo, 3 seeds"
     assert rp.learning_curves([RECORDS["oracle"]], "title") is None
+
+
+def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(pages):
+    oracle = RECORDS["oracle"]
+    level = replace(oracle, meta=dict(oracle.meta) | {"curve_level": 4.9})
+    learner = RECORDS["ippo"]
+    of_j = replace(learner, meta=dict(learner.meta) | {"curve": "J"})
+    rp.learning_curves([learner, level], "rewards")
+    assert len(pages.pop().axes[0].lines) == 1, "a level is J, these curves are not"
+    rp.learning_curves([of_j, level, RECORDS["static:best"]], "title")
+    _, line = pages[0].axes[0].lines
+    assert line.get_label() == "oracle: 4.90"
+    np.testing.assert_array_equal(line.get_ydata(), [4.9, 4.9])
 
 
 def test_curves_with_other_steps_meet_where_both_are_known():

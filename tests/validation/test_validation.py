@@ -263,7 +263,7 @@ def test_report(ours, code, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(ours))]])
     expect(monkeypatch, WANTED)
     path, folder = tmp_path / "out.json", tmp_path / "new" / "plots"
-    result = validate("--json", path, "--plots", folder)
+    result = validate("--out", path, "--plots", folder)
     assert result.exit_code == code, result.output
     assert ("FAIL" in result.stdout) == (code == 1)
     assert f"{1 - code} of 1 lines within tolerance (independent {1 - code}/1)" in result.stdout
@@ -297,7 +297,7 @@ def test_bad_options(tmp_path):
     result = validate("--only", "nonsense")
     assert result.exit_code == 2
     assert "--only" in result.stderr
-    assert validate("--json", tmp_path / "none" / "out.json").exit_code == 2
+    assert validate("--out", tmp_path / "none" / "out.json").exit_code == 2
 
 
 def test_theory_case(monkeypatch):
@@ -309,6 +309,8 @@ def test_theory_case(monkeypatch):
     assert result.exit_code == 0
     assert "(theory 1/1)" in result.stdout
     assert verdict_text([exact], 3.2).endswith("3 s")
+    printed = json.loads(validate("--quick", "--json").stdout)
+    assert printed["counts"]["theory"]["pass"] == 1, "one document, no table"
 
 
 def test_lanes_are_the_runs_they_say():
@@ -335,7 +337,7 @@ def test_lanes_are_the_runs_they_say():
 def test_a_real_case_in_processes(tmp_path):
     """Two cases, each in a process: complete, in order, and the exit code is that of the lines."""
     path = tmp_path / "out.json"
-    result = validate("--only", "*n8-0-long", "--json", path)
+    result = validate("--only", "*n8-0-long", "--out", path)
     tree = json.loads(path.read_text())
     assert [case["name"] for case in tree["cases"]] == [
         *("messages/run-n8-0-long", "messages/paper-n8-0-long")

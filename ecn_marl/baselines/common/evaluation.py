@@ -257,6 +257,10 @@ def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Calla
     return run
 
 
+BATCH = 32
+"""Episodes that are run at once."""
+
+
 def evaluate(
     env: Any,
     params: Any,
@@ -265,7 +269,7 @@ def evaluate(
     name: str,
     episodes: int,
     seed: int = 0,
-    batch: int = 32,
+    batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
     run: Callable[[jax.Array], Any] | None = None,
     keys: jax.Array | None = None,

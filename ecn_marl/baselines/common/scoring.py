@@ -7,11 +7,12 @@ of the tuning stream of their own (`streams`): the checkpoint that is best here 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
+from scipy import stats
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.common.evaluation import roll_out
@@ -21,8 +22,57 @@ from ecn_marl.baselines.common.streams import tuning_keys
 SCORES = ("reward", "objective")
 """What a score can be: the mean reward, or minus J in completion times (`completion`)."""
 
-Score = Callable[[Any], np.ndarray]
-"""`state -> score per seed`, float `[seeds]`; higher is better."""
+
+class Scores(NamedTuple):
+    """How well policies do, and how sure that is; higher is better.
+
+    Attributes:
+        value: the score, `[policies]`.
+        low: lower end of its 95 % interval over episodes, `[policies]`; None if there is none.
+        high: upper end, likewise.
+    """
+
+    value: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+Score = Callable[[Any], Scores]
+"""Scores of a training state, one policy per seed."""
+
+
+def score_episodes(by: str, reward: np.ndarray, metrics: Any) -> Scores:
+    """Scores from episodes that all policies have met.
+
+    The interval is Student's t over episodes (of log J for `objective`); what differs between
+    policies in the same episodes is known better than that.
+
+    Args:
+        by: `reward` or `objective`, see `scorer`.
+        reward: mean reward per interval and agent, `[policies, episodes]`.
+        metrics: those of `objective.NEEDS`, leading axes policies and episodes; for `objective`.
+
+    Raises:
+        ValueError: for `objective`, no episode has short and long flows under every policy.
+    """
+    if by == "reward":
+        value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
+        return Scores(value) if half is None else Scores(value, value - half, value + half)
+    each = episode_objective(metrics)["J"]
+    value = geometric_means(each)
+    half = _half_width(np.log(each[..., np.isfinite(each).all(0)]))
+    if half is None:
+        return Scores(-value)
+    return Scores(-value, -value * np.exp(half), -value * np.exp(-half))
+
+
+def _half_width(values: np.ndarray) -> np.ndarray | None:
+    """Half-width of the 95 % interval of means over the last axis; None of a single value."""
+    count = values.shape[-1]
+    if count < 2:
+        return None
+    width: np.ndarray = stats.t.ppf(0.975, count - 1) * values.std(-1, ddof=1) / count**0.5
+    return width
 
 
 class Greedy:
@@ -95,10 +145,7 @@ def scorer(
 
         return jax.tree.map(lambda x: x[None], one(actor)) if seeds == 1 else jax.vmap(one)(actor)
 
-    def score(state: Any) -> np.ndarray:
-        rewards, metrics = jax.device_get(run(state.actor))
-        if by == "reward":
-            return np.asarray(rewards.mean(1))
-        return -geometric_means(episode_objective(metrics)["J"])
+    def score(state: Any) -> Scores:
+        return score_episodes(by, *jax.device_get(run(state.actor)))
 
     return score

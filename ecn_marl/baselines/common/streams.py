@@ -31,9 +31,10 @@ PARTS = {
     "search": 2,
     "trials": 3,
     "report": 4,
+    "rewards": 5,
 }
 """Parts of the tuning stream: scores of checkpoints; searches for static settings, oracle and rule;
-trials of hyperparameters; what is shown."""
+trials of hyperparameters; what is shown; what rewards are relative to (`reward_reference`)."""
 
 
 def training_key(seed: int | UInt[Array, ""]) -> jax.Array:

@@ -18,7 +18,7 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -31,6 +31,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.common.distributions import Head, head_for
 from ecn_marl.baselines.common.scoring import Greedy
+from ecn_marl.baselines.common.spaces import Choice, LogUniform, Space
 from ecn_marl.wrappers import AutoReset
 
 
@@ -78,6 +79,9 @@ class Trainer(ABC):
             over devices.
         recipe: options of `ecn_marl.make` in scenarios of the benchmark: what the trainer sees,
             sets and is paid, by the names of `recipes.OPTIONS`. None for those of `ippo`.
+        space: what `ecn-marl tune` draws settings from, by their names, e.g.
+            `{"lr": LogUniform(1e-4, 1e-2), "hidden": Choice(((32,), (64, 64)))}` (see `spaces`).
+            None: there is nothing to tune.
         env: its environment, which resets itself at the end of an episode.
         config: its settings.
         head: how outputs of a network become an action's distribution, see `distributions.Head`.
@@ -86,6 +90,7 @@ class Trainer(ABC):
     config_class: ClassVar[type[Any]]
     per_env: ClassVar[tuple[str, ...]] = ("env", "obs")
     recipe: ClassVar[Mapping[str, Any] | None] = None
+    space: ClassVar[Space | None] = None
 
     env: Any
     config: Any
@@ -196,6 +201,8 @@ def as_trainer(name: str, trainer: Any) -> type[Trainer]:
         if not _lacks(trainer, method) and not _takes(getattr(trainer, method), count):
             wrong.append(f"{method}{inspect.signature(getattr(Trainer, method))} is expected")
     wrong += _wrong_config(getattr(trainer, "config_class", None))
+    if not wrong:
+        wrong += _wrong_space(trainer)
     if not issubclass(trainer, Trainer):
         wrong.insert(0, "it is not derived from ecn_marl.Trainer")
     if wrong:
@@ -233,6 +240,23 @@ def _wrong_config(kind: Any) -> list[str]:
         for name in ("envs", "steps_per_update")
         if not isinstance(getattr(config, name, None), int) or getattr(config, name) < 1
     ]
+
+
+def _wrong_space(trainer: Any) -> list[str]:
+    """What is wrong with the search space of a trainer whose settings are right."""
+    space, config_class = getattr(trainer, "space", None), trainer.config_class
+    if space is None:
+        return []
+    if not isinstance(space, Mapping):
+        return [f"space is {type(space).__name__}, a dict by setting is expected"]
+    known = [field.name for field in fields(config_class) if field.init]
+    wrong = []
+    for name, kind in space.items():
+        if name not in known:
+            wrong.append(f"space has {name!r}, {config_class.__name__} has {', '.join(known)}")
+        elif not isinstance(kind, LogUniform | Choice):
+            wrong.append(f"space of {name} is {kind!r}, a LogUniform or Choice is expected")
+    return wrong
 
 
 def check_training(name: str, trainer: Trainer, params: Any) -> None:

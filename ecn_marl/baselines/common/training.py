@@ -348,8 +348,12 @@ class _Loop:
         every, judge = self.saving.score_every, self.score
         if judge is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        scores: list[float] = judge(self.state).tolist()
-        row["score"] = scores if self.seeds > 1 else scores[0]
+        scored = judge(self.state)._asdict()
+        for end, values in scored.items():  # value, low, high
+            if values is not None:
+                name = "score" if end == "value" else f"score_{end}"
+                row[name] = values.tolist() if self.seeds > 1 else float(values[0])
+        scores: list[float] = scored["value"].tolist()
         return scores
 
     def _diverged(self) -> None:

@@ -9,7 +9,7 @@ their observation is what it was, and their reward is 0.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
+from ecn_marl.envs.agent_checks import check_actions, space_of
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
@@ -121,12 +122,12 @@ class RateParallelEnv(ParallelEnv):
         )
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """Observation space of an agent, the same object at each call."""
-        return self.observation_spaces[agent]
+        """Observation space of an agent, the same object at each call; unknown: ValueError."""
+        return space_of(self.observation_spaces, agent)
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Action space of an agent, the same object at each call."""
-        return self.action_spaces[agent]
+        """Action space of an agent, the same object at each call; unknown: ValueError."""
+        return space_of(self.action_spaces, agent)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -193,8 +194,7 @@ class RateParallelEnv(ParallelEnv):
         if not self.agents:
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         codec, acted = self.core.action, self.agents
-        if not isinstance(actions, Mapping):
-            raise bad_value("actions", actions, "a dict with one action for every agent")
+        check_actions(actions, self.possible_agents)
         for agent in acted:
             if agent not in actions:
                 raise bad_value("actions", f"none for {agent}", "one action for every agent")

@@ -20,6 +20,7 @@ from ecn_marl.baselines.common import training
 from ecn_marl.baselines.common.checkpoint import Checkpoints
 from ecn_marl.baselines.common.interrupts import Interrupts
 from ecn_marl.baselines.common.logs import cut_rows
+from ecn_marl.baselines.common.scoring import Scores
 from ecn_marl.baselines.common.training import (
     Saving,
     TrainingInterrupted,
@@ -166,7 +167,7 @@ class Counting:
 
 
 def score(state):
-    return np.asarray([-abs(int(state["n"]) - 2.0)])
+    return Scores(np.asarray([-abs(int(state["n"]) - 2.0)]))
 
 
 def test_the_best_is_the_state_that_was_scored(tmp_path):
@@ -179,7 +180,8 @@ def test_the_best_is_the_state_that_was_scored(tmp_path):
     for step in checkpoints.steps:
         found = checkpoints.restore(like, step)
         assert int(found["n"]) == step
-    assert score(checkpoints.restore(like, checkpoints.find("best"))) == checkpoints.best().score
+    (best,) = score(checkpoints.restore(like, checkpoints.find("best"))).value
+    assert best == checkpoints.best().score
     assert [row["score"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
 
 
@@ -193,7 +195,7 @@ class CountingTwice(Counting):
 
 def test_each_learner_has_a_best_of_its_own(tmp_path):
     def scores(state):
-        return -np.abs(np.asarray(state["n"]) - np.array([2.0, 14.0]))
+        return Scores(-np.abs(np.asarray(state["n"]) - np.array([2.0, 14.0])))
 
     saving = Saving(updates=1, score_every=1)
     run = {"seeds": 2, "out": tmp_path, "saving": saving, "score": scores}

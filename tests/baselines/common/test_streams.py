@@ -49,7 +49,8 @@ def streams():
 
 
 def test_streams_share_no_key(streams):
-    assert set(streams) == {"training", "sealed", "checkpoints", "search", "trials", "report"}
+    parts = {"checkpoints", "search", "trials", "report", "rewards"}
+    assert set(streams) == {"training", "sealed", *parts}
     for a, b in combinations(streams, 2):
         assert not streams[a] & streams[b], (a, b)
 

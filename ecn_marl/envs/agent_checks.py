@@ -1,0 +1,55 @@
+"""What the faces refuse of agents and actions: one line that says what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ecn_marl._errors import bad_value
+
+Space = TypeVar("Space")
+
+
+def named(agents: Sequence[str]) -> str:
+    """The agents there are, in words."""
+    return agents[0] if len(agents) == 1 else f"{agents[0]} … {agents[-1]}"
+
+
+def space_of(spaces: Mapping[str, Space], agent: str) -> Space:
+    """The space of an agent.
+
+    Raises:
+        ValueError: unknown agent.
+    """
+    if agent not in spaces:
+        raise bad_value("agent", agent, named(list(spaces)))
+    return spaces[agent]
+
+
+def check_actions(actions: Any, agents: Sequence[str]) -> None:
+    """Check that actions are a dict by agent.
+
+    Raises:
+        ValueError: they are not; of an array, the message says how it becomes one.
+    """
+    if isinstance(actions, Mapping):
+        return
+    allowed = "a dict with one action for every agent"
+    shape = getattr(actions, "shape", None)
+    if shape is not None:
+        array = f"an array {list(shape)}"
+        raise bad_value("actions", array, f"{allowed}: dict(zip(env.agents, actions))")
+    raise bad_value("actions", actions, f"{allowed}, {named(agents)}")
+
+
+def check_shape(action: Any, shape: tuple[int, ...]) -> None:
+    """Check the shape of all agents' actions, known or traced.
+
+    Raises:
+        ValueError: another shape, or no array.
+    """
+    given = getattr(action, "shape", None)
+    if given is None:
+        raise bad_value("action", action, f"an array {list(shape)}: agents first")
+    if tuple(given) != shape:
+        raise bad_value("shape of action", tuple(given), f"{shape}: agents first")

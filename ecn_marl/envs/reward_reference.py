@@ -1,0 +1,152 @@
+"""Rewards relative to a reference policy: 0 for the reference, 1 for the oracle, over an episode.
+
+    make("restore-serve-v0", reward_reference="static:best")
+
+A port's reward r in an interval becomes
+
+    (r - m) / H,    m = R / T
+
+with R the mean return of an episode that this port has under the reference, T the intervals of an
+episode, and H the headroom: what the oracle's return is above the reference's, mean over ports. So
+the mean over ports of an episode's rewards adds up to 0 under the reference and to 1 under the
+oracle, on average over episodes. A single episode is apart from that: traffic differs.
+
+It is the same problem: the order of policies does not change, and what no policy can change (an
+idle port's 0.7 under the papers' rewards) is gone, port by port.
+
+R and H are measured, by `ecn-marl reward-reference` (`experiments.reward_references`), on tuning
+episodes of their own, and kept as files: those that ship lie in `scenarios/reward_references`. They
+count for the very episodes and reward that they were measured with; for others there is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from hashlib import sha256
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.envs.telemetry import Telemetry
+
+SHIPPED = Path(__file__).parent / "scenarios" / "reward_references"
+"""Files of the scenarios of the package, `SCENARIO.json`."""
+
+OWN = (
+    *("features", "action_options", "reward", "reward_options", "slowdown_weights"),
+    *("benchmark", "superseded", "reward_reference", "interval_us", "max_steps"),
+)
+"""Fields of a scenario that episodes under given thresholds do not depend on, or that count in
+another way: weights as options of the reward, intervals as the time of an episode."""
+
+
+@dataclass(frozen=True)
+class RewardReference:
+    """What a reference policy earns in an episode, and how much more the oracle does.
+
+    Attributes:
+        name: the policy that earns 0, e.g. `static:best`.
+        returns: its mean return of an episode, for each of A ports.
+        headroom: the oracle's mean return minus the reference's, mean over ports; above 0.
+    """
+
+    name: str
+    returns: tuple[float, ...]
+    headroom: float
+
+
+def fingerprint(spec: Any, telemetry: Telemetry) -> str:
+    """A hash of what the episodes of a scenario are under given thresholds.
+
+    Args:
+        spec: the `Scenario`, options of `make` applied.
+        telemetry: what lies between ports and agents.
+    """
+    facts = {"time_us": f"{spec.max_steps * spec.interval_us:g}"}
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        usual = field.default
+        if usual is MISSING and field.default_factory is not MISSING:
+            usual = field.default_factory()
+        if field.name not in OWN and repr(value) != repr(usual):
+            facts[field.name] = repr(value)
+    if telemetry != Telemetry():
+        facts["telemetry"] = repr(telemetry)
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def reward_facts(reward: Reward, options: Mapping[str, Any], interval_us: float) -> dict[str, Any]:
+    """What a reward is, as files have it: of two equal ones, returns under thresholds are equal.
+
+    A reward in completion times adds up to the same whatever the length of intervals; others have
+    the length among their facts. Who earns such a reward is left out: shares add up to the whole.
+    """
+    usual = {name: one.default for name, one in signature(RewardParams.create).parameters.items()}
+    settled = {name: float(x) for name, x in sorted((usual | dict(options)).items())}
+    facts: dict[str, Any] = {"reward": reward.name, "options": settled}
+    return facts if reward.accrues else facts | {"interval_us": float(interval_us)}
+
+
+def find_reference(
+    asked: str,
+    scenario: str,
+    spec: Any,
+    telemetry: Telemetry,
+    reward: Reward,
+    options: Mapping[str, Any],
+) -> RewardReference:
+    """The measured reference that an environment's `reward_reference` names.
+
+    Args:
+        asked: `POLICY` for what ships with the package, or `POLICY@FILE.json`.
+        scenario: name of the scenario, as registered.
+        spec: the scenario, options of `make` applied.
+        telemetry: what lies between ports and agents.
+        reward: the reward.
+        options: its options.
+
+    Raises:
+        ValueError: no such file, or nothing in it was measured for these episodes and this reward.
+    """
+    policy, _, own = asked.partition("@")
+    file = Path(own) if own else SHIPPED / f"{scenario}.json"
+    entries = _entries(asked, file) if own or file.is_file() else []
+    wanted = {
+        "episodes": fingerprint(spec, telemetry),
+        **reward_facts(reward, options, spec.interval_us),
+    }
+    for entry in entries:
+        if {name: entry.get(name) for name in wanted} == wanted and policy in entry["returns"]:
+            returns = tuple(float(x) for x in entry["returns"][policy])
+            headroom = float(entry["headroom"][policy]["value"])
+            if reward.accrues and reward.team:  # shares were measured; every port earns their sum
+                ports = len(returns)
+                return RewardReference(policy, (sum(returns),) * ports, headroom * ports)
+            return RewardReference(policy, returns, headroom)
+    known = {f"{one} under {entry['reward']}" for entry in entries for one in entry["returns"]}
+    measured = f"{file.name} has {', '.join(sorted(known))}" if known else "there is none"
+    allowed = (
+        f"one that was measured in these episodes of {scenario} for reward {reward.name!r} and its "
+        f"options ({measured}); `ecn-marl reward-reference` measures it"
+    )
+    raise bad_value("reward_reference", asked, allowed)
+
+
+def _entries(asked: str, file: Path) -> list[dict[str, Any]]:
+    """What a file has; each entry is a reward in some episodes.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        entries: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["entries"]
+        for entry in entries:
+            _ = entry["reward"], entry["episodes"], entry["options"], entry["returns"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        allowed = f"POLICY@FILE.json, a file of `ecn-marl reward-reference` ({error!r})"
+        raise bad_value("reward_reference", asked, allowed) from None
+    return entries

@@ -1,0 +1,213 @@
+"""What rewards are relative to: returns of reference policies and the oracle, measured per port.
+
+SECN1, the best static setting and the oracle play the same tuning episodes, of a part of the stream
+that nothing else uses. See `envs.reward_reference` for what becomes of the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import stats
+
+from ecn_marl import lanes
+from ecn_marl._errors import bad_value
+from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.baselines.common.evaluation import BATCH, roll_out
+from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.oracle import BEST, ORACLE, Settings, group_names, phase_names
+from ecn_marl.baselines.search import Effort
+from ecn_marl.baselines.static import PREFIX
+from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.envs.registry import lookup, make, resolve_scenario
+from ecn_marl.envs.reward_reference import fingerprint, reward_facts
+from ecn_marl.experiments.compare import ORACLES
+from ecn_marl.experiments.recipes import LEARNERS
+from ecn_marl.experiments.searches import find, shipped
+from ecn_marl.experiments.sources import code
+
+PART = "rewards"
+SECN1 = PREFIX + "secn1"
+
+Progress = Callable[[int, str], None]
+"""`progress(episodes done, what is done)`."""
+
+
+def usual_rewards(scenario: str) -> list[dict[str, Any]]:
+    """Rewards that are measured if nobody says which: the scenario's, and those of learners.
+
+    The learners of the benchmark earn `slowdown-shaped`, with the options of their recipes.
+    """
+    options = LEARNERS["ippo"].options
+    recipe = {name: options[name] for name in ("reward", "reward_options")}
+    wanted = [{"reward": lookup(scenario).reward}, {"reward": recipe["reward"]}, recipe]
+    return [one for i, one in enumerate(wanted) if one not in wanted[:i]]
+
+
+def policies(
+    scenario: str,
+    options: Mapping[str, Any],
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+) -> dict[str, np.ndarray]:
+    """Settings of SECN1, the best static setting and the oracle, `[phases, groups, 3]`, by name.
+
+    What ships with the package is taken, else it is searched. The oracle has a setting for each
+    group of ports where such a search ships, as in comparisons.
+    """
+    env = make(scenario, **options)
+    shape = (len(phase_names(env)), len(group_names(env)), 3)
+    oracle = next((name for name in ORACLES if name in shipped(scenario)), ORACLE)
+    known = {SECN1: np.broadcast_to(np.array(STATIC_ECN["secn1"]), shape)}
+    for name in (BEST, oracle):
+        known[name] = find(name, scenario, options, effort, progress=progress).settings
+    return known
+
+
+def returns(
+    env: Any, settings: Mapping[str, np.ndarray], episodes: int, seed: int, show: Progress
+) -> dict[str, np.ndarray]:
+    """What every port earns in whole episodes, `[episodes, A]`, by policy.
+
+    Args:
+        env: functional environment.
+        settings: settings by policy, `[phases, groups, 3]`.
+        episodes: number of episodes.
+        seed: which of the part of the tuning stream that is for this.
+        show: called with the episodes done.
+    """
+    params = env.default_params
+
+    def episode(key: jax.Array, chosen: jax.Array) -> jax.Array:
+        state, _, _ = roll_out(env, params, Settings(env, params, chosen), key)
+        earned: jax.Array = state.sums.reward
+        return earned
+
+    run = jax.jit(jax.vmap(lanes.mapped(episode), (0, None)))
+    keys, size = tuning_keys(PART, seed, episodes), min(BATCH, episodes)
+    found: dict[str, np.ndarray] = {}
+    for number, (name, chosen) in enumerate(settings.items()):
+        parts = []
+        for start in range(0, episodes, size):
+            batch = np.arange(start, start + size) % episodes  # the last one is as long
+            parts.append(np.asarray(run(keys[batch], np.asarray(chosen, np.float32)), np.float64))
+            show(number * episodes + min(start + size, episodes), name)
+        found[name] = np.concatenate(parts)[:episodes]
+    return found
+
+
+def measure(
+    scenario: str,
+    rewards: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any] | None = None,
+    *,
+    episodes: int = 128,
+    seed: int = 0,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure what rewards are relative to.
+
+    Args:
+        scenario: name of the scenario.
+        rewards: options `reward` and `reward_options` of `make`, for each entry.
+        options: further options of `make`: those of the episodes.
+        episodes: tuning episodes that all policies play.
+        seed: which of the part `rewards`.
+        effort: how much is searched for settings that do not ship.
+        progress: called with the episodes done, and what is done.
+
+    Returns:
+        What a file holds: `scenario`, `options`, `episodes`, `seed`, `code`, `settings` by policy
+        and `entries`. An entry is a reward in these episodes: `reward`, `options`, a fingerprint of
+        the `episodes`, and by policy `returns` per port and the `headroom` of the oracle above it
+        (mean over ports, with a 95 % interval), and `spread`, the standard deviation of an
+        episode's return on the scale where the headroom is 1.
+
+    Raises:
+        ValueError: an option that is not allowed, or the oracle earns no more than a reference for
+            certain: there is nothing to scale by.
+    """
+    show = progress or (lambda done, note: None)
+    chosen = dict(options or {})
+    settings = policies(scenario, chosen, effort, progress)
+    entries = []
+    for i, one in enumerate(rewards):
+        before = i * len(settings) * episodes
+
+        def moved(done: int, note: str, before: int = before) -> None:
+            show(before + done, note)
+
+        entries.append(_entry(scenario, one, chosen, settings, episodes, seed, moved))
+    facts = {
+        "scenario": scenario,
+        "options": chosen,
+        "episodes": f"{episodes} of the part {PART!r} of the tuning stream, seed {seed}",
+        "code": code(),
+        "settings": {name: np.asarray(one).tolist() for name, one in settings.items()},
+        "entries": entries,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain
+
+
+def _entry(
+    scenario: str,
+    paid: Mapping[str, Any],
+    options: Mapping[str, Any],
+    settings: Mapping[str, np.ndarray],
+    episodes: int,
+    seed: int,
+    show: Progress,
+) -> dict[str, Any]:
+    """What one reward is relative to."""
+    fields = {name: x for name, x in options.items() if name != "telemetry"}
+    env = make(scenario, **{**options, **paid})
+    if env.reward.accrues:  # shares per port; those of a team are their sum
+        env = replace(env, reward=replace(env.reward, team=False))
+    earned = returns(env, settings, episodes, seed, show)
+    *others, oracle = earned
+    room = {name: _headroom(name, env.reward.name, earned[oracle], earned[name]) for name in others}
+    spec = resolve_scenario(scenario, **{**fields, **_without(paid, "reward", "credit")})
+    return {
+        **reward_facts(env.reward, dict(env.reward_options), env.interval_us),
+        "episodes": fingerprint(spec, env.telemetry),
+        "oracle": oracle,
+        "returns": {name: _rounded(earned[name].mean(0)) for name in others},
+        "headroom": room,
+    }
+
+
+def _without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [float(f"{x:.7g}") for x in values]
+
+
+def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> dict[str, float]:
+    """What the oracle earns above a policy in the same episodes, mean over ports."""
+    above = (oracle - other).mean(1)
+    value, count = float(above.mean()), len(above)
+    half = float(stats.t.ppf(0.975, count - 1) * above.std(ddof=1) / count**0.5)
+    if not value - half > 0.0:
+        allowed = (
+            f"one that the oracle earns more than: under {reward!r} it earns {value:.4g} more "
+        )
+        raise bad_value("reference", name, f"{allowed}in an episode (± {half:.2g})")
+    spread = float(other.mean(1).std(ddof=1)) / value
+    row = {"value": value, "low": value - half, "high": value + half, "spread": spread}
+    return {key: float(f"{x:.7g}") for key, x in row.items()}
+
+
+def write_references(file: Path, found: Mapping[str, Any]) -> None:
+    """Write what `measure` returned."""
+    text = json_text(dict(found)) + "\n"
+    write_all({file: Output("w", lambda out: out.write(text))})

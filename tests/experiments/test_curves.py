@@ -1,0 +1,85 @@
+"""Reference lines of learning curves: what they are was measured as the curve's scores were."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from small import SMALL, register
+
+import ecn_marl
+from ecn_marl.baselines.common.scoring import Scores, score_episodes, scorer
+from ecn_marl.baselines.static import Static
+from ecn_marl.experiments import curves as cv
+from ecn_marl.experiments.searches import shipped_search
+
+VIEW = {"interval_us": 250.0, "max_steps": 4, "features": "queue"}
+CONFIG = {
+    **{"algorithm": "ippo", "scenario": SMALL, "options": VIEW, "settings": {"rollout": 4}},
+    **{"seed": 3, "seeds": 1, "eval_episodes": 3, "score_by": "objective"},
+    **{"steps": 8, "versions": {}},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_scenario():
+    register()
+
+
+@pytest.fixture(scope="module")
+def scores(small_scenario):
+    return cv.reference_scores(CONFIG)
+
+
+class Never:
+    """A learner that learnt to play SECN1."""
+
+    def controller(self, actor, env):
+        return Static(env, env.default_params, "secn1")
+
+
+def test_a_reference_has_the_score_of_a_learner_that_plays_it(scores):
+    """The run decides every fifth of the scenario's intervals; J is of whole episodes."""
+    env = ecn_marl.make(SMALL, **VIEW)
+    state = type("State", (), {"actor": ()})
+    by = {"episodes": CONFIG["eval_episodes"], "seed": CONFIG["seed"], "by": "objective"}
+    played = scorer(Never(), env, env.default_params, **by)(state)
+    assert list(scores) == ["static:secn1"]
+    np.testing.assert_allclose(scores["static:secn1"], played, rtol=1e-4)
+    value, low, high = scores["static:secn1"]
+    assert low[0] < value[0] < high[0] < -1.0, "minus a slowdown, in its interval"
+
+
+def test_a_run_keeps_its_references(scores, tmp_path, monkeypatch):
+    monkeypatch.setattr(cv, "reference_scores", lambda config, show: scores)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    row = {"update": 1, "steps": 8, "score": -2.0, "reward": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    cv.draw_learning_curve(tmp_path)
+    assert (tmp_path / cv.CURVE).read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(cv, "reference_scores", None)  # not measured again
+    assert cv.references(tmp_path) == {"SECN1 (5,200,0.01)": scores["static:secn1"].value[0]}
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"eval_episodes": 4}))
+    with pytest.raises(TypeError):
+        cv.references(tmp_path)  # other episodes are other scores
+
+
+def test_searches_that_ship_count_for_their_own_episodes_alone():
+    run = CONFIG | {"scenario": "restore-serve-v0", "options": {"actions": "discrete"}}
+    known = cv.reference_settings(run)
+    assert list(known) == ["static:secn1", "static:best", "oracle"]
+    assert {settings.shape for settings in known.values()} == {(2, 3, 3)}
+    np.testing.assert_array_equal(known["static:secn1"], np.full((2, 3, 3), [5.0, 200.0, 0.01]))
+    shorter = run | {"options": {"max_steps": 8}}
+    assert list(cv.reference_settings(shorter)) == ["static:secn1"]
+    assert shipped_search("static:best", SMALL, {}) is None
+
+
+def test_scores_have_an_interval_over_episodes():
+    rewards = np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]])
+    value, low, high = score_episodes("reward", rewards, {})
+    np.testing.assert_allclose(value, [2, 4])
+    half = 4.3027 / 3**0.5  # Student's t with 2 degrees of freedom, standard deviation 1
+    np.testing.assert_allclose([value - low, high - value], [[half, 0], [half, 0]], rtol=1e-4)
+    assert score_episodes("reward", rewards[:, :1], {}) == Scores(pytest.approx([1.0, 4.0]))
