@@ -15,8 +15,10 @@ from commands import failure, run
 import ecn_marl
 from ecn_marl import _imports, _registry
 from ecn_marl._registry import Registry
+from ecn_marl.baselines.algorithms import as_tuples
 from ecn_marl.envs.features import COLUMNS, Feature, feature_set
 from ecn_marl.envs.rewards import REWARDS, Reward
+from ecn_marl.experiments.jobs import parse_fields
 from ecn_marl.sim import Incast, Poisson, star
 from ecn_marl.sim.sizes import SIZE_TABLES, size_table
 from ecn_marl.sim.sources import SOURCES, as_source
@@ -170,6 +172,35 @@ def test_senders_by_name():
 def test_a_load_acts_on_every_source_that_has_one(scenario):
     env = ecn_marl.make(scenario, load=0.25)
     assert [source.load for source in env.sim.traffic] == [0.25] * len(env.sim.traffic)
+
+
+def test_everything_of_the_network_is_reached_from_the_command_line():
+    """Each `--env` comes to be what it says in the simulator."""
+    said = (
+        'classes=[{"name": "rdma", "weight": 3}, {"transport": "dctcp:ns3", "lossless": false}]',
+        "class_of=[1]",
+        'failing={"share": 0.5, "at_us": 100}',
+        "jitter_us=2",
+        "loss_recovery=irn",
+        "pfc=false",
+        "ack_priority=true",
+        "load_balancing=flowlet",
+        "memory_us=512",
+        "softness=1000",
+        "transport=dcqcn:ns3-50us,cnp_interval_us=50",
+    )
+    fields = {name: as_tuples(value) for name, value in parse_fields(list(said)).items()}
+    env = ecn_marl.make("websearch-v0", **fields)
+    sim = env.sim
+    rdma, tcp = sim.classes
+    assert (rdma.name, rdma.weight, rdma.transport.name) == ("rdma", 3, "hpcc-paper")
+    assert rdma.transport.cnp_paced and rdma.transport.default_params().cnp_interval_us == 50
+    assert (tcp.transport.kind, tcp.transport.name, tcp.lossless) == ("dctcp", "hpcc", False)
+    assert sim.class_of == (1,) and sim.n_classes == 2
+    assert sim.failures and (env.default_params.sim.net.fail_step == 100 / sim.dt_us).any()
+    assert (sim.jitter_us, sim.memory_us, sim.softness) == (2, 512, 1000)
+    assert (sim.loss_recovery, sim.load_balancing) == ("irn", "flowlet")
+    assert (sim.pfc, sim.ack_priority) == (False, True)
 
 
 def test_a_load_that_does_nothing_or_is_a_percentage_is_refused():
