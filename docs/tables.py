@@ -373,10 +373,19 @@ def leaderboard() -> str:
 
 
 def rate_bench() -> str:
-    """The tables of the paper ADPG, measured and printed."""
+    """Learners of rates and senders with own rules beside the paper ADPG: small scenarios."""
+    return _rate_bench("adpg.json")
+
+
+def rate_bench_sizes() -> str:
+    """ADPG alone, in the scenarios of the paper up to 1024 flows."""
+    return _rate_bench("adpg-1024.json")
+
+
+def _rate_bench(name: str) -> str:
     from ecn_marl.report.rate_bench_table import rate_bench_tables
 
-    file = RESULTS / "adpg.json"
+    file = RESULTS / name
     if not file.is_file():
         return "*No results of `bench adpg` are recorded in this checkout.*"
     return rate_bench_tables(json.loads(file.read_text())).rstrip()
@@ -450,6 +459,7 @@ TABLES: dict[str, Callable[[], str]] = {
         results,
         leaderboard,
         rate_bench,
+        rate_bench_sizes,
         reliability,
     )
 }
