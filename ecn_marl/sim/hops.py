@@ -141,7 +141,7 @@ def forward(
         )
         served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
         x = in_use(served.out, busy)
-        last = at_level(last, i, served, way.behind, cfg.dt_us)
+        last = at_level(last, i, served, way.behind, ports.share, cfg.dt_us)
         way = _further(way, served, backlog, fluid.meeting)
         levels.append(served)
     dropped = ways.total(dropped, w)
@@ -170,8 +170,14 @@ def forward(
         ahead=along.ahead,
         by_way=None if ports.share is None else x.reshape(ports.share.shape),
         last=last,
-        beyond=None if last is None else (along.wait - levels[0].wait, along.own - levels[0].own),
+        beyond=None if last is None else _beyond(along, levels[0], ports),
     )
+
+
+def _beyond(along: ways.Joined, first: Served, ports: Ports) -> tuple[Array, Array]:
+    """`Moved.beyond`, from what all levels come to."""
+    wait, own = (ways.slowest(x, ports.share) for x in (first.wait, first.own))
+    return jnp.maximum(along.wait - wait, 0.0), jnp.maximum(along.own - own, 0.0)
 
 
 def _entering(

@@ -4,8 +4,9 @@ When it is sent, it is told the queues on its way as they are (`sink`). Those fu
 before it comes to them: all flows of a burst fill the queue of one receiver, but reach it one queue
 after the other. So the wait is told anew in every substep, from the queues still ahead of it.
 
-Only where flows have one way, of several levels, and ports one class of traffic. Elsewhere a last
-byte waits as it was told when it was sent.
+Of a flow on several ways it is the slowest way that counts, level by level. Where ports have
+several classes of traffic a last byte waits as it was told when it was sent; where there is one
+level there is nothing to foresee.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl.sim.queues import Served
 from ecn_marl.sim.state import Flows
+from ecn_marl.sim.ways import slowest
 
 
 class LastByte(NamedTuple):
@@ -26,11 +28,13 @@ class LastByte(NamedTuple):
         level: level of queues where it is.
         head: time until it leaves that level, µs.
         tail: time until it leaves the last one, µs.
+        slowness: time that a byte takes at its level, µs; 0 where the flow passes that by.
     """
 
     level: Int[Array, " flows"]
     head: Float[Array, " flows"]
     tail: Float[Array, " flows"]
+    slowness: Float[Array, " flows"]
 
 
 def at_end(flows: Flows, dt: float) -> LastByte | None:
@@ -38,33 +42,49 @@ def at_end(flows: Flows, dt: float) -> LastByte | None:
     if flows.level is None:
         return None
     head = flows.tail - flows.beyond - dt
-    return LastByte(flows.level, head, head)
+    return LastByte(flows.level, head, head, jnp.zeros_like(head))
 
 
 def at_level(
-    last: LastByte | None, i: int, served: Served, behind: Float[Array, " flows"], dt: float
+    last: LastByte | None,
+    i: int,
+    served: Served,
+    behind: Float[Array, " n"],
+    share: Float[Array, "ways flows"] | None,
+    dt: float,
 ) -> LastByte | None:
     """What a level adds.
 
     A last byte leaves a level as it was told when it came there, for queues are first in, first
     out. It comes to the next one within the substep, and waits for what is queued there then. Still
-    further on it is told what is queued now. To both is added what of its own flow is further back,
-    which queues that are shared in proportion to backlogs let pass too late.
+    further on it is told what is queued now, after what its own flow has yet to bring there: that
+    is no more than can leave its level before it does, though queues that are shared in proportion
+    to backlogs may hold more of it.
 
     Args:
         last: where it is, as far as the levels before know.
         i: number of the level.
         served: what the level did in the substep.
-        behind: bytes of the flow at the levels before.
+        behind: bytes of the flow at the levels before, of each way, `[W F]`.
+        share: share of each way in what flows send; None with one way.
         dt: substep, µs.
     """
-    if last is None or i == 0 or served.ahead is None:
+    if last is None or served.ahead is None:
         return last
-    late = behind * served.slowness
+    slowness = slowest(served.slowness, share)
+    if i == 0:
+        return last._replace(slowness=jnp.where(last.level == 0, slowness, 0.0))
+    wait, before, late = (
+        slowest(x, share) for x in (served.wait, served.ahead, behind * served.slowness)
+    )
+    most = jnp.maximum(last.head, 0.0) * slowness / jnp.maximum(last.slowness, 1e-9)
+    late = jnp.where(last.slowness > 0.0, jnp.minimum(late, most), late)
     comes = (last.head <= 0.0) & (last.level == i - 1)
-    since = jnp.minimum(-last.head / dt, 1.0)
-    met = served.wait + (served.ahead - served.wait) * since + late
+    # One that was sent in the last substep may have come in that.
+    since = jnp.minimum(-last.head / dt, 2.0)
+    met = jnp.maximum(wait + (before - wait) * since, 0.0)
     head = jnp.where(comes, last.head + met, last.head)
     level = jnp.where(comes, i, last.level)
-    further = jnp.maximum(last.tail, late) + served.wait
-    return LastByte(level, head, jnp.where(level < i, further, jnp.where(comes, head, last.tail)))
+    further = jnp.maximum(last.tail, late) + wait
+    tail = jnp.where(level < i, further, jnp.where(comes, head, last.tail))
+    return LastByte(level, head, tail, jnp.where(level == i, slowness, last.slowness))

@@ -174,7 +174,7 @@ class Simulator(SimConfig):
             self.n_tickets > 0,
             (self.n_ways, self.n_ways_back),
             self.coarse // self.fine,
-            followed=self.n_ways == self.n_classes == 1 and self.topology.n_levels > 1,
+            followed=self.n_classes == 1 and self.topology.n_levels > 1,
         )
         if self.redraws:
             flows = replace(flows, flowlets=flowlets.empty(self.slots, real))

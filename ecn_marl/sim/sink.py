@@ -44,11 +44,12 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     left = left - dt
     beyond = flows.beyond
     if moved.last is not None and moved.beyond is not None:
-        draining, (wait, own) = flows.stage == life.DRAINING, moved.beyond
+        draining, (wait, own) = (flows.stage == life.DRAINING) & (flows.tail > 0), moved.beyond
         told = beyond + (wait - beyond) * part + own * (1.0 - part)
         told = jnp.where(sent.finished, told, wait)
         beyond = jnp.where(draining, moved.last.tail - moved.last.head, told)
-        left = jnp.where(draining, moved.last.tail, left)
+        # Before the substep it was on its way, so it did not leave earlier than that.
+        left = jnp.where(draining, jnp.maximum(moved.last.tail, -dt), left)
     last = found + sent.at
     if flows.flowlets is not None:  # a message is there when its older flowlets are, too
         last = jnp.maximum(last, flows.flowlets.behind)

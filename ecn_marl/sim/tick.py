@@ -116,12 +116,13 @@ def _waits(
         back_wait = ways.longest(look_up(waits, flows.back)[..., 1], cfg.n_ways_back)
     ahead = look_up(waits, queues)[..., 0]
     found = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
+    first = ways.slowest(ways.level(ahead, 0, cfg.n_ways), share)
     new = flows.start_step == state.step
     flows = replace(
         flows,
         wait=jnp.where(new, found, flows.wait),
         gate=jnp.where(new, found, flows.gate),
-        beyond=None if flows.beyond is None else jnp.where(new, found - ahead[0], flows.beyond),
+        beyond=None if flows.beyond is None else jnp.where(new, found - first, flows.beyond),
         back_wait=back_wait,
     )
     return flows, ahead

@@ -144,6 +144,20 @@ class Joined(NamedTuple):
     ahead: Float[Array, " flows"] | None
 
 
+def slowest(
+    values: Float[Array, " n"], share: Float[Array, "ways flows"] | None
+) -> Float[Array, " flows"]:
+    """Largest value of the ways that new bytes of a flow take, `[F]`.
+
+    Args:
+        values: at least 0, of each way, `[W F]`.
+        share: share of each way, see `shares`; None with one way.
+    """
+    if share is None:
+        return values
+    return jnp.where(share > 0, values.reshape(share.shape), 0.0).max(0)
+
+
 def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     """Join the ways of each flow.
 
@@ -160,9 +174,6 @@ def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     def rows(x: Float[Array, " n"]) -> Float[Array, "ways flows"]:
         return x.reshape(share.shape)
 
-    def slowest(x: Float[Array, " n"]) -> Float[Array, " flows"]:
-        return jnp.where(share > 0, rows(x), 0.0).max(0)
-
     each = rows(by_way.out)
     out = each.sum(0)
     weight = jnp.where(out > 0, each / jnp.maximum(out, 1e-15), share)
@@ -170,8 +181,8 @@ def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     return Joined(
         out=out,
         log_survival=-jnp.log1p(-jnp.minimum(marked, MAX_MARK)),
-        wait=slowest(by_way.wait),
-        own=slowest(by_way.own),
+        wait=slowest(by_way.wait, share),
+        own=slowest(by_way.own, share),
         residual=(share * rows(by_way.residual)).sum(0),
-        ahead=None if by_way.ahead is None else slowest(by_way.ahead),
+        ahead=None if by_way.ahead is None else slowest(by_way.ahead, share),
     )

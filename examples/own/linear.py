@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 import ecn_marl
+from ecn_marl.baselines.common.spaces import LogUniform
 from ecn_marl.baselines.common.trainer import Network, TrainingState
 
 
@@ -20,6 +21,7 @@ class Linear(ecn_marl.Trainer):
     """REINFORCE with a linear policy that all ports share."""
 
     config_class = Settings
+    space = {"lr": LogUniform(0.01, 0.3)}  # for tune
 
     def init(self, key, params):
         keys = jax.random.split(key, self.config.envs)
