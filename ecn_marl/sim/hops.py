@@ -42,6 +42,7 @@ class Ports(NamedTuple):
         buffer: shared buffer of each switch, bytes, `[S]`.
         site: switch of each port, and of the queue of each flow at each level (S for none), where
             full buffers drop, `[P]` and `[L W, F]`; None where pauses keep them from filling.
+        shut: whether each flow's queue is paused, by level, `[L, F]`.
         share: share of each way in what flows send, `[W, F]`; None with one way, see `ways`.
     """
 
@@ -56,6 +57,7 @@ class Ports(NamedTuple):
     limit: Float[Array, " queues"] | None
     buffer: Float[Array, " switches"]
     site: tuple[Int[Array, " ports"], Int[Array, "rows flows"]] | None
+    shut: Bool[Array, "levels flows"]
     share: Float[Array, "ways flows"] | None = None
 
 
@@ -122,7 +124,7 @@ def forward(
     dropped = jnp.zeros_like(x)
     zero = jnp.zeros_like(x)
     way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
-    last = at_end(flows, cfg.dt_us)
+    last = at_end(flows, ports.shut, cfg.dt_us)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, last is not None)

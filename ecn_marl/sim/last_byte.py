@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim.queues import Served
 from ecn_marl.sim.state import Flows
@@ -29,20 +29,22 @@ class LastByte(NamedTuple):
         head: time until it leaves that level, µs.
         tail: time until it leaves the last one, µs.
         slowness: time that a byte takes at its level, µs; 0 where the flow passes that by.
+        shut: whether its queue at each level is paused, `[L, F]`.
     """
 
     level: Int[Array, " flows"]
     head: Float[Array, " flows"]
     tail: Float[Array, " flows"]
     slowness: Float[Array, " flows"]
+    shut: Bool[Array, "levels flows"]
 
 
-def at_end(flows: Flows, dt: float) -> LastByte | None:
+def at_end(flows: Flows, shut: Bool[Array, "levels flows"], dt: float) -> LastByte | None:
     """Where they are at the end of a substep, before the queues ahead are asked."""
     if flows.level is None:
         return None
     head = flows.tail - flows.beyond - dt
-    return LastByte(flows.level, head, head, jnp.zeros_like(head))
+    return LastByte(flows.level, head, head, jnp.zeros_like(head), shut)
 
 
 def at_level(
@@ -79,7 +81,7 @@ def at_level(
     )
     most = jnp.maximum(last.head, 0.0) * slowness / jnp.maximum(last.slowness, 1e-9)
     late = jnp.where(last.slowness > 0.0, jnp.minimum(late, most), late)
-    comes = (last.head <= 0.0) & (last.level == i - 1)
+    comes = (last.head <= 0.0) & (last.level == i - 1) & ~last.shut[i - 1]
     # One that was sent in the last substep may have come in that.
     since = jnp.minimum(-last.head / dt, 2.0)
     met = jnp.maximum(wait + (before - wait) * since, 0.0)
@@ -87,4 +89,5 @@ def at_level(
     level = jnp.where(comes, i, last.level)
     further = jnp.maximum(last.tail, late) + wait
     tail = jnp.where(level < i, further, jnp.where(comes, head, last.tail))
-    return LastByte(level, head, tail, jnp.where(level == i, slowness, last.slowness))
+    slowness = jnp.where(level == i, slowness, last.slowness)
+    return LastByte(level, head, tail, slowness, last.shut)

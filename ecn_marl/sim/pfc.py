@@ -30,6 +30,7 @@ class Stops(NamedTuple):
         open: which queues are not paused, `[Q]`.
         nic: flows whose class is paused at their NIC, `[F]`.
         held: flows with bytes in a paused queue, `[F]`.
+        shut: whether a flow's queue is paused, of any of its ways, by level, `[L, F]`.
         accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. What a
             done flow left upstream always may.
     """
@@ -37,6 +38,7 @@ class Stops(NamedTuple):
     open: Bool[Array, " queues"]
     nic: Bool[Array, " flows"]
     held: Bool[Array, " flows"]
+    shut: Bool[Array, "levels flows"]
     accept: Bool[Array, "rows flows"]
 
 
@@ -50,13 +52,14 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
     """
     flows, n_hosts, c = state.flows, cfg.topology.n_hosts, cfg.n_classes
     shut = state.paused[n_hosts * c :]
-    held = (jnp.append(shut, False)[queues] & (flows.backlog > 0)).any(0)
+    here = jnp.append(shut, False)[queues]
     links = ingress_links(flows, n_hosts, cfg.queue_bounds, c, cfg.n_ways)
     kind = flows.kind if c > 1 else 0
     return Stops(
         open=~shut,
         nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
-        held=held,
+        held=(here & (flows.backlog > 0)).any(0),
+        shut=here.reshape(-1, cfg.n_ways, here.shape[-1]).any(1),
         accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )
 
@@ -67,10 +70,20 @@ def paused_ports(cfg: SimConfig, state: SimState) -> Float[Array, " ports"]:
     return shut.reshape(-1, cfg.n_classes).mean(1).astype(state.queue.dtype)
 
 
-def longer_tails(cfg: SimConfig, flows: Flows, held: Bool[Array, " flows"]) -> Flows:
-    """Put off the last bytes of the flows that a pause has held for a tick."""
+def longer_tails(
+    cfg: SimConfig,
+    flows: Flows,
+    held: Bool[Array, " flows"],
+    shut: Bool[Array, "levels flows"],
+) -> Flows:
+    """Put off the last bytes that a pause has held for a tick.
+
+    Where they are followed (`last_byte`), only those whose own queue is paused.
+    """
     if not any(cfg.lossless):
         return flows
+    if flows.level is not None:
+        held = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
     wait = jnp.where(held & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
     return replace(flows, tail=flows.tail + wait)
 

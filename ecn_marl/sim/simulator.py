@@ -295,7 +295,7 @@ class Simulator(SimConfig):
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = pfc.longer_tails(self, before, tick.line.held)
+        flows = pfc.longer_tails(self, before, tick.line.held, tick.ports.shut)
         before_finish = flows
         flows, totals, log = life.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window

@@ -44,12 +44,16 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     left = left - dt
     beyond = flows.beyond
     if moved.last is not None and moved.beyond is not None:
-        draining, (wait, own) = (flows.stage == life.DRAINING) & (flows.tail > 0), moved.beyond
+        last_byte, (wait, own) = moved.last, moved.beyond
+        draining = flows.stage == life.DRAINING
+        held = last_byte.shut.any(0)
+        goes = draining & ((flows.tail > 0) | held)
         told = beyond + (wait - beyond) * part + own * (1.0 - part)
         told = jnp.where(sent.finished, told, wait)
-        beyond = jnp.where(draining, moved.last.tail - moved.last.head, told)
+        beyond = jnp.where(goes, last_byte.tail - last_byte.head, jnp.where(draining, beyond, told))
         # Before the substep it was on its way, so it did not leave earlier than that.
-        left = jnp.where(draining, jnp.maximum(moved.last.tail, -dt), left)
+        earliest = jnp.where(held, last_byte.tail, -dt)
+        left = jnp.where(goes, jnp.maximum(last_byte.tail, earliest), left)
     last = found + sent.at
     if flows.flowlets is not None:  # a message is there when its older flowlets are, too
         last = jnp.maximum(last, flows.flowlets.behind)

@@ -94,6 +94,7 @@ def prepare(
             limit=pfc.lossy_limits(cfg, state, net),
             buffer=net.buffer,
             site=None if any(cfg.lossless) else sites(cfg, queues),
+            shut=stops.shut,
             share=share,
         ),
         line=line,
