@@ -14,11 +14,7 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.sizes import (
-    CHUNK,
-    HEADER,
-    PAYLOAD,
-)
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
 from ecn_marl.sim.traffic import Offer
 
 

@@ -21,7 +21,8 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
     within the substep when it is sent. Linear interpolation takes arrivals as spread evenly over
     the substep; the flow's own all come before its last byte, which is added. From then on the wait
-    is counted down at the pace of the queues on the way.
+    is told anew from the queues that are still ahead of it (`last_byte`), or, where last bytes are
+    not followed, counted down at the pace of the queues on the way.
 
     Args:
         flows: slots.
