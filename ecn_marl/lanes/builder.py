@@ -65,6 +65,37 @@ def known(view: View) -> np.ndarray | None:
     return np.asarray(view.node.data[view.where])
 
 
+def decided(op: str, args: Sequence[View]) -> View | None:
+    """The operand that a constant makes the result: `x & False`, or one case of a selection.
+
+    Parameters that are fixed when a program is traced decide many of them. What they leave unused
+    would otherwise be computed, and could keep a loop from passing over what is idle.
+
+    Args:
+        op: name of the operation.
+        args: its operands, of one shape.
+
+    Returns:
+        The operand; None if none is known to be the result.
+    """
+    if op == "select_n":
+        which = known(args[0])
+        if which is None or not which.size or (which != which.flat[0]).any():
+            return None
+        return args[1 + int(which.flat[0])]
+    if op not in ("and", "or"):
+        return None
+    for one, other in (args, args[::-1]):
+        bits = known(one)
+        if bits is None or bits.dtype != np.bool_ or not bits.size:
+            continue
+        if (bits == (op == "or")).all():
+            return one
+        if (bits == (op == "and")).all():
+            return other
+    return None
+
+
 class Builder:
     """Nodes of one program.
 
@@ -103,6 +134,9 @@ class Builder:
     def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: Any) -> View:
         """An elementwise operation on views of one shape."""
         args = tuple(View(a.node, np.broadcast_to(a.where, shape)) for a in args)
+        one = decided(op, args)
+        if one is not None:
+            return one
         pieces = self._pieces(args)
         if pieces is not None:
             parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]

@@ -28,6 +28,7 @@ from ecn_marl.lanes.graph import (
     Map,
     Node,
     Operand,
+    Place,
     Store,
     Write,
     is_identity,
@@ -267,9 +268,10 @@ class Idle:
     def adds_nothing(self, write: Write) -> bool:
         """Whether a write changes nothing where its element is idle.
 
-        It is a neutral term of a sum, or its place is out of bounds and so left out.
+        It is a neutral term of a sum, or its place is out of bounds and so left out, or it stores
+        what it read there: `row = where(busy, row, log[at]); log.at[at].set(row)`.
         """
-        if self._beyond(write):
+        if self._beyond(write) or self._puts_back(write):
             return True
         value = self.value(write.value)
         if write.op == "set" or isinstance(value, Operand) or len(value) % self.n:
@@ -286,6 +288,26 @@ class Idle:
             if not isinstance(at, Operand) and ((at < 0) | (at > limit)).all():
                 return True
         return False
+
+    def _puts_back(self, write: Write) -> bool:
+        """Whether a write stores, where its element is idle, what lay in its place before."""
+        place, (first, *more) = write.place, write.store.writes
+        value = self.value(write.value)
+        if place is None or write.op != "set" or more[:1] != [write]:
+            return False
+        if not isinstance(value, Operand) or not isinstance(value.node, Map):
+            return False
+        read = value.node
+        if read.table is not first.value.node or read.place is None or not _copies(first):
+            return False
+        modes_agree = place.mode == "drop" or place.mode == read.place.mode
+        return (
+            modes_agree
+            and is_identity(value, write.size)
+            and self.aligned(place.fixed)
+            and all(stride % self.n == 0 for stride in place.strides)
+            and _same_place(read.place, place)
+        )
 
     def _map(self, item: Map) -> Known | None:
         if not item.size or item.size % self.n or item.op in FAR:
@@ -322,6 +344,44 @@ class Idle:
         if isinstance(a, Operand) or isinstance(b, Operand):
             return None
         return a - b
+
+
+def _copies(write: Write) -> bool:
+    """Whether a write sets a store to a whole array."""
+    return (
+        write.op == "set"
+        and write.place is None
+        and is_identity(write.value, write.store.size)
+        and write.fixed is not None
+        and np.array_equal(write.fixed, np.arange(write.store.size))
+    )
+
+
+def _same_place(a: Place, b: Place) -> bool:
+    """Whether two places are the same positions."""
+    return (
+        np.array_equal(a.fixed, b.fixed)
+        and (a.strides, a.limits) == (b.strides, b.limits)
+        and len(a.indices) == len(b.indices)
+        and all(_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True))
+    )
+
+
+def _equal(a: Operand, b: Operand) -> bool:
+    """Whether two operands are computed in the same way from the same values."""
+    if not np.array_equal(a.where, b.where):
+        return False
+    if a.node is b.node:
+        return True
+    one, two = a.node, b.node
+    return (
+        isinstance(one, Map)
+        and isinstance(two, Map)
+        and one.op not in FAR
+        and (one.op, one.params, one.size) == (two.op, two.params, two.size)
+        and len(one.operands) == len(two.operands)
+        and all(_equal(x, y) for x, y in zip(one.operands, two.operands, strict=True))
+    )
 
 
 def _absorbed(a: Known, b: Known, unit: bool) -> Known | None:

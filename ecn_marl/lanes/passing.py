@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,17 +13,26 @@ from ecn_marl.lanes.steps import Group, Step, Turns
 
 
 class Passing:
-    """Which loops over elements pass over what is idle."""
+    """Which loops over elements pass over what is idle.
+
+    Attributes:
+        skipping: loops that may still pass over elements, and the flags they go by. All flags share
+            it: a loop that goes by one may rely on a reader that goes by another.
+    """
 
     def __init__(
         self,
         idle: Idle,
+        skipping: dict[Group, Map],
         steps: list[Step],
+        results: set[Node],
         classes: dict[Node, list[Node]],
         starts: dict[Node, int],
     ) -> None:
-        """Start from all that come after the flag, and leave out those that may not."""
-        self.idle, self.classes, self.starts = idle, classes, starts
+        """Find who reads and who writes what."""
+        self.idle, self.skipping, self.classes, self.starts = idle, skipping, classes, starts
+        self.lazy = set(idle.lazy)
+        self.flag_at = next(g.at for g in _groups(steps) if idle.flag in g.items)
         self.readers: dict[Node, list[tuple[Group | None, np.ndarray | None]]] = defaultdict(list)
         self.writers: dict[Node, set[Group]] = defaultdict(set)
         for group in _groups(steps):
@@ -31,7 +40,8 @@ class Passing:
         for turns in _turns(steps):
             for value in (*turns.loop.initial, *turns.loop.following):
                 self.readers[value.node].append((None, None))
-        self.groups = {g for g in _groups(steps) if g.key is idle.flag}
+        for node in results:
+            self.readers[node].append((None, None))
 
     def _note(self, group: Group) -> None:
         for item in group.items:
@@ -42,15 +52,31 @@ class Passing:
                 for node in tables(item):
                     self.readers[node].append((None, None))
 
-    def settle(self, results: set[Node], stored: set[Node]) -> set[Group]:
-        """Leave out groups until all that are left may pass."""
-        for node in results:
-            self.readers[node].append((None, None))
-        while True:
-            wrong = {g for g in self.groups if not all(self._free(i, g, stored) for i in g.items)}
-            if not wrong:
-                return self.groups
-            self.groups -= wrong
+    def leave_out(self, stored: set[Node], others: Sequence[Passing]) -> bool:
+        """Leave out the loops of this flag that may not pass; whether there were any.
+
+        A loop may still go by another flag, of which less is asked: values that do not serve where
+        a slot is not *new* may be read wherever it is *in use*.
+
+        Args:
+            stored: nodes kept in memory.
+            others: the flags to try then, in their order.
+        """
+        wrong = [
+            group
+            for group, flag in self.skipping.items()
+            if flag is self.idle.flag and not all(self._free(i, group, stored) for i in group.items)
+        ]
+        for group in wrong:
+            del self.skipping[group]
+            follows = next((o for o in others if o.may_guard(group)), None)
+            if follows is not None:
+                self.skipping[group] = follows.idle.flag
+        return bool(wrong)
+
+    def may_guard(self, group: Group) -> bool:
+        """Whether a loop comes after this flag, and has nothing to do where it is False."""
+        return group.at > self.flag_at and self.lazy.issuperset(group.items)
 
     def _free(self, item: Map | Write, group: Group, stored: set[Node]) -> bool:
         """Whether an item has no effect where it is idle."""
@@ -72,13 +98,12 @@ class Passing:
         )
 
     def _passes(self, group: Group) -> bool:
-        """Whether a group passes over what is idle, because of this flag or one that follows."""
-        if group in self.groups:
-            return True
-        if group.flag is None or group.flag.size != self.idle.n:
+        """Whether a loop passes over what is idle, by this flag or one that is False then too."""
+        flag = self.skipping.get(group)
+        if flag is None or flag.size != self.idle.n:
             return False
-        known = self.idle.whole(group.flag)
-        return not isinstance(known, Operand) and not known.any()
+        known = self.idle.whole(flag)
+        return flag is self.idle.flag or (not isinstance(known, Operand) and not known.any())
 
     def _lies_there(self, node: Node) -> bool:
         """Whether the place of a node holds its idle elements already."""
@@ -94,7 +119,7 @@ class Passing:
             return False
         # What is written first is written whole.
         first = min(inside, key=self.starts.__getitem__)
-        return not self.writers[first] & self.groups
+        return not any(group in self.skipping for group in self.writers[first])
 
 
 def find_passing(
@@ -118,13 +143,16 @@ def find_passing(
     Returns:
         The flags that are used.
     """
-    used = []
-    for idle in idles:
-        groups = Passing(idle, steps, classes, starts).settle(results, stored)
-        for group in groups:
-            group.flag = idle.flag
-        used += [idle.flag] if groups else []
-    return used
+    flags = [idle.flag for idle in idles]
+    skipping = {g: g.key for g in _groups(steps) if g.key is not None and g.key in flags}
+    proofs = [Passing(idle, skipping, steps, results, classes, starts) for idle in idles]
+    # Start from all, and leave out until nothing changes: what one loop may do hangs on the others.
+    while any([proof.leave_out(stored, proofs[k + 1 :]) for k, proof in enumerate(proofs)]):
+        pass
+    for group, flag in skipping.items():
+        group.flag = flag
+    used = set(skipping.values())
+    return [flag for flag in flags if flag in used]
 
 
 def after(flag: Map, steps: list[Step]) -> list[Step]:

@@ -27,7 +27,8 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
 
     Why: a free slot that never changes is one that `lanes` can prove it may pass over.
 
-    Of what senders keep only arrays `[F]` are: a transport may keep anything else, too.
+    Of what senders keep these are the arrays with slots on their last axis, `[..., F]`: a transport
+    may keep anything else, too.
 
     Args:
         flows: slots now.
@@ -39,7 +40,7 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
         return now if now is then else jnp.where(busy, now, then)
 
     def sender(now: Array, then: Array) -> Array:
-        return one(now, then) if jnp.shape(now) == busy.shape else now
+        return one(now, then) if jnp.shape(now)[-1:] == busy.shape else now
 
     senders = jax.tree.map(sender, flows.transport, before.transport)
     rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))

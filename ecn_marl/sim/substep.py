@@ -51,6 +51,7 @@ def substep(
         wait=moved.wait,
         queue=moved.queue,
         sent=moved.sent,
+        busy=tick.busy,
     )
     echo, flows, signals = feedback.listen(
         state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick), cfg.fine
@@ -64,7 +65,7 @@ def substep(
         state,
         step=state.step + 1,
         flows=slots.kept(replace(flows, transport=senders), state.flows, tick.busy),
-        echo=echo,
+        echo=feedback.kept(echo, state.echo, tick.busy),
         pool=moved.pool,
         level=sent.level,
         queue=moved.queue,

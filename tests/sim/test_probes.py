@@ -67,7 +67,7 @@ def test_pauses_are_in_the_round_trip_time():
     zero, n = jnp.zeros(1), 1
     flows = life.empty_flows(n, 1, 1, None, jnp.float32)
     flows = replace(flows, stage=jnp.ones(n, jnp.int32), rtt=zero + 5.25)
-    seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero)
+    seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero, zero > -1)
     needs = frozenset((fb.PROBE,))
     hear = jax.jit(fb.listen, static_argnums=(4, 5))
 

@@ -15,7 +15,7 @@ and out), `packets` (which packets are on the way, which arrive and are marked),
 together).
 """
 
-from ecn_marl.sim.feedback.echo import Echo, Notify, empty_echo, listen, lose, restart
+from ecn_marl.sim.feedback.echo import Echo, Notify, empty_echo, kept, listen, lose, restart
 from ecn_marl.sim.feedback.packets import room
 from ecn_marl.sim.feedback.signals import (
     ACKS,
@@ -42,6 +42,7 @@ __all__ = [
     "Notify",
     "Observed",
     "empty_echo",
+    "kept",
     "listen",
     "lose",
     "restart",

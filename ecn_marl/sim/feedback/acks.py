@@ -54,6 +54,9 @@ def step(
     A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls. A
     loss shows when the packet behind the lost one is acknowledged, which waits in the queues first.
 
+    Rows of the history are not renewed for free slots. No count falls, so an old row brings the
+    next flow of the slot no news.
+
     Args:
         acks: counts.
         out: packets on the way.
@@ -71,7 +74,7 @@ def step(
     marks = pk.marked(came, now)
     gone = jnp.round(now.dropped * FINE)
     arrived = acks.arrived + jnp.stack([came.packets, marks, gone]).astype(jnp.int32)
-    log = write(acks.log, arrived, step)
+    log = write(acks.log, arrived, step, now.busy)
     depth, flow = log.shape[0], jnp.arange(arrived.shape[1])
     later = jnp.minimum(line.delay + jnp.round(now.wait / dt).astype(jnp.int32), depth - 1)
     delay = jnp.stack([line.delay, line.delay, later])

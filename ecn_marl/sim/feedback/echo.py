@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -140,6 +141,36 @@ def listen(
         echo = replace(echo, field=past)
         news = news._replace(mark=mark, past_rate=rate)
     return echo, flows, news
+
+
+def kept(echo: Echo, before: Echo, busy: Bool[Array, " flows"]) -> Echo:
+    """What slots in use count as it is now, what free ones count as it was.
+
+    Why: a free slot that never changes is one that `lanes` can prove it may pass over. Histories
+    are not among it: `signals.write` leaves them alone.
+
+    Args:
+        echo: state now.
+        before: state at an earlier moment.
+        busy: which slots are in use, `[F]`.
+    """
+
+    def one(now: Array, then: Array) -> Array:
+        return jnp.where(busy, now, then)
+
+    out, probes = (
+        jax.tree.map(one, now, then)
+        for now, then in ((echo.out, before.out), (echo.probe, before.probe))
+    )
+    counts = echo.acks
+    if counts is not None and before.acks is not None:
+        arrived, known = counts.arrived, counts.known
+        counts = replace(
+            counts,
+            arrived=one(arrived, before.acks.arrived),
+            known=one(known, before.acks.known),
+        )
+    return replace(echo, out=out, probe=probes, acks=counts)
 
 
 def lose(echo: Echo, lost: Float[Array, " flows"], packet: Float[Array, ""]) -> Echo:

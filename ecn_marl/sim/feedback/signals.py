@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
@@ -69,6 +70,7 @@ class Observed(NamedTuple):
         wait: forward queueing delay, µs, `[F]`.
         queue: backlog of each queue, bytes, `[Q]`.
         sent: bytes sent by each queue, `[Q]`.
+        busy: slots in use, `[F]`.
     """
 
     flows: Flows
@@ -80,6 +82,7 @@ class Observed(NamedTuple):
     wait: Float[Array, " flows"]
     queue: Float[Array, " queues"]
     sent: Float[Array, " queues"]
+    busy: Bool[Array, " flows"]
 
 
 class Line(NamedTuple):
@@ -106,6 +109,19 @@ class Line(NamedTuple):
     packet: Float[Array, ""]
 
 
-def write(log: Array, row: Array, step: Int[Array, ""]) -> Array:
-    """Put a row into a history, where that of `D` substeps ago was."""
-    return log.at[step % log.shape[0]].set(row)
+def write(
+    log: Array, row: Array, step: Int[Array, ""], busy: Bool[Array, " flows"] | None = None
+) -> Array:
+    """Put a row into a history, where that of `D` substeps ago was.
+
+    Args:
+        log: history, `[D, ...]`.
+        row: what to add.
+        step: substep (integer clock).
+        busy: slots in use, `[F]`, the last axis of the row; in free ones the old row stays, so that
+            `lanes` can prove that it may pass over them. None for rows that are not of flows.
+    """
+    at = step % log.shape[0]
+    if busy is not None:
+        row = jnp.where(busy, row, log.at[at].get(mode="promise_in_bounds"))
+    return log.at[at].set(row, mode="promise_in_bounds")

@@ -57,7 +57,11 @@ class Transport(Protocol):
         """Constants: a pytree of scalars, traced."""
 
     def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1) -> Any:
-        """State of `slots` idle flows."""
+        """State of `slots` idle flows.
+
+        Arrays whose last axis has the length F are one column per slot, and those of free slots
+        stay as they are until `start`.
+        """
 
     def start(
         self,
