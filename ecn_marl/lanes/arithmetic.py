@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import NUMBERS, Unsupported, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.builder import NUMBERS, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write, axes_of
 from ecn_marl.lanes.moving import Moving
 

@@ -16,7 +16,8 @@ from jax.extend import core
 from jax.extend.random import threefry_prng_impl
 
 from ecn_marl.lanes.arithmetic import REDUCTIONS, RUNNING
-from ecn_marl.lanes.builder import PIECES, Unsupported, dtype_of, is_key, neutral, raw, raw_shape
+from ecn_marl.lanes.builder import PIECES, dtype_of, is_key, neutral, raw, raw_shape
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import (
     BOOL,
     I32,
