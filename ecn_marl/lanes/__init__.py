@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.lanes.errors import InvalidValue, Unsupported
-    from ecn_marl.lanes.hints import busy
     from ecn_marl.lanes.mapping import available, mapped, off, vmap
+    from ecn_marl.lanes.optimisation_hints import busy
     from ecn_marl.lanes.settings import set_trial_program
 
 _HOME = {
     "InvalidValue": "errors",
     "Unsupported": "errors",
     "available": "mapping",
-    "busy": "hints",
+    "busy": "optimisation_hints",
     "mapped": "mapping",
     "off": "mapping",
     "set_trial_program": "settings",

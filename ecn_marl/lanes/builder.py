@@ -64,7 +64,7 @@ class Builder:
 
     Attributes:
         top: the outermost block.
-        flags: which elements are busy, see `hints`.
+        flags: which elements are busy, see `optimisation_hints`.
     """
 
     def __init__(self) -> None:

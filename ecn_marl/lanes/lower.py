@@ -33,9 +33,9 @@ from ecn_marl.lanes.graph import (
     Store,
     View,
 )
-from ecn_marl.lanes.hints import BUSY
+from ecn_marl.lanes.indexing import Positions
 from ecn_marl.lanes.operations import ELEMENTWISE
-from ecn_marl.lanes.positions import Positions
+from ecn_marl.lanes.optimisation_hints import BUSY
 
 CALLS = {
     "jit": "jaxpr",

@@ -29,7 +29,7 @@ from ecn_marl import lanes
 from ecn_marl.lanes import cuda, mapping
 from ecn_marl.lanes.operations import ELEMENTWISE
 from ecn_marl.wrappers import AutoReset
-from tests.lanes import test_idle
+from tests.lanes import test_loop_skipping
 
 VOTES = {"own": "%mine", "all": "true"}
 """How emulated warps vote: a thread is alone in its warp, or others always have work."""
@@ -76,12 +76,12 @@ def test_programs_give_the_results_of_xla(own_votes: list[str], name: str) -> No
 
 @settings(max_examples=8)
 @given(
-    st.lists(st.sampled_from(sorted(test_idle.STEPS)), min_size=1, max_size=5),
+    st.lists(st.sampled_from(sorted(test_loop_skipping.STEPS)), min_size=1, max_size=5),
     st.sampled_from(["one loop", "two loops", "no loop"]),
 )
 def test_loops_pass_over_idle_elements(kernels: list[str], names: list[str], shape: str) -> None:
     """To the bit, whether the others of a warp have work or not."""
-    test_idle.test_results_are_those_of_all_elements.hypothesis.inner_test(names, shape)
+    test_loop_skipping.test_results_are_those_of_all_elements.hypothesis.inner_test(names, shape)
     assert kernels
 
 
