@@ -21,8 +21,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ecn_marl.lanes.settings import set_trial_program as _set_trial_program
+
 if TYPE_CHECKING:
-    from ecn_marl import baselines, errors, sim, wrappers
+    from ecn_marl import baselines, envs, errors, lanes, sim, wrappers
     from ecn_marl.baselines.algorithms import register_algorithm
     from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
     from ecn_marl.baselines.common.trainer import Trainer
@@ -64,15 +66,17 @@ _HOME = {
     "scenarios": "ecn_marl.envs.registry",
     "vector_env": "ecn_marl.wrappers.vector_agents",
 }
-_MODULES = ("baselines", "errors", "sim", "wrappers")
+_MODULES = ("baselines", "envs", "errors", "lanes", "sim", "wrappers")
 
 __all__ = [
     "Scenario",
     "Trainer",
     "baselines",
     "env",
+    "envs",
     "errors",
     "jaxmarl_env",
+    "lanes",
     "load_policy",
     "make",
     "make_rate",
@@ -94,6 +98,9 @@ __all__ = [
     "wrappers",
 ]
 
+
+# Here, as whatever runs on a GPU has imported this file. It is a name: nothing is loaded.
+_set_trial_program("ecn_marl.benchmark.trial:environments")
 
 if not TYPE_CHECKING:  # type checkers then report names that do not exist
 

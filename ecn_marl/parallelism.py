@@ -23,19 +23,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ecn_marl._errors import bad_value
+from ecn_marl.lanes.settings import cores
 
 AXIS = "env"
 """Name of the mesh axis that environments are split over."""
 
 FLAG = "xla_force_host_platform_device_count"
 """Another way to have several host devices, in the environment variable XLA_FLAGS."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def host_devices(n: int) -> None:

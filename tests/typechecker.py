@@ -4,5 +4,5 @@ from beartype import BeartypeConf, beartype
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
-CHECK_LANES = "ECN_MARL_CHECK_LANES"
+CHECK_LANES = "LANES_CHECK_TYPES"
 """Environment variable: if set, functions of `ecn_marl.lanes` are checked like all others."""

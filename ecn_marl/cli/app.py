@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from ecn_marl.errors import EcnMarlError, TrainingDiverged, VersionWarning
+from ecn_marl.lanes.errors import InvalidValue as InvalidForLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +101,7 @@ def _told(error: Exception) -> tuple[str, int]:
         return str(error), 1
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 2
-    if isinstance(error, EcnMarlError | OSError):
+    if isinstance(error, EcnMarlError | InvalidForLanes | OSError):
         return str(error), 2
     where = f"the traceback is in {_keep_traceback(error)}, --debug shows it"
     return f"unexpected {type(error).__name__}: {error} ({where})", UNEXPECTED

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import NUMBERS, Unsupported, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.builder import NUMBERS, dtype_of, is_key, known, neutral, raw_shape
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Store, View, Write, axes_of
-from ecn_marl.lanes.moving import Moving
+from ecn_marl.lanes.shape_ops import Moving
 
 REDUCTIONS = {
     "reduce_sum": "add",
@@ -22,7 +23,7 @@ REDUCTIONS = {
 }
 
 LARGE = 256
-"""Products of matrices with so many terms are computed in blocks (`product`)."""
+"""Products of matrices with so many terms are computed in blocks (`matmul`)."""
 
 RUNNING = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import (
     BOOL,
     DTYPES,
@@ -49,13 +50,6 @@ NUMBERS: dict[str, Callable[..., Any]] = {
     "ge": np.greater_equal,
 }
 """What operations make of numbers that are known when the program is compiled."""
-
-
-class Unsupported(Exception):
-    """The program uses something that cannot be compiled for lanes; the message says what.
-
-    No ValueError: a user's program is not at fault, and XLA runs it instead.
-    """
 
 
 def known(view: View) -> np.ndarray | None:
@@ -101,7 +95,7 @@ class Builder:
 
     Attributes:
         top: the outermost block.
-        flags: which elements are busy, see `hints`.
+        flags: which elements are busy, see `optimisation_hints`.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.body import Body
 from ecn_marl.lanes.graph import Argument, Map, Node, Operand, View, is_identity
-from ecn_marl.lanes.product import write_product
+from ecn_marl.lanes.loop_codegen import Body
+from ecn_marl.lanes.matmul import write_product
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.steps import Group, Step, Turns
 from ecn_marl.lanes.transfer import transfer

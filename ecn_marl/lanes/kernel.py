@@ -9,8 +9,8 @@ lines. What environments share is computed by the first thread of every warp.
 from __future__ import annotations
 
 from ecn_marl.lanes.assembly import Code, Module
-from ecn_marl.lanes.builder import Unsupported
 from ecn_marl.lanes.emit import GLOBAL, calls, write_steps
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, Argument, Node, View
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.transfer import counted

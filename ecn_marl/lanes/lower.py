@@ -16,7 +16,8 @@ from jax.extend import core
 from jax.extend.random import threefry_prng_impl
 
 from ecn_marl.lanes.arithmetic import REDUCTIONS, RUNNING
-from ecn_marl.lanes.builder import PIECES, Unsupported, dtype_of, is_key, neutral, raw, raw_shape
+from ecn_marl.lanes.builder import PIECES, dtype_of, is_key, neutral, raw, raw_shape
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import (
     BOOL,
     I32,
@@ -32,9 +33,9 @@ from ecn_marl.lanes.graph import (
     Store,
     View,
 )
-from ecn_marl.lanes.hints import BUSY
+from ecn_marl.lanes.indexing import Positions
 from ecn_marl.lanes.operations import ELEMENTWISE
-from ecn_marl.lanes.positions import Positions
+from ecn_marl.lanes.optimisation_hints import BUSY
 
 CALLS = {
     "jit": "jaxpr",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from ecn_marl._errors import bad_value
-from ecn_marl.lanes.builder import Unsupported
-from ecn_marl.lanes.emit import write_module
-from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
-from ecn_marl.lanes.lower import lower
-from ecn_marl.lanes.schedule import make_plan
-from ecn_marl.lanes.trial import SWITCH, kernel_is_better
-from ecn_marl.parallelism import cores
+from ecn_marl.lanes.errors import InvalidValue, Unsupported
+from ecn_marl.lanes.settings import cores, gpu_mode
+from ecn_marl.lanes.trial import kernel_is_better
 
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
@@ -52,7 +46,7 @@ def available() -> bool:
     """Whether programs are compiled here: with llvmlite, not under Windows, not `off`.
 
     On a CPU; on an NVIDIA GPU where a trial shows that its kernel is right and no slower than XLA
-    (`trial`), or as the environment variable `ECN_MARL_GPU_LANES` says: `1`, `0` or `auto`.
+    (`trial`), or as the environment variable `LANES_GPU` says: `1`, `0` or `auto`.
     """
     return not _OFF.get() and _installed() and (_on_cpu() or _for_gpus())
 
@@ -76,10 +70,8 @@ def _on_cuda() -> bool:
 
 
 def _for_gpus() -> bool:
-    said = os.environ.get(SWITCH, "auto")
-    if said not in ("0", "1", "auto"):
-        raise bad_value(SWITCH, said, "0, 1 or auto")
-    return said == "1" or (said == "auto" and _on_cuda() and kernel_is_better())
+    mode = gpu_mode()
+    return mode == "1" or (mode == "auto" and _on_cuda() and kernel_is_better())
 
 
 def mapped(
@@ -90,8 +82,7 @@ def mapped(
     """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
 
     By itself and on other backends it is `fun`. Results of lanes are those of XLA within rounding.
-    Lanes cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`; see
-    `ecn_marl.parallelism.per_device`.
+    Lanes cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`.
 
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
@@ -148,11 +139,8 @@ def _check_manual(leaves: Sequence[Any]) -> None:
         InvalidValue: `shard_map` has `check_vma=True`, its default.
     """
     if any(jax.typeof(x).manual_axis_type.varying for x in leaves if _is_array(x)):
-        allowed = (
-            "jax.shard_map(..., check_vma=False) around ecn_marl.lanes, as "
-            "ecn_marl.parallelism.per_device does it"
-        )
-        raise bad_value("check_vma", True, allowed)
+        allowed = "jax.shard_map(..., check_vma=False) around what is compiled for lanes"
+        raise InvalidValue("check_vma", True, allowed)
 
 
 def _is_array(x: Any) -> bool:
@@ -331,7 +319,11 @@ def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
 
 def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
     """Vector code for this processor: its name, and the bytes of memory it needs."""
-    from ecn_marl.lanes.native import register  # needs llvmlite
+    # Here, not above: only what is compiled needs the compiler, and `native` needs llvmlite.
+    from ecn_marl.lanes.emit import write_module
+    from ecn_marl.lanes.lower import lower
+    from ecn_marl.lanes.native import register
+    from ecn_marl.lanes.schedule import make_plan
 
     program = lower(jaxpr, own)
     threads = max(cores() // jax.local_device_count(), 1)
@@ -343,7 +335,10 @@ def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple
 
 def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
     """A kernel for NVIDIA's GPUs; without one, only its name: for programs that are exported."""
-    from ecn_marl.lanes import cuda  # needs llvmlite
+    from ecn_marl.lanes import cuda
+    from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
+    from ecn_marl.lanes.lower import lower
+    from ecn_marl.lanes.schedule import make_plan
 
     program = lower(jaxpr, own)
     plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ecn_marl.lanes.code_sinking import sink
 from ecn_marl.lanes.graph import (
     BOOL,
     Argument,
@@ -33,9 +34,8 @@ from ecn_marl.lanes.graph import (
     reads,
     tables,
 )
-from ecn_marl.lanes.idle import Idle
-from ecn_marl.lanes.passing import after, find_passing
-from ecn_marl.lanes.sink import sink
+from ecn_marl.lanes.idle_analysis import Idle
+from ecn_marl.lanes.loop_skipping import after, find_passing
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PADDING = 320
@@ -78,7 +78,7 @@ def make_plan(
     Args:
         top: its outermost block.
         results: its results.
-        flags: which elements are busy, see `idle`.
+        flags: which elements are busy, see `idle_analysis`.
         lanes: environments in a vector.
         threads: whether each environment of a vector has a thread of its own (`kernel`).
     """

@@ -16,7 +16,7 @@ class Group:
         size: turns of the loop.
         items: what is computed in each.
         at: place in the order of all steps.
-        key: flag without which its items have nothing to do, see `idle`.
+        key: flag without which its items have nothing to do, see `idle_analysis`.
         flag: the same, if elements where it is False in all lanes are passed over.
     """
 

@@ -1,9 +1,11 @@
 """Whether batches on a GPU run through the kernel of `cuda` or through XLA: it is tried.
 
-The first time that a process asks on a kind of GPU, steps of `websearch-v0` are made by both. The
+The first time that a process asks on a kind of GPU, some steps of a program are made by both. The
 kernel is used from then on if its results are XLA's and it is at least as fast. The trial has a
 process of its own, so that a fault of the kernel harms nothing else, and its verdict is kept in the
 user's cache folder.
+
+The program is the caller's (`settings.set_trial_program`). Without one, GPUs run XLA.
 """
 
 from __future__ import annotations
@@ -18,30 +20,43 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-SWITCH = "ECN_MARL_GPU_LANES"
-"""Environment variable: `1` uses the kernel on NVIDIA GPUs, `0` does not, `auto` (as if it were not
-set) goes by the trial."""
+from ecn_marl.lanes.settings import GPU, cache_folder, trial_program
 
 SECONDS = 900.0
 """A trial that takes longer has failed. Most of it is XLA's compilation."""
 
-COMMAND = (sys.executable, "-m", "ecn_marl.lanes.trial")
+COMMAND = (sys.executable, "-m", f"{__package__}.trial")
 
 SHARE = 0.995
-"""Of all numbers after a step, so many have to agree: rounding may turn a marking coin."""
+"""Of all numbers after a step, so many have to agree: rounding may turn a random decision."""
 
 STEPS, RUNS = 8, 5
-"""Steps to load the network and in each timed run; timed runs of each."""
+"""Steps before anything is timed and in each timed run; timed runs of each."""
 
 log = logging.getLogger(__name__)
+
+
+class TrialProgram(NamedTuple):
+    """Steps that a trial makes by both ways.
+
+    Attributes:
+        step: `(turn, state, *rest) -> (state, results, decisions)` of one environment; `turn` is
+            the number of the step, int32. `decisions` have to be equal to the bit.
+        state: where it starts, leading axis of environments.
+        rest: its other arguments, and for each whether it has the leading axis, too.
+    """
+
+    step: Callable[..., tuple[Any, Any, Any]]
+    state: Any
+    rest: tuple[tuple[Any, bool], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,41 +75,53 @@ class Verdict:
 @functools.cache
 def kernel_is_better() -> bool:
     """Whether to use the kernel on this process's GPU, by the verdict kept or a new trial."""
-    device = jax.devices()[0]
+    device, program = jax.devices()[0], trial_program()
+    if not program:
+        log.warning("no program was given to try the kernel with: GPUs run XLA (%s=1: both)", GPU)
+        return False
     facts = {
         "device": device.device_kind,
         "platform": device.client.platform_version,
-        **{name: metadata.version(name) for name in ("ecn-marl", "jax", "jaxlib", "llvmlite")},
+        "program": program,
+        "sources": sources_hash(),
+        **{name: metadata.version(name) for name in ("jax", "jaxlib", "llvmlite")},
     }
     path = kept_at(facts)
     verdict = recall(path)
     if verdict is None:
         log.warning(
-            "Trying the kernel of ecn_marl.lanes on %s beside XLA, once; this takes about a minute"
+            "Trying the kernel of lanes on %s beside XLA, once; this takes about a minute"
             " (%s=0 or 1 decides without a trial)",
             device.device_kind,
-            SWITCH,
+            GPU,
         )
-        verdict = ask()
+        verdict = ask((*COMMAND, program))
         keep(path, verdict, facts)
-    say = log.info if verdict.kernel else log.warning
-    using = "its own kernel" if verdict.kernel else "XLA"
-    say("ecn_marl.lanes uses %s on this GPU: %s (%s)", using, verdict.reason, path)
+    tell = log.info if verdict.kernel else log.warning
+    using = "their own kernel" if verdict.kernel else "XLA"
+    tell("lanes use %s on this GPU: %s (%s)", using, verdict.reason, path)
     return verdict.kernel
+
+
+def sources_hash() -> str:
+    """Hash of this package's files: another compiler is tried again."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def kept_at(facts: dict[str, str]) -> Path:
     """File of the verdict for a GPU and versions of software."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ecn_marl"
     name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-    return folder / f"gpu-{name}.json"
+    return cache_folder() / f"gpu-{name}.json"
 
 
 def recall(path: Path) -> Verdict | None:
     """The verdict kept in a file; None if there is none that can be read."""
     try:
-        found = json.loads(path.read_text())
-        return Verdict(bool(found["kernel"]), str(found["reason"]))
+        kept = json.loads(path.read_text())
+        return Verdict(bool(kept["kernel"]), str(kept["reason"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -110,9 +137,9 @@ def keep(path: Path, verdict: Verdict, facts: dict[str, str]) -> None:
         log.warning("the verdict on this GPU is not kept: %s", problem)
 
 
-def ask(command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> Verdict:
+def ask(command: tuple[str, ...], seconds: float = SECONDS) -> Verdict:
     """A trial in a process of its own."""
-    here = {SWITCH: "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # beside this process's memory
+    here = {GPU: "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # beside this process's memory
     try:
         done = subprocess.run(
             command, env=os.environ | here, capture_output=True, text=True, timeout=seconds
@@ -121,14 +148,14 @@ def ask(command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> Verdict
         return Verdict(False, f"the trial took more than {seconds:g} s")
     last = (done.stdout.strip().splitlines() or [""])[-1]
     try:
-        found = json.loads(last) if done.returncode == 0 else {}
-        return judge(found["agree"], found["xla_s"], found["kernel_s"])
+        figures = json.loads(last) if done.returncode == 0 else {}
+        return verdict_on(figures["agree"], figures["xla_s"], figures["kernel_s"])
     except (ValueError, KeyError, TypeError):
-        said = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        return Verdict(False, f"the trial ended with status {done.returncode}: {said[:300]}")
+        words = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        return Verdict(False, f"the trial ended with status {done.returncode}: {words[:300]}")
 
 
-def judge(agree: float, xla_s: float, kernel_s: float) -> Verdict:
+def verdict_on(agree: float, xla_s: float, kernel_s: float) -> Verdict:
     """The verdict on a trial: share of numbers that agree, seconds of a step by each."""
     times = f"{1e6 * kernel_s:.0f} us per step, XLA {1e6 * xla_s:.0f} us"
     if not agree >= SHARE:
@@ -136,48 +163,45 @@ def judge(agree: float, xla_s: float, kernel_s: float) -> Verdict:
     return Verdict(kernel_s <= xla_s, times)
 
 
-def measure(scenario: str = "websearch-v0", envs: int = 4096) -> dict[str, float]:
-    """Steps of a scenario by both, from the same states.
+def load_program(name: str) -> TrialProgram:
+    """The program of a name `module:function`."""
+    module, _, function = name.partition(":")
+    program: TrialProgram = getattr(import_module(module), function)()
+    return program
 
-    Args:
-        scenario: registered scenario.
-        envs: environments.
+
+def measure(program: TrialProgram) -> dict[str, float]:
+    """Steps of a program by both, from the same states.
 
     Returns:
-        `agree`, the least share of equal numbers of all steps (0 if an episode ends for one only),
-        and the median seconds of a step, `xla_s` and `kernel_s`.
+        `agree`, the least share of equal numbers of all steps (0 if a decision differs), and the
+        median seconds of a step, `xla_s` and `kernel_s`.
     """
-    from ecn_marl import lanes
-    from ecn_marl.envs.registry import make
-    from ecn_marl.wrappers import AutoReset
+    from ecn_marl.lanes.mapping import vmap
 
-    env = AutoReset(make(scenario))
-    params = env.default_params
-    axes = (0, 0, 0, None)
-    slow: Any = jax.jit(jax.vmap(env.step, axes))
-    fast: Any = jax.jit(lanes.vmap(env.step, axes))
-    keys = jax.random.split(jax.random.key(0), envs)
-    state = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)[1]
-    action = jax.vmap(lambda k: env.action.sample(k, env.num_agents))(keys)
-    agree = 1.0
-    for _ in range(STEPS):
-        expected, found = (step(keys, state, action, params) for step in (slow, fast))
-        agree = min(agree, _agreement(expected, found))
-        state = expected[1]
-        keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
+    axes = (None, 0, *(0 if own else None for _, own in program.rest))
+    slow: Any = jax.jit(jax.vmap(program.step, axes))
+    fast: Any = jax.jit(vmap(program.step, axes))
+    rest = [value for value, _ in program.rest]
+    state, agree = program.state, 1.0
+    for turn in range(STEPS):
+        expected, result = (step(jnp.int32(turn), state, *rest) for step in (slow, fast))
+        agree = min(agree, _agreement(expected, result))
+        state = expected[0]
 
     def times(step: Any) -> float:
-        return _seconds(lambda s: step(keys, s, action, params)[1], state)
+        return _seconds(lambda s: step(jnp.int32(0), s, *rest)[0], state)
 
     return {"agree": agree, "xla_s": times(slow), "kernel_s": times(fast)}
 
 
-def _agreement(expected: Any, found: Any) -> float:
-    """Share of equal numbers in two results of a step."""
-    if not bool(jnp.array_equal(expected[4], found[4])):  # ends of episodes
+def _agreement(expected: Any, result: Any) -> float:
+    """Share of equal numbers in two results `(state, results, decisions)` of a step."""
+    decisions = zip(jax.tree.leaves(expected[2]), jax.tree.leaves(result[2]), strict=True)
+    if not all(bool(jnp.array_equal(a, b)) for a, b in decisions):
         return 0.0
     equal = total = 0
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(result), strict=True):
         if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         x, y = np.asarray(a), np.asarray(b)
@@ -199,4 +223,4 @@ def _seconds(step: Callable[[Any], Any], state: Any) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure()))
+    print(json.dumps(measure(load_program(sys.argv[1]))))

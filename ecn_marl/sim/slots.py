@@ -1,7 +1,7 @@
 """Constructs that are there for the compilers, XLA and `ecn_marl.lanes`, and why.
 
 None of them is physics: results would be the same with plain indexing and without masks. `busy`, of
-`lanes.hints`, marks which slots are in use: it is how `lanes` comes to know what to pass over.
+`lanes`, marks which slots are in use: it is how `lanes` comes to know what to pass over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ecn_marl.lanes.hints import busy
+from ecn_marl.lanes import busy
 from ecn_marl.sim.state import Flows
 
 __all__ = ["busy", "in_use", "kept", "look_up", "look_up_fields", "look_up_one", "segment_sum"]

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array
 
+from ecn_marl import lanes
 from ecn_marl._types import Leaf
-from ecn_marl.lanes import hints
 
 
 @struct.dataclass
@@ -87,7 +87,7 @@ class AutoReset:
         last, inner, reward, terminated, truncated, info = self.env.step(
             key, state.env, action, params
         )
-        done = hints.busy(jnp.all(terminated | truncated))
+        done = lanes.busy(jnp.all(terminated | truncated))
         episode_return = state.episode_return + reward
         length = state.episode_length + 1
         first, new = self.env.reset(key, params)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl import lanes
 from ecn_marl.baselines.common.distributions import Head, judge
 from ecn_marl.baselines.common.rollout import roll
+from ecn_marl.lanes import mapping
 
 ENVS, STEPS, SEEDS = 20, 5, 3
 ENV, PARAMS = ToyEnv(), ToyParams(max_steps=jnp.int32(10))
@@ -64,9 +64,9 @@ def test_every_seed_has_its_own_policy(start, monkeypatch):
     weights, carry = start
     carries = jax.tree.map(lambda x: jnp.stack([x] * SEEDS), carry)
     keys = jax.random.split(jax.random.key(4), SEEDS)
-    batches, compiled = [], lanes.mapping._for_cpu
+    batches, compiled = [], mapping._for_cpu
     monkeypatch.setattr(
-        lanes.mapping,
+        mapping,
         "_for_cpu",
         lambda jaxpr, own, size, *rest: (
             batches.append((own[-1], size)) or compiled(jaxpr, own, size, *rest)

@@ -26,10 +26,10 @@ from xla_and_lanes import raw
 
 import ecn_marl
 from ecn_marl import lanes
-from ecn_marl.lanes import cuda
+from ecn_marl.lanes import cuda, mapping
 from ecn_marl.lanes.operations import ELEMENTWISE
 from ecn_marl.wrappers import AutoReset
-from tests.lanes import test_idle
+from tests.lanes import test_loop_skipping
 
 VOTES = {"own": "%mine", "all": "true"}
 """How emulated warps vote: a thread is alone in its warp, or others always have work."""
@@ -76,12 +76,12 @@ def test_programs_give_the_results_of_xla(own_votes: list[str], name: str) -> No
 
 @settings(max_examples=8)
 @given(
-    st.lists(st.sampled_from(sorted(test_idle.STEPS)), min_size=1, max_size=5),
+    st.lists(st.sampled_from(sorted(test_loop_skipping.STEPS)), min_size=1, max_size=5),
     st.sampled_from(["one loop", "two loops", "no loop"]),
 )
 def test_loops_pass_over_idle_elements(kernels: list[str], names: list[str], shape: str) -> None:
     """To the bit, whether the others of a warp have work or not."""
-    test_idle.test_results_are_those_of_all_elements.hypothesis.inner_test(names, shape)
+    test_loop_skipping.test_results_are_those_of_all_elements.hypothesis.inner_test(names, shape)
     assert kernels
 
 
@@ -366,9 +366,9 @@ def lowered(platform: str) -> str:
 
 def test_gpus_get_kernels_if_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call for the whole step, in place; a CPU gets what it always gets."""
-    monkeypatch.delenv("ECN_MARL_GPU_LANES", raising=False)
+    monkeypatch.delenv("LANES_GPU", raising=False)
     before = lowered("cpu")
-    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
+    monkeypatch.setenv("LANES_GPU", "1")
     text = lowered("cuda")
     assert text.count("custom_call @ecn_marl_lanes_cuda_") == 1
     assert text.count("custom_call @ecn_marl_lanes") == 1
@@ -385,31 +385,29 @@ def test_gpus_get_kernels_if_switched_on(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_trial_decides_for_gpus(monkeypatch: pytest.MonkeyPatch, better: bool) -> None:
     """Unless it is told: a process with a GPU asks once for every batch, one without never."""
     asked: list[str] = []
-    monkeypatch.delenv("ECN_MARL_GPU_LANES", raising=False)
-    monkeypatch.setattr(lanes.mapping, "kernel_is_better", lambda: asked.append("") or better)
+    monkeypatch.delenv("LANES_GPU", raising=False)
+    monkeypatch.setattr(mapping, "kernel_is_better", lambda: asked.append("") or better)
     lowered("cpu")
     assert not asked
-    monkeypatch.setattr(lanes.mapping, "_on_cpu", lambda: False)
-    monkeypatch.setattr(lanes.mapping, "_on_cuda", lambda: True)
+    monkeypatch.setattr(mapping, "_on_cpu", lambda: False)
+    monkeypatch.setattr(mapping, "_on_cuda", lambda: True)
     monkeypatch.setattr(cuda, "register", cuda.name_of)
     assert ("ecn_marl_lanes_cuda_" in lowered("cuda")) == better
     assert asked
     del asked[:]
-    monkeypatch.setenv("ECN_MARL_GPU_LANES", "0")
+    monkeypatch.setenv("LANES_GPU", "0")
     assert "ecn_marl_lanes" not in lowered("cuda")
     assert not asked
 
 
 def test_the_switch_has_three_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ECN_MARL_GPU_LANES", "yes")
-    with pytest.raises(
-        ValueError, match="ECN_MARL_GPU_LANES = 'yes' is not allowed: expected 0, 1"
-    ):
+    monkeypatch.setenv("LANES_GPU", "yes")
+    with pytest.raises(lanes.InvalidValue, match="LANES_GPU = 'yes' is not allowed: expected 0, 1"):
         lowered("cpu")
 
 
 def test_a_switched_on_process_still_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
+    monkeypatch.setenv("LANES_GPU", "1")
     state, keys = jnp.ones((40, 6)), jax.random.split(jax.random.key(0), 40)
     expected = jax.vmap(turn, (0, 0, None))(state, keys, 2.0)
     found = jax.jit(jax.vmap(lanes.mapped(turn, {0: 1}), (0, 0, None)))(state, keys, 2.0)
@@ -419,8 +417,8 @@ def test_a_switched_on_process_still_runs_on_a_cpu(monkeypatch: pytest.MonkeyPat
 
 def test_in_a_process_with_gpus_cpus_run_what_xla_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, code for GPUs is loaded at once."""
-    monkeypatch.setenv("ECN_MARL_GPU_LANES", "1")
-    monkeypatch.setattr(lanes.mapping, "_on_cpu", lambda: False)
+    monkeypatch.setenv("LANES_GPU", "1")
+    monkeypatch.setattr(mapping, "_on_cpu", lambda: False)
     loaded: list[str] = []
     monkeypatch.setattr(cuda, "register", lambda text: loaded.append(text) or cuda.name_of(text))
     assert "ecn_marl_lanes_cuda_" in lowered("cuda")

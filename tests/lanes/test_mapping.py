@@ -14,6 +14,7 @@ from xla_and_lanes import raw
 
 import ecn_marl
 from ecn_marl import lanes
+from ecn_marl.lanes import mapping
 from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.wrappers import AutoReset
 
@@ -155,7 +156,7 @@ def test_results_do_not_depend_on_who_shares_a_vector(
         emulate(monkeypatch)
     start, keys = inputs(envs)[0], jax.random.split(jax.random.key(0), 5)
     ordered = batches(LOADS[name])
-    assert ("sort" in ordered.lower(start, keys).as_text()) == (envs > max(lanes.LANES))
+    assert ("sort" in ordered.lower(start, keys).as_text()) == (envs > max(mapping.LANES))
     for a, b in zip(
         *(jax.tree.leaves(f(start, keys)) for f in (batches(None), ordered)), strict=True
     ):
@@ -214,7 +215,7 @@ def test_shard_map_that_follows_devices_is_told_what_to_do() -> None:
         return jax.lax.scan(lambda c, _: (step(c), None), x, None, length=2)[0]
 
     x = inputs(32)[0]
-    with pytest.raises(ValueError, match=r"check_vma = True .* check_vma=False"):
+    with pytest.raises(lanes.InvalidValue, match=r"check_vma = True .* check_vma=False"):
         jax.shard_map(run, mesh=mesh, in_specs=split, out_specs=split)(x)
     sharded = jax.shard_map(run, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
     np.testing.assert_allclose(sharded(x), 4.0 * x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecn_marl.lanes import trial
+from ecn_marl.benchmark.trial import environments
+from ecn_marl.lanes import settings, trial
 from ecn_marl.lanes.trial import Verdict
 
 
@@ -51,7 +53,7 @@ def test_a_trial_that_hangs_has_failed() -> None:
 
 
 def test_the_trial_uses_the_kernel_and_leaves_memory_to_others() -> None:
-    names = (trial.SWITCH, "XLA_PYTHON_CLIENT_PREALLOCATE")
+    names = (settings.GPU, "XLA_PYTHON_CLIENT_PREALLOCATE")
     code = f"import os, sys; sys.exit(' '.join(os.environ[n] for n in {names}))"
     assert trial.ask((sys.executable, "-c", code)).reason.endswith("status 1: 1 false")
 
@@ -61,9 +63,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Verdict]:
     """Trials that are made from now on; their verdict is the last element when they begin."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     verdicts: list[Verdict] = []
-    monkeypatch.setattr(
-        trial, "ask", lambda: verdicts.append(Verdict(True, "it is")) or verdicts[-1]
-    )
+
+    def ask(command: tuple[str, ...]) -> Verdict:
+        assert command[-1] == settings.trial_program() == "ecn_marl.benchmark.trial:environments"
+        verdicts.append(Verdict(True, "it is"))
+        return verdicts[-1]
+
+    monkeypatch.setattr(trial, "ask", ask)
     return verdicts
 
 
@@ -82,13 +88,13 @@ def test_a_verdict_is_kept(
     assert "once" in caplog.text
     assert decide()
     assert len(asked) == 1
-    (path,) = (tmp_path / "ecn_marl").iterdir()
+    (path,) = (tmp_path / "jax_lanes").iterdir()
     kept = json.loads(path.read_text())
     assert kept["reason"] == "it is"
-    assert set(kept["tried_on"]) >= {"device", "platform", "jax", "ecn-marl"}
+    assert set(kept["tried_on"]) >= {"device", "platform", "jax", "program", "sources"}
     path.write_text(json.dumps({"kernel": False, "reason": "slower"}))
     assert not decide()
-    assert f"uses XLA on this GPU: slower ({path})" in caplog.text
+    assert f"lanes use XLA on this GPU: slower ({path})" in caplog.text
     path.write_text("{")
     assert decide()
     assert len(asked) == 2
@@ -109,24 +115,42 @@ def test_without_a_folder_to_write_to_it_still_decides(
     assert len(asked) == 1
 
 
+def test_without_a_program_gpus_run_xla(
+    asked: list[Verdict], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "_program", "")
+    assert not decide()
+    assert "no program was given" in caplog.text
+    assert not asked
+
+
+def small_program() -> trial.TrialProgram:
+    return environments("websearch-star-v0", envs=20)
+
+
 def test_what_is_measured() -> None:
     """Both ways of the same steps; here, the processor's vectors take the kernel's part."""
-    found = trial.measure("websearch-star-v0", envs=20)
+    module, _, function = settings.trial_program().partition(":")
+    assert getattr(import_module(module), function) is environments
+    found = trial.measure(trial.load_program(f"{__name__}:small_program"))
     assert found["agree"] >= trial.SHARE
     assert 0.0 < found["kernel_s"] < found["xla_s"]
 
 
 def step(**changed: Any) -> tuple[Any, ...]:
-    """A result of a step."""
-    obs = np.linspace(-1.0, 1.0, 100, dtype=np.float32)
-    parts = {"obs": obs, "state": jnp.arange(97), "reward": np.full(3, np.nan)}
-    ends = {"terminated": jnp.zeros(4, bool), "truncated": jnp.zeros(4, bool)}
-    return tuple((parts | ends | changed).values())
+    """A result of a step: state, results, decisions."""
+    parts = {
+        "state": jnp.arange(97),
+        "obs": np.linspace(-1.0, 1.0, 100, dtype=np.float32),
+        "reward": np.full(3, np.nan),
+        "ends": (jnp.zeros(4, bool), jnp.zeros(4, bool)),
+    } | changed
+    return parts["state"], (parts["obs"], parts["reward"]), parts["ends"]
 
 
 def test_agreement() -> None:
     """Rounding and numbers that neither has are equal, one number in two hundred may differ."""
-    obs = np.asarray(step()[0])
+    obs = np.asarray(step()[1][0])
     assert trial._agreement(step(), step(obs=obs * (1.0 + 1e-6))) == 1.0
     off = obs.copy()
     off[7] += 0.1
@@ -134,4 +158,4 @@ def test_agreement() -> None:
     assert trial._agreement(step(), step(obs=off)) >= trial.SHARE
     off[8] = np.nan
     assert trial._agreement(step(), step(obs=off)) < trial.SHARE
-    assert trial._agreement(step(), step(truncated=jnp.ones(4, bool))) == 0.0
+    assert trial._agreement(step(), step(ends=(jnp.zeros(4, bool), jnp.ones(4, bool)))) == 0.0

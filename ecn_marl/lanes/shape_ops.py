@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.builder import Builder, Unsupported, is_key, known, raw_shape
+from ecn_marl.lanes.builder import Builder, is_key, known, raw_shape
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import View
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.lanes.arithmetic import Arithmetic
-from ecn_marl.lanes.builder import Unsupported, known
+from ecn_marl.lanes.builder import known
+from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, View
 
 SCATTERS = {

@@ -1,4 +1,4 @@
-"""Which loops over elements pass over idle ones, see `idle`."""
+"""Which loops over elements pass over idle ones, see `idle_analysis`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ecn_marl.lanes.graph import Map, Node, Operand, Write, tables
-from ecn_marl.lanes.idle import Idle, same, within
+from ecn_marl.lanes.idle_analysis import Idle, same, within
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 

@@ -27,9 +27,9 @@ from ecn_marl.lanes.graph import (
     is_identity,
 )
 from ecn_marl.lanes.operations import apply, combine, select
+from ecn_marl.lanes.register_sums import is_dense, private
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
-from ecn_marl.lanes.sums import is_dense, private
 from ecn_marl.lanes.threefry import threefry
 
 

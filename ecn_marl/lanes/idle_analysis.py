@@ -1,6 +1,6 @@
 """Proof that a loop over elements may pass over idle ones.
 
-A program marks a flag (`hints.busy`). What does a loop do for an element whose flag is False? Every
+A program marks a flag (`busy`). What does a loop do for an element whose flag is False? Every
 value is followed under this assumption: it is a number, or an element of some other array, or
 unknown. The element may be passed over if all that the loop would do for it is
 

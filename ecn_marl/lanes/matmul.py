@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.body import Body
 from ecn_marl.lanes.graph import F32, Axes, Map
+from ecn_marl.lanes.loop_codegen import Body
 from ecn_marl.lanes.steps import Group
 
 SUMS = 24

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from ecn_marl.lanes import hints
+from ecn_marl import lanes
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
 from ecn_marl.lanes.steps import Group, Step, Turns
@@ -77,9 +77,9 @@ STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "swap": lambda on, a, b, s, i: (where(on, b, a), where(on, a, b), s),
     "free": lambda on, a, b, s, i: (where(on, 0.0, a), b, s),
     "start over": lambda on, a, b, s, i: (
-        where(hints.busy(s[0] > 20.0), b - 1.0, a),
+        where(lanes.busy(s[0] > 20.0), b - 1.0, a),
         b,
-        where(hints.busy(s[1] > 15.0), jnp.zeros(3), s),
+        where(lanes.busy(s[1] > 15.0), jnp.zeros(3), s),
     ),
 }
 
@@ -100,8 +100,8 @@ def test_results_are_those_of_all_elements(names: list[str], shape: str) -> None
 
     def turn(carry: Any, _: None) -> Any:
         stage, a, b, s, i = carry
-        new = hints.busy((stage == 0) & (a > 90.0))
-        on = hints.busy((stage > 0) | new)
+        new = lanes.busy((stage == 0) & (a > 90.0))
+        on = lanes.busy((stage > 0) | new)
         stage = jnp.where(new, 2, stage)
         b = jnp.where(new, -1.0, b)
         if shape == "two loops":
@@ -133,7 +133,7 @@ def simple(name: str) -> Callable[..., Any]:
     def fun(stage: jax.Array, a: jax.Array, b: jax.Array, i: jax.Array) -> Any:
         def turn(carry: Any, _: None) -> Any:
             stage, a, b, s = carry
-            on = hints.busy(stage > 0)
+            on = lanes.busy(stage > 0)
             a, b, s = STEPS[name](on, a, b, s, i)
             return (jnp.where(on, stage - 1, stage), a, b, s), None
 
@@ -164,7 +164,7 @@ def test_a_fresh_start_is_only_made_where_one_is_needed() -> None:
     """A flag without axes: random numbers of a restart are not drawn without one."""
 
     def fun(x: jax.Array, key: jax.Array) -> jax.Array:
-        done = hints.busy(x.sum() > 300.0)
+        done = lanes.busy(x.sum() > 300.0)
         fresh = jax.random.uniform(jax.random.wrap_key_data(key), (N,))
         return jnp.where(done, fresh, x + 0.0)
 
