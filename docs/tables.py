@@ -292,6 +292,29 @@ def dcqcn_presets() -> str:
     return markdown(("constant", "ns-3 (HPCC)", *(f"`{n}`" for n in PRESETS)), rows)
 
 
+def primitives() -> str:
+    """What `ecn_marl.lanes` compiles, by the table of its primitives."""
+    from ecn_marl.lanes.compat import CALLS
+    from ecn_marl.lanes.primitives import PRIMITIVES
+
+    kinds = {"f": "float32", "i": "int32", "u": "uint32", "b": "bool", "k": "keys"}
+    parts = []
+    for group in sorted({record.group for record in PRIMITIVES.values() if record.group}):
+        rows = []
+        for name, record in PRIMITIVES.items():
+            if record.group != group:
+                continue
+            types = ", ".join(kinds[kind] for kind in record.kinds)
+            how = "" if record.emit else inspect.cleandoc(record.lower.__doc__).splitlines()[0]
+            cells = (f"`{name}`", types, record.limits, *([how] if how else []))
+            rows.append(cells)
+        head = ("primitive", "types", "left to XLA")
+        head = (*head, "what becomes of it") if len(rows[0]) > 3 else head
+        parts.append(f"### {group}\n\n{markdown(head, rows)}")
+    calls = ", ".join(f"`{name}`" for name in CALLS)
+    return "\n\n".join([*parts, f"Inlined: {calls}."])
+
+
 def size_tables() -> str:
     """Flow-size tables: mean and shares."""
     from ecn_marl.sim.sizes import TABLES, size_table
@@ -454,6 +477,7 @@ TABLES: dict[str, Callable[[], str]] = {
         info,
         dcqcn_presets,
         preset_names,
+        primitives,
         size_tables,
         commands,
         results,

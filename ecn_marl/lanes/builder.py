@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from ecn_marl.lanes import compat
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import (
     BOOL,
@@ -30,26 +31,6 @@ from ecn_marl.lanes.graph import (
 
 PIECES = 16
 """An array is computed in at most so many pieces, where it is made of several."""
-
-
-NUMBERS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "max": np.maximum,
-    "min": np.minimum,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-"""What operations make of numbers that are known when the program is compiled."""
 
 
 def known(view: View) -> np.ndarray | None:
@@ -109,7 +90,10 @@ class Builder:
         """A view of numbers known now; `dtype` only where numpy's is not the right one."""
         data = np.asarray(value)
         if data.dtype not in DTYPES:
-            data = data.astype({"f": np.float32, "i": np.int32, "u": np.uint32}[data.dtype.kind])
+            short = {"f": np.float32, "i": np.int32, "u": np.uint32}.get(data.dtype.kind)
+            if short is None:
+                raise Unsupported(f"arrays of {data.dtype} cannot be compiled for lanes")
+            data = data.astype(short)
         kind = dtype or DTYPES[data.dtype]
         flat = np.ascontiguousarray(data.reshape(-1))
         key = (kind, flat.tobytes())
@@ -119,7 +103,7 @@ class Builder:
             self._constants[key] = node
         return View(node, np.arange(flat.size).reshape(data.shape))
 
-    def _common(self, operands: Sequence[Operand]) -> tuple[bool, Block]:
+    def common(self, operands: Sequence[Operand]) -> tuple[bool, Block]:
         """Whether lanes differ in any operand, and the innermost block among theirs."""
         lanes = any(o.node.lanes for o in operands)
         blocks = [o.node.block for o in operands if o.node.block is not None]
@@ -141,7 +125,7 @@ class Builder:
             with np.errstate(divide="ignore"):
                 op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
-        lanes, block = self._common(operands)
+        lanes, block = self.common(operands)
         node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
         block.items.append(node)
         return View(node, np.arange(node.size).reshape(shape))
@@ -198,7 +182,7 @@ class Builder:
         """The elements of views at flat positions."""
         return [View(v.node, v.where.reshape(-1)[piece]) for v in views]
 
-    def _place(self, fixed: np.ndarray, parts: list[tuple[View, int, int]], mode: str) -> Place:
+    def place(self, fixed: np.ndarray, parts: list[tuple[View, int, int]], mode: str) -> Place:
         """A data-dependent position; `parts` are (index, stride, limit)."""
         indices = tuple(self.settled(p[0]).flat for p in parts)
         strides, limits = tuple(p[1] for p in parts), tuple(p[2] for p in parts)
@@ -218,7 +202,7 @@ class Builder:
         )
 
     def _looked_up(self, source: Node, place: Place, fill: Any) -> View:
-        lanes, block = self._common([*place.indices, Operand(source, place.fixed)])
+        lanes, block = self.common([*place.indices, Operand(source, place.fixed)])
         size = len(place.fixed)
         node = Map(size, source.dtype, lanes, block, "look_up", (), {"fill": fill}, place, source)
         block.items.append(node)
@@ -259,7 +243,7 @@ class Builder:
         for _, _, place in writes:
             if isinstance(place, Place):
                 operands += place.indices
-        lanes, block = self._common(operands)
+        lanes, block = self.common(operands)
         node = Store(size, dtype, lanes, block)
         for op, value, place in writes:
             placed = place if isinstance(place, Place) else None
@@ -351,7 +335,7 @@ def neutral(op: str, dtype: str) -> Any:
 
 def is_key(aval: Any) -> bool:
     """Whether an array holds typed keys."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+    return compat.is_key(aval.dtype)
 
 
 def raw_shape(aval: Any) -> tuple[int, ...]:

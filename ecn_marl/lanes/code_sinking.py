@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads, tables
+from ecn_marl.lanes.primitives import is_movable
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PASSES = 4
@@ -16,9 +17,6 @@ PASSES = 4
 
 LOST_PLACE = 4
 """Cost of reading a carried value after its next one is computed: both then need a place."""
-
-FIXED = frozenset({"look_up", "running", "threefry", "product"})
-"""Operations that stay where they are."""
 
 
 class _Readers:
@@ -106,7 +104,7 @@ def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> Non
 
 def _target(item: Map, k: int, step: Group, steps: list[Step], readers: _Readers) -> int | None:
     """The one later step that needs an item; None if there is no such."""
-    if item.op in FIXED or item in readers.pinned:
+    if not is_movable(item) or item in readers.pinned:
         return None
     where = readers.groups(item)
     if len(where) != 1:
@@ -130,7 +128,7 @@ def _cone(item: Map, k: int, readers: _Readers) -> set[Map | Write]:
             if not isinstance(node, Map) or node in cone or readers.at.get(node) != k:
                 continue
             alone = node not in readers.pinned and readers.by[node] <= cone
-            if alone and node.op not in FIXED:
+            if alone and is_movable(node):
                 cone.add(node)
                 waiting.append(node)
     return cone

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import llvmlite.binding as llvm
 
+from ecn_marl.lanes.compat import FFI
 from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
 from ecn_marl.lanes.native import HEAD, load, optimize, pointers
 
@@ -22,11 +23,6 @@ PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
 newer GPUs."""
 
 HANDLER = """
-  ; A call frame, see `native`: api 16, context 24. Of the api: Error_Create 48, Stream_Get 80
-  ; (behind struct_size 0, extension 8, version 16 to 39, internal_api 40). Stream_Get
-  ; takes {{struct_size
-  ; 0, extension 8, context 16, stream 24 (filled in)}}, Error_Create {{struct_size 0, extension 8,
-  ; message 16, code 24}}; both return an error, or null.
   %n = add i64 %na, %nr
   %size = add i64 %n, 1
   %parameters = alloca ptr, i64 %size, align 8
@@ -38,15 +34,15 @@ HANDLER = """
   %none = icmp eq i64 %batch, 0
   br i1 %none, label %done, label %ask
 ask:
-  %api.at = getelementptr i8, ptr %frame, i64 16
+  %api.at = getelementptr i8, ptr %frame, i64 {api}
   %api = load ptr, ptr %api.at, align 8
-  %context.at = getelementptr i8, ptr %frame, i64 24
+  %context.at = getelementptr i8, ptr %frame, i64 {context}
   %context = load ptr, ptr %context.at, align 8
   %query = alloca [4 x i64], align 8
-  store [4 x i64] [i64 32, i64 0, i64 0, i64 0], ptr %query, align 8
-  %query.context = getelementptr i8, ptr %query, i64 16
+  store [4 x i64] [i64 {stream_size}, i64 0, i64 0, i64 0], ptr %query, align 8
+  %query.context = getelementptr i8, ptr %query, i64 {stream_context}
   store ptr %context, ptr %query.context, align 8
-  %get.at = getelementptr i8, ptr %api, i64 80
+  %get.at = getelementptr i8, ptr %api, i64 {stream_get}
   %get = load ptr, ptr %get.at, align 8
   %refused = call ptr %get(ptr %query)
   %known = icmp eq ptr %refused, null
@@ -54,7 +50,7 @@ ask:
 no.stream:
   ret ptr %refused
 start:
-  %stream.at = getelementptr i8, ptr %query, i64 24
+  %stream.at = getelementptr i8, ptr %query, i64 {stream_stream}
   %stream = load ptr, ptr %stream.at, align 8
   %padded = add i64 %batch, {vector_less}
   %vectors = udiv i64 %padded, {vector}
@@ -70,10 +66,10 @@ failed:
   %message = alloca [128 x i8], align 8
   call i32 (ptr, i64, ptr, ...) @snprintf(ptr %message, i64 128, ptr @failure, i32 %code)
   %told = alloca [4 x i64], align 8
-  store [4 x i64] [i64 28, i64 0, i64 0, i64 13], ptr %told, align 8 ; 13: internal
-  %told.message = getelementptr i8, ptr %told, i64 16
+  store [4 x i64] [i64 {error_size}, i64 0, i64 0, i64 13], ptr %told, align 8 ; 13: internal
+  %told.message = getelementptr i8, ptr %told, i64 {error_message}
   store ptr %message, ptr %told.message, align 8
-  %create.at = getelementptr i8, ptr %api, i64 48
+  %create.at = getelementptr i8, ptr %api, i64 {error_create}
   %create = load ptr, ptr %create.at, align 8
   %error = call ptr %create(ptr %told)
   ret ptr %error
@@ -126,6 +122,7 @@ def launcher(kernel: int, driver: int) -> tuple[Any, Any]:
         each_less=BLOCK // WARP - 1,
         failure=FAILURE,
         length=len(FAILURE) + 1,
+        **FFI,
     )
     return load(HEAD + text + pointers("fields", "%data.at"))
 
@@ -184,5 +181,5 @@ def _check(driver: Any, code: int, function: str) -> None:
     if code:
         text = ctypes.c_char_p()
         driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
-        said = (text.value or b"unknown").decode()
-        raise RuntimeError(f"the CUDA driver: {function} returned error {code} ({said})")
+        words = (text.value or b"unknown").decode()
+        raise RuntimeError(f"the CUDA driver: {function} returned error {code} ({words})")

@@ -116,7 +116,7 @@ class Map(Node):
         params: parameters of the operation.
         place: for `look_up`: which element of `table` to read.
         table: for `look_up`.
-        factors: for `product`: both matrices.
+        factors: for `matmul`: both matrices.
     """
 
     op: str

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ecn_marl.lanes.builder import NUMBERS, neutral
+from ecn_marl.lanes.builder import neutral
 from ecn_marl.lanes.graph import (
     BOOL,
-    NUMPY,
     Argument,
     Block,
     Carry,
@@ -35,24 +34,7 @@ from ecn_marl.lanes.graph import (
     reads,
     tables,
 )
-
-FAR = frozenset({"look_up", "running", "threefry", "product"})
-"""Operations whose results are not followed: they read other elements than their own."""
-
-Known = np.ndarray | Operand
-"""What every element of an array is if idle: a number, or an element of another array."""
-
-
-def same(a: Known, b: Known) -> bool:
-    """Whether two known values are equal, to the bit."""
-    if isinstance(a, Operand) or isinstance(b, Operand):
-        return (
-            isinstance(a, Operand)
-            and isinstance(b, Operand)
-            and a.node is b.node
-            and np.array_equal(a.where, b.where)
-        )
-    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+from ecn_marl.lanes.primitives import PRIMITIVES, Known, is_movable, is_skippable, same
 
 
 class Idle:
@@ -107,7 +89,7 @@ class Idle:
             if item not in needed or not item.size or item.size % self.n:
                 continue
             node = item if isinstance(item, Map) else item.store
-            if node in before or item.op in ("running", "product"):
+            if node in before or (isinstance(item, Map) and not is_skippable(item)):
                 continue
             nothing = isinstance(item, Write) and self.adds_nothing(item)
             if nothing or node not in live or self._is_known(node):
@@ -310,40 +292,10 @@ class Idle:
         )
 
     def _map(self, item: Map) -> Known | None:
-        if not item.size or item.size % self.n or item.op in FAR:
+        if not item.size or item.size % self.n or not is_movable(item):
             return None
-        args = [self.value(o) for o in item.operands]
-        rule = getattr(self, f"_{item.op}", None)
-        if rule is not None:
-            found: Known | None = rule(*args)
-            return found
-        numbers = [a for a in args if not isinstance(a, Operand)]
-        if len(numbers) < len(args):
-            return None
-        if item.op == "convert_element_type" and args:
-            return numbers[0].astype(NUMPY[item.dtype])
-        return NUMBERS[item.op](*numbers) if item.op in NUMBERS else None
-
-    def _copy(self, x: Known) -> Known:
-        return x
-
-    def _select_n(self, which: Known, *cases: Known) -> Known | None:
-        if not isinstance(which, Operand) and (which == which[0]).all():
-            return cases[int(which[0])]
-        return cases[0] if all(same(cases[0], c) for c in cases) else None
-
-    def _and(self, a: Known, b: Known) -> Known | None:
-        return _absorbed(a, b, True) if _absorbed(a, b, True) is not None else _all(a, b, False)
-
-    def _or(self, a: Known, b: Known) -> Known | None:
-        return _absorbed(a, b, False) if _absorbed(a, b, False) is not None else _all(a, b, True)
-
-    def _sub(self, a: Known, b: Known) -> Known | None:
-        if not isinstance(b, Operand) and not b.any() and not np.signbit(b).any():
-            return a
-        if isinstance(a, Operand) or isinstance(b, Operand):
-            return None
-        return a - b
+        idle = PRIMITIVES[item.op].idle
+        return None if idle is None else idle(item, *(self.value(o) for o in item.operands))
 
 
 def _copies(write: Write) -> bool:
@@ -377,32 +329,11 @@ def _equal(a: Operand, b: Operand) -> bool:
     return (
         isinstance(one, Map)
         and isinstance(two, Map)
-        and one.op not in FAR
+        and is_movable(one)
         and (one.op, one.params, one.size) == (two.op, two.params, two.size)
         and len(one.operands) == len(two.operands)
         and all(_equal(x, y) for x, y in zip(one.operands, two.operands, strict=True))
     )
-
-
-def _absorbed(a: Known, b: Known, unit: bool) -> Known | None:
-    """The other operand of `and` or `or`, where one is `unit` (bits: all ones or none)."""
-    for x, other in ((a, b), (b, a)):
-        if not isinstance(x, Operand) and np.array_equal(x, _bits(x, unit)):
-            return other
-    return None
-
-
-def _all(a: Known, b: Known, value: bool) -> Known | None:
-    """`value` where it decides the result of `and` or `or`."""
-    for x in (a, b):
-        if not isinstance(x, Operand) and np.array_equal(x, _bits(x, value)):
-            return x
-    return None
-
-
-def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
-    zero = np.zeros_like(like)
-    return ~zero if ones else zero
 
 
 def sources(node: Node) -> list[Node]:

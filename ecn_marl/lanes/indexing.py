@@ -1,4 +1,4 @@
-"""Gathers, scatters, dynamic slices and sorts."""
+"""Look-ups, scatters, dynamic slices and sorts: positions that depend on data."""
 
 from __future__ import annotations
 
@@ -8,140 +8,148 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.lanes.arithmetic import Arithmetic
-from ecn_marl.lanes.builder import known
+from ecn_marl.lanes.arithmetic import reduce
+from ecn_marl.lanes.builder import Builder, known
+from ecn_marl.lanes.compat import canonical, out_of_bounds
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, View
+from ecn_marl.lanes.primitives import primitive
 
-SCATTERS = {
-    "scatter": "set",
-    "scatter-add": "add",
+GROUP = "Positions that depend on data"
+
+COMBINING = {
     "scatter_add": "add",
-    "scatter-mul": "mul",
     "scatter_mul": "mul",
-    "scatter-min": "min",
     "scatter_min": "min",
-    "scatter-max": "max",
     "scatter_max": "max",
 }
+"""How these scatters combine what they write with what is there; `scatter` replaces it."""
 
 
-class Positions(Arithmetic):
-    """Rules for primitives with positions that depend on data."""
+@primitive(GROUP, "gather")
+def gather(build: Builder, eqn: Any, x: View, index: View) -> list[View]:
+    """Rows of a table; a view, where positions are known when the program is compiled."""
+    d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    shape = eqn.outvars[0].aval.shape
+    if 0 in shape:
+        return [View(x.node, np.zeros(shape, np.int64))]
+    skipped = (*d.collapsed_slice_dims, *d.operand_batching_dims)
+    window = [k for k in range(x.where.ndim) if k not in skipped]
+    batch = [k for k in range(len(shape)) if k not in d.offset_dims]
+    at = np.indices(shape, sparse=True)
+    strides = _strides(x.where.shape)
+    fixed = np.zeros(shape, np.int64)
+    for k, o in zip(window, d.offset_dims, strict=True):
+        fixed = fixed + at[o] * strides[k]
+    rows = _rows(index, [at[k] for k in batch], shape)
+    for k, i in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
+        fixed = fixed + at[batch[i]] * strides[k]
+    mode = _mode(eqn.params["mode"], "fill")
+    mode = "clip" if mode == "promise" else mode  # as XLA does
+    fill = eqn.params["fill_value"]
+    if fill is None:
+        fill = {F32: np.nan, I32: np.iinfo(np.int32).min}.get(x.node.dtype, -1)
+    parts = [
+        (rows[j], strides[k], x.where.shape[k] - sizes[k]) for j, k in enumerate(d.start_index_map)
+    ]
+    there = _fixed_place(fixed, parts) if mode == "clip" else None
+    if there is not None:
+        return [View(x.node, x.where.reshape(-1)[np.broadcast_to(there, shape)])]
+    return [build.look_up(x, build.place(fixed, parts, mode), shape, fill)]
 
-    def _gather(self, eqn: Any, x: View, index: View) -> list[View]:
-        d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-        shape = eqn.outvars[0].aval.shape
-        if 0 in shape:
-            return [View(x.node, np.zeros(shape, np.int64))]
-        skipped = (*d.collapsed_slice_dims, *d.operand_batching_dims)
-        window = [k for k in range(x.where.ndim) if k not in skipped]
-        batch = [k for k in range(len(shape)) if k not in d.offset_dims]
-        at = np.indices(shape, sparse=True)
-        strides = _strides(x.where.shape)
-        fixed = np.zeros(shape, np.int64)
-        for k, o in zip(window, d.offset_dims, strict=True):
-            fixed = fixed + at[o] * strides[k]
-        rows = _rows(index, [at[k] for k in batch], shape)
-        for k, i in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
-            fixed = fixed + at[batch[i]] * strides[k]
-        mode = _mode(eqn.params["mode"], "fill")
-        mode = "clip" if mode == "promise" else mode  # as XLA does
-        fill = eqn.params["fill_value"]
-        if fill is None:
-            fill = {F32: np.nan, I32: np.iinfo(np.int32).min}.get(x.node.dtype, -1)
-        parts = [
-            (rows[j], strides[k], x.where.shape[k] - sizes[k])
-            for j, k in enumerate(d.start_index_map)
-        ]
-        there = _fixed_place(fixed, parts) if mode == "clip" else None
-        if there is not None:
-            return [View(x.node, x.where.reshape(-1)[np.broadcast_to(there, shape)])]
-        return [self.look_up(x, self._place(fixed, parts, mode), shape, fill)]
 
-    def _dynamic_slice(self, eqn: Any, x: View, *starts: View) -> list[View]:
-        shape = eqn.params["slice_sizes"]
-        strides = _strides(x.where.shape)
-        fixed = _offsets(shape, strides)
-        parts = [
-            (View(v.node, np.broadcast_to(v.where, shape)), s, n - k)
-            for v, s, n, k in zip(starts, strides, x.where.shape, shape, strict=True)
-            if n > k
-        ]
-        if not parts:
-            return [x]
-        return [self.look_up(x, self._place(fixed, parts, "clip"), shape)]
+@primitive(GROUP, "dynamic_slice")
+def dynamic_slice(build: Builder, eqn: Any, x: View, *starts: View) -> list[View]:
+    """A look-up whose position is clipped to the array."""
+    shape = eqn.params["slice_sizes"]
+    strides = _strides(x.where.shape)
+    fixed = _offsets(shape, strides)
+    parts = [
+        (View(v.node, np.broadcast_to(v.where, shape)), s, n - k)
+        for v, s, n, k in zip(starts, strides, x.where.shape, shape, strict=True)
+        if n > k
+    ]
+    if not parts:
+        return [x]
+    return [build.look_up(x, build.place(fixed, parts, "clip"), shape)]
 
-    def _dynamic_update_slice(self, eqn: Any, x: View, new: View, *starts: View) -> list[View]:
-        shape = new.where.shape
-        strides = _strides(x.where.shape)
-        fixed = _offsets(shape, strides)
-        parts = [
-            (View(v.node, np.broadcast_to(v.where, shape)), s, n - k)
-            for v, s, n, k in zip(starts, strides, x.where.shape, shape, strict=True)
-        ]
-        whole = ("set", x, np.arange(x.where.size))
-        place = self._place(fixed, parts, "clip")
-        node = self.store(x.where.size, x.node.dtype, [whole, ("set", new, place)])
-        return [View(node, np.arange(node.size).reshape(x.where.shape))]
 
-    def _scatter(self, eqn: Any, x: View, index: View, new: View) -> list[View]:
-        d, shape = eqn.params["dimension_numbers"], new.where.shape
-        op = SCATTERS[eqn.primitive.name]
-        skipped = (*d.inserted_window_dims, *d.operand_batching_dims)
-        window = [k for k in range(x.where.ndim) if k not in skipped]
-        batch = [k for k in range(len(shape)) if k not in d.update_window_dims]
-        at, strides = np.indices(shape, sparse=True), _strides(x.where.shape)
-        fixed = np.zeros(shape, np.int64)
-        extent = dict.fromkeys(range(x.where.ndim), 1)
-        for k, o in zip(window, d.update_window_dims, strict=True):
-            fixed = fixed + at[o] * strides[k]
-            extent[k] = shape[o]
-        for k, i in zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True):
-            fixed = fixed + at[batch[i]] * strides[k]
-        rows = _rows(index, [at[k] for k in batch], shape)
-        mode = _mode(eqn.params["mode"], "drop")
-        mode = "drop" if mode == "promise" else mode  # as XLA does
-        parts = [
-            (rows[j], strides[k], x.where.shape[k] - extent[k])
-            for j, k in enumerate(d.scatter_dims_to_operand_dims)
-        ]
-        dtype = x.node.dtype
-        whole, place = ("set", x, np.arange(x.where.size)), self._place(fixed, parts, mode)
-        there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
-        to: Any = place if there is None else np.broadcast_to(there, shape)
-        node = self.store(x.where.size, dtype, [whole, (op, new, to)])
-        return [View(node, np.arange(node.size).reshape(x.where.shape))]
+@primitive(GROUP, "dynamic_update_slice")
+def dynamic_update_slice(build: Builder, eqn: Any, x: View, new: View, *starts: View) -> list[View]:
+    """The array, then the block written over it at a position clipped to it."""
+    shape = new.where.shape
+    strides = _strides(x.where.shape)
+    fixed = _offsets(shape, strides)
+    parts = [
+        (View(v.node, np.broadcast_to(v.where, shape)), s, n - k)
+        for v, s, n, k in zip(starts, strides, x.where.shape, shape, strict=True)
+    ]
+    whole = ("set", x, np.arange(x.where.size))
+    place = build.place(fixed, parts, "clip")
+    node = build.store(x.where.size, x.node.dtype, [whole, ("set", new, place)])
+    return [View(node, np.arange(node.size).reshape(x.where.shape))]
 
-    _scatter_add = _scatter_mul = _scatter_min = _scatter_max = _scatter
 
-    def _sort(self, eqn: Any, *args: View) -> list[View]:
-        """Stable sort of short rows: the rank of an element is how many come before it."""
-        axis, n = eqn.params["dimension"], args[0].where.shape[eqn.params["dimension"]]
-        if eqn.params["num_keys"] != 1:
-            raise Unsupported("a sort by several keys")
-        keys = np.moveaxis(args[0].where, axis, -1)
-        node, lead = args[0].node, keys.shape[:-1]
-        mine, other = View(node, keys[..., :, None]), View(node, keys[..., None, :])
-        pairs = (*lead, n, n)
-        less = self.map("lt", BOOL, pairs, other, mine)
-        equal = self.map("eq", BOOL, pairs, other, mine)
-        earlier = self.constant(np.broadcast_to(np.tri(n, n, -1, bool), pairs))
-        ahead = self.map("or", BOOL, pairs, less, self.map("and", BOOL, pairs, equal, earlier))
-        rank = self._reduce(
-            self.map("convert_element_type", I32, pairs, ahead), (len(lead) + 1,), "add"
-        )
-        fixed = np.broadcast_to(
-            (np.arange(math.prod(lead)).reshape(lead) * n)[..., None], (*lead, n)
-        )
-        found = []
-        for a in args:
-            moved = View(a.node, np.moveaxis(a.where, axis, -1))
-            place = self._place(fixed, [(rank, 1, n - 1)], "promise")
-            sorted_ = self.store(moved.where.size, a.node.dtype, [("set", moved, place)])
-            out = np.arange(sorted_.size).reshape(*lead, n)
-            found.append(View(sorted_, np.moveaxis(out, -1, axis)))
-        return found
+@primitive(GROUP, *COMBINING)
+@primitive(GROUP, "scatter", limits="a function (`at[].apply`)")
+def scatter(build: Builder, eqn: Any, x: View, index: View, new: View) -> list[View]:
+    """The array, then what is written to it or combined with it, in order."""
+    d, shape = eqn.params["dimension_numbers"], new.where.shape
+    op = COMBINING.get(canonical(eqn.primitive.name), "set")
+    if op == "set" and eqn.params.get("update_jaxpr") is not None:
+        raise Unsupported("'scatter' with a function")
+    skipped = (*d.inserted_window_dims, *d.operand_batching_dims)
+    window = [k for k in range(x.where.ndim) if k not in skipped]
+    batch = [k for k in range(len(shape)) if k not in d.update_window_dims]
+    at, strides = np.indices(shape, sparse=True), _strides(x.where.shape)
+    fixed = np.zeros(shape, np.int64)
+    extent = dict.fromkeys(range(x.where.ndim), 1)
+    for k, o in zip(window, d.update_window_dims, strict=True):
+        fixed = fixed + at[o] * strides[k]
+        extent[k] = shape[o]
+    for k, i in zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True):
+        fixed = fixed + at[batch[i]] * strides[k]
+    rows = _rows(index, [at[k] for k in batch], shape)
+    mode = _mode(eqn.params["mode"], "drop")
+    mode = "drop" if mode == "promise" else mode  # as XLA does
+    parts = [
+        (rows[j], strides[k], x.where.shape[k] - extent[k])
+        for j, k in enumerate(d.scatter_dims_to_operand_dims)
+    ]
+    dtype = x.node.dtype
+    whole, place = ("set", x, np.arange(x.where.size)), build.place(fixed, parts, mode)
+    there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
+    to: Any = place if there is None else np.broadcast_to(there, shape)
+    node = build.store(x.where.size, dtype, [whole, (op, new, to)])
+    return [View(node, np.arange(node.size).reshape(x.where.shape))]
+
+
+@primitive(GROUP, "sort", limits="several keys")
+def sort(build: Builder, eqn: Any, *args: View) -> list[View]:
+    """Stable sort of short rows: the rank of an element is how many come before it."""
+    axis, n = eqn.params["dimension"], args[0].where.shape[eqn.params["dimension"]]
+    if eqn.params["num_keys"] != 1:
+        raise Unsupported("a sort by several keys")
+    keys = np.moveaxis(args[0].where, axis, -1)
+    node, lead = args[0].node, keys.shape[:-1]
+    mine, other = View(node, keys[..., :, None]), View(node, keys[..., None, :])
+    pairs = (*lead, n, n)
+    less = build.map("lt", BOOL, pairs, other, mine)
+    equal = build.map("eq", BOOL, pairs, other, mine)
+    earlier = build.constant(np.broadcast_to(np.tri(n, n, -1, bool), pairs))
+    ahead = build.map("or", BOOL, pairs, less, build.map("and", BOOL, pairs, equal, earlier))
+    rank = reduce(
+        build, build.map("convert_element_type", I32, pairs, ahead), (len(lead) + 1,), "add"
+    )
+    fixed = np.broadcast_to((np.arange(math.prod(lead)).reshape(lead) * n)[..., None], (*lead, n))
+    found = []
+    for a in args:
+        moved = View(a.node, np.moveaxis(a.where, axis, -1))
+        place = build.place(fixed, [(rank, 1, n - 1)], "promise")
+        sorted_ = build.store(moved.where.size, a.node.dtype, [("set", moved, place)])
+        out = np.arange(sorted_.size).reshape(*lead, n)
+        found.append(View(sorted_, np.moveaxis(out, -1, axis)))
+    return found
 
 
 def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.ndarray | None:
@@ -181,9 +189,8 @@ def _rows(index: View, batch: list[np.ndarray], shape: Sequence[int]) -> list[Vi
 
 
 def _mode(mode: Any, fill: str) -> str:
-    """What happens to positions out of bounds."""
-    name = str(mode).rsplit(".", 1)[-1].lower()
-    return {"promise_in_bounds": "promise", "clip": "clip", "fill_or_drop": fill}[name]
+    """What happens to positions out of bounds, as `Place.mode` says it."""
+    return {"fill_or_drop": fill}.get(out_of_bounds(mode), out_of_bounds(mode))
 
 
 def _offsets(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:

@@ -7,11 +7,13 @@ values are scalars, `%own` points to the thread's column of such vectors, and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ecn_marl.lanes.assembly import SCALAR, Code, Module
+from ecn_marl.lanes.elementwise import apply, combine, select
 from ecn_marl.lanes.graph import (
     BOOL,
     I32,
@@ -26,11 +28,10 @@ from ecn_marl.lanes.graph import (
     Write,
     is_identity,
 )
-from ecn_marl.lanes.operations import apply, combine, select
+from ecn_marl.lanes.primitives import PRIMITIVES
 from ecn_marl.lanes.register_sums import is_dense, private
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
-from ecn_marl.lanes.threefry import threefry
 
 
 def _kind(node: Node) -> str:
@@ -59,7 +60,7 @@ class Body(Code):
         self.mine = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
-        self._drawn: dict[tuple[str, str, str, str], tuple[str, str]] = {}
+        self._once: dict[tuple[str, ...], Any] = {}
         self._late: list[tuple[Node, str, str]] = []
 
     # --- addresses --------------------------------------------------------------------------------
@@ -358,20 +359,9 @@ class Body(Code):
     def compute(self, item: Map) -> None:
         """Compute an item's element; store it if it is kept."""
         self.wide = item.lanes and not self.module.threads
-        if item.op == "look_up":
-            value = self.look_up(item)
-        elif item.op == "threefry":
-            k0, k1, x0, x1 = (self.operand(o) for o in item.operands)
-            if (k0, k1, x0, x1) not in self._drawn:
-                self._drawn[k0, k1, x0, x1] = threefry(self, k0, k1, x0, x1)
-            value = self._drawn[k0, k1, x0, x1][item.params["word"]]
-        elif item.op == "running":
-            held, at = item.params["held"], self.element(item.params["slots"])
-            before = self.load(held, at)
-            value = combine(
-                self, item.params["combine"], item.dtype, before, self.operand(item.operands[0])
-            )
-            self.save(held, at, value)
+        codegen = PRIMITIVES[item.op].codegen
+        if codegen is not None:
+            value = codegen(self, item)
         else:
             args = [self.operand(o) for o in item.operands]
             kinds = [o.node.dtype for o in item.operands]
@@ -382,6 +372,12 @@ class Body(Code):
         self.values[item] = value
         if item in self.module.plan.stored:
             self._late.append((item, self.index, value))
+
+    def computed_once(self, key: tuple[str, ...], compute: Callable[[], Any]) -> Any:
+        """What is written once in a turn for all that need the same."""
+        if key not in self._once:
+            self._once[key] = compute()
+        return self._once[key]
 
     def write(self, item: Write) -> None:
         """Write an element into a store."""

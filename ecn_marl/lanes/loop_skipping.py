@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ecn_marl.lanes.graph import Map, Node, Operand, Write, tables
-from ecn_marl.lanes.idle_analysis import Idle, same, within
+from ecn_marl.lanes.idle_analysis import Idle, within
+from ecn_marl.lanes.primitives import is_skippable, same
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 
@@ -81,7 +82,7 @@ class Passing:
     def _free(self, item: Map | Write, group: Group, stored: set[Node]) -> bool:
         """Whether an item has no effect where it is idle."""
         if isinstance(item, Map):
-            if item.op == "running":
+            if not is_skippable(item):
                 return False
             return item not in stored or self._unread(item) or self._lies_there(item)
         if self.idle.adds_nothing(item):

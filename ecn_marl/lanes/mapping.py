@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
+from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
 from ecn_marl.lanes.errors import InvalidValue, Unsupported
 from ecn_marl.lanes.settings import cores, gpu_mode
 from ecn_marl.lanes.trial import kernel_is_better
@@ -64,9 +65,7 @@ def _on_cpu() -> bool:
 
 @functools.cache
 def _on_cuda() -> bool:
-    if jax.default_backend() != "gpu":
-        return False
-    return "cuda" in jax.devices()[0].client.platform_version.lower()
+    return on_cuda()
 
 
 def _for_gpus() -> bool:
@@ -138,7 +137,7 @@ def _check_manual(leaves: Sequence[Any]) -> None:
     Raises:
         InvalidValue: `shard_map` has `check_vma=True`, its default.
     """
-    if any(jax.typeof(x).manual_axis_type.varying for x in leaves if _is_array(x)):
+    if any(varies_by_device(x) for x in leaves if _is_array(x)):
         allowed = "jax.shard_map(..., check_vma=False) around what is compiled for lanes"
         raise InvalidValue("check_vma", True, allowed)
 
@@ -282,7 +281,7 @@ def vmap(
             plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
             other = compiled(_for_cpu) if _on_cpu() else plain
             found = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
-        wrap = jax.random.wrap_key_data
+        wrap = functools.partial(jax.random.wrap_key_data, impl=THREEFRY)
         found = [wrap(x) if _is_key(a) else x for x, a in zip(found, jaxpr.out_avals, strict=True)]
         return jax.tree.unflatten(out_tree, found)
 
@@ -306,7 +305,7 @@ def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
     leaves, tree = jax.tree.flatten(like)
 
     def call(*raw: jax.Array) -> list[Any]:
-        wrap = jax.random.wrap_key_data
+        wrap = functools.partial(jax.random.wrap_key_data, impl=THREEFRY)
         given = [
             wrap(x) if _is_key(jnp.asarray(y)) else x
             for x, y in zip(raw[: len(leaves)], leaves, strict=True)

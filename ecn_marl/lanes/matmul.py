@@ -22,7 +22,7 @@ def write_product(module: Module, item: Map) -> list[str]:
 
     Args:
         module: what it belongs to.
-        item: a `product` with the parameters `shape` (batch, rows, columns, depth), `left` and
+        item: a `matmul` with the parameters `shape` (batch, rows, columns, depth), `left` and
             `right` (`Axes`), and the factors.
     """
     _, rows, columns, _ = item.params["shape"]

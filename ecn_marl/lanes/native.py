@@ -13,46 +13,47 @@ from typing import Any
 import jax
 import llvmlite.binding as llvm
 
+from ecn_marl.lanes.compat import FFI
+
 HEAD = """
-; A call frame of XLA's foreign function interface: struct_size 0, extension 8, api 16, context 24,
-; stage 32, args 40 {size 56, types 64, args 72}, rets 80 {size 96, types 104, rets 112}.
-define ptr @handler(ptr %frame) {
-  %e = getelementptr i8, ptr %frame, i64 8
+; The start of a call from XLA's foreign function interface: what is left to a handler comes after
+; `work`, with %na arguments at %a, %nr results at %r, and %batch, the number at %d.
+define ptr @handler(ptr %frame) {{
+  %e = getelementptr i8, ptr %frame, i64 {extension}
   %extension = load ptr, ptr %e, align 8
   %asked = icmp ne ptr %extension, null
   br i1 %asked, label %kind, label %work
 kind:
-  %k = getelementptr i8, ptr %extension, i64 8
+  %k = getelementptr i8, ptr %extension, i64 {extension_kind}
   %what = load i32, ptr %k, align 4
   %metadata = icmp eq i32 %what, 1
   br i1 %metadata, label %tell, label %work
 tell: ; XLA asks which version of the interface this is: version 0.1
-  %m = getelementptr i8, ptr %extension, i64 24
+  %m = getelementptr i8, ptr %extension, i64 {metadata}
   %to = load ptr, ptr %m, align 8
-  %major = getelementptr i8, ptr %to, i64 24
+  %major = getelementptr i8, ptr %to, i64 {version_major}
   store i32 0, ptr %major, align 4
-  %minor = getelementptr i8, ptr %to, i64 28
+  %minor = getelementptr i8, ptr %to, i64 {version_minor}
   store i32 1, ptr %minor, align 4
-  %traits = getelementptr i8, ptr %to, i64 32
+  %traits = getelementptr i8, ptr %to, i64 {traits}
   store i32 0, ptr %traits, align 4
   ret ptr null
 work:
-  %na.at = getelementptr i8, ptr %frame, i64 56
+  %na.at = getelementptr i8, ptr %frame, i64 {arguments}
   %na = load i64, ptr %na.at, align 8
-  %a.at = getelementptr i8, ptr %frame, i64 72
+  %a.at = getelementptr i8, ptr %frame, i64 {argument_list}
   %a = load ptr, ptr %a.at, align 8
-  %nr.at = getelementptr i8, ptr %frame, i64 96
+  %nr.at = getelementptr i8, ptr %frame, i64 {results}
   %nr = load i64, ptr %nr.at, align 8
-  %r.at = getelementptr i8, ptr %frame, i64 112
+  %r.at = getelementptr i8, ptr %frame, i64 {result_list}
   %r = load ptr, ptr %r.at, align 8
-  ; The batch is the leading axis of the first result: rank 32, dims 40.
+  ; The batch is the leading axis of the first result.
   %one = load ptr, ptr %r, align 8
-  %d.at = getelementptr i8, ptr %one, i64 40
+  %d.at = getelementptr i8, ptr %one, i64 {buffer_dims}
   %d = load ptr, ptr %d.at, align 8
   %batch = load i64, ptr %d, align 8
-"""
-"""The start of a handler: what is left to it comes after `work`, with %na arguments at %a, %nr
-results at %r, and %batch, the number at %d."""
+""".format(**FFI)
+"""The start of a handler, for a CPU and for a GPU."""
 
 HANDLER = (
     HEAD
@@ -75,7 +76,6 @@ def pointers(name: str, value: str) -> str:
         value: `%data`, where a buffer's numbers are, or `%data.at`, where that is written.
     """
     return f"""
-; Of XLA_FFI_Buffers: struct_size 0, extension 8, dtype 16, data 24.
 define internal void @{name}(ptr %from, ptr %to, i64 %n) {{
 entry:
   %none = icmp eq i64 %n, 0
@@ -84,7 +84,7 @@ loop:
   %i = phi i64 [0, %entry], [%next, %loop]
   %f = getelementptr ptr, ptr %from, i64 %i
   %buffer = load ptr, ptr %f, align 8
-  %data.at = getelementptr i8, ptr %buffer, i64 24
+  %data.at = getelementptr i8, ptr %buffer, i64 {FFI["buffer_data"]}
   %data = load ptr, ptr %data.at, align 8
   %t = getelementptr ptr, ptr %to, i64 %i
   store ptr {value}, ptr %t, align 8

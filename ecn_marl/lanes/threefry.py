@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ecn_marl.lanes.elementwise import Writer
 from ecn_marl.lanes.graph import U32
-from ecn_marl.lanes.operations import Writer
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 """Of the Threefry-2x32 block cipher (Salmon et al., SC'11, table 2)."""

@@ -1,0 +1,148 @@
+"""What depends on the version of JAX or of XLA's interface, and nothing else.
+
+Written for jax 0.10; what later versions do differently stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.extend.random import threefry_prng_impl
+
+from ecn_marl.lanes.errors import Unsupported
+
+__all__ = [
+    "CALLS",
+    "FFI",
+    "THREEFRY",
+    "canonical",
+    "expanded",
+    "is_key",
+    "jaxpr_and_constants",
+    "on_cuda",
+    "out_of_bounds",
+    "scan_counts",
+    "threefry_prng_impl",
+    "varies_by_device",
+]
+
+CALLS = {
+    "jit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+"""Primitives that call a jaxpr, and the parameter that holds it."""
+
+_SYNONYMS = {
+    "add_any": "add",  # what derivatives call it
+    "copy_p": "copy",
+    "scatter-add": "scatter_add",
+    "scatter-mul": "scatter_mul",
+    "scatter-min": "scatter_min",
+    "scatter-max": "scatter_max",
+}
+
+THREEFRY = "threefry2x32"
+"""The only implementation of typed keys that is compiled: JAX's default."""
+
+FFI = {
+    "extension": 8,
+    "extension_kind": 8,
+    "api": 16,
+    "context": 24,
+    "arguments": 56,
+    "argument_list": 72,
+    "results": 96,
+    "result_list": 112,
+    "buffer_data": 24,
+    "buffer_dims": 40,
+    "metadata": 24,
+    "version_major": 24,
+    "version_minor": 28,
+    "traits": 32,
+    "error_create": 48,
+    "error_size": 28,
+    "error_message": 16,
+    "stream_get": 80,
+    "stream_size": 32,
+    "stream_context": 16,
+    "stream_stream": 24,
+}
+"""Offsets in the structures of XLA's foreign function interface, version 0.1, bytes.
+
+A call frame has struct_size 0, extension 8, api 16, context 24, stage 32, args 40 {size 56, types
+64, list 72}, rets 80 {size 96, types 104, list 112}; a buffer struct_size 0, extension 8, dtype 16,
+data 24, rank 32, dims 40. Of the api, behind struct_size 0, extension 8, version 16 to 39 and
+internal_api 40, there are Error_Create 48 and Stream_Get 80; behind struct_size 0 and extension 8,
+the one takes message 16 and code 24, the other context 16 and fills in stream 24.
+`xla/ffi/api/c_api.h` says so; tests hold them against the XLA that is installed.
+"""
+
+
+def canonical(name: str) -> str:
+    """The name under which a primitive is in the table."""
+    return _SYNONYMS.get(name, name)
+
+
+def jaxpr_and_constants(inner: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
+    """A jaxpr in a parameter: closed, or (jax >= 0.11) without constants."""
+    if isinstance(inner, core.ClosedJaxpr):
+        return inner.jaxpr, inner.consts
+    return inner, ()
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and carried values of a scan; jax >= 0.11 has them as a tree."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carried, _ = params["ft_in"].unpack()
+    return len(constants), len(carried)
+
+
+def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
+    """The function behind what jax >= 0.12 keeps whole (searchsorted), of flat arguments."""
+    whole = params["_prim"]
+
+    def fun(*flat: Any) -> Any:
+        return jax.tree.leaves(whole.expand(*jax.tree.unflatten(whole.in_tree, flat)))
+
+    return fun
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a type is that of typed keys, which are two words each.
+
+    Raises:
+        Unsupported: they are of another implementation than threefry.
+    """
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return False
+    name = getattr(getattr(dtype, "_impl", None), "name", THREEFRY)
+    if name != THREEFRY:
+        raise Unsupported(f"typed keys of {name!r}")
+    return True
+
+
+def out_of_bounds(mode: Any) -> str:
+    """What a gather or scatter does out of bounds: `promise`, `clip` or `fill_or_drop`."""
+    name = str(mode).rsplit(".", 1)[-1].lower()
+    return {"promise_in_bounds": "promise", "clip": "clip", "fill_or_drop": "fill_or_drop"}[name]
+
+
+def varies_by_device(x: Any) -> bool:
+    """Whether `jax.shard_map` follows on which devices an array differs."""
+    return bool(jax.typeof(x).manual_axis_type.varying)
+
+
+def on_cuda() -> bool:
+    """Whether the default backend is an NVIDIA GPU; `gpu` is the name of others, too."""
+    if jax.default_backend() != "gpu":
+        return False
+    return "cuda" in jax.devices()[0].client.platform_version.lower()

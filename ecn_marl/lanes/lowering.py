@@ -1,0 +1,81 @@
+"""Walks through a jaxpr and asks the table of primitives for nodes.
+
+Calls are inlined, and what is fixed within a loop moves out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from ecn_marl.lanes.builder import Builder, is_key, raw
+from ecn_marl.lanes.compat import CALLS, canonical, jaxpr_and_constants
+from ecn_marl.lanes.errors import Unsupported
+from ecn_marl.lanes.graph import NUMPY, View
+from ecn_marl.lanes.primitives import PRIMITIVES
+
+
+class Lowering(Builder):
+    """Nodes of one program; see `lower`."""
+
+    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[View]) -> list[View]:
+        """Lower a jaxpr applied to views."""
+        env: dict[Any, View] = {}
+
+        def read(atom: Any) -> View:
+            if isinstance(atom, core.Literal):
+                return self.constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
+            return env[atom]
+
+        for var, const in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = const if isinstance(const, View) else self.constant(raw(const))
+        for var, arg in zip(jaxpr.invars, args, strict=True):
+            env[var] = arg
+        for eqn in jaxpr.eqns:
+            views = self.equation(eqn, [read(v) for v in eqn.invars])
+            for var, view in zip(eqn.outvars, views, strict=True):
+                env[var] = view
+        return [read(v) for v in jaxpr.outvars]
+
+    def inline(self, inner: Any, args: Sequence[View]) -> list[View]:
+        """Lower a jaxpr that stands in a parameter."""
+        return self.run(*jaxpr_and_constants(inner), args)
+
+    def equation(self, eqn: Any, args: list[View]) -> list[View]:
+        """Lower one equation.
+
+        Raises:
+            Unsupported: there is no record of its primitive, or its rule does not know what to do.
+        """
+        name = canonical(eqn.primitive.name)
+        if name in CALLS:
+            return self.inline(eqn.params[CALLS[name]], args)
+        record = PRIMITIVES.get(name)
+        if record is None or record.lower is None:
+            raise Unsupported(f"primitive {name!r} cannot be compiled for lanes")
+        if "k" not in record.kinds and any(map(_holds_keys, eqn.invars)):
+            raise Unsupported(f"primitive {name!r} of typed keys cannot be compiled for lanes")
+        try:
+            return record.lower(self, eqn, *args)
+        except Unsupported:
+            raise
+        except Exception as problem:
+            # Parameters that a rule was not written for, of a newer JAX say: XLA knows them.
+            raise Unsupported(
+                f"primitive {name!r} cannot be compiled for lanes with these parameters "
+                f"({type(problem).__name__}: {problem})"
+            ) from problem
+
+    def traced(self, fun: Callable[..., Any], *args: View) -> list[View]:
+        """Lower a function of raw key data, traced for these shapes."""
+        avals = [jax.ShapeDtypeStruct(a.where.shape, NUMPY[a.node.dtype]) for a in args]
+        closed = jax.make_jaxpr(fun)(*avals)
+        return self.run(closed.jaxpr, closed.consts, args)
+
+
+def _holds_keys(atom: Any) -> bool:
+    return hasattr(atom.aval, "dtype") and is_key(atom.aval)
