@@ -116,7 +116,7 @@ class Code:
             return one if dtype != BOOL else ("true" if value else "false")
         return f"splat ({SCALAR[dtype]} {one})"
 
-    def spread(self, scalar: str, dtype: str) -> str:
+    def broadcast(self, scalar: str, dtype: str) -> str:
         """A vector of one number."""
         kind, vector = SCALAR[dtype], self.vector(SCALAR[dtype])
         first = self.emit(f"insertelement {vector} poison, {kind} {scalar}, i32 0")

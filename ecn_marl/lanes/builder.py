@@ -228,9 +228,9 @@ class Builder:
         view = self.whole(view)
         if view.node.lanes:
             return view
-        found = self.map("copy", view.node.dtype, view.where.shape, view)
-        found.node.lanes = True
-        return found
+        copy = self.map("copy", view.node.dtype, view.where.shape, view)
+        copy.node.lanes = True
+        return copy
 
     def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Node:
         """A store and its writes, (operation, value, `Place` or positions), in order."""
@@ -261,15 +261,15 @@ class Builder:
         pieces = None if ordered else self._pieces([value])
         if pieces is None:
             return [(op, self.settled(value), place)]
-        found = []
+        parts = []
         for piece in pieces:
             (part,) = self._at([value], piece)
             if isinstance(place, Place):
                 there: Any = _cut(place, piece)
             else:
                 there = np.asarray(place).reshape(-1)[piece]
-            found += self._split_write(op, part, there)
-        return found
+            parts += self._split_write(op, part, there)
+        return parts
 
     def filled(self, value: Any, dtype: str, size: int) -> tuple[str, View, np.ndarray]:
         """The write that sets a whole store to one value."""

@@ -170,8 +170,8 @@ def _load(code: str) -> tuple[Any, int]:
     _check(driver, driver.cuInit(ctypes.c_uint(0)), "cuInit")
     loaded = driver.cuLibraryLoadData(ctypes.byref(library), text, *none, *none)
     _check(driver, loaded, "cuLibraryLoadData")
-    found = driver.cuLibraryGetKernel(ctypes.byref(kernel), library, ctypes.c_char_p(b"step"))
-    _check(driver, found, "cuLibraryGetKernel")
+    status = driver.cuLibraryGetKernel(ctypes.byref(kernel), library, ctypes.c_char_p(b"step"))
+    _check(driver, status, "cuLibraryGetKernel")
     assert kernel.value is not None
     return driver, kernel.value
 

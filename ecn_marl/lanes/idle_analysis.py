@@ -84,7 +84,7 @@ class Idle:
         """Items that have nothing to do where idle, if what they change lies in its old place."""
         before = self._before()
         live = self._live([*results, *before], needed)
-        found: list[Map | Write] = []
+        lazy: list[Map | Write] = []
         for item in items(self.block):
             if item not in needed or not item.size or item.size % self.n:
                 continue
@@ -93,8 +93,8 @@ class Idle:
                 continue
             nothing = isinstance(item, Write) and self.adds_nothing(item)
             if nothing or node not in live or self._is_known(node):
-                found.append(item)
-        return found
+                lazy.append(item)
+        return lazy
 
     def old_places(self) -> Iterator[tuple[Node, Node]]:
         """Arrays whose idle elements are those of another: best kept in its place."""
@@ -106,16 +106,16 @@ class Idle:
 
     def _before(self) -> set[Node]:
         """What the flag is computed from, within its block."""
-        found: set[Node] = set()
+        before: set[Node] = set()
         waiting: list[Node] = [self.flag]
         while waiting:
             node = waiting.pop()
-            if node in found or node.block is None or not within(node.block, self.block):
+            if node in before or node.block is None or not within(node.block, self.block):
                 continue
-            found.add(node)
+            before.add(node)
             if not (isinstance(node, Carry) and node.loop.body is self.block):
                 waiting += sources(node)
-        return found
+        return before
 
     def _live(self, roots: list[Node], needed: set[object]) -> set[Node]:
         """Nodes whose idle elements something reads."""
@@ -158,8 +158,8 @@ class Idle:
         chosen = self.value(which)
         if isinstance(chosen, Operand) or (chosen != chosen[0]).any() or item.size % self.n:
             return list(item.operands)
-        mine = int(chosen[0])
-        return [which, *(c for k, c in enumerate(cases) if k == mine or not self.aligned(c.where))]
+        taken = int(chosen[0])
+        return [which, *(c for k, c in enumerate(cases) if k == taken or not self.aligned(c.where))]
 
     def _is_known(self, node: Node) -> bool:
         """Whether all idle elements are numbers, or what was carried to or given to the block."""
@@ -191,11 +191,11 @@ class Idle:
                 self._turns(item)
                 continue
             node = item if isinstance(item, Map) else item.store
-            found = self._map(item) if isinstance(item, Map) else self._store(item.store)
-            if found is None:
+            value = self._map(item) if isinstance(item, Map) else self._store(item.store)
+            if value is None:
                 self._known.pop(node, None)
             else:
-                self._known[node] = found
+                self._known[node] = value
 
     def _turns(self, loop: Loop) -> None:
         """What a loop carries stays what it was at the start, or is unknown."""
@@ -226,7 +226,7 @@ class Idle:
             return None
         owner, where = None, np.zeros(store.size, np.int64)
         data: np.ndarray | None = None
-        seen = np.zeros(store.size, bool)
+        written = np.zeros(store.size, bool)
         for write in store.writes:
             value = self.value(write.value)
             if write.op != "set":
@@ -235,7 +235,7 @@ class Idle:
                 continue
             if write.place is not None or write.fixed is None or not self.aligned(write.fixed):
                 return None
-            seen[write.fixed] = True
+            written[write.fixed] = True
             if isinstance(value, Operand):
                 if owner is not None and owner is not value.node:
                     return None
@@ -243,7 +243,7 @@ class Idle:
             else:
                 data = np.zeros(store.size, value.dtype) if data is None else data
                 data[write.fixed] = value
-        if not seen.all() or (owner is None) == (data is None):
+        if not written.all() or (owner is None) == (data is None):
             return None
         return data if owner is None else Operand(owner, where)
 

@@ -132,24 +132,24 @@ def sort(build: Builder, eqn: Any, *args: View) -> list[View]:
         raise Unsupported("a sort by several keys")
     keys = np.moveaxis(args[0].where, axis, -1)
     node, lead = args[0].node, keys.shape[:-1]
-    mine, other = View(node, keys[..., :, None]), View(node, keys[..., None, :])
+    own, other = View(node, keys[..., :, None]), View(node, keys[..., None, :])
     pairs = (*lead, n, n)
-    less = build.map("lt", BOOL, pairs, other, mine)
-    equal = build.map("eq", BOOL, pairs, other, mine)
+    less = build.map("lt", BOOL, pairs, other, own)
+    equal = build.map("eq", BOOL, pairs, other, own)
     earlier = build.constant(np.broadcast_to(np.tri(n, n, -1, bool), pairs))
     ahead = build.map("or", BOOL, pairs, less, build.map("and", BOOL, pairs, equal, earlier))
     rank = reduce(
         build, build.map("convert_element_type", I32, pairs, ahead), (len(lead) + 1,), "add"
     )
     fixed = np.broadcast_to((np.arange(math.prod(lead)).reshape(lead) * n)[..., None], (*lead, n))
-    found = []
+    results = []
     for a in args:
         moved = View(a.node, np.moveaxis(a.where, axis, -1))
         place = build.place(fixed, [(rank, 1, n - 1)], "promise")
         sorted_ = build.store(moved.where.size, a.node.dtype, [("set", moved, place)])
         out = np.arange(sorted_.size).reshape(*lead, n)
-        found.append(View(sorted_, np.moveaxis(out, -1, axis)))
-    return found
+        results.append(View(sorted_, np.moveaxis(out, -1, axis)))
+    return results
 
 
 def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.ndarray | None:
@@ -195,7 +195,7 @@ def _mode(mode: Any, fill: str) -> str:
 
 def _offsets(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """How far every element of a block is from its first."""
-    found = np.zeros(shape, np.int64)
+    offsets = np.zeros(shape, np.int64)
     for index, stride in zip(np.indices(shape, sparse=True), strides, strict=True):
-        found = found + index * stride
-    return found
+        offsets = offsets + index * stride
+    return offsets

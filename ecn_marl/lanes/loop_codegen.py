@@ -57,7 +57,7 @@ class Body(Code):
         self._ahead = {index: 0}
         self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
-        self.mine = {i: None for i in group.items if isinstance(i, Map)}
+        self.computed = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
         self._once: dict[tuple[str, ...], Any] = {}
@@ -73,25 +73,25 @@ class Body(Code):
         first = int(where[0])
         step = int(where[1]) - first if len(where) > 1 else 0
         if np.array_equal(where, first + step * np.arange(len(where))):
-            found = self.index if self.index.lstrip("-").isdigit() else None
-            if found is not None:
-                found = str(first + step * int(found))
+            number = self.index if self.index.lstrip("-").isdigit() else None
+            if number is not None:
+                number = str(first + step * int(number))
             elif step == 0:
-                found = str(first)
+                number = str(first)
             else:
                 scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
-                found = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
+                number = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
                 if step == 1:
-                    self._ahead[found] = first
+                    self._ahead[number] = first
         elif self.index.isdigit():
-            found = str(int(where[int(self.index)]))
+            number = str(int(where[int(self.index)]))
         else:
             table = self.module.table(where, I32)
             place = self.emit(f"getelementptr i32, ptr {table}, i64 {self.index}")
             short = self.emit(f"load i32, ptr {place}, align 4")
-            found = self.emit(f"sext i32 {short} to i64")
-        self.values[key] = found
-        return found
+            number = self.emit(f"sext i32 {short} to i64")
+        self.values[key] = number
+        return number
 
     def base(self, node: Node) -> str:
         """Where a node lies."""
@@ -140,8 +140,8 @@ class Body(Code):
         place = self.pointer(node, element)
         n = self.module.lanes
         if self.module.threads and node.lanes:
-            found = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
-            return self.emit(f"icmp ne i32 {found}, 0") if node.dtype == BOOL else found
+            value = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
+            return self.emit(f"icmp ne i32 {value}, 0") if node.dtype == BOOL else value
         if node.dtype == BOOL:
             if node.lanes:
                 bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
@@ -191,12 +191,12 @@ class Body(Code):
                 table = self.module.table(numbers, node.dtype)
                 kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
                 place = self.emit(f"getelementptr {kind}, ptr {table}, i64 {self.index}")
-                found = self.emit(f"load {kind}, ptr {place}, align 1")
+                value = self.emit(f"load {kind}, ptr {place}, align 1")
                 if node.dtype == BOOL:
-                    found = self.emit(f"icmp ne i8 {found}, 0")
-                self.values[key] = found
+                    value = self.emit(f"icmp ne i8 {value}, 0")
+                self.values[key] = value
             return self.widened(self.values[key], node)
-        if node in self.mine and is_identity(operand, self.group.size):
+        if node in self.computed and is_identity(operand, self.group.size):
             return self.widened(self.values[node], node)
         element = self.element(where)
         key = ("element", node, element)
@@ -246,14 +246,14 @@ class Body(Code):
         if node.lanes or not self.wide:
             return value
         if value not in self._vectors:
-            self._vectors[value] = self.spread(value, node.dtype)
+            self._vectors[value] = self.broadcast(value, node.dtype)
         return self._vectors[value]
 
     # --- data-dependent positions -----------------------------------------------------------------
 
     def position(self, place: Place) -> tuple[str, str | None]:
         """Element number (i32), and whether it is in bounds, where that matters."""
-        found, inside = None, None
+        total, inside = None, None
         t = self.type(I32)
         for index, stride, limit in zip(place.indices, place.strides, place.limits, strict=True):
             at = self.operand(index)
@@ -268,18 +268,18 @@ class Body(Code):
                 at = self.call("llvm.smin", I32, at, self.number(limit, I32))
             if stride != 1:
                 at = self.emit(f"mul {t} {at}, {self.number(stride, I32)}")
-            found = at if found is None else self.emit(f"add {t} {found}, {at}")
+            total = at if total is None else self.emit(f"add {t} {total}, {at}")
         fixed = self.element(place.fixed)
         if fixed.isdigit():
             start = self.number(int(fixed), I32)
         else:
             short = self.emit(f"trunc i64 {fixed} to i32")
-            start = self.spread(short, I32) if self.wide else short
-        if found is None:
+            start = self.broadcast(short, I32) if self.wide else short
+        if total is None:
             return start, inside
         if fixed == "0":
-            return found, inside
-        return self.emit(f"add {t} {found}, {start}"), inside
+            return total, inside
+        return self.emit(f"add {t} {total}, {start}"), inside
 
     def rows(self, place: Place) -> list[tuple[str, str]] | None:
         """For a short table: where each row is meant, and its element; None for longer ones."""
@@ -290,15 +290,15 @@ class Body(Code):
         if place.mode == "clip":
             at = self.call("llvm.smax", I32, at, self.number(0, I32))
             at = self.call("llvm.smin", I32, at, self.number(limit, I32))
-        found = []
+        rows = []
         for row in range(limit + 1):
             key = ("row", at, row)
             if key not in self.values:
                 self.values[key] = self.emit(
                     f"icmp eq {self.type(I32)} {at}, {self.number(row, I32)}"
                 )
-            found.append((self.values[key], self.element(place.fixed + row * stride)))
-        return found
+            rows.append((self.values[key], self.element(place.fixed + row * stride)))
+        return rows
 
     def addresses(self, node: Node, at: str) -> str:
         """Where one element per lane lies."""
@@ -325,12 +325,12 @@ class Body(Code):
                 other = self.number(item.params["fill"], item.dtype)
             return self.gather(self.addresses(item.table, at), item.dtype, inside, other)
         wide = self.emit(f"sext i32 {at} to i64")
-        found = self.load(item.table, wide)
+        value = self.load(item.table, wide)
         return (
-            found
+            value
             if inside is None
             else select(
-                self, item.dtype, inside, found, self.number(item.params["fill"], item.dtype)
+                self, item.dtype, inside, value, self.number(item.params["fill"], item.dtype)
             )
         )
 
@@ -339,13 +339,13 @@ class Body(Code):
         assert item.table is not None
         assert item.place is not None
         entries = [self.operand_at(item.table, element) for _, element in rows]
-        found, others = entries[0], list(zip(rows, entries, strict=True))[1:]
+        value, others = entries[0], list(zip(rows, entries, strict=True))[1:]
         if item.place.mode == "fill":
-            found = self.number(item.params["fill"], item.dtype)
+            value = self.number(item.params["fill"], item.dtype)
             others = list(zip(rows, entries, strict=True))
-        for (mine, _), entry in others:
-            found = select(self, item.dtype, mine, entry, found)
-        return found
+        for (meant, _), entry in others:
+            value = select(self, item.dtype, meant, entry, value)
+        return value
 
     def operand_at(self, node: Node, element: str) -> str:
         """An element of a node, as a vector if vectors are being computed."""
@@ -396,10 +396,10 @@ class Body(Code):
         value = self.operand(item.value)
         rows = self.rows(item.place)
         if rows is not None:
-            for mine, element in rows:
+            for meant, element in rows:
                 before = self._sum(store, element)
                 after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
-                self._put(store, element, select(self, dtype, mine, after, before))
+                self._put(store, element, select(self, dtype, meant, after, before))
             return
         at, inside = self.position(item.place)
         if self.wide:
@@ -450,7 +450,7 @@ class Body(Code):
             and node.lanes == item.store.lanes
             and offsets[node] == offsets[item.store]
             and node.dtype == item.store.dtype
-            and node not in self.mine
+            and node not in self.computed
         )
         return together and bool((item.value.where == item.fixed).all())
 

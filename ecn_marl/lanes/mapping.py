@@ -100,13 +100,14 @@ def mapped(
     def batch(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
         own = tuple(any(jax.tree.leaves(b)) for b in batched)
         args = tuple(
-            _spread(a, b, size) if o else a for a, b, o in zip(args, batched, own, strict=True)
+            _with_leading_axis(a, b, size) if o else a
+            for a, b, o in zip(args, batched, own, strict=True)
         )
         if not size or not available():
-            found = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
+            results = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
         else:
-            found = _compiled_or_not(fun, own, updates, load, args)
-        return found, jax.tree.map(lambda _: True, found)
+            results = _compiled_or_not(fun, own, updates, load, args)
+        return results, jax.tree.map(lambda _: True, results)
 
     def call(*args: Any) -> Any:
         _check_manual(jax.tree.leaves(args))
@@ -182,22 +183,22 @@ def _nested(
         differ = [any(jax.tree.leaves(flags)) for flags in batched]
         alone = any(d and not axis for d, axis in zip(differ, own, strict=True))
         if alone and inner >= LANES[-1]:
-            found = _one_by_one(many, size, differ, batched, args)
-            return found, jax.tree.map(lambda _: True, found)
+            results = _one_by_one(many, size, differ, batched, args)
+            return results, jax.tree.map(lambda _: True, results)
         flat, outer = [], []
         for arg, axis, flags in zip(args, own, batched, strict=True):
-            mine = any(jax.tree.leaves(flags))
-            outer.append(axis or mine)
-            if not (axis or mine):
+            own_axis = any(jax.tree.leaves(flags))
+            outer.append(axis or own_axis)
+            if not (axis or own_axis):
                 flat.append(arg)
                 continue
-            arg = _spread(arg, flags, size)
+            arg = _with_leading_axis(arg, flags, size)
             if not axis:  # what a whole inner batch shares
                 arg = jax.tree.map(lambda v: jnp.repeat(v[:, None], inner, 1), arg)
             flat.append(jax.tree.map(lambda v: v.reshape(size * inner, *v.shape[2:]), arg))
-        found = _nested(fun, tuple(outer), updates, load)(*flat)
-        found = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), found)
-        return found, jax.tree.map(lambda _: True, found)
+        results = _nested(fun, tuple(outer), updates, load)(*flat)
+        results = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), results)
+        return results, jax.tree.map(lambda _: True, results)
 
     return many
 
@@ -210,7 +211,8 @@ def _one_by_one(
     All at once, every environment would need a copy of it.
     """
     trees = [
-        _spread(a, b, size) if d else () for a, b, d in zip(args, batched, differ, strict=True)
+        _with_leading_axis(a, b, size) if d else ()
+        for a, b, d in zip(args, batched, differ, strict=True)
     ]
 
     def one(some: list[Any]) -> Any:
@@ -219,7 +221,7 @@ def _one_by_one(
     return jax.lax.map(one, trees)
 
 
-def _spread(tree: Any, batched: Any, size: int) -> Any:
+def _with_leading_axis(tree: Any, batched: Any, size: int) -> Any:
     """A tree whose leaves all have the leading axis."""
     return jax.tree.map(
         lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x))), tree, batched
@@ -276,14 +278,16 @@ def vmap(
             return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
 
         if not _for_gpus():
-            found = compiled(_for_cpu)(*raw)
+            results = compiled(_for_cpu)(*raw)
         else:
             plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
             other = compiled(_for_cpu) if _on_cpu() else plain
-            found = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
+            results = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
         wrap = functools.partial(jax.random.wrap_key_data, impl=THREEFRY)
-        found = [wrap(x) if _is_key(a) else x for x, a in zip(found, jaxpr.out_avals, strict=True)]
-        return jax.tree.unflatten(out_tree, found)
+        results = [
+            wrap(x) if _is_key(a) else x for x, a in zip(results, jaxpr.out_avals, strict=True)
+        ]
+        return jax.tree.unflatten(out_tree, results)
 
     return batch
 
@@ -310,8 +314,8 @@ def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
             wrap(x) if _is_key(jnp.asarray(y)) else x
             for x, y in zip(raw[: len(leaves)], leaves, strict=True)
         ]
-        found = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
-        return [jax.random.key_data(x) if _is_key(x) else x for x in found]
+        results = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
+        return [jax.random.key_data(x) if _is_key(x) else x for x in results]
 
     return call
 
@@ -372,9 +376,9 @@ def _raw_aval(aval: Any, size: int) -> jax.ShapeDtypeStruct:
 def _aliases(args: tuple[Any, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
     """Leaves of arguments and the leaves of results that take their places."""
     counts = [len(jax.tree.leaves(a)) for a in args]
-    found = {}
+    aliases = {}
     for argument, result in updates.items():
         first = sum(counts[:argument])
         target = jax.tree.leaves(results[result])
-        found.update({first + k: number for k, number in enumerate(target)})
-    return found
+        aliases.update({first + k: number for k, number in enumerate(target)})
+    return aliases

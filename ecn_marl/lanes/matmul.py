@@ -31,9 +31,9 @@ def write_product(module: Module, item: Map) -> list[str]:
     width = min(columns, most // height)
     lines: list[str] = []
     before = "0"
-    for m, mine in _parts(rows, height):
-        for n, wide in _parts(columns, width):
-            block = _Block(module, item, f"b{m[0]}x{n[0]}", before, mine, wide)
+    for m, block_height in _parts(rows, height):
+        for n, block_width in _parts(columns, width):
+            block = _Block(module, item, f"b{m[0]}x{n[0]}", before, block_height, block_width)
             lines += block.lines(m, n)
             before = block.end
     return lines
@@ -42,8 +42,8 @@ def write_product(module: Module, item: Map) -> list[str]:
 def _parts(size: int, most: int) -> list[tuple[tuple[int, int], int]]:
     """Stretches (start, end) that are cut evenly, and into what: whole ones, and the rest."""
     whole = size - size % most
-    found = [((0, whole), most)] if whole else []
-    return [*found, ((whole, size), size - whole)] if size > whole else found
+    stretches = [((0, whole), most)] if whole else []
+    return [*stretches, ((whole, size), size - whole)] if size > whole else stretches
 
 
 class _Block:
@@ -125,11 +125,11 @@ class _Block:
             node = item.factors[node_at]
             moved = code.emit(f"mul i64 {k}, {axes.inner}")
             at = code.emit(f"add i64 {first}, {moved}")
-            found = []
+            values = []
             for i in range(count):
                 place = code.emit(f"add i64 {at}, {i * axes.outer}")
-                found.append(code.widened(code.load(node, place), node))
-            return found
+                values.append(code.widened(code.load(node, place), node))
+            return values
 
         a = line(0, lefts, item.params["left"], self.height)
         b = line(1, rights, item.params["right"], self.width)

@@ -36,7 +36,7 @@ def private(group: Group, dense: bool) -> set[Store]:
             used |= set(tables(item))
         else:
             terms[item.store].append(item)
-    found, many = set(), 0
+    kept, many = set(), 0
     for store, writes in terms.items():
         rows = [_rows(w, dense) for w in writes]
         if store in used or not store.lanes or store.dtype == BOOL or None in rows:
@@ -44,8 +44,8 @@ def private(group: Group, dense: bool) -> set[Store]:
         many += len(set().union(*(r for r in rows if r is not None)))
         if many > MOST:
             break
-        found.add(store)
-    return found
+        kept.add(store)
+    return kept
 
 
 def _rows(write: Write, dense: bool) -> set[int] | None:

@@ -121,29 +121,29 @@ def _own(item: Map | Write | Loop) -> bool:
 
 def _needed(results: list[View]) -> set[object]:
     """Nodes, writes and loops that the results depend on."""
-    found: set[object] = set()
+    needed: set[object] = set()
     waiting: list[Node] = [r.node for r in results]
     while waiting:
         node = waiting.pop()
-        if node in found:
+        if node in needed:
             continue
-        found.add(node)
+        needed.add(node)
         items: list[Map | Write] = []
         if isinstance(node, Map):
             items = [node]
             waiting += tables(node)
         elif isinstance(node, Store):
             items = list(node.writes)
-            found.update(node.writes)
+            needed.update(node.writes)
         elif isinstance(node, Final):
             waiting.append(node.carry)
         elif isinstance(node, Carry):
             k = node.loop.carries.index(node)
-            found.add(node.loop)
+            needed.add(node.loop)
             waiting += [node.loop.initial[k].node, node.loop.following[k].node]
         for item in items:
             waiting += [o.node for o in reads(item)]
-    return found
+    return needed
 
 
 def _steps(
@@ -347,9 +347,9 @@ class _Uses:
 
     def _keep_apart(self, carried: list[tuple[Carry, Operand]]) -> None:
         """Values that are copied at once: none may lie where another is copied to."""
-        for carry, mine in carried:
+        for carry, own in carried:
             for _, other in carried:
-                if other.node is not mine.node:
+                if other.node is not own.node:
                     self.conflicts.add(frozenset({carry, other.node}))
 
     def _read(self, node: Node, at: int, where: np.ndarray | None, around: list[Turns]) -> None:

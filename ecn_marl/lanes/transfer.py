@@ -142,26 +142,26 @@ def _move_element(code: Code, flag: bool, far: list[str], i: str, inward: bool) 
     n, kind = code.module.lanes, "i8" if flag else "i32"
     vector, size = code.vector(kind), 1 if flag else 4
     offset = code.emit(f"mul i64 {i}, {max(n // 8, 1) if flag else 4 * n}")
-    mine = code.emit(f"getelementptr i8, ptr %near, i64 {offset}")
+    inside = code.emit(f"getelementptr i8, ptr %near, i64 {offset}")
     places = [code.emit(f"getelementptr {kind}, ptr {row}, i64 {i}") for row in far]
     if inward:
-        found = "poison"
+        values = "poison"
         for k, p in enumerate(places):
             value = code.emit(f"load {kind}, ptr {p}, align {size}")
-            found = code.emit(f"insertelement {vector} {found}, {kind} {value}, i32 {k}")
+            values = code.emit(f"insertelement {vector} {values}, {kind} {value}, i32 {k}")
         if flag:
-            flags = code.emit(f"icmp ne {vector} {found}, zeroinitializer")
+            flags = code.emit(f"icmp ne {vector} {values}, zeroinitializer")
             bits = code.emit(f"bitcast {code.vector('i1')} {flags} to i{n}")
-            code.do(f"store i{n} {bits}, ptr {mine}, align {max(n // 8, 1)}")
+            code.do(f"store i{n} {bits}, ptr {inside}, align {max(n // 8, 1)}")
         else:
-            code.do(f"store {vector} {found}, ptr {mine}, align {4 * n}")
+            code.do(f"store {vector} {values}, ptr {inside}, align {4 * n}")
         return
     if flag:
-        bits = code.emit(f"load i{n}, ptr {mine}, align {max(n // 8, 1)}")
+        bits = code.emit(f"load i{n}, ptr {inside}, align {max(n // 8, 1)}")
         flags = code.emit(f"bitcast i{n} {bits} to {code.vector('i1')}")
-        found = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
+        values = code.emit(f"zext {code.vector('i1')} {flags} to {vector}")
     else:
-        found = code.emit(f"load {vector}, ptr {mine}, align {4 * n}")
+        values = code.emit(f"load {vector}, ptr {inside}, align {4 * n}")
     for k, p in enumerate(places):
-        value = code.emit(f"extractelement {vector} {found}, i32 {k}")
+        value = code.emit(f"extractelement {vector} {values}, i32 {k}")
         code.do(f"store {kind} {value}, ptr {p}, align {size}")
