@@ -76,10 +76,10 @@ def running(build: Builder, eqn: Any, x: View) -> list[View]:
     held = Store(lines, dtype, lanes, block)
     _, start, everywhere = build.filled(neutral(op, dtype), dtype, lines)
     held.writes.append(Write(held, "set", start.flat, None, everywhere))
-    block.items.append(held.writes[0])
+    build.put(block, held.writes[0])
     params = {"held": held, "slots": slots, "combine": op}
     node = Map(where.size, dtype, lanes, block, "running", (value.flat,), params)
-    block.items.append(node)
+    build.put(block, node)
     out = np.arange(node.size).reshape(shape)
     return [View(node, np.flip(out, axis) if reverse else out)]
 
@@ -164,7 +164,7 @@ def _matmul(build: Builder, a: View, b: View, sizes: Sequence[int], shape: Seque
     params = {"shape": tuple(sizes), "left": axes[0], "right": axes[1]}
     size, factors = batch * rows * columns, (views[0].node, views[1].node)
     node = Map(size, F32, lanes, block, "matmul", (), params, factors=factors)
-    block.items.append(node)
+    build.put(block, node)
     return View(node, np.arange(size).reshape(shape))
 
 

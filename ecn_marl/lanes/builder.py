@@ -77,6 +77,8 @@ class Builder:
     Attributes:
         top: the outermost block.
         flags: which elements are busy, see `optimisation_hints`.
+        origin: the equation that is being lowered, for `origins`.
+        origins: the equation that each item comes from, for `explain`.
     """
 
     def __init__(self) -> None:
@@ -84,6 +86,8 @@ class Builder:
         self.top = Block(None)
         self.block = self.top
         self.flags: list[Map] = []
+        self.origin: Any = None
+        self.origins: dict[Map | Write, Any] = {}
         self._constants: dict[tuple[str, bytes], Constant] = {}
 
     def constant(self, value: Any, dtype: str | None = None) -> View:
@@ -102,6 +106,11 @@ class Builder:
             node = Constant(flat.size, kind, False, None, flat)
             self._constants[key] = node
         return View(node, np.arange(flat.size).reshape(data.shape))
+
+    def put(self, block: Block, item: Map | Write) -> None:
+        """Add an item to a block."""
+        block.items.append(item)
+        self.origins[item] = self.origin
 
     def common(self, operands: Sequence[Operand]) -> tuple[bool, Block]:
         """Whether lanes differ in any operand, and the innermost block among theirs."""
@@ -127,7 +136,7 @@ class Builder:
         operands = tuple(a.flat for a in args)
         lanes, block = self.common(operands)
         node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
-        block.items.append(node)
+        self.put(block, node)
         return View(node, np.arange(node.size).reshape(shape))
 
     def bundle(self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Any) -> View:
@@ -205,7 +214,7 @@ class Builder:
         lanes, block = self.common([*place.indices, Operand(source, place.fixed)])
         size = len(place.fixed)
         node = Map(size, source.dtype, lanes, block, "look_up", (), {"fill": fill}, place, source)
-        block.items.append(node)
+        self.put(block, node)
         return View(node, np.arange(size))
 
     def whole(self, view: View) -> View:
@@ -250,7 +259,7 @@ class Builder:
             fixed = None if placed is not None else np.ascontiguousarray(place.reshape(-1))
             write = Write(node, op, value.flat, placed, fixed)
             node.writes.append(write)
-            block.items.append(write)
+            self.put(block, write)
         return node
 
     def _split_write(self, op: str, value: View, place: Any) -> list[tuple[str, View, Any]]:

@@ -6,10 +6,11 @@ Written for jax 0.10; what later versions do differently stands beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
-from jax.extend import core
+from jax.extend import core, source_info_util
 from jax.extend.random import threefry_prng_impl
 
 from ecn_marl.lanes.errors import Unsupported
@@ -23,6 +24,7 @@ __all__ = [
     "is_key",
     "jaxpr_and_constants",
     "on_cuda",
+    "origin",
     "out_of_bounds",
     "scan_counts",
     "threefry_prng_impl",
@@ -134,6 +136,13 @@ def out_of_bounds(mode: Any) -> str:
     """What a gather or scatter does out of bounds: `promise`, `clip` or `fill_or_drop`."""
     name = str(mode).rsplit(".", 1)[-1].lower()
     return {"promise_in_bounds": "promise", "clip": "clip", "fill_or_drop": "fill_or_drop"}[name]
+
+
+def origin(equation: Any) -> str:
+    """Where the user's program asked for an equation: `file:line`, or an empty string."""
+    place = source_info_util.summarize(equation.source_info)
+    file, _, line = place.split(" ")[0].partition(":")
+    return f"{'/'.join(Path(file).parts[-2:])}:{line.split(':')[0]}" if line else ""
 
 
 def varies_by_device(x: Any) -> bool:

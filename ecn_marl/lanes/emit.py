@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.graph import Argument, Map, Node, Operand, View, is_identity
+from ecn_marl.lanes.graph import Argument, Carry, Map, Node, Operand, View, is_identity
 from ecn_marl.lanes.loop_codegen import Body
 from ecn_marl.lanes.matmul import write_product
 from ecn_marl.lanes.schedule import Plan
@@ -29,7 +29,7 @@ def write_steps(module: Module, steps: list[Step]) -> list[str]:
         if isinstance(step, Turns):
             names.append(_turns(module, step))
             continue
-        names.append(_group(module, step))
+        names.append(write_loop(module, step))
         names += [
             _list(module, i) for i in step.items if isinstance(i, Map) and i in module.plan.lists
         ]
@@ -47,7 +47,7 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
     return name
 
 
-def _group(module: Module, group: Group) -> str:
+def write_loop(module: Module, group: Group) -> str:
     """Write the function of a group."""
     if group.product:
         (item,) = group.items
@@ -225,15 +225,31 @@ def _list(module: Module, flag: Map) -> str:
     )
 
 
+def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry, Operand]]:
+    """Values to copy to where a loop carries them: those that do not lie there already.
+
+    Args:
+        plan: where everything lies.
+        turns: the loop.
+        values: what it carries, at its start or after a turn.
+    """
+    offsets = plan.offsets
+    return [
+        (carry, value)
+        for carry, value in turns.carried(values)
+        if carry.size
+        and not (
+            offsets.get(value.node) == offsets[carry]
+            and value.node.lanes
+            and is_identity(value, carry.size)
+        )
+    ]
+
+
 def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
-    """Functions that copy values to where loops carry them, unless they lie there already."""
-    names, offsets = [], module.plan.offsets
+    """Functions that copy values."""
+    names = []
     for target, source in pairs:
-        if not target.size:
-            continue
-        there = source.node in offsets and offsets[source.node] == offsets[target]
-        if there and source.node.lanes and is_identity(source, target.size):
-            continue
         group = Group(target.size)
         body = Body(module, group, "%i")
         body.save(target, "%i", body.operand(source))
@@ -251,9 +267,9 @@ def calls(module: Module, names: list[str]) -> list[str]:
 
 def _turns(module: Module, turns: Turns) -> str:
     """Write the function of a loop."""
-    before = _copies(module, turns.carried(turns.loop.initial))
+    before = _copies(module, copied(module.plan, turns, turns.loop.initial))
     inner = write_steps(module, turns.steps)
-    after = _copies(module, turns.carried(turns.loop.following))
+    after = _copies(module, copied(module.plan, turns, turns.loop.following))
     return _function(
         module,
         "@turns",

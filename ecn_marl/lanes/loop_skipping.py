@@ -69,6 +69,8 @@ class Passing:
             if flag is self.idle.flag and not all(self._free(i, group, stored) for i in group.items)
         ]
         for group in wrong:
+            group.prevents = [i for i in group.items if not self._free(i, group, stored)]
+        for group in wrong:
             del self.skipping[group]
             follows = next((o for o in others if o.may_guard(group)), None)
             if follows is not None:

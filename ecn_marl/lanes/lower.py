@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend import core
@@ -25,17 +25,26 @@ from ecn_marl.lanes import (  # noqa: F401
     transcendentals,
 )
 from ecn_marl.lanes.builder import dtype_of, is_key, raw_shape
-from ecn_marl.lanes.graph import U32, Argument, Block, Map, View
+from ecn_marl.lanes.graph import U32, Argument, Block, Map, View, Write
 from ecn_marl.lanes.lowering import Lowering
 
 
 class Program(NamedTuple):
-    """A lowered program: its outermost block, its arguments, its results, flags of what is busy."""
+    """A lowered program.
+
+    Attributes:
+        top: its outermost block.
+        arguments: its arguments.
+        results: its results.
+        flags: flags of what is busy.
+        origins: the equation of the jaxpr that each item comes from.
+    """
 
     top: Block
     arguments: list[Argument]
     results: list[View]
     flags: list[Map]
+    origins: dict[Map | Write, Any]
 
 
 def lower(jaxpr: core.ClosedJaxpr, lanes: Sequence[bool]) -> Program:
@@ -56,4 +65,5 @@ def lower(jaxpr: core.ClosedJaxpr, lanes: Sequence[bool]) -> Program:
         arguments.append(node)
         views.append(View(node, np.arange(node.size).reshape(shape)))
     results = lowering.run(jaxpr.jaxpr, jaxpr.consts, views)
-    return Program(lowering.top, arguments, [lowering.own(r) for r in results], lowering.flags)
+    owned = [lowering.own(r) for r in results]
+    return Program(lowering.top, arguments, owned, lowering.flags, lowering.origins)

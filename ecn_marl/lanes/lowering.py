@@ -36,6 +36,7 @@ class Lowering(Builder):
         for var, arg in zip(jaxpr.invars, args, strict=True):
             env[var] = arg
         for eqn in jaxpr.eqns:
+            self.origin = eqn
             views = self.equation(eqn, [read(v) for v in eqn.invars])
             for var, view in zip(eqn.outvars, views, strict=True):
                 env[var] = view

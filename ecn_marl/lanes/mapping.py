@@ -265,7 +265,7 @@ def vmap(
                 own.append(axis is not None)
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)
-        jaxpr, out_tree = _traced(fun, tree, shapes)
+        jaxpr, out_tree = traced(fun, tree, shapes)
         places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
         aliases = _aliases(args, places, updates or {})
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
@@ -350,7 +350,7 @@ def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tupl
     return name, memory * min(-(-size // WARP), WARPS)
 
 
-def _traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[Any, Any]:
+def traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[Any, Any]:
     """Jaxpr of a function of flat arguments, and the structure of its results."""
     structure = None
 

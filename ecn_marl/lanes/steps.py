@@ -18,6 +18,7 @@ class Group:
         at: place in the order of all steps.
         key: flag without which its items have nothing to do, see `idle_analysis`.
         flag: the same, if elements where it is False in all lanes are passed over.
+        prevents: items that had something to do where a flag was False, when that was last tried.
     """
 
     size: int
@@ -25,6 +26,7 @@ class Group:
     at: int = -1
     key: Map | None = None
     flag: Map | None = None
+    prevents: list[Map | Write] = field(default_factory=list)
 
     @property
     def product(self) -> bool:

@@ -1,0 +1,257 @@
+"""What a program becomes: its loops, which of them skip elements, and what keeps others from it.
+
+explanation = lanes.explain(env.step, key, state, action, params, shared=(3,))
+print(explanation)
+assert explanation.skipped > 0.9
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ecn_marl.lanes import compat
+from ecn_marl.lanes.assembly import Module
+from ecn_marl.lanes.emit import copied, write_loop
+from ecn_marl.lanes.graph import Map, Write
+from ecn_marl.lanes.lower import Program, lower
+from ecn_marl.lanes.mapping import LANES, traced
+from ecn_marl.lanes.schedule import Plan, make_plan
+from ecn_marl.lanes.steps import Group, Step, Turns
+
+BRANCHES = re.compile(r"^\s*(br |phi |\S+ = phi )")
+"""Instructions that cost next to nothing."""
+
+BY_LANE = re.compile(r"@llvm\.masked\.(gather|scatter)\.")
+"""Instructions that load or store once for every lane."""
+
+
+@dataclass(frozen=True)
+class LoopReport:
+    """One loop over elements.
+
+    Attributes:
+        turns: lengths of the program's loops around it, outermost first.
+        size: elements that it goes through if it skips none.
+        operations: how often each operation stands in it.
+        sources: lines of the program that most of these come from, `file:line`.
+        instructions: estimated instructions of a call of the program for one vector of
+            environments, if no element is skipped.
+        flag_size: elements of the flag that it goes by, or could go by; 0 if there is none.
+        skips: whether it skips elements whose flag is False in all lanes.
+        prevented_by: if it does not: operations that would have had something to do there, with
+            their lines.
+    """
+
+    turns: tuple[int, ...]
+    size: int
+    operations: Counter[str]
+    sources: tuple[str, ...]
+    instructions: int
+    flag_size: int
+    skips: bool
+    prevented_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a program becomes.
+
+    Attributes:
+        lanes: environments in a vector.
+        loops: loops over elements, the most expensive one first; copies of what the program's loops
+            carry among them. Loops that need no instructions are left out.
+        state_bytes: memory to work in for a vector of environments.
+        shared_bytes: memory for what all environments share.
+    """
+
+    lanes: int
+    loops: tuple[LoopReport, ...]
+    state_bytes: int
+    shared_bytes: int
+
+    @property
+    def instructions(self) -> int:
+        """Estimated instructions of a call for one vector, if nothing is skipped."""
+        return sum(loop.instructions for loop in self.loops)
+
+    @property
+    def skipped(self) -> float:
+        """Share of the work over flagged elements that skips idle ones, 0 to 1; NaN without flags.
+
+        Such loops have as many elements as a flag, or several rows of as many.
+        """
+        flagged = [loop for loop in self.loops if loop.flag_size > 1]
+        work = sum(loop.instructions for loop in flagged)
+        done = sum(loop.instructions for loop in flagged if loop.skips)
+        return done / work if work else float("nan")
+
+    def __str__(self) -> str:
+        """A table with a row for each of the most expensive loops."""
+        return "\n".join([self.heading(), *("  ".join(row) for row in self.rows())])
+
+    def heading(self) -> str:
+        """Totals, in one line."""
+        flagged = "no flags" if np.isnan(self.skipped) else f"{self.skipped:.0%} of flagged work"
+        return (
+            f"{len(self.loops)} loops, about {self.instructions:,} instructions for {self.lanes} "
+            f"environments; skipped where idle: {flagged}; {self.state_bytes:,} bytes of state, "
+            f"{self.shared_bytes:,} shared"
+        )
+
+    def rows(self, count: int = 20) -> list[tuple[str, ...]]:
+        """Cells of a table under `COLUMNS`, the most expensive loops first.
+
+        Args:
+            count: rows at most.
+        """
+        whole = max(self.instructions, 1)
+        return [
+            (
+                f"{loop.instructions / whole:.1%}",
+                " x ".join(map(str, (*loop.turns, loop.size))),
+                str(loop.operations.total()),
+                "skips" if loop.skips else ("no" if loop.flag_size else "-"),
+                ", ".join(loop.prevented_by or loop.sources),
+            )
+            for loop in self.loops[:count]
+        ]
+
+
+COLUMNS = ("work", "turns x elements", "operations", "idle", "lines, or what prevents skipping")
+"""Heads of the columns of `Explanation.rows`."""
+
+
+def explain(
+    fun: Callable[..., Any], *args: Any, shared: Sequence[int] = (), lanes: int = LANES[-1]
+) -> Explanation:
+    """What `fun` becomes when a batch of it is compiled for lanes; compiles and runs nothing.
+
+    Args:
+        fun: a function of one environment.
+        *args: its arguments for one environment: trees of arrays or of `jax.ShapeDtypeStruct`.
+        shared: numbers of the arguments that all environments share (`in_axes` None).
+        lanes: environments in a vector.
+
+    Raises:
+        Unsupported: `fun` uses something that cannot be compiled.
+    """
+    shapes, own = [], []
+    for k, arg in enumerate(args):
+        for leaf in jax.tree.leaves(arg):
+            shapes.append(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)))
+            own.append(k not in shared)
+    jaxpr, _ = traced(fun, jax.tree.structure(args), tuple(shapes))
+    program = lower(jaxpr, own)
+    plan = make_plan(program.top, program.results, program.flags, lanes)
+    module = Module(plan, lanes)
+    sizes = {f.size for f in program.flags if f.lanes and f.size > 1}
+    loops = [
+        loop
+        for steps in (plan.shared, plan.steps)
+        for loop in _reports(module, program, plan, steps, (), sizes)
+        if loop.instructions
+    ]
+    loops.sort(key=lambda loop: -loop.instructions)
+    return Explanation(lanes, tuple(loops), plan.own_bytes, plan.shared_bytes)
+
+
+def _reports(
+    module: Module,
+    program: Program,
+    plan: Plan,
+    steps: Sequence[Step],
+    turns: tuple[int, ...],
+    sizes: set[int],
+) -> Iterator[LoopReport]:
+    """Reports of all loops among steps."""
+    for step in steps:
+        if isinstance(step, Turns):
+            inside = (*turns, step.loop.length)
+            yield from _reports(module, program, plan, step.steps, inside, sizes)
+            for around, values in ((turns, step.loop.initial), (inside, step.loop.following)):
+                for carry, _ in copied(plan, step, values):
+                    yield _copy(around, carry.size, sizes)
+        else:
+            yield _report(module, program, step, turns, sizes)
+
+
+def _report(
+    module: Module, program: Program, group: Group, turns: tuple[int, ...], sizes: set[int]
+) -> LoopReport:
+    """Report of a loop over elements."""
+    write_loop(module, group)
+    body = module.functions.pop()
+    skips = group.flag is not None and group.flag.size > 1
+    size = group.flag.size if skips and group.flag is not None else _flag_size(group.size, sizes)
+    prevents = () if skips or not size else _prevents(program, group)
+    return LoopReport(
+        turns=turns,
+        size=group.size,
+        operations=Counter(item.op for item in group.items),
+        sources=_lines(program, group.items),
+        instructions=_per_element(body, module.lanes) * group.size * int(np.prod(turns, initial=1)),
+        flag_size=size,
+        skips=skips,
+        prevented_by=prevents,
+    )
+
+
+def _copy(turns: tuple[int, ...], size: int, sizes: set[int]) -> LoopReport:
+    """Report of a copy of what a loop carries: a load and a store for every element."""
+    return LoopReport(
+        turns=turns,
+        size=size,
+        operations=Counter(copy=1),
+        sources=("what a loop carries",),
+        instructions=2 * size * int(np.prod(turns, initial=1)),
+        flag_size=_flag_size(size, sizes),
+        skips=False,
+        prevented_by=("what a loop carries has no place of its own",),
+    )
+
+
+def _flag_size(size: int, sizes: set[int]) -> int:
+    """The largest flag that so many elements are rows of; 0 if there is none."""
+    return max((n for n in sizes if size and size % n == 0), default=0)
+
+
+def _per_element(function: str, lanes: int) -> int:
+    """Instructions for one element: those of the loop, a gather or scatter as one per lane.
+
+    A loop that has nothing to store, as what it would store lies there already, has none.
+    """
+    lines = function.split("\n")[1:-2]
+    loop = lines[lines.index("loop:") + 1 :] if "loop:" in lines else lines
+    if "done:" in loop:
+        loop = loop[: loop.index("done:")]
+    if not any("store" in line or "scatter" in line for line in function.split("\n")):
+        return 0
+    return sum(
+        lanes if BY_LANE.search(line) else 1
+        for line in loop
+        if not line.endswith(":") and not BRANCHES.search(line)
+    )
+
+
+def _prevents(program: Program, group: Group) -> tuple[str, ...]:
+    """What kept a loop from skipping: what it would have had to do where a flag is False."""
+    items = group.prevents or [i for i in group.items if isinstance(i, Write)] or group.items
+    return tuple(f"{item.op} at {line}" for item, line in _lined(program, items)[:3])
+
+
+def _lines(program: Program, items: Sequence[Map | Write]) -> tuple[str, ...]:
+    """The lines of the program that most items come from."""
+    return tuple(line for line, _ in Counter(x for _, x in _lined(program, items)).most_common(3))
+
+
+def _lined(program: Program, items: Sequence[Map | Write]) -> list[tuple[Map | Write, str]]:
+    """Items with the lines they come from; those that the compiler added are left out."""
+    pairs = ((item, program.origins.get(item)) for item in items)
+    return [(item, line) for item, eqn in pairs if eqn is not None and (line := compat.origin(eqn))]

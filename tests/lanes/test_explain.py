@@ -1,0 +1,103 @@
+"""What `explain` says of a program, and that senders and evaluations skip free slots."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ecn_marl
+from ecn_marl import lanes
+from ecn_marl.baselines.common.evaluation import roll_out
+from ecn_marl.baselines.oracle import Settings
+from ecn_marl.baselines.static import Static
+
+SENDERS = (
+    *("dcqcn:paper", "dcqcn:paper,windowed=1", "dcqcn:paper,source=mean_field"),
+    *("dctcp:sigcomm10", "hpcc:hpcc", "timely:hpcc", "swift:htsim", "reno:rfc5681"),
+)
+KEY = jax.random.key(0)
+ENOUGH = 0.9
+
+
+def env_for(**options):
+    """A small network in which most slots are free."""
+    return ecn_marl.make("websearch-star-v0", max_steps=2, interval_us=20.0, **options)
+
+
+@pytest.mark.parametrize("senders", SENDERS)
+def test_every_sender_leaves_free_slots_alone(senders):
+    """What a transport and its feedback do for a free slot can be proved to be nothing."""
+    env = env_for(transport=senders)
+    params = env.default_params
+    _, state = jax.eval_shape(env.reset, KEY, params)
+    action = jax.eval_shape(lambda key: env.action.sample(key, env.num_agents), KEY)
+    whole = lanes.explain(env.step, KEY, state, action, params, shared=(3,))
+    assert whole.skipped > ENOUGH, whole
+
+
+def test_evaluation_leaves_free_slots_alone():
+    """Where parameters are fixed, as in evaluations, the proof has to work with numbers."""
+    env = env_for()
+    params = env.default_params
+    static = Static(env, params, "secn1")
+    assert lanes.explain(lambda key: roll_out(env, params, static, key), KEY).skipped > ENOUGH
+
+
+def test_searches_leave_free_slots_alone():
+    """Searches for the best settings fix the parameters, and pass the settings."""
+    env = env_for()
+    params = env.default_params
+
+    def episode(key, settings):
+        return roll_out(env, params, Settings(env, params, settings), key)
+
+    assert lanes.explain(episode, KEY, jnp.ones((1, 1, 3)), shared=(1,)).skipped > ENOUGH
+
+
+def rows(mask_history):
+    """A history of what busy slots hold, as senders keep one, written with a mask or without."""
+
+    def program(busy, log, known):
+        busy = lanes.busy(busy)
+
+        def turn(carry, step):
+            log, known = carry
+            now = jnp.where(busy, known + 1.0, known)
+            row = jnp.where(busy, now, log[step % 4]) if mask_history else now
+            log = log.at[step % 4].set(row)
+            return (log, jnp.where(busy, now + log[(step + 1) % 4], known)), None
+
+        return jax.lax.scan(turn, (log, known), jnp.arange(8))[0]
+
+    return program, (jnp.zeros(32, bool), jnp.zeros((4, 32)), jnp.zeros(32))
+
+
+def test_a_row_put_back_where_it_was_read_changes_nothing():
+    """A history may keep old rows of free slots; without the mask all rows must be written."""
+    masked, args = rows(mask_history=True)
+    assert lanes.explain(masked, *args).skipped > ENOUGH
+    plain, args = rows(mask_history=False)
+    assert lanes.explain(plain, *args).skipped < ENOUGH
+
+
+def test_it_says_what_prevents_skipping():
+    """A loop whose free elements change is reported with the line that changes them."""
+
+    def program(busy, x):
+        busy = lanes.busy(busy)
+        return jnp.where(busy, x + 1.0, x), x * 2.0 + busy.any()
+
+    whole = lanes.explain(program, jnp.zeros(32, bool), jnp.zeros(32))
+    slow = [loop for loop in whole.loops if loop.flag_size == 32 and not loop.skips]
+    assert any("test_explain.py" in text for loop in slow for text in loop.prevented_by), whole
+    assert "no" in {row[3] for row in whole.rows()}
+
+
+def test_programs_without_flags_and_bad_ones():
+    """Nothing to skip is no share; what cannot be compiled is an error."""
+    whole = lanes.explain(lambda x: jnp.sin(x) + 1.0, jnp.zeros(8))
+    assert whole.skipped != whole.skipped
+    assert "no flags" in str(whole)
+    with pytest.raises(lanes.Unsupported, match="while"):
+        lanes.explain(lambda x: jax.lax.while_loop(lambda v: v < 3.0, lambda v: v + 1, x), 0.0)
