@@ -232,7 +232,7 @@ def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
         if not target.size:
             continue
         there = source.node in offsets and offsets[source.node] == offsets[target]
-        if there and source.node.lanes and is_identity(source, target.size):
+        if there and source.node.varies and is_identity(source, target.size):
             continue
         group = Group(target.size)
         body = Body(module, group, "%i")
@@ -296,7 +296,7 @@ def write_module(
     """
     module = Module(plan, lanes)
     shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
-    own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
+    own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.varies and a in plan.offsets]
     transfer(module, "@take", own, True, ordered)
     transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False, ordered)
     size = -(-(plan.own_bytes + plan.shared_bytes + 64) // 64) * 64
