@@ -72,13 +72,13 @@ def running(build: Builder, eqn: Any, x: View) -> list[View]:
     )
     slots = np.ascontiguousarray(np.broadcast_to(slots, shape).reshape(-1))
     dtype = x.node.dtype
-    lanes, block = build.common([value.flat])
-    held = Store(lines, dtype, lanes, block)
+    varies, block = build.common([value.flat])
+    held = Store(lines, dtype, varies, block)
     _, start, everywhere = build.filled(neutral(op, dtype), dtype, lines)
     held.writes.append(Write(held, "set", start.flat, None, everywhere))
     build.put(block, held.writes[0])
     params = {"held": held, "slots": slots, "combine": op}
-    node = Map(where.size, dtype, lanes, block, "running", (value.flat,), params)
+    node = Map(where.size, dtype, varies, block, "running", (value.flat,), params)
     build.put(block, node)
     out = np.arange(node.size).reshape(shape)
     return [View(node, np.flip(out, axis) if reverse else out)]
@@ -160,10 +160,10 @@ def _matmul(build: Builder, a: View, b: View, sizes: Sequence[int], shape: Seque
             steps = axes_of(view.where)
         views.append(view)
         axes.append(steps)
-    lanes, block = build.common([v.flat for v in views])
+    varies, block = build.common([v.flat for v in views])
     params = {"shape": tuple(sizes), "left": axes[0], "right": axes[1]}
     size, factors = batch * rows * columns, (views[0].node, views[1].node)
-    node = Map(size, F32, lanes, block, "matmul", (), params, factors=factors)
+    node = Map(size, F32, varies, block, "matmul", (), params, factors=factors)
     build.put(block, node)
     return View(node, np.arange(size).reshape(shape))
 

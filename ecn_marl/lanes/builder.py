@@ -113,10 +113,10 @@ class Builder:
         self.origins[item] = self.origin
 
     def common(self, operands: Sequence[Operand]) -> tuple[bool, Block]:
-        """Whether lanes differ in any operand, and the innermost block among theirs."""
-        lanes = any(o.node.lanes for o in operands)
+        """Whether environments differ in any operand, and the innermost block among theirs."""
+        varies = any(o.node.varies for o in operands)
         blocks = [o.node.block for o in operands if o.node.block is not None]
-        return lanes, max(blocks, key=lambda b: b.depth, default=self.top)
+        return varies, max(blocks, key=lambda b: b.depth, default=self.top)
 
     def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: Any) -> View:
         """An elementwise operation on views of one shape."""
@@ -134,8 +134,8 @@ class Builder:
             with np.errstate(divide="ignore"):
                 op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
-        lanes, block = self.common(operands)
-        node = Map(math.prod(shape), dtype, lanes, block, op, operands, params)
+        varies, block = self.common(operands)
+        node = Map(math.prod(shape), dtype, varies, block, op, operands, params)
         self.put(block, node)
         return View(node, np.arange(node.size).reshape(shape))
 
@@ -146,11 +146,11 @@ class Builder:
         for piece, start in zip(pieces, starts[:-1], strict=True):
             where[piece.reshape(-1)] = start + np.arange(piece.size)
         first = parts[0].node
-        lanes = any(p.node.lanes for p in parts)
+        varies = any(p.node.varies for p in parts)
         blocks = [p.node.block for p in parts if p.node.block is not None]
         block = max(blocks, key=lambda b: b.depth, default=self.top)
         size = int(starts[-1])
-        node = Bundle(size, first.dtype, lanes, block, list(parts), starts)
+        node = Bundle(size, first.dtype, varies, block, list(parts), starts)
         return View(node, where.reshape(shape))
 
     def _owners(self, view: View) -> np.ndarray:
@@ -199,7 +199,7 @@ class Builder:
 
     def look_up(self, table: View, place: Place, shape: Sequence[int], fill: Any = None) -> View:
         """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
-        if table.node.dtype == BOOL:  # one bit per lane: not addressed by lanes
+        if table.node.dtype == BOOL:  # a bit per lane: single lanes have no address
             return self.flag(self.look_up(self.number(table), place, shape, 1))
         source = self.whole(table).node
         windows = _windows(place)
@@ -211,9 +211,9 @@ class Builder:
         )
 
     def _looked_up(self, source: Node, place: Place, fill: Any) -> View:
-        lanes, block = self.common([*place.indices, Operand(source, place.fixed)])
+        varies, block = self.common([*place.indices, Operand(source, place.fixed)])
         size = len(place.fixed)
-        node = Map(size, source.dtype, lanes, block, "look_up", (), {"fill": fill}, place, source)
+        node = Map(size, source.dtype, varies, block, "look_up", (), {"fill": fill}, place, source)
         self.put(block, node)
         return View(node, np.arange(size))
 
@@ -235,25 +235,25 @@ class Builder:
     def own(self, view: View) -> View:
         """The view's elements as a node that differs between environments."""
         view = self.whole(view)
-        if view.node.lanes:
+        if view.node.varies:
             return view
         copy = self.map("copy", view.node.dtype, view.where.shape, view)
-        copy.node.lanes = True
+        copy.node.varies = True
         return copy
 
     def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Node:
         """A store and its writes, (operation, value, `Place` or positions), in order."""
         if dtype == BOOL and any(isinstance(place, Place) for _, _, place in writes):
             numbers = [(op, self.number(value), place) for op, value, place in writes]
-            done = self.store(size, I32, numbers)  # a bit per lane cannot be addressed by lanes
+            done = self.store(size, I32, numbers)  # as in `look_up`
             return self.flag(View(done, np.arange(size))).node
         writes = [part for w in writes for part in self._split_write(*w)]
         operands = [w[1].flat for w in writes]
         for _, _, place in writes:
             if isinstance(place, Place):
                 operands += place.indices
-        lanes, block = self.common(operands)
-        node = Store(size, dtype, lanes, block)
+        varies, block = self.common(operands)
+        node = Store(size, dtype, varies, block)
         for op, value, place in writes:
             placed = place if isinstance(place, Place) else None
             fixed = None if placed is not None else np.ascontiguousarray(place.reshape(-1))
@@ -320,7 +320,7 @@ def dtype_of(dtype: Any) -> str:
     """Element type of an array.
 
     Raises:
-        Unsupported: it is none that lanes have.
+        Unsupported: there is no vector code for it.
     """
     try:
         return DTYPES[np.dtype(dtype)]

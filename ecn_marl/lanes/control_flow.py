@@ -45,7 +45,7 @@ def whole_call(build: Lowering, eqn: Any, *args: View) -> list[View]:
 
 @primitive(GROUP, "cond", kinds=ALL, limits="more than two branches")
 def cond(build: Lowering, eqn: Any, which: View, *args: View) -> list[View]:
-    """Both branches, and a selection: lanes may differ in which they take."""
+    """Both branches, and a selection: environments differ in which they take."""
     runs = [build.inline(b, args) for b in eqn.params["branches"]]
     if len(runs) > 2:
         raise Unsupported("a switch of more than two branches")

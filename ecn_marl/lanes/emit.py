@@ -240,7 +240,7 @@ def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry,
         if carry.size
         and not (
             offsets.get(value.node) == offsets[carry]
-            and value.node.lanes
+            and value.node.varies
             and is_identity(value, carry.size)
         )
     ]
@@ -312,7 +312,7 @@ def write_module(
     """
     module = Module(plan, lanes)
     shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
-    own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.lanes and a in plan.offsets]
+    own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.varies and a in plan.offsets]
     transfer(module, "@take", own, True, ordered)
     transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False, ordered)
     size = -(-(plan.own_bytes + plan.shared_bytes + 64) // 64) * 64

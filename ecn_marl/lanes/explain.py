@@ -151,7 +151,7 @@ def explain(
     program = lower(jaxpr, own)
     plan = make_plan(program.top, program.results, program.flags, lanes)
     module = Module(plan, lanes)
-    sizes = {f.size for f in program.flags if f.lanes and f.size > 1}
+    sizes = {f.size for f in program.flags if f.varies and f.size > 1}
     loops = [
         loop
         for steps in (plan.shared, plan.steps)

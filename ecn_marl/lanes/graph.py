@@ -43,13 +43,13 @@ class Node:
     Attributes:
         size: number of its elements.
         dtype: their type.
-        lanes: whether environments differ in it; otherwise it is computed once for all.
+        varies: whether environments differ in it; otherwise it is computed once for all.
         block: the loop body it belongs to.
     """
 
     size: int
     dtype: str
-    lanes: bool
+    varies: bool
     block: Block | None
 
 

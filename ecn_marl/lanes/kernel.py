@@ -61,7 +61,7 @@ def write_kernel(
         for name, inward in (("take", True), ("give", False)):
             _mover(module, f"@{name}_{'flags' if flags else 'words'}", flags, inward)
     taken: list[tuple[Node, str]] = [
-        (a, f"%a{a.slot}") for a in arguments if a.lanes and a in plan.offsets
+        (a, f"%a{a.slot}") for a in arguments if a.varies and a in plan.offsets
     ]
     given = [(r.node, f"%r{k}") for k, r in enumerate(results)]
     pointers = [f"%a{k}" for k in range(len(arguments))] + ["%order"] * ordered
@@ -73,7 +73,7 @@ def write_kernel(
         bytes=size,
         shared_at=own_bytes,
         args_at=own_bytes + shared_bytes,
-        pointers="\n".join(_pointers([a for a in arguments if not a.lanes])),
+        pointers="\n".join(_pointers([a for a in arguments if not a.varies])),
         row="\n".join(ORDERED if ordered else UNORDERED),
         once="\n".join(calls(module, shared)),
         take="\n".join(_moves(module, "@take", taken, "")),

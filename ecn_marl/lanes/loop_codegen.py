@@ -97,7 +97,7 @@ class Body(Code):
         """Where a node lies."""
         key = ("base", node)
         if key not in self.values:
-            if isinstance(node, Argument) and not node.lanes:
+            if isinstance(node, Argument) and not node.varies:
                 place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
                 if self.module.threads:
                     far = self.emit(f"load ptr addrspace(1), ptr {place}, align 8")
@@ -107,7 +107,7 @@ class Body(Code):
             elif isinstance(node, Constant):
                 self.values[key] = self.module.table(node.data, node.dtype)
             else:
-                space = "%own" if node.lanes else "%shared"
+                space = "%own" if node.varies else "%shared"
                 offset = self.module.plan.offsets[node]
                 self.values[key] = self.emit(f"getelementptr i8, ptr {space}, i64 {offset}")
         return self.values[key]
@@ -125,7 +125,7 @@ class Body(Code):
         return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
 
     def _in_plan(self, node: Node) -> bool:
-        return node.lanes and not isinstance(node, Constant)
+        return node.varies and not isinstance(node, Constant)
 
     def _turn(self) -> str:
         """What this turn's elements are at fixed distances from: one address for all arrays."""
@@ -139,31 +139,31 @@ class Body(Code):
         """An element as it lies: a vector or a scalar."""
         place = self.pointer(node, element)
         n = self.module.lanes
-        if self.module.threads and node.lanes:
+        if self.module.threads and node.varies:
             value = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
             return self.emit(f"icmp ne i32 {value}, 0") if node.dtype == BOOL else value
         if node.dtype == BOOL:
-            if node.lanes:
+            if node.varies:
                 bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
                 return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
             byte = self.emit(f"load i8, ptr {place}, align 1")
             return self.emit(f"icmp ne i8 {byte}, 0")
         kind = SCALAR[node.dtype]
-        if node.lanes:
+        if node.varies:
             return self.emit(f"load {self.vector(kind)}, ptr {place}, align {4 * n}")
         return self.emit(f"load {kind}, ptr {place}, align 4")
 
     def save(self, node: Node, element: str, value: str) -> None:
         """Store an element; `value` is a vector or a scalar as the node is."""
         place, n = self.pointer(node, element), self.module.lanes
-        if self.module.threads and node.lanes:
+        if self.module.threads and node.varies:
             kind = SCALAR[node.dtype]
             if node.dtype == BOOL:
                 value, kind = self.emit(f"zext i1 {value} to i32"), "i32"
             self.do(f"store {kind} {value}, ptr {place}, align 4")
             return
         if node.dtype == BOOL:
-            if node.lanes:
+            if node.varies:
                 bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
                 self.do(f"store i{n} {bits}, ptr {place}, align {max(n // 8, 1)}")
                 return
@@ -171,7 +171,7 @@ class Body(Code):
             self.do(f"store i8 {byte}, ptr {place}, align 1")
             return
         kind = SCALAR[node.dtype]
-        if node.lanes:
+        if node.varies:
             self.do(f"store {self.vector(kind)} {value}, ptr {place}, align {4 * n}")
         else:
             self.do(f"store {kind} {value}, ptr {place}, align 4")
@@ -243,7 +243,7 @@ class Body(Code):
 
     def widened(self, value: str, node: Node) -> str:
         """The value as a vector, if vectors are being computed."""
-        if node.lanes or not self.wide:
+        if node.varies or not self.wide:
             return value
         if value not in self._vectors:
             self._vectors[value] = self.broadcast(value, node.dtype)
@@ -303,7 +303,7 @@ class Body(Code):
     def addresses(self, node: Node, at: str) -> str:
         """Where one element per lane lies."""
         n = self.module.lanes
-        if node.lanes:
+        if node.varies:
             at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
             lane = ", ".join(f"i32 {k}" for k in range(n))
             at = self.emit(f"add {self.vector('i32')} {at}, <{lane}>")
@@ -358,7 +358,7 @@ class Body(Code):
 
     def compute(self, item: Map) -> None:
         """Compute an item's element; store it if it is kept."""
-        self.wide = item.lanes and not self.module.threads
+        self.wide = item.varies and not self.module.threads
         codegen = PRIMITIVES[item.op].codegen
         if codegen is not None:
             value = codegen(self, item)
@@ -381,7 +381,7 @@ class Body(Code):
 
     def write(self, item: Write) -> None:
         """Write an element into a store."""
-        self.wide = item.store.lanes and not self.module.threads
+        self.wide = item.store.varies and not self.module.threads
         store, dtype = item.store, item.store.dtype
         if item.place is None:
             assert item.fixed is not None
@@ -447,7 +447,7 @@ class Body(Code):
         together = (
             not isinstance(node, Constant)
             and node in offsets
-            and node.lanes == item.store.lanes
+            and node.varies == item.store.varies
             and offsets[node] == offsets[item.store]
             and node.dtype == item.store.dtype
             and node not in self.computed

@@ -47,18 +47,18 @@ class Program(NamedTuple):
     origins: dict[Map | Write, Any]
 
 
-def lower(jaxpr: core.ClosedJaxpr, lanes: Sequence[bool]) -> Program:
+def lower(jaxpr: core.ClosedJaxpr, varies: Sequence[bool]) -> Program:
     """Nodes of a program of one environment.
 
     Args:
         jaxpr: the program.
-        lanes: for each argument, whether environments differ in it.
+        varies: for each argument, whether environments differ in it.
 
     Raises:
         Unsupported: the program uses something that cannot be compiled.
     """
     lowering, arguments, views = Lowering(), [], []
-    for slot, (var, own) in enumerate(zip(jaxpr.jaxpr.invars, lanes, strict=True)):
+    for slot, (var, own) in enumerate(zip(jaxpr.jaxpr.invars, varies, strict=True)):
         shape = raw_shape(var.aval)
         dtype = U32 if is_key(var.aval) else dtype_of(var.aval.dtype)
         node = Argument(math.prod(shape), dtype, own, lowering.top, slot)

@@ -58,7 +58,7 @@ class _Block:
         self.end = f"{stem}done"
         self.code = Body(module, Group(item.size), f"%{stem}t")
         self.code.stem = f"%{stem}v"
-        self.code.wide = item.lanes and not module.threads
+        self.code.wide = item.varies and not module.threads
 
     def lines(self, m: tuple[int, int], n: tuple[int, int]) -> list[str]:
         """The loop over blocks of rows `m` and columns `n`."""

@@ -18,7 +18,7 @@ MOST = 20
 
 def is_dense(place: Place) -> bool:
     """Whether a position is one of a few rows."""
-    return len(place.indices) == 1 and place.indices[0].node.lanes and place.limits[0] < DENSE
+    return len(place.indices) == 1 and place.indices[0].node.varies and place.limits[0] < DENSE
 
 
 def private(group: Group, dense: bool) -> set[Store]:
@@ -39,7 +39,7 @@ def private(group: Group, dense: bool) -> set[Store]:
     kept, many = set(), 0
     for store, writes in terms.items():
         rows = [_rows(w, dense) for w in writes]
-        if store in used or not store.lanes or store.dtype == BOOL or None in rows:
+        if store in used or not store.varies or store.dtype == BOOL or None in rows:
             continue
         many += len(set().union(*(r for r in rows if r is not None)))
         if many > MOST:

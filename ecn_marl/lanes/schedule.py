@@ -84,7 +84,7 @@ def make_plan(
     """
     needed = _needed(results)
     kept: set[Node] = {r.node for r in results}
-    flags = [f for f in flags if f in needed and f.lanes]
+    flags = [f for f in flags if f in needed and f.varies]
     idles = [Idle(f, kept, needed) for f in flags]
     keys = {item: idle.flag for idle in reversed(idles) for item in idle.lazy}
     shared = _steps([i for i in top.items if not _own(i)], needed, {})
@@ -116,7 +116,7 @@ def _own(item: Map | Write | Loop) -> bool:
     """Whether an item differs between environments."""
     if isinstance(item, Loop):
         return True
-    return item.lanes if isinstance(item, Map) else item.store.lanes
+    return item.varies if isinstance(item, Map) else item.store.varies
 
 
 def _needed(results: list[View]) -> set[object]:
@@ -353,7 +353,7 @@ class _Uses:
                     self.conflicts.add(frozenset({carry, other.node}))
 
     def _read(self, node: Node, at: int, where: np.ndarray | None, around: list[Turns]) -> None:
-        if isinstance(node, Constant) or (isinstance(node, Argument) and not node.lanes):
+        if isinstance(node, Constant) or (isinstance(node, Argument) and not node.varies):
             return
         self.stored.add(node)
         if isinstance(node, Argument) and node not in self._writes:
@@ -402,7 +402,7 @@ def _merge(uses: _Uses) -> dict[Node, list[Node]]:
     for a, b in uses.pairs:
         if a not in classes or b not in classes or classes[a] is classes[b]:
             continue
-        if (a.size, a.dtype, a.lanes) != (b.size, b.dtype, b.lanes):
+        if (a.size, a.dtype, a.varies) != (b.size, b.dtype, b.varies):
             continue
         one, two = classes[a], classes[b]
         pairs = list(itertools.product(one, two))
@@ -417,7 +417,7 @@ def _merge(uses: _Uses) -> dict[Node, list[Node]]:
 
 def element_bytes(node: Node, lanes: int, threads: bool = False) -> int:
     """Bytes of an element in the workspace: numbers are 4 B a lane, flags a bit (threads: 4 B)."""
-    if node.lanes:
+    if node.varies:
         return max(lanes // 8, 1) if node.dtype == BOOL and not threads else 4 * lanes
     return 1 if node.dtype == BOOL else 4
 
@@ -441,7 +441,7 @@ def _places(
         node = group[0]
         size = -(-node.size * element_bytes(node, lanes, threads) // 64) * 64
         size += 0 if threads else PADDING
-        if not node.lanes:
+        if not node.varies:
             for n in group:
                 offsets[n] = shared
             shared += size
