@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from ecn_marl import lanes
 from ecn_marl.parallelism import cores
 
 PACKAGES = ("jax", "jaxlib", "numpy", "ecn-marl")
@@ -35,6 +36,7 @@ def describe(argv: list[str] | None = None) -> dict[str, Any]:
         "system": platform.platform(),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "versions": versions(),
+        "batches": lanes.way(),
     }
 
 

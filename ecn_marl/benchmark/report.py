@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ecn_marl.benchmark import cold, floor, machine, peers, programs, stages, sweep
+from ecn_marl.benchmark import cold, explained, floor, machine, peers, programs, stages, sweep
 from ecn_marl.benchmark.timing import Plan
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
@@ -35,6 +35,7 @@ class Request:
         peers: whether to measure other simulators.
         stages: whether to measure stages and floors.
         cold: whether to measure cold starts, and nothing else.
+        explain: whether to explain the programs, and measure nothing.
         argv: command line to show; that of the process if None.
         sizes: sizes per sweep; None for all.
     """
@@ -48,6 +49,7 @@ class Request:
     peers: bool = False
     stages: bool = False
     cold: bool = False
+    explain: bool = False
     argv: tuple[str, ...] | None = None
     sizes: int | None = None
 
@@ -61,8 +63,8 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
-        `cold`, `scaling`, `peers`, `stages` and `floor`. `machine.load_average` is that at the
-        start.
+        `explain`, `cold`, `scaling`, `peers`, `stages` and `floor`. `machine.load_average` is that
+        at the start.
 
     Raises:
         ValueError: an unknown scenario or trainer, or more devices than there are.
@@ -80,6 +82,9 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
     }
     if request.cold:
         result["cold"] = cold.measure(request.scenarios, plan.runs, say)
+        return result
+    if request.explain:
+        result["explain"] = explained.rows(envs, say)
         return result
     for name, env in envs.items():
         for count in request.envs:
@@ -130,6 +135,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
     """Tables of what `run` returns."""
     if "cold" in result:
         return [cold.table(result["cold"])]
+    if "explain" in result:
+        return explained.tables(result["explain"])
     made = [_speed_table("Environments, random actions", result["environments"])]
     if result["training"]:
         made.append(_speed_table("Training", result["training"]))
@@ -152,11 +159,15 @@ def heading(result: dict[str, Any]) -> str:
     how = f"{plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
     if "cold" in result:
         how = f"{plan['runs']} processes"
+    measured = f"Medians of {how}"
+    if "explain" in result:
+        measured = "Nothing was measured: instructions are counted in the program"
     return (
         f"$ {m['command']}\n"
         f"{m['platform']}: {m['devices']} x {m['device_kind']}; {m['processor']}, "
         f"{m['cores']} cores; load average {load}\n{known}\n"
-        f"Medians of {how}"
+        f"Batches run as {m['batches']}\n"
+        f"{measured}"
     )
 
 

@@ -219,6 +219,10 @@ def speed(
     cold: Annotated[
         bool, typer.Option("--cold", help="Only the first step of parallel_env, in new processes.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Only what lanes make of a step: loops, what skips idle."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
     ] = None,
@@ -242,6 +246,7 @@ def speed(
         peers=peers,
         stages=stages,
         cold=cold,
+        explain=explain,
     )
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
     text = json_text(result)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ecn_marl.lanes.errors import InvalidValue, Unsupported
     from ecn_marl.lanes.explain import Explanation, explain
-    from ecn_marl.lanes.mapping import available, mapped, off, vmap
+    from ecn_marl.lanes.mapping import available, mapped, off, vmap, way
     from ecn_marl.lanes.optimisation_hints import busy
     from ecn_marl.lanes.settings import set_trial_program
 
@@ -36,6 +36,7 @@ _HOME = {
     "off": "mapping",
     "set_trial_program": "settings",
     "vmap": "mapping",
+    "way": "mapping",
 }
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "off",
     "set_trial_program",
     "vmap",
+    "way",
 ]
 
 

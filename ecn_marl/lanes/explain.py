@@ -106,7 +106,10 @@ class Explanation:
         )
 
     def rows(self, count: int = 20) -> list[tuple[str, ...]]:
-        """Cells of a table under `COLUMNS`, the most expensive loops first.
+        """Cells of a table, the most expensive loops first.
+
+        They are: share of the work, lengths of the loops around it and elements, operations,
+        whether it skips idle elements, and the lines that it comes from or what prevents skipping.
 
         Args:
             count: rows at most.
@@ -122,10 +125,6 @@ class Explanation:
             )
             for loop in self.loops[:count]
         ]
-
-
-COLUMNS = ("work", "turns x elements", "operations", "idle", "lines, or what prevents skipping")
-"""Heads of the columns of `Explanation.rows`."""
 
 
 def explain(

@@ -18,8 +18,8 @@ from jax.custom_batching import custom_vmap
 
 from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
 from ecn_marl.lanes.errors import InvalidValue, Unsupported
-from ecn_marl.lanes.settings import cores, gpu_mode
-from ecn_marl.lanes.trial import kernel_is_better
+from ecn_marl.lanes.settings import GPU, cores, gpu_mode
+from ecn_marl.lanes.trial import kernel_is_better, verdict_here
 
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
@@ -50,6 +50,23 @@ def available() -> bool:
     (`trial`), or as the environment variable `LANES_GPU` says: `1`, `0` or `auto`.
     """
     return not _OFF.get() and _installed() and (_on_cpu() or _for_gpus())
+
+
+def way() -> str:
+    """How batches run in this process, and why, in one line; on a GPU this may hold a trial."""
+    if _OFF.get():
+        return "XLA: lanes are off here"
+    if not _installed():
+        return "XLA: lanes need llvmlite, and POSIX threads"
+    if _on_cpu():
+        return f"lanes: one environment in each of {LANES[-1]} lanes of a vector"
+    mode = gpu_mode()
+    if mode in ("0", "1"):
+        return f"{'lanes: the kernel' if mode == '1' else 'XLA'}, as {GPU}={mode} says"
+    if not _on_cuda():
+        return f"XLA: lanes have no kernel for {jax.default_backend()}"
+    verdict = verdict_here()
+    return f"{'lanes: the kernel' if verdict.kernel else 'XLA'}, after a trial: {verdict.reason}"
 
 
 @functools.cache

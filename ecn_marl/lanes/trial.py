@@ -72,13 +72,18 @@ class Verdict:
     reason: str
 
 
-@functools.cache
 def kernel_is_better() -> bool:
     """Whether to use the kernel on this process's GPU, by the verdict kept or a new trial."""
+    return verdict_here().kernel
+
+
+@functools.cache
+def verdict_here() -> Verdict:
+    """The verdict on this process's GPU: the one kept, or that of a new trial."""
     device, program = jax.devices()[0], trial_program()
     if not program:
         log.warning("no program was given to try the kernel with: GPUs run XLA (%s=1: both)", GPU)
-        return False
+        return Verdict(False, "no program was given to try the kernel with")
     facts = {
         "device": device.device_kind,
         "platform": device.client.platform_version,
@@ -100,7 +105,7 @@ def kernel_is_better() -> bool:
     tell = log.info if verdict.kernel else log.warning
     using = "their own kernel" if verdict.kernel else "XLA"
     tell("lanes use %s on this GPU: %s (%s)", using, verdict.reason, path)
-    return verdict.kernel
+    return verdict
 
 
 def sources_hash() -> str:

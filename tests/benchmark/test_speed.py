@@ -480,3 +480,17 @@ def test_stages_and_floor_run(tmp_path):
 
 def test_counts():
     assert programs.parse_counts("--envs", "1, 20,300") == (1, 20, 300)
+
+
+def test_explain_tells_and_measures_nothing(tmp_path, monkeypatch):
+    """`--explain` says how batches run, and what of a step skips free slots."""
+    monkeypatch.setattr(programs, "time_env", None)
+    file = tmp_path / "explained.json"
+    result = run("speed", "--explain", "--scenario", "websearch-star-v0", "--out", file)
+    assert result.exit_code == 0, result.output
+    assert "Batches run as lanes" in result.output
+    assert "websearch-star-v0: a step" in result.output
+    tree = json.loads(file.read_text())
+    (row,) = tree["explain"]
+    assert 0.9 < row["skipped"] <= 1.0
+    assert tree["environments"] == []

@@ -18,6 +18,7 @@ SENDERS = (
 )
 KEY = jax.random.key(0)
 ENOUGH = 0.9
+DEPTH = 48
 
 
 def env_for(**options):
@@ -64,13 +65,13 @@ def rows(mask_history):
         def turn(carry, step):
             log, known = carry
             now = jnp.where(busy, known + 1.0, known)
-            row = jnp.where(busy, now, log[step % 4]) if mask_history else now
-            log = log.at[step % 4].set(row)
-            return (log, jnp.where(busy, now + log[(step + 1) % 4], known)), None
+            row = jnp.where(busy, now, log[step % DEPTH]) if mask_history else now
+            log = log.at[step % DEPTH].set(row)
+            return (log, jnp.where(busy, now + log[(step + 1) % DEPTH], known)), None
 
         return jax.lax.scan(turn, (log, known), jnp.arange(8))[0]
 
-    return program, (jnp.zeros(32, bool), jnp.zeros((4, 32)), jnp.zeros(32))
+    return program, (jnp.zeros(32, bool), jnp.zeros((DEPTH, 32)), jnp.zeros(32))
 
 
 def test_a_row_put_back_where_it_was_read_changes_nothing():
@@ -96,7 +97,7 @@ def test_it_says_what_prevents_skipping():
 
 def test_programs_without_flags_and_bad_ones():
     """Nothing to skip is no share; what cannot be compiled is an error."""
-    whole = lanes.explain(lambda x: jnp.sin(x) + 1.0, jnp.zeros(8))
+    whole = lanes.explain(lambda x: jnp.exp(x) + 1.0, jnp.zeros(8))
     assert whole.skipped != whole.skipped
     assert "no flags" in str(whole)
     with pytest.raises(lanes.Unsupported, match="while"):
