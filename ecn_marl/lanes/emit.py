@@ -49,7 +49,7 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
 
 def _group(module: Module, group: Group) -> str:
     """Write the function of a group."""
-    if group.product:
+    if group.is_matmul:
         (item,) = group.items
         assert isinstance(item, Map)
         return _function(module, "@product", write_product(module, item))

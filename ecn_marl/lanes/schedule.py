@@ -34,8 +34,8 @@ from ecn_marl.lanes.graph import (
     reads,
     tables,
 )
-from ecn_marl.lanes.idle_analysis import Idle
-from ecn_marl.lanes.loop_skipping import after, find_passing
+from ecn_marl.lanes.idle_analysis import IdleAnalysis
+from ecn_marl.lanes.loop_skipping import after, mark_skipping
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PADDING = 320
@@ -85,8 +85,8 @@ def make_plan(
     needed = _needed(results)
     kept: set[Node] = {r.node for r in results}
     flags = [f for f in flags if f in needed and f.varies]
-    idles = [Idle(f, kept, needed) for f in flags]
-    keys = {item: idle.flag for idle in reversed(idles) for item in idle.lazy}
+    analyses = [IdleAnalysis(f, kept, needed) for f in flags]
+    keys = {item: analysis.flag for analysis in reversed(analyses) for item in analysis.lazy}
     shared = _steps([i for i in top.items if not _own(i)], needed, {})
     steps = _steps([i for i in top.items if _own(i)], needed, keys)
     for line in (shared, steps):
@@ -96,11 +96,11 @@ def make_plan(
         _number(step, count)
     end = next(count)
     uses = _Uses(shared + steps, results, flags, end)
-    for idle in idles:
-        uses.pairs += idle.old_places()
+    for analysis in analyses:
+        uses.pairs += analysis.old_places()
     classes = _merge(uses)
     starts = {n: s.start for n, s in uses.spans.items()}
-    used = find_passing(idles, steps, kept, uses.stored, classes, starts)
+    used = mark_skipping(analyses, steps, kept, uses.stored, classes, starts)
     offsets, own, common = _places(uses, classes, lanes, threads)
     lists = {}
     for flag in used:
@@ -215,7 +215,7 @@ def _steps(
 def _room(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:
     """The first loop of a size and key from step `first` on; a new one if there is none."""
     for k, step in enumerate(steps[first:], first):
-        if isinstance(step, Group) and (step.size, step.key) == (size, key) and not step.product:
+        if isinstance(step, Group) and (step.size, step.key) == (size, key) and not step.is_matmul:
             return k, step
     group = Group(size, key=key)
     steps.append(group)
