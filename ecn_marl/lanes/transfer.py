@@ -1,4 +1,7 @@
-"""Between the caller's arrays, one environment after the other, and vectors of environments."""
+"""Moves arrays between the caller's layout, one environment after the other, and vectors.
+
+Blocks are transposed in registers: gathers and scatters would take an access to memory per number.
+"""
 
 from __future__ import annotations
 
