@@ -13,7 +13,10 @@ from ecn_marl.lanes.graph import BOOL, Map, Node, Place, Store, Write, reads, ta
 from ecn_marl.lanes.steps import Group
 
 DENSE = 16
-"""Tables of at most so many rows are used by comparing with every row: cheaper than addressing."""
+"""Tables of at most so many rows are used by comparing with every row, without gather or scatter.
+
+Measured: a substep of `websearch-v0` takes 37 k cycles instead of 47 k.
+"""
 
 MOST = 20
 """Sums that are kept, at most; a processor with vectors of 512 bits has 32 registers."""
