@@ -1,4 +1,9 @@
-"""Nodes of a program, and arrays that are joined only in name."""
+"""Makes nodes of a program, and joins arrays in name only.
+
+An array that is put together of others (`concatenate`, `stack`) is a `Bundle` of their views. What
+reads it is computed piece by piece, from the parts; only where one reader needs many parts at
+once are they written side by side.
+"""
 
 from __future__ import annotations
 

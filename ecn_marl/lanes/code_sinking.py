@@ -1,7 +1,8 @@
-"""Compute what is needed later, later: fewer values pass through memory.
+"""Code sinking: values move to the loop that needs them, so that fewer pass through memory.
 
-A value that only one later loop over elements needs is stored by one loop and loaded by another.
-Where what it is computed from is at hand in the later loop anyway, it is computed there.
+A value that only one later loop needs is stored by one loop and loaded by another. It moves to the
+later loop if that costs fewer loads and stores: if the later loop loads what it is computed from
+anyway, say.
 """
 
 from __future__ import annotations
@@ -15,12 +16,24 @@ from ecn_marl.lanes.steps import Group, Step, Turns
 PASSES = 4
 """How often all values are gone through: moving one can make it worth while to move another."""
 
-LOST_PLACE = 4
-"""Cost of reading a carried value after its next one is computed: both then need a place."""
+STORE_AND_LOAD = 2
+"""Cost of leaving a value where it is: it is stored once and loaded once."""
+
+SECOND_PLACE = 4
+"""Cost of reading a carried value after its next one is computed: both then need a place of their
+own, and the whole array is copied in every turn."""
 
 
 class _Readers:
-    """Who reads what within one list of steps."""
+    """Who reads what within one list of steps.
+
+    Attributes:
+        pinned: nodes that stay where they are: read from outside, inside loops of the program, or
+            at other elements than the reader's own.
+        by: items that read each node.
+        at: step of each item.
+        loads: nodes that each step reads element by element.
+    """
 
     def __init__(self, steps: list[Step], kept: set[Node]) -> None:
         """Go through all steps, those of loops included; `kept` is read from outside."""
@@ -30,7 +43,7 @@ class _Readers:
         self.loads: dict[int, set[Node]] = defaultdict(set)
         for k, step in enumerate(steps):
             if isinstance(step, Turns):
-                self._inside(step)
+                self._pin_inner(step)
                 continue
             for item in step.items:
                 self.at[item] = k
@@ -40,13 +53,14 @@ class _Readers:
                         self.loads[k].add(operand.node)
                     else:
                         self.pinned.add(operand.node)
-                self._fixed(item)
+                self._pin_tables(item)
 
-    def _fixed(self, item: Map | Write) -> None:
+    def _pin_tables(self, item: Map | Write) -> None:
         if isinstance(item, Map):
             self.pinned |= set(tables(item))
 
-    def _inside(self, turns: Turns) -> None:
+    def _pin_inner(self, turns: Turns) -> None:
+        """What a loop of the program reads stays before it, or each turn would compute it."""
         for _, operand in (
             *turns.carried(turns.loop.initial),
             *turns.carried(turns.loop.following),
@@ -54,11 +68,11 @@ class _Readers:
             self.pinned.add(operand.node)
         for step in turns.steps:
             if isinstance(step, Turns):
-                self._inside(step)
+                self._pin_inner(step)
                 continue
             for item in step.items:
                 self.pinned |= {o.node for o in reads(item)}
-                self._fixed(item)
+                self._pin_tables(item)
 
     def groups(self, node: Node) -> set[int]:
         """Steps that read a node."""
@@ -86,7 +100,7 @@ def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> Non
                 if to is None:
                     continue
                 cone = _cone(item, k, readers)
-                if _cost(cone, k, to, steps, readers, following) >= 2:
+                if _cost(cone, k, to, steps, readers, following) >= STORE_AND_LOAD:
                     continue
                 chosen = [i for i in step.items if i in cone]
                 step.items = [i for i in step.items if i not in cone]
@@ -157,5 +171,5 @@ def _cost(
             writes = getattr(after, "writes", [])
             when = max([readers.at.get(w, -1) for w in writes], default=when)
             if when is not None and when < to and not any(g >= to for g in readers.groups(node)):
-                cost += LOST_PLACE
+                cost += SECOND_PLACE
     return cost

@@ -22,8 +22,8 @@ ALL = "fiubk"
 """Types, typed keys included."""
 
 LONG = 16
-"""Rows of so many elements are carried through loops one by one: each is then read and updated in
-loops of its own size."""
+"""Rows of so many elements are carried through loops one by one: then a row that a turn does not
+change is not copied, and each is updated in loops of its own size."""
 
 
 @primitive(GROUP, "name", kinds=ALL)

@@ -1,4 +1,4 @@
-"""From a plan (`schedule`) to a module: a function for every loop."""
+"""From a plan (`schedule`) to a module in LLVM's language: a function for every loop."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from ecn_marl.lanes.assembly import Module
 from ecn_marl.lanes.graph import Argument, Carry, Map, Node, Operand, View, is_identity
-from ecn_marl.lanes.loop_codegen import Body
-from ecn_marl.lanes.matmul import write_product
+from ecn_marl.lanes.loop_codegen import LoopBody
+from ecn_marl.lanes.matmul import write_matmul
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.steps import Group, Step, Turns
 from ecn_marl.lanes.transfer import transfer
 
 UNROLLED = 2
-"""Loops over at most so many elements are written out."""
+"""Loops over at most so many elements are written out, turn after turn."""
 
 SPACES = ("args", "own", "shared")
 """What all functions are given: pointers to arguments, and the two workspaces."""
@@ -49,10 +49,10 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
 
 def write_loop(module: Module, group: Group) -> str:
     """Write the function of a group."""
-    if group.product:
+    if group.is_matmul:
         (item,) = group.items
         assert isinstance(item, Map)
-        return _function(module, "@product", write_product(module, item))
+        return _function(module, "@product", write_matmul(module, item))
     if group.size <= UNROLLED and group.flag is None:
         lines, first = [], 0
         for i in range(group.size):
@@ -65,9 +65,9 @@ def write_loop(module: Module, group: Group) -> str:
     return _function(module, "@group", loop(module, group, body))
 
 
-def _body(module: Module, group: Group, index: str, first: int) -> Body:
+def _body(module: Module, group: Group, index: str, first: int) -> LoopBody:
     """One turn of a group; its local names begin at `first`."""
-    body = Body(module, group, index, first)
+    body = LoopBody(module, group, index, first)
     for item in group.items:
         if isinstance(item, Map):
             body.compute(item)
@@ -77,8 +77,8 @@ def _body(module: Module, group: Group, index: str, first: int) -> Body:
     return body
 
 
-def _all(module: Module, group: Group, body: Body) -> list[str]:
-    """A loop over all elements."""
+def _all(module: Module, group: Group, body: LoopBody) -> list[str]:
+    """The lines of a loop over all elements."""
     before, phis, after = body.sums()
     return [
         *before,
@@ -97,8 +97,8 @@ def _all(module: Module, group: Group, body: Body) -> list[str]:
     ]
 
 
-def _listed(module: Module, group: Group, body: Body) -> list[str]:
-    """A loop over the elements of a flag's list, once for every row of so many elements."""
+def _listed(module: Module, group: Group, body: LoopBody) -> list[str]:
+    """The lines of a loop over the elements in a flag's list, once for every row of elements."""
     assert group.flag is not None
     before, phis, after = body.sums()
     n, rows = group.flag.size, group.size // group.flag.size
@@ -251,7 +251,7 @@ def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
     names = []
     for target, source in pairs:
         group = Group(target.size)
-        body = Body(module, group, "%i")
+        body = LoopBody(module, group, "%i")
         body.save(target, "%i", body.operand(source))
         names.append(_function(module, "@copy", _all(module, group, body)))
     return names

@@ -1,12 +1,12 @@
-"""Proof that a loop over elements may pass over idle ones.
+"""What every value is where a flag is False: the proof that a loop may skip idle elements.
 
-A program marks a flag (`busy`). What does a loop do for an element whose flag is False? Every
-value is followed under this assumption: it is a number, or an element of some other array, or
-unknown. The element may be passed over if all that the loop would do for it is
+A program marks a flag (`optimisation_hints.busy`). An element is *idle* where the flag is False.
+Every value is followed under this assumption: for an idle element it is a number, or an element of
+some other array, or unknown. A loop may skip the element if all that it would do for it is
 
 * to add nothing to a sum,
 * to store what lies there already, such as the old value of what is carried, or
-* to store what only loops read that pass over the same element.
+* to store what is only read by loops that skip the same element.
 """
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ from ecn_marl.lanes.graph import (
 from ecn_marl.lanes.primitives import PRIMITIVES, Known, is_movable, is_skippable, same
 
 
-class Idle:
+class IdleAnalysis:
     """What is known of every array where a flag is False.
 
-    Element `e` of an array belongs to element `e % n` of the flag, `n` its size.
+    Element `e` of an array belongs to element `e % n` of the flag, `n` its size: arrays of several
+    rows of flows are written row by row.
+
+    Attributes:
+        flag: the flag.
+        n: its size.
+        block: the loop body in which it is computed; outside it nothing is assumed.
+        lazy: items that have nothing to do where idle, if what they change lies in its old place.
     """
 
     def __init__(self, flag: Map, results: set[Node], needed: set[object]) -> None:
@@ -81,7 +88,7 @@ class Idle:
         return self.value(Operand(node, np.arange(node.size)))
 
     def _lazy(self, results: set[Node], needed: set[object]) -> list[Map | Write]:
-        """Items that have nothing to do where idle, if what they change lies in its old place."""
+        """The items of `lazy`: idle elements that are known, unread, or add nothing."""
         before = self._before()
         live = self._live([*results, *before], needed)
         lazy: list[Map | Write] = []
@@ -91,13 +98,16 @@ class Idle:
             node = item if isinstance(item, Map) else item.store
             if node in before or (isinstance(item, Map) and not is_skippable(item)):
                 continue
-            nothing = isinstance(item, Write) and self.adds_nothing(item)
-            if nothing or node not in live or self._is_known(node):
+            adds_nothing = isinstance(item, Write) and self.adds_nothing(item)
+            if adds_nothing or node not in live or self._is_known(node):
                 lazy.append(item)
         return lazy
 
     def old_places(self) -> Iterator[tuple[Node, Node]]:
-        """Arrays whose idle elements are those of another: best kept in its place."""
+        """Arrays whose idle elements are those of another one.
+
+        Kept in its place, they are there already, and loops need not write them.
+        """
         for item in self.lazy:
             node = item if isinstance(item, Map) else item.store
             value = self.whole(node)
@@ -186,6 +196,7 @@ class Idle:
                     self._assume(x.node, other.node.data[other.where])
 
     def _follow(self, block: Block) -> None:
+        """Values of all items of a block, in order."""
         for item in block.items:
             if isinstance(item, Loop):
                 self._turns(item)
@@ -198,30 +209,34 @@ class Idle:
                 self._known[node] = value
 
     def _turns(self, loop: Loop) -> None:
-        """What a loop carries stays what it was at the start, or is unknown."""
-        open_ = set()
+        """What a loop carries stays what it was at the start, or is unknown.
+
+        All carries are assumed to stay; those that do not are made unknown, and the body is
+        followed again until the rest holds.
+        """
+        unchanged = set()
         for carry, start in zip(loop.carries, loop.initial, strict=True):
             if carry.size % self.n == 0 and carry.size:
                 self._known[carry] = self.value(start)
-                open_.add(carry)
+                unchanged.add(carry)
         while True:
             self._follow(loop.body)
-            wrong = [
+            changed = [
                 c
                 for c, after in zip(loop.carries, loop.following, strict=True)
-                if c in open_ and not same(self.value(after), self._known[c])
+                if c in unchanged and not same(self.value(after), self._known[c])
             ]
-            if not wrong:
+            if not changed:
                 break
-            for carry in wrong:
-                open_.remove(carry)
+            for carry in changed:
+                unchanged.remove(carry)
                 del self._known[carry]
         for carry, final in zip(loop.carries, loop.finals, strict=True):
-            if carry in open_:
+            if carry in unchanged:
                 self._known[final] = self._known[carry]
 
     def _store(self, store: Store) -> Known | None:
-        """A store that is put together of aligned pieces."""
+        """A store that is put together of aligned pieces, all numbers or all of one array."""
         if store.size % self.n or not store.size:
             return None
         owner, where = None, np.zeros(store.size, np.int64)
@@ -292,6 +307,7 @@ class Idle:
         )
 
     def _map(self, item: Map) -> Known | None:
+        """By the rule in the operation's record."""
         if not item.size or item.size % self.n or not is_movable(item):
             return None
         idle = PRIMITIVES[item.op].idle

