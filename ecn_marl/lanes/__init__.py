@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.lanes.errors import InvalidValue, Unsupported
-    from ecn_marl.lanes.explain import Explanation, explain
+    from ecn_marl.lanes.explanation import Explanation, explain
     from ecn_marl.lanes.mapping import available, mapped, off, vmap, way
     from ecn_marl.lanes.optimisation_hints import busy
     from ecn_marl.lanes.settings import set_trial_program
 
 _HOME = {
-    "Explanation": "explain",
+    "Explanation": "explanation",
     "InvalidValue": "errors",
     "Unsupported": "errors",
     "available": "mapping",
     "busy": "optimisation_hints",
-    "explain": "explain",
+    "explain": "explanation",
     "mapped": "mapping",
     "off": "mapping",
     "set_trial_program": "settings",
