@@ -201,7 +201,7 @@ def _not(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) ->
     return w.emit(f"xor {w.type(dtype)} {args[0]}, {ones}")
 
 
-@operation("abs", "fiu")
+@operation("abs", "fi")
 def _abs(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     if dtype == F32:
         return w.call("llvm.fabs", F32, args[0])
