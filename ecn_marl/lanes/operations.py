@@ -60,10 +60,7 @@ def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
 
 
 def _idle_logic(unit: bool) -> Idle:
-    """`and` (`unit` is all bits) and `or` (no bit): the unit changes nothing, its inverse decides.
-
-    The unit is looked for first, so that a pair of known numbers has the same answer as one.
-    """
+    """`and` (`unit`: all bits) and `or` (no bit): the unit changes nothing, its inverse decides."""
 
     def rule(item: Map, a: Known, b: Known) -> Known | None:
         for x, other in ((a, b), (b, a)):
