@@ -295,13 +295,14 @@ def dcqcn_presets() -> str:
 def primitives() -> str:
     """What `ecn_marl.lanes` compiles, by the table of its primitives."""
     from ecn_marl.lanes.compat import CALLS
-    from ecn_marl.lanes.primitives import PRIMITIVES
+    from ecn_marl.lanes.lower import primitives_table
 
+    table = primitives_table()
     kinds = {"f": "float32", "i": "int32", "u": "uint32", "b": "bool", "k": "keys"}
     parts = []
-    for group in sorted({record.group for record in PRIMITIVES.values() if record.group}):
+    for group in sorted({record.group for record in table.values() if record.group}):
         rows = []
-        for name, record in PRIMITIVES.items():
+        for name, record in table.items():
             if record.group != group:
                 continue
             types = ", ".join(kinds[kind] for kind in record.kinds)

@@ -20,6 +20,7 @@ from synthetic import evaluation
 import ecn_marl
 from ecn_marl.baselines.runs import run_controller
 from ecn_marl.errors import VersionWarning
+from ecn_marl.lanes import settings
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -194,6 +195,18 @@ def test_what_no_check_has_foreseen_is_one_line_and_a_traceback_in_a_file(monkey
     assert result.exit_code == 70
     assert "in broken" in kept.read_text()
     assert isinstance(run("--debug", "scenarios").exception, TypeError)
+
+
+def test_what_lanes_refuse_is_a_line(monkeypatch):
+    def refused():
+        monkeypatch.setenv("LANES_GPU", "yes")
+        return settings.gpu_mode()
+
+    monkeypatch.setattr("ecn_marl.envs.registry.scenarios", refused)
+    result = run("scenarios")
+    assert result.exit_code == 2
+    expected = "LANES_GPU = 'yes' is not allowed: expected 0, 1 or auto"
+    assert result.stderr == f"ecn-marl: {expected}\n"
 
 
 def test_other_versions_are_a_line(monkeypatch):

@@ -35,7 +35,7 @@ from ecn_marl.lanes.graph import (
 )
 
 PIECES = 16
-"""An array is computed in at most so many pieces, where it is made of several."""
+"""An array made of several is computed in so many pieces, at most; more are joined first."""
 
 
 def known(view: View) -> np.ndarray | None:
@@ -135,7 +135,7 @@ class Builder:
             return self.bundle(parts, pieces, shape)
         args = tuple(self.settled(a) for a in args)
         numbers = known(args[1]) if op == "div" and dtype == F32 else None
-        if numbers is not None:  # as XLA does, and rounded like it
+        if numbers is not None:  # a product with the inverse, as XLA does it: rounded alike
             with np.errstate(divide="ignore"):
                 op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
@@ -164,7 +164,7 @@ class Builder:
         return np.searchsorted(view.node.starts, view.where.reshape(-1), side="right") - 1
 
     def settled(self, view: View) -> View:
-        """The view as one of a node that is computed: a bundle's part, or its parts joined."""
+        """The same elements of a node that is computed: one part of a bundle, or all, joined."""
         while isinstance(view.node, Bundle):
             node, owners = view.node, self._owners(view)
             if owners.size and (owners == owners[0]).all():
@@ -193,7 +193,7 @@ class Builder:
         return [np.flatnonzero(which == k) for k in range(which.max() + 1)]
 
     def _at(self, views: Sequence[View], piece: np.ndarray) -> list[View]:
-        """The elements of views at flat positions."""
+        """Those elements of views that are at some flat positions."""
         return [View(v.node, v.where.reshape(-1)[piece]) for v in views]
 
     def place(self, fixed: np.ndarray, parts: list[tuple[View, int, int]], mode: str) -> Place:
@@ -334,7 +334,7 @@ def dtype_of(dtype: Any) -> str:
 
 
 def neutral(op: str, dtype: str) -> Any:
-    """What changes nothing when combined."""
+    """The neutral element of an operation: combined with it, a number stays what it is."""
     if op in ("add", "or"):
         return np.zeros((), NUMPY[dtype])
     if op == "and":

@@ -66,6 +66,9 @@ FFI = {
     "buffer_data": 24,
     "buffer_dims": 40,
     "metadata": 24,
+    "metadata_kind": 1,
+    "major": 0,
+    "minor": 1,
     "version_major": 24,
     "version_minor": 28,
     "traits": 32,
@@ -77,7 +80,7 @@ FFI = {
     "stream_context": 16,
     "stream_stream": 24,
 }
-"""Offsets in the structures of XLA's foreign function interface, version 0.1, bytes.
+"""XLA's foreign function interface, version 0.1: offsets in its structures, bytes, and numbers.
 
 A call frame has struct_size 0, extension 8, api 16, context 24, stage 32, args 40 {size 56, types
 64, list 72}, rets 80 {size 96, types 104, list 112}; a buffer struct_size 0, extension 8, dtype 16,

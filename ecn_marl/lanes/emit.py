@@ -27,16 +27,18 @@ def write_steps(module: Module, steps: list[Step]) -> list[str]:
     names = []
     for step in steps:
         if isinstance(step, Turns):
-            names.append(_turns(module, step))
+            names.append(_write_turns(module, step))
             continue
-        names.append(write_loop(module, step))
+        names.append(write_group(module, step))
         names += [
-            _list(module, i) for i in step.items if isinstance(i, Map) and i in module.plan.lists
+            _write_list(module, i)
+            for i in step.items
+            if isinstance(i, Map) and i in module.plan.lists
         ]
     return names
 
 
-def _function(module: Module, prefix: str, lines: list[str]) -> str:
+def _write_function(module: Module, prefix: str, lines: list[str]) -> str:
     """Write a function; its name."""
     name = module.name(prefix)
     head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
@@ -47,22 +49,22 @@ def _function(module: Module, prefix: str, lines: list[str]) -> str:
     return name
 
 
-def write_loop(module: Module, group: Group) -> str:
+def write_group(module: Module, group: Group) -> str:
     """Write the function of a group."""
     if group.is_matmul:
         (item,) = group.items
         assert isinstance(item, Map)
-        return _function(module, "@product", write_matmul(module, item))
+        return _write_function(module, "@product", write_matmul(module, item))
     if group.size <= UNROLLED and group.flag is None:
         lines, first = [], 0
         for i in range(group.size):
             body = _body(module, group, str(i), first)
             first = body.named
             lines += body.lines
-        return _function(module, "@group", lines)
+        return _write_function(module, "@group", lines)
     body = _body(module, group, "%i", 0)
-    loop = _all if group.flag is None else _listed
-    return _function(module, "@group", loop(module, group, body))
+    loop = _loop_over_all if group.flag is None else _loop_over_list
+    return _write_function(module, "@group", loop(module, group, body))
 
 
 def _body(module: Module, group: Group, index: str, first: int) -> LoopBody:
@@ -77,7 +79,7 @@ def _body(module: Module, group: Group, index: str, first: int) -> LoopBody:
     return body
 
 
-def _all(module: Module, group: Group, body: LoopBody) -> list[str]:
+def _loop_over_all(module: Module, group: Group, body: LoopBody) -> list[str]:
     """The lines of a loop over all elements."""
     before, phis, after = body.sums()
     return [
@@ -97,7 +99,7 @@ def _all(module: Module, group: Group, body: LoopBody) -> list[str]:
     ]
 
 
-def _listed(module: Module, group: Group, body: LoopBody) -> list[str]:
+def _loop_over_list(module: Module, group: Group, body: LoopBody) -> list[str]:
     """The lines of a loop over the elements in a flag's list, once for every row of elements."""
     assert group.flag is not None
     before, phis, after = body.sums()
@@ -111,17 +113,17 @@ def _listed(module: Module, group: Group, body: LoopBody) -> list[str]:
         f"  %over = icmp eq i64 %next.row, {n * rows}",
     ]
     start: list[str] = []
-    lines = [*_slot("%i", "%j", "%row"), *body.lines, *following]
+    lines = [*_listed_element("%i", "%j", "%row"), *body.lines, *following]
     if module.threads:
         start, values, ahead = body.loads()
-        start = [*_slot("%i.first", "0", "0"), *start]
+        start = [*_listed_element("%i.first", "0", "0"), *start]
         phis = [*phis, *values]
         within = "  %row.next = select i1 %over, i64 0, i64 %next.row"
-        ahead = [*following, within, *_slot("%i.next", "%turn", "%row.next"), *ahead]
-        lines = [*_slot("%i", "%j", "%row"), *ahead, *body.lines]
+        ahead = [*following, within, *_listed_element("%i.next", "%turn", "%row.next"), *ahead]
+        lines = [*_listed_element("%i", "%j", "%row"), *ahead, *body.lines]
     return [
         *before,
-        _list_at(module, group.flag),
+        _list_address(module, group.flag),
         f"  %count.at = getelementptr i32, ptr %list, i64 {n}",
         "  %short = load i32, ptr %count.at, align 4",
         "  %count = zext i32 %short to i64",
@@ -143,7 +145,7 @@ def _listed(module: Module, group: Group, body: LoopBody) -> list[str]:
     ]
 
 
-def _slot(name: str, place: str, row: str) -> list[str]:
+def _listed_element(name: str, place: str, row: str) -> list[str]:
     """Number of the element at a place of the list, in a row."""
     stem = "" if name == "%i" else name[2:]
     return [
@@ -154,14 +156,14 @@ def _slot(name: str, place: str, row: str) -> list[str]:
     ]
 
 
-def _list_at(module: Module, flag: Map) -> str:
+def _list_address(module: Module, flag: Map) -> str:
     """Where the list of a flag lies: threads that run in step have one together."""
     space = "%shared" if module.threads else "%own"
     return f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}"
 
 
-def _any(module: Module) -> tuple[list[str], list[str], list[str]]:
-    """Whether a flag is set in any lane; what to do before and after all flags are looked at.
+def _flag_in_any_lane(module: Module) -> tuple[list[str], list[str], list[str]]:
+    """Lines that tell whether a flag is set in any lane, and lines before and after the loop.
 
     Threads vote. None of them may list anything while another still reads the list of before, nor
     read while another writes: that is what they wait for.
@@ -191,16 +193,16 @@ def _any(module: Module) -> tuple[list[str], list[str], list[str]]:
     )
 
 
-def _list(module: Module, flag: Map) -> str:
+def _write_list(module: Module, flag: Map) -> str:
     """Write the function that lists the elements where a flag is set in any lane."""
     n = flag.size
-    before, some, after = _any(module)
-    return _function(
+    before, some, after = _flag_in_any_lane(module)
+    return _write_function(
         module,
         "@list",
         [
             f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
-            _list_at(module, flag),
+            _list_address(module, flag),
             *before,
             "  br label %loop",
             "loop:",
@@ -246,14 +248,14 @@ def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry,
     ]
 
 
-def _copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
-    """Functions that copy values."""
+def _write_copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
+    """Write functions that copy values; their names, in order."""
     names = []
     for target, source in pairs:
         group = Group(target.size)
         body = LoopBody(module, group, "%i")
         body.save(target, "%i", body.operand(source))
-        names.append(_function(module, "@copy", _all(module, group, body)))
+        names.append(_write_function(module, "@copy", _loop_over_all(module, group, body)))
     return names
 
 
@@ -265,12 +267,12 @@ def calls(module: Module, names: list[str]) -> list[str]:
     return [f"  call void {n}({given})" for n in names]
 
 
-def _turns(module: Module, turns: Turns) -> str:
+def _write_turns(module: Module, turns: Turns) -> str:
     """Write the function of a loop."""
-    before = _copies(module, copied(module.plan, turns, turns.loop.initial))
+    before = _write_copies(module, copied(module.plan, turns, turns.loop.initial))
     inner = write_steps(module, turns.steps)
-    after = _copies(module, copied(module.plan, turns, turns.loop.following))
-    return _function(
+    after = _write_copies(module, copied(module.plan, turns, turns.loop.following))
+    return _write_function(
         module,
         "@turns",
         [

@@ -18,7 +18,7 @@ import numpy as np
 
 from ecn_marl.lanes import compat
 from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.emit import copied, write_loop
+from ecn_marl.lanes.emit import copied, write_group
 from ecn_marl.lanes.graph import Map, Write
 from ecn_marl.lanes.lower import Program, lower
 from ecn_marl.lanes.mapping import LANES, traced
@@ -185,7 +185,7 @@ def _report(
     module: Module, program: Program, group: Group, turns: tuple[int, ...], sizes: set[int]
 ) -> LoopReport:
     """Report of a loop over elements."""
-    write_loop(module, group)
+    write_group(module, group)
     body = module.functions.pop()
     skips = group.flag is not None and group.flag.size > 1
     size = group.flag.size if skips and group.flag is not None else _flag_size(group.size, sizes)

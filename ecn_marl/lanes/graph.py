@@ -197,7 +197,7 @@ class Loop:
 
 @dataclass(eq=False, repr=False)
 class Block:
-    """The body of a loop, or the whole program: what is computed, in an order that works."""
+    """The body of a loop, or the whole program: items, each after what it reads."""
 
     parent: Block | None
     items: list[Map | Write | Loop] = field(default_factory=list)
@@ -242,7 +242,7 @@ class View(NamedTuple):
 
 
 def reads(item: Map | Write) -> Sequence[Operand]:
-    """All that an item reads element by element; `tables` apart."""
+    """All that an item reads at positions known when the program is compiled; see `tables`."""
     place = item.place
     indices = place.indices if place is not None else ()
     own = item.operands if isinstance(item, Map) else (item.value,)
@@ -255,6 +255,6 @@ def is_identity(operand: Operand, size: int) -> bool:
 
 
 def tables(item: Map) -> list[Node]:
-    """What an item reads elsewhere than at its own elements: all of it may be needed."""
+    """Nodes of which an item may read any element, at positions known only when it runs."""
     more = (item.table, item.params.get("held"))
     return [*(n for n in more if n is not None), *item.factors]

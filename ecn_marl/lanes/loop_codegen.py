@@ -35,7 +35,7 @@ from ecn_marl.lanes.steps import Group
 
 
 def _kind(node: Node) -> str:
-    """What an element is in a thread's column of the workspace."""
+    """LLVM's type of an element in a thread's column of the workspace."""
     return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
 
 
@@ -63,7 +63,7 @@ class LoopBody(Code):
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
         self._once: dict[tuple[str, ...], Any] = {}
-        self._late: list[tuple[Node, str, str]] = []
+        self._stores_at_end: list[tuple[Node, str, str]] = []
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class LoopBody(Code):
         return number
 
     def base(self, node: Node) -> str:
-        """Where a node lies."""
+        """Address of a node."""
         key = ("base", node)
         if key not in self.values:
             if isinstance(node, Argument) and not node.varies:
@@ -118,7 +118,7 @@ class LoopBody(Code):
         return self.values[key]
 
     def pointer(self, node: Node, element: str) -> str:
-        """Where an element lies."""
+        """Address of an element."""
         size = element_bytes(node, self.module.lanes, self.module.threads)
         if element.isdigit():
             offset = str(int(element) * size)
@@ -144,7 +144,7 @@ class LoopBody(Code):
         return self.values[key]
 
     def load(self, node: Node, element: str) -> str:
-        """An element as it lies: a vector or a scalar."""
+        """Load an element: a vector or a scalar, as the node is."""
         place = self.pointer(node, element)
         n = self.module.lanes
         if self.module.threads and node.varies:
@@ -187,7 +187,7 @@ class LoopBody(Code):
     # --- operands ---------------------------------------------------------------------------------
 
     def operand(self, operand: Operand) -> str:
-        """What this turn needs of an operand, a vector or a scalar as `wide` says."""
+        """Value of an operand in this turn, a vector or a scalar as `wide` says."""
         node, where = operand
         if isinstance(node, Constant):
             numbers = node.data[where]
@@ -217,7 +217,7 @@ class LoopBody(Code):
 
     @property
     def _listed(self) -> bool:
-        """Whether a thread goes through a list: it loads what an element needs a turn before."""
+        """Whether a thread goes through a list: then it loads what a turn needs one turn ahead."""
         return self.module.threads and self.group.flag is not None
 
     def _load_before(self, node: Node, first: int) -> str:
@@ -312,7 +312,7 @@ class LoopBody(Code):
         return rows
 
     def addresses(self, node: Node, at: str) -> str:
-        """Where one element per lane lies."""
+        """Addresses of one element per lane."""
         n = self.module.lanes
         if node.varies:
             at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
@@ -383,7 +383,7 @@ class LoopBody(Code):
                 value = self.emit(f"select i1 true, {kind} {value}, {kind} {value}")
         self.values[item] = value
         if item in self.module.plan.stored:
-            self._late.append((item, self.index, value))
+            self._stores_at_end.append((item, self.index, value))
 
     def computed_once(self, key: tuple[str, ...], compute: Callable[[], Any]) -> Any:
         """What is written once in a turn for all that need the same."""
@@ -401,7 +401,7 @@ class LoopBody(Code):
                 return
             value, at = self.operand(item.value), self.element(item.fixed)
             if item.op == "set":
-                self._late.append((store, at, value))
+                self._stores_at_end.append((store, at, value))
                 return
             self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
@@ -441,7 +441,7 @@ class LoopBody(Code):
             self.save(store, element, value)
 
     def sums(self) -> tuple[list[str], list[str], list[str]]:
-        """What to do before the loop, at the start of each turn and after the loop for its sums."""
+        """Lines before the loop, at the start of each turn and after it, for sums in registers."""
         phis: list[str] = []
         code = LoopBody(self.module, Group(0), "%i", self.named)
         for k, ((store, element), last) in enumerate(self._sums.items()):
@@ -472,5 +472,5 @@ class LoopBody(Code):
         Values share places where each element is read before it is overwritten (`schedule`), in
         this turn, too.
         """
-        for node, at, value in self._late:
+        for node, at, value in self._stores_at_end:
             self.save(node, at, value)

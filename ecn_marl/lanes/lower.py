@@ -27,6 +27,12 @@ from ecn_marl.lanes import (  # noqa: F401
 from ecn_marl.lanes.builder import dtype_of, is_key, raw_shape
 from ecn_marl.lanes.graph import U32, Argument, Block, Map, View, Write
 from ecn_marl.lanes.lowering import Lowering
+from ecn_marl.lanes.primitives import PRIMITIVES, Primitive
+
+
+def primitives_table() -> dict[str, Primitive]:
+    """All records: importing this module fills the table."""
+    return PRIMITIVES
 
 
 class Program(NamedTuple):

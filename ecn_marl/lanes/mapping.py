@@ -277,15 +277,8 @@ def vmap(
     """
 
     def batch(*args: Any) -> Any:
-        leaves, single, own = [], [], []
         _check_manual(jax.tree.leaves(args))
-        for arg, axis in zip(args, in_axes, strict=True):
-            for x in map(jnp.asarray, jax.tree.leaves(arg)):
-                leaves.append(x)
-                single.append(
-                    jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype)
-                )
-                own.append(axis is not None)
+        leaves, single, own = _of_one(args, in_axes)
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)
         jaxpr, out_tree = traced(fun, tree, shapes)
@@ -313,6 +306,19 @@ def vmap(
         return jax.tree.unflatten(out_tree, results)
 
     return batch
+
+
+def _of_one(
+    args: Sequence[Any], in_axes: Sequence[int | None]
+) -> tuple[list[Any], list[Any], list[bool]]:
+    """All arrays of a batch, what one environment has of each, and which of them have the axis."""
+    leaves, single, own = [], [], []
+    for arg, axis in zip(args, in_axes, strict=True):
+        for x in map(jnp.asarray, jax.tree.leaves(arg)):
+            leaves.append(x)
+            single.append(jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype))
+            own.append(axis is not None)
+    return leaves, single, own
 
 
 _Build = Callable[[Any, Sequence[bool], int, bool], tuple[str, int]]

@@ -45,10 +45,10 @@ def write_matmul(module: Module, item: Map) -> list[str]:
 
 
 def _parts(size: int, most: int) -> list[tuple[tuple[int, int], int]]:
-    """Stretches (start, end) that are cut evenly, and into what: whole ones, and the rest."""
+    """Ranges (start, end), each with the size of its blocks: whole ones, and the rest."""
     whole = size - size % most
-    stretches = [((0, whole), most)] if whole else []
-    return [*stretches, ((whole, size), size - whole)] if size > whole else stretches
+    ranges = [((0, whole), most)] if whole else []
+    return [*ranges, ((whole, size), size - whole)] if size > whole else ranges
 
 
 class _Block:

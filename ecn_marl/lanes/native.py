@@ -26,15 +26,15 @@ define ptr @handler(ptr %frame) {{
 kind:
   %k = getelementptr i8, ptr %extension, i64 {extension_kind}
   %what = load i32, ptr %k, align 4
-  %metadata = icmp eq i32 %what, 1
+  %metadata = icmp eq i32 %what, {metadata_kind}
   br i1 %metadata, label %tell, label %work
-tell: ; XLA asks which version of the interface this is: version 0.1
+tell: ; XLA asks which version of the interface this is
   %m = getelementptr i8, ptr %extension, i64 {metadata}
   %to = load ptr, ptr %m, align 8
   %major = getelementptr i8, ptr %to, i64 {version_major}
-  store i32 0, ptr %major, align 4
+  store i32 {major}, ptr %major, align 4
   %minor = getelementptr i8, ptr %to, i64 {version_minor}
-  store i32 1, ptr %minor, align 4
+  store i32 {minor}, ptr %minor, align 4
   %traits = getelementptr i8, ptr %to, i64 {traits}
   store i32 0, ptr %traits, align 4
   ret ptr null

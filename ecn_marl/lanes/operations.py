@@ -60,10 +60,7 @@ def _bits(like: np.ndarray, ones: bool) -> np.ndarray:
 
 
 def _idle_logic(unit: bool) -> Idle:
-    """`and` (`unit` is all bits) and `or` (no bit): the unit changes nothing, its inverse decides.
-
-    The unit is looked for first, so that a pair of known numbers has the same answer as one.
-    """
+    """`and` (`unit`: all bits) and `or` (no bit): the unit changes nothing, its inverse decides."""
 
     def rule(item: Map, a: Known, b: Known) -> Known | None:
         for x, other in ((a, b), (b, a)):
@@ -201,7 +198,7 @@ def _not(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) ->
     return w.emit(f"xor {w.type(dtype)} {args[0]}, {ones}")
 
 
-@operation("abs", "fiu")
+@operation("abs", "fi")
 def _abs(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     if dtype == F32:
         return w.call("llvm.fabs", F32, args[0])

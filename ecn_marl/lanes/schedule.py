@@ -166,12 +166,6 @@ def _steps(
     steps: list[Step] = []
     when: dict[object, int] = {}  # last step that writes a node
 
-    def after(node: Node | None, here: bool) -> int:
-        """First step that may read a node; `here`: within the same turn of the same loop."""
-        if node is None or node not in when:
-            return 0
-        return when[node] + (0 if here else 1)
-
     # Stores are cleared first of all, so that a sum can be in the loop of its terms.
     for item in sorted(items, key=lambda i: not _clears(i)):
         if item not in needed or (not isinstance(item, Loop) and not item.size):
@@ -183,24 +177,6 @@ def _steps(
             for final in item.finals:
                 when[final] = len(steps) - 1
             continue
-        first = max(
-            (
-                after(o.node, isinstance(o.node, Map) and is_identity(o, item.size))
-                for o in reads(item)
-            ),
-            default=0,
-        )
-        target: Node
-        if isinstance(item, Map):
-            first = max([first, *(after(n, False) for n in tables(item))])
-            target = item
-        else:
-            target = item.store
-            before = target.writes[: target.writes.index(item)]
-            later = [
-                when[w] + _order(w, item) for w in before if w in when and not _disjoint(w, item)
-            ]
-            first = max([first, *later])
         key = keys.get(item)
         if key not in when and key not in known:
             key = None
@@ -208,11 +184,27 @@ def _steps(
             at, group = len(steps), Group(item.size)
             steps.append(group)
         else:
-            at, group = _loop_for(steps, max(first, after(key, False)), item.size, key)
+            first = max(_first_step(item, when), when.get(key, -1) + 1)
+            at, group = _loop_for(steps, first, item.size, key)
         group.items.append(item)
+        target = item if isinstance(item, Map) else item.store
         when[item] = at
         when[target] = max(at, when.get(target, 0))
     return steps
+
+
+def _first_step(item: Map | Write, when: dict[object, int]) -> int:
+    """The first step in which an item may be computed; `when` is the last that writes a node."""
+    first = 0
+    for operand in reads(item):
+        # Its own element of a map may have been computed in the same turn of the same loop.
+        near = isinstance(operand.node, Map) and is_identity(operand, item.size)
+        first = max(first, when.get(operand.node, -1) + (0 if near else 1))
+    if isinstance(item, Map):
+        return max([first, *(when.get(node, -1) + 1 for node in tables(item))])
+    writes = item.store.writes
+    before = [w for w in writes[: writes.index(item)] if w in when and not _disjoint(w, item)]
+    return max([first, *(when[w] + _order(w, item) for w in before)])
 
 
 def _loop_for(steps: list[Step], first: int, size: int, key: Map | None) -> tuple[int, Group]:

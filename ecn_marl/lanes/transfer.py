@@ -105,7 +105,7 @@ def counted(stem: str, before: str, start: str, end: str, step: int, body: list[
 
 
 def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
-    """The columns of a square block: halves of ever smaller blocks change places."""
+    """Columns of a square block: of ever smaller blocks, halves off the diagonal are exchanged."""
     n, vector = len(rows), code.vector(kind)
     half = n // 2
     while half:

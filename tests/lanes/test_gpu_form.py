@@ -27,7 +27,7 @@ from xla_and_lanes import raw
 import ecn_marl
 from ecn_marl import lanes
 from ecn_marl.lanes import cuda, mapping
-from ecn_marl.lanes.primitives import PRIMITIVES
+from ecn_marl.lanes.lower import primitives_table
 from ecn_marl.wrappers import AutoReset
 from tests.lanes import test_loop_skipping
 
@@ -218,7 +218,7 @@ def test_every_operation_compiles_for_gpus(tmp_path: Path) -> None:
             for inner in jax.core.jaxprs_in_params(eqn.params):
                 yield from names(inner)
 
-    elementwise = {name for name, record in PRIMITIVES.items() if record.emit is not None}
+    elementwise = {name for name, record in primitives_table().items() if record.emit is not None}
     assert set(names(jaxpr.jaxpr)) >= elementwise - {"copy"}
     text, *_ = gpu_form.kernel_of(jaxpr, [True] * 4)
     assembled(cuda.ptx(text), tmp_path)
