@@ -428,4 +428,5 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 attributes #0 = {{ noinline nounwind "prefer-vector-width"="{bits}" }}
 attributes #1 = {{ nounwind "prefer-vector-width"="{bits}" }}
+attributes #2 = {{ alwaysinline nounwind "prefer-vector-width"="{bits}" }}
 """

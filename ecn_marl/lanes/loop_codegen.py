@@ -30,6 +30,7 @@ from ecn_marl.lanes.graph import (
 )
 from ecn_marl.lanes.primitives import PRIMITIVES
 from ecn_marl.lanes.register_sums import is_dense, sums_in_registers
+from ecn_marl.lanes.row_access import is_row, load_row, store_row
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 
@@ -329,6 +330,8 @@ class LoopBody(Code):
         rows = self.rows(item.place)
         if rows is not None:
             return self._dense_look_up(item, rows)
+        if self.wide and is_row(item.table, item.place):
+            return load_row(self, item, item.place, item.table)
         at, inside = self.position(item.place)
         if self.wide:
             other = "zeroinitializer"
@@ -412,6 +415,9 @@ class LoopBody(Code):
                 before = self._sum(store, element)
                 after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
                 self._put(store, element, select(self, dtype, meant, after, before))
+            return
+        if self.wide and item.op == "set" and is_row(store, item.place):
+            store_row(self, item, item.place, value)
             return
         at, inside = self.position(item.place)
         if self.wide:
