@@ -77,7 +77,7 @@ def kernel_is_better() -> bool:
     """Whether to use the kernel on this process's GPU, by the verdict kept or a new trial."""
     device, program = jax.devices()[0], trial_program()
     if not program:
-        log.warning("no program was given to try the kernel with: GPUs run XLA (%s=1: both)", GPU)
+        log.warning("no program was given to try the kernel with: XLA runs (%s=1: the kernel)", GPU)
         return False
     facts = {
         "device": device.device_kind,
