@@ -82,7 +82,7 @@ def verdict_here() -> Verdict:
     """The verdict on this process's GPU: the one kept, or that of a new trial."""
     device, program = jax.devices()[0], trial_program()
     if not program:
-        log.warning("no program was given to try the kernel with: GPUs run XLA (%s=1: both)", GPU)
+        log.warning("no program was given to try the kernel with: XLA runs (%s=1: the kernel)", GPU)
         return Verdict(False, "no program was given to try the kernel with")
     facts = {
         "device": device.device_kind,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -135,6 +137,20 @@ def test_what_is_measured() -> None:
     found = trial.measure(trial.load_program(f"{__name__}:small_program"))
     assert found["agree"] >= trial.SHARE
     assert 0.0 < found["kernel_s"] < found["xla_s"]
+
+
+def tiny_program() -> trial.TrialProgram:
+    def one(turn: Any, state: Any, by: Any) -> tuple[Any, Any, Any]:
+        return state * by + turn, (state.sum(),), (state > 0,)
+
+    return trial.TrialProgram(one, jnp.ones((20, 5)), ((jnp.float32(0.5), False),))
+
+
+def test_a_trial_is_a_process_that_loads_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command as it is given to a GPU's process, here with a processor."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    reason = trial.ask((*trial.COMMAND, f"{Path(__file__).stem}:tiny_program")).reason
+    assert re.fullmatch(r"\d+ us per step, XLA \d+ us", reason)
 
 
 def step(**changed: Any) -> tuple[Any, ...]:
