@@ -34,8 +34,8 @@ SUPERSEDED = {"rpc-shuffle-v0", "demand-phases-v0", "incast-v0"}
 def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
     names = set(benchmark())
     assert {"restore-serve-v0", "moving-tenants-v0", "shuffle-serve-v0"} < names
-    assert {"mixed-rtt-v0", "fabric-v0", LARGE} < names
-    assert not names & {"websearch-v0", "websearch-star-v0", "pet-websearch-v0"}
+    assert {"mixed-rtt-v0", "fabric-v0"} < names
+    assert not names & {"websearch-v0", "websearch-star-v0", "pet-websearch-v0", LARGE}
     assert {name for name in scenarios() if lookup(name).superseded} == SUPERSEDED
     assert not names & SUPERSEDED
 
@@ -114,7 +114,7 @@ def played(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", benchmark())
+@pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_no_setting_makes_flows_wait(name):
     """Nothing waits, is dropped or cut, beyond 0.1 % of flows, in whole episodes."""
     which, found, _ = played(name)
@@ -139,7 +139,7 @@ def test_no_setting_makes_flows_of_plain_traffic_wait():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", benchmark())
+@pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_classes_count_alike_under_secn1(name):
     """Each class that there is earns its share of -1 per interval, to what episodes allow.
 

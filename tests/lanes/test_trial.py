@@ -77,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Verdict]:
 
 def decide() -> bool:
     """What a new process would decide."""
-    trial.kernel_is_better.cache_clear()
+    trial.verdict_here.cache_clear()
     return trial.kernel_is_better()
 
 
