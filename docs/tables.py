@@ -339,7 +339,7 @@ def measured() -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(RESULTS.rglob("results.json")):
-        for scenario, result in json.loads(file.read_text())["scenarios"].items():
+        for scenario, result in json.loads(file.read_text()).get("scenarios", {}).items():
             if scenario in found:
                 raise bad_value("results", str(file), f"one file with results of {scenario}")
             found[scenario] = result
@@ -389,6 +389,26 @@ def _rate_bench(name: str) -> str:
     if not file.is_file():
         return "*No results of `bench adpg` are recorded in this checkout.*"
     return rate_bench_tables(json.loads(file.read_text())).rstrip()
+
+
+def papers_pet() -> str:
+    """The claims of PET beside what is measured."""
+    return _paper("pet")
+
+
+def _paper(name: str) -> str:
+    """The claims of a paper, from the folder of results that `bench all` wrote."""
+    from ecn_marl.report.papers import claims_markdown
+
+    file = RESULTS / "papers" / "results.json"
+    found = json.loads(file.read_text())["papers"] if file.is_file() else []
+    for one in found:
+        if one["paper"] == name:
+            protocol = one["protocol"]
+            size = "small suite" if protocol["small"] else "full size"
+            seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
+            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(one)}"
+    return f"*No results of `bench {name}` are recorded in this checkout.*"
 
 
 def reliability() -> str:
@@ -460,6 +480,7 @@ TABLES: dict[str, Callable[[], str]] = {
         leaderboard,
         rate_bench,
         rate_bench_sizes,
+        papers_pet,
         reliability,
     )
 }
