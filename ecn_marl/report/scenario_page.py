@@ -115,7 +115,8 @@ def _traffic(load: Any, sizes: Any, env: EcnEnv, sample: Sample) -> None:
         100.0 * np.histogram(begin[kind == i], edges, weights=wire[kind == i])[0] / whole
         for i in range(len(CLASSES))
     ]
-    load.stackplot(edges[:-1], shares, labels=CLASSES, colors=COLOURS[:3], step="post", alpha=0.8)
+    closed = [np.append(each, each[-1]) for each in shares]
+    load.stackplot(edges, closed, labels=CLASSES, colors=COLOURS[:3], step="post", alpha=0.8)
     load.set_title("offered, % of what the hosts can send", loc="left", fontsize=10, color=INK)
     for i, (label, colour) in enumerate(zip(CLASSES, COLOURS, strict=False)):
         there = kind == i
