@@ -53,21 +53,36 @@ def fields_of(docstring: str) -> dict[str, str]:
 
 
 def scenarios() -> str:
-    """The registered scenarios but those that are superseded; the benchmark's first."""
+    """The scenarios but those of papers and superseded ones; the benchmark's first."""
     import ecn_marl
-    from ecn_marl.envs.registry import benchmark, lookup
+    from ecn_marl.envs.registry import PAPERS, benchmark, lookup
 
     first = benchmark()
-    others = (name for name in ecn_marl.scenarios() if name not in first)
+    others = (name for name in ecn_marl.scenarios() if name not in {*first, *PAPERS})
+    return _scenario_table([*first, *(name for name in others if not lookup(name).superseded)])
+
+
+def paper_scenarios() -> str:
+    """The scenarios of the papers' figures."""
+    from ecn_marl.envs.registry import PAPERS, scenarios
+
+    return _scenario_table([name for name in scenarios() if name in PAPERS])
+
+
+def _scenario_table(names: Sequence[str]) -> str:
+    """Scenarios with their network and clocks."""
+    import ecn_marl
+    from ecn_marl.envs.registry import lookup
+
     rows = []
-    for name in (*first, *(name for name in others if not lookup(name).superseded)):
+    for name in names:
         env = ecn_marl.make(name)
         net, sim = env.sim.topology, env.sim
         rates = ", ".join(f"{r:g}" for r in sorted({p.gbps for p in net.ports}))
         rows.append(
             (
                 f"`{name}`",
-                "yes" if name in first else "",
+                "yes" if lookup(name).benchmark else "",
                 net.name,
                 net.n_hosts,
                 env.num_agents,
@@ -461,6 +476,7 @@ TABLES: dict[str, Callable[[], str]] = {
     f.__name__.replace("_", "-"): f
     for f in (
         scenarios,
+        paper_scenarios,
         superseded,
         feature_sets,
         features,
