@@ -10,7 +10,17 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ecn_marl.benchmark import cold, explained, floor, machine, peers, programs, stages, sweep
+from ecn_marl.benchmark import (
+    cold,
+    explained,
+    floor,
+    machine,
+    peers,
+    programs,
+    senders,
+    stages,
+    sweep,
+)
 from ecn_marl.benchmark.timing import Plan
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
@@ -34,6 +44,7 @@ class Request:
         scaling: whether to measure how time grows.
         peers: whether to measure other simulators.
         stages: whether to measure stages and floors.
+        senders: whether to compare kinds of senders on the first scenario.
         cold: whether to measure cold starts, and nothing else.
         explain: whether to explain the programs, and measure nothing.
         argv: command line to show; that of the process if None.
@@ -48,6 +59,7 @@ class Request:
     scaling: bool = False
     peers: bool = False
     stages: bool = False
+    senders: bool = False
     cold: bool = False
     explain: bool = False
     argv: tuple[str, ...] | None = None
@@ -63,7 +75,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
-        `explain`, `cold`, `scaling`, `peers`, `stages` and `floor`. `machine.load_average` is that
+        `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`. `machine.load_average` is that
         at the start.
 
     Raises:
@@ -111,6 +123,9 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         result["stages"]["rows"] = stages.breakdown(env, STAGE_ENVS, plan, say)
         say("floor")
         result["floor"] = {"scenario": name} | floor.floor(env, STAGE_ENVS, plan)
+    if request.senders:
+        name = request.scenarios[0]
+        result["senders"] = {"scenario": name, "rows": senders.rows(name, plan, say)}
     return result
 
 
@@ -147,6 +162,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
         made.append(_peer_table(result["peers"]))
     if "stages" in result:
         made += [_stage_table(result["stages"]), _floor_table(result["floor"])]
+    if "senders" in result:
+        made.append(senders.table(result["senders"]["scenario"], result["senders"]["rows"]))
     return made
 
 

@@ -216,6 +216,9 @@ def speed(
     stages: Annotated[
         bool, typer.Option("--stages", help="Where the time goes, and the least it could be.")
     ] = False,
+    senders: Annotated[
+        bool, typer.Option("--senders", help="What a flow costs under each kind of sender.")
+    ] = False,
     cold: Annotated[
         bool, typer.Option("--cold", help="Only the first step of parallel_env, in new processes.")
     ] = False,
@@ -245,6 +248,7 @@ def speed(
         scaling=scaling,
         peers=peers,
         stages=stages,
+        senders=senders,
         cold=cold,
         explain=explain,
     )

@@ -23,7 +23,7 @@ from rich.console import Console
 
 import ecn_marl
 from ecn_marl import parallelism
-from ecn_marl.benchmark import floor, machine, peers, programs, report, stages, sweep, timing
+from ecn_marl.benchmark import floor, machine, peers, programs, report, senders, stages, sweep, timing
 from ecn_marl.benchmark.timing import Plan, Timing
 from ecn_marl.sim.simulator import Simulator
 
@@ -494,3 +494,19 @@ def test_explain_tells_and_measures_nothing(tmp_path, monkeypatch):
     (row,) = tree["explain"]
     assert 0.9 < row["skipped"] <= 1.0
     assert tree["environments"] == []
+
+
+def test_senders_are_compared_with_the_first(monkeypatch):
+    """Flows in use are those of the simulator; the first sender's cost is 1."""
+    few = senders.SENDERS[:1], "hpcc:hpcc"
+    monkeypatch.setattr(senders, "SENDERS", (*few[0], few[1]))
+    monkeypatch.setattr(senders, "ENVS", 4)
+    first, other = senders.rows("websearch-star-v0", QUICK, lambda task: None)
+    assert (first["sender"], other["sender"]) == senders.SENDERS
+    assert first["over_first"] == 1.0
+    ratio = other["cpu_ns_per_busy_flow_substep"] / first["cpu_ns_per_busy_flow_substep"]
+    assert other["over_first"] == pytest.approx(ratio)
+    for row in (first, other):
+        assert 0.0 < row["busy"] < row["slots"]
+        assert 0.9 < row["skipped"] <= 1.0
+    assert senders.table("websearch-star-v0", [first, other]).row_count == 2
