@@ -237,15 +237,34 @@ class Simulator(SimConfig):
         state, sums = self.collect(state, params, ecn)
         return state, stats.summarise(self, state, params, sums)
 
-    def collect(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortSums]:
+    def collect(
+        self,
+        state: SimState,
+        params: SimParams,
+        ecn: Ecn,
+        before: Ecn | None = None,
+        late_ticks: int = 0,
+    ) -> tuple[SimState, PortSums]:
         """Like `interval`, with the sums behind the statistics.
 
         Sums of several intervals make statistics of a longer time, see `stats.merge`.
+
+        Args:
+            state: as of `interval`.
+            params: likewise.
+            ecn: likewise.
+            before: thresholds of the first `late_ticks` ticks, of the same shapes.
+            late_ticks: ticks of the interval after which `ecn` is in force.
         """
         params = jax.tree.map(jnp.asarray, params)
 
         def one(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
-            return self._tick(*carry, params, ecn), None
+            now = ecn
+            if before is not None and late_ticks:
+                spent = carry[0].step - state.step
+                late = spent < late_ticks * self.tick_steps
+                now = jax.tree.map(lambda old, new: jnp.where(late, old, new), before, ecn)
+            return self._tick(*carry, params, now), None
 
         ticks = self.interval_steps // self.tick_steps
         start = (state, stats.empty_sums(self, state, params))

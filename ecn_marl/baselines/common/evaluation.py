@@ -29,6 +29,7 @@ from ecn_marl.baselines.common.completion import (
 from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
+from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -98,8 +99,8 @@ class Evaluation:
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
         `_finished` (in the whole episode); what `accounts` and `invalid_reasons` read;
-        reward, queue (bytes), utilisation, pauses; costs, and what sources count (`source:…`), if
-        there are any.
+        reward, queue (bytes), utilisation, pauses, `envs.episode_sums`; costs, and what sources
+        count (`source:…`), if there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
         columns: dict[str, np.ndarray] = {}
@@ -126,8 +127,8 @@ class Evaluation:
             "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
-        counted = (name for name in raw if name.startswith("source:"))
-        some = (name for name in (*COSTS, *FLOWLETS) if name in raw)
+        counted = (name for name in raw if name.startswith(("source:", SHARE)))
+        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS) if name in raw)
         names = (*_COPIED, *some, *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
         return found | columns | counts | {name: raw[name] for name in names}
