@@ -64,6 +64,7 @@ class Scenario:
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
+        pfc_alpha: share of the free buffer at which it does; None for 1/8, more on faster links.
         loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
         load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
             flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
@@ -109,6 +110,7 @@ class Scenario:
     max_steps: Annotated[int, Whole(low=1)] = 200
     buffer_mib: float = 32.0
     pfc: bool = True
+    pfc_alpha: float | None = None
     loss_recovery: str = "selective"
     load_balancing: str = "ecmp"
     flowlet_gap_us: float = 50.0
@@ -477,6 +479,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         slots=int(spec.slots),
         bins=spec.bins,
         pfc=spec.pfc,
+        pfc_alpha=spec.pfc_alpha,
         loss_recovery=spec.loss_recovery,
         load_balancing=spec.load_balancing,
         flowlet_gap_us=spec.flowlet_gap_us,
