@@ -206,7 +206,7 @@ def _figure(side: _Side, best: _Side, name: str) -> dict[str, Any]:
         return {"value": _exp(value), "ratio": _exp(ratio), **found}
     return {
         "value": mean_estimate(ours, side.counts),
-        "ratio": _ratio(ours, theirs, side, best),
+        "ratio": ratio_of_means(ours, theirs, side.counts, best.counts),
         "difference": mean_estimate(paired, side.counts),
         **found,
     }
@@ -216,15 +216,33 @@ def _exp(logs: Mapping[str, float]) -> dict[str, float]:
     return {name: float(np.exp(x)) for name, x in logs.items()}
 
 
-def _ratio(ours: np.ndarray, theirs: np.ndarray, side: _Side, best: _Side) -> dict[str, float]:
-    """Ratio of two means; NaN unless both have one sign in every resample."""
-    below = resampled_mean(theirs, best.counts)
+Counts = tuple[np.ndarray, np.ndarray]
+"""How often each seed and each episode was drawn, `[resamples, seeds]`, `[resamples, episodes]`."""
+
+
+def ratio_of_means(
+    ours: np.ndarray, theirs: np.ndarray, our_counts: Counts, their_counts: Counts
+) -> dict[str, float]:
+    """Ratio of two means, paired by episode; NaN unless both have one sign in every resample.
+
+    Args:
+        ours: numbers of one policy, `[seeds, episodes]`, all finite.
+        theirs: those of another in the same episodes, `[1 or seeds, episodes]`.
+        our_counts: draws of the bootstrap.
+        their_counts: likewise; those of the episodes are the same.
+
+    Returns:
+        An estimate, see `statistics.estimate`.
+    """
+    below = resampled_mean(theirs, their_counts)
     mean, base = float(ours.mean()), float(theirs.mean())
     none = {"value": np.nan, "low": np.nan, "high": np.nan}
     if base == 0.0 or mean * base < 0.0 or (below * base <= 0.0).any():
         return none
     ratio = mean / base
-    found = resampled_mean(ours, side.counts) / below
+    found = resampled_mean(ours, our_counts) / below
+    if len(theirs) > 1:  # seeds of two learners are drawn on their own: all pairs are there
+        return estimate(ratio, found, (ours[:, None] - ratio * theirs[None]) / base)
     return estimate(ratio, found, (ours - ratio * theirs) / base)
 
 

@@ -3,7 +3,7 @@
 A `Timeline` is a cycle of phases, each time of another length. Two sources follow it, among groups
 of hosts:
 
-* `Requests`: Poisson arrivals whose rate depends on the phase;
+* `Requests`: Poisson arrivals whose rate depends on the phase, payloads log-uniform or of a table;
 * `FlowSets`: at the start of one phase, a set of large flows, sized to fill their links for a share
   of it.
 
@@ -28,7 +28,7 @@ from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Wh
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import FlowSetStream, RequestStream, Stream, hash_bits, shuffled, uniform
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.tickets import check_hosts
 from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
@@ -138,12 +138,16 @@ def _hosts(field: str, hosts: tuple[int, ...]) -> None:
 
 @struct.dataclass
 class RequestsParams:
-    """Traced parameters of `Requests`: rates per phase, 1/µs, and the range of payloads, bytes."""
+    """Traced parameters of `Requests`: rates per phase, 1/µs, and the payloads, bytes.
+
+    `table` is None where payloads are log-uniform from `smallest` to `largest`.
+    """
 
     timeline: TimelineParams
     per_us: Annotated[Leaf, NOT_NEGATIVE]
     smallest: Annotated[Leaf, POSITIVE]
     largest: Annotated[Leaf, POSITIVE]
+    table: SizeTable | None = None
 
 
 @struct.dataclass
@@ -168,7 +172,7 @@ class Requests:
     """Poisson arrivals between two groups of hosts, at a rate that depends on the phase.
 
     Destinations are uniform over their group, sources over theirs without the destination. Payloads
-    are log-uniform.
+    are log-uniform, or those of a measured table.
 
     Attributes:
         timeline: the phases.
@@ -179,6 +183,7 @@ class Requests:
         largest_kb: largest payload, KB.
         shift: phases by which these hosts are behind the timeline.
         width: flows offered per tick; `auto` for what the rates need.
+        table: name of a flow-size table, see `size_table`, in place of the range; empty for none.
     """
 
     timeline: Timeline
@@ -189,10 +194,13 @@ class Requests:
     largest_kb: Annotated[float, PAYLOAD_KB] = 50.0
     shift: Annotated[int, SHIFT] = 0
     width: Annotated[int | str, WIDTH] = "auto"
+    table: Annotated[str, TEXT] = ""
 
     def __post_init__(self) -> None:
         """Check all fields."""
         check(self)
+        if self.table:
+            size_table(self.table)
         n = self.timeline.n_phases
         if len(self.per_us) != n:
             raise bad_value("per_us", self.per_us, f"{n} finite rates >= 0, one for each phase")
@@ -213,8 +221,12 @@ class Requests:
         """What the busiest phase brings, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         self.check_network(len(nic_rate))
         low, high = 1000.0 * self.smallest_kb, 1000.0 * self.largest_kb
-        payload = low * (high / low) ** ((np.arange(10_000) + 0.5) / 10_000)
-        wire = payload + HEADER * np.ceil(payload / PAYLOAD)
+        u = (np.arange(10_000) + 0.5) / 10_000
+        payload = low * (high / low) ** u
+        if self.table:
+            sizes = size_table(self.table)
+            payload = np.interp(u, sizes.cdf, sizes.size)
+        wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
         return Demand(
             per_us=max(self.per_us),
             burst=1.0,
@@ -230,6 +242,7 @@ class Requests:
             np.array(self.per_us, np.float32),
             np.float32(self.smallest_kb * 1000.0),
             np.float32(self.largest_kb * 1000.0),
+            size_table(self.table) if self.table else None,
         )
 
     def init(
@@ -280,10 +293,12 @@ class Requests:
         coin = uniform(state.seed, index, RequestStream.SENDER)
         pick = jnp.minimum((coin * others).astype(jnp.int32), others - 1)
         src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= mine)]
-        octaves = jnp.log(params.largest / params.smallest)
         coin = uniform(state.seed, index, RequestStream.SIZE)
-        payload = params.smallest * jnp.exp(octaves * coin)
-        payload = jnp.maximum(jnp.floor(payload), 1.0)
+        if params.table is None:
+            octaves = jnp.log(params.largest / params.smallest)
+            payload = jnp.maximum(jnp.floor(params.smallest * jnp.exp(octaves * coin)), 1.0)
+        else:
+            payload = sample_size(params.table, coin)
         valid = jnp.ones((width,), bool)
         return anonymous_offer(start, src, jnp.asarray(to)[which], payload, valid)
 

@@ -8,6 +8,11 @@ from ecn_marl.envs.scenarios import (
     mixed_rtt,
     moving_tenants,
     pet_fabric,
+    pet_failures,
+    pet_load,
+    pet_many_to_one,
+    pet_queues,
+    pet_switching,
     pet_websearch,
     restore_serve,
     rpc_shuffle,
@@ -28,3 +33,16 @@ add("shuffle-serve-v0", shuffle_serve.scenario)
 add("mixed-rtt-v0", mixed_rtt.scenario)
 add("fabric-v0", fabric.scenario)
 add("pet-fabric-v0", pet_fabric.scenario)
+
+# Of the papers, see `ecn_marl.experiments.papers`: full size, and small.
+add("pet-websearch-small-v0", pet_load.websearch_small)
+add("pet-datamining-v0", pet_load.datamining)
+add("pet-datamining-small-v0", pet_load.datamining_small)
+add("pet-switching-v0", pet_switching.full)
+add("pet-switching-small-v0", pet_switching.small)
+add("pet-failures-v0", pet_failures.full)
+add("pet-failures-small-v0", pet_failures.small)
+add("pet-many-to-one-v0", pet_many_to_one.full)
+add("pet-many-to-one-small-v0", pet_many_to_one.small)
+add("pet-two-queues-v0", pet_queues.full)
+add("pet-two-queues-small-v0", pet_queues.small)

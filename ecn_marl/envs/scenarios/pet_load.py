@@ -1,0 +1,38 @@
+"""`pet-websearch-small-v0`, `pet-datamining-v0`, `pet-datamining-small-v0` (PET, Figs. 4, 5, 8).
+
+Poisson arrivals between all hosts, sizes of WebSearch or DataMining, 60 % load unless another is
+asked for (`load=0.1` to `0.9`). The full WebSearch scenario is `pet-websearch-v0`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.registry import PRIORITIES, Scenario
+from ecn_marl.envs.scenarios import pet_network as pn
+from ecn_marl.sim.poisson import Poisson
+
+
+def _scenario(table: str, priority: str, small: bool, **more: Any) -> Scenario:
+    weight = {"utilisation_weight": PRIORITIES[priority]}
+    return Scenario(
+        traffic=(Poisson(load=0.6, table=table, width=8 if small else 32),),
+        reward_options=weight,
+        **pn.common(small),
+        **more,
+    )
+
+
+def websearch_small() -> Scenario:
+    """12 hosts, WebSearch, episodes of 40 ms."""
+    return _scenario("WebSearch", "latency", True, slots=256)
+
+
+def datamining() -> Scenario:
+    """288 hosts, DataMining as measured: flows of up to 1 GB, which last longer than 40 ms."""
+    return _scenario("DataMining", "throughput", False, slots=1024)
+
+
+def datamining_small() -> Scenario:
+    """12 hosts, DataMining with flows of up to 10 MB, episodes of 40 ms."""
+    return _scenario(pn.LARGEST_TABLE, "throughput", True, slots=256)

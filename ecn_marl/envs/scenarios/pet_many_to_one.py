@@ -1,0 +1,37 @@
+"""`pet-many-to-one-v0`, `pet-many-to-one-small-v0`: mice and elephants, many to one (PET, §5.3).
+
+PET extends its traffic generator "to support generating many-to-one traffic patterns and mice and
+elephant flows", and gives no numbers. Here WebSearch at 40 % load, and beside it bursts to hosts
+chosen at random: 20 KB from 2 to 11 hosts at 2 % load (2 to 128 at full size), and elephants of
+2 MB from 2 to 4 hosts at 10 % load.
+"""
+
+from __future__ import annotations
+
+from ecn_marl.envs.registry import PRIORITIES, Scenario
+from ecn_marl.envs.scenarios import pet_network as pn
+from ecn_marl.sim.incast import Incast
+from ecn_marl.sim.poisson import Poisson
+
+
+def _scenario(small: bool, most: int, slots: int) -> Scenario:
+    return Scenario(
+        traffic=(
+            Poisson(load=0.4, table="WebSearch", width=8 if small else 32),
+            Incast(load=0.02, n_min=2, n_max=most, flow_kb=20.0, receiver=-1, width=most),
+            Incast(load=0.1, n_min=2, n_max=4, flow_kb=2000.0, receiver=-1, width=4),
+        ),
+        reward_options={"utilisation_weight": PRIORITIES["latency"]},
+        slots=slots,
+        **pn.common(small),
+    )
+
+
+def full() -> Scenario:
+    """288 hosts, bursts of up to 128 senders."""
+    return _scenario(False, 128, 2048)
+
+
+def small() -> Scenario:
+    """12 hosts, bursts of up to 11 senders."""
+    return _scenario(True, 11, 256)

@@ -1,0 +1,41 @@
+"""The network of ACC's and PET's large simulations (PET, §5.2), full size and small.
+
+Full: 288 hosts on 12 leaves with 6 spines; every leaf has 24 ports of 25 Gb/s to hosts and 6 of
+100 Gb/s to spines, as much up as down. Small: 12 hosts on 3 leaves with 2 spines, 25 and 50 Gb/s,
+again as much up as down. PET does not state delays, buffers and its senders' constants: links of
+1 µs, 32 MiB per switch, and the DCQCN of HPCC's simulator, which its traffic generator is from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.sim.topology import Topology, leaf_spine
+
+WARM_UP_US, COOL_DOWN_US = 4_000.0, 2_000.0
+"""Flows that begin so long after the start, or before the end, of an episode are not measured."""
+
+SMALL_FACTOR = 0.01
+"""Times of the small scenarios over those of the paper: seconds become tens of milliseconds."""
+
+LARGEST_TABLE = "DataMining_10MB"
+"""Sizes of DataMining with flows above 10 MB cut to 10 MB: the largest, 1 GB, times 1/100."""
+
+
+def network(small: bool) -> Topology:
+    """The topology; 24 ports if small, else 432."""
+    if small:
+        return leaf_spine(3, 4, 2, gbps=25.0, uplink_gbps=50.0)
+    return leaf_spine(12, 24, 6, gbps=25.0, uplink_gbps=100.0)
+
+
+def common(small: bool) -> dict[str, Any]:
+    """Fields that all of PET's scenarios share."""
+    return {
+        "topology": network(small),
+        "max_steps": 400,
+        "margins_us": (WARM_UP_US, COOL_DOWN_US),
+        "action_options": {"alpha_kb": 20.0},
+        "features": "pet",
+        "reward": "pet",
+    }

@@ -1,0 +1,123 @@
+"""The rows: each learner as published and tuned, and the rules beside them.
+
+*As published* is what the paper prints: state, reward, action space, their scale alpha, learning
+rates, discount, priorities, exchange, idle rule, penalty. What it does not print is named in
+`unstated`, with what was taken. *Tuned* is the learner of the benchmark's own reward, by the recipe
+that `ecn-marl tune` found (`recipes.LEARNERS`), with its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ecn_marl.baselines.static import PREFIX
+from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.experiments.papers.suite import Row
+from ecn_marl.experiments.recipes import LEARNERS, Recipe
+
+ALPHA_KB = 20.0
+"""alpha of E(n) = alpha 2^n KB, n = 0..9: PET §5.2, ACC §4.1 of the notes; HAECN takes ACC's."""
+
+_SCALE: dict[str, Any] = {"actions": "multidiscrete", "action_options": {"alpha_kb": ALPHA_KB}}
+"""Kmin and Kmax from E(n), Pmax of 1 %, 5 %, 10 % … 100 %: PET, eq. (4)-(5); ACC."""
+
+
+def as_published(learner: str, settings: Mapping[str, Any], **options: Any) -> Recipe:
+    """A paper's learner with the paper's action space in place of the benchmark's list.
+
+    Args:
+        learner: name in `recipes.LEARNERS`.
+        settings: settings of the trainer that the paper prints and that are not its defaults.
+        **options: options of the learner's view and reward that the paper prints.
+    """
+    one = LEARNERS[learner]
+    own = {key: one.options[key] for key in ("features", "reward")}
+    return replace(one, options={**own, **_SCALE, **options}, settings=dict(settings))
+
+
+_NETWORKS = "two hidden layers of 64"
+_INTERVAL = "the scenario's; the paper: an order of magnitude above the round trip"
+
+PET = Row(
+    "pet:published",
+    "PET as published",
+    "published",
+    as_published("pet", {"gae_lambda": 0.01}),
+    unstated={
+        "discount": "0.95",
+        "networks": _NETWORKS,
+        "history k": "3 intervals",
+        "rollouts and epochs": "64 environments of 32 intervals, 2 epochs of 8 minibatches",
+        "entropy bonus": "0.003",
+        "unit of the queue in La (eq. 8)": "1 KB, at most 1",
+        "tuning interval": _INTERVAL,
+    },
+)
+"""PET §5.2: alpha 20, learning rates 4e-4 and 1e-3, GAE coefficient 0.01 (taken as lambda), decay
+0.99 every 50, clip 0.2; beta_1 is 0.3 for WebSearch and 0.7 for DataMining, see `Training`."""
+
+PET_ABLATED = Row(
+    "pet:no-incast-no-ratio",
+    "PET without incast degree and M/E ratio",
+    "ablated",
+    as_published("pet", {"gae_lambda": 0.01}, features="acc"),
+    unstated=PET.unstated,
+)
+"""PET §5.5.7: without its two further states PET sees what ACC sees."""
+
+PET_TUNED = Row("pet:tuned", "PET tuned (ippo)", "tuned", LEARNERS["ippo"])
+
+PET_ONLINE = Row(
+    "pet:online", "PET as published, learning online", "online", trained="pet:published"
+)
+
+ACC = Row(
+    "acc:published",
+    "ACC as published",
+    "published",
+    as_published("ddqn", {}, reward_options={"queue_scale_kb": ALPHA_KB}),
+    unstated={
+        "learning rate, discount": "1e-3, 0.95",
+        "networks": _NETWORKS,
+        "memories, batch, copies to the target": "8192 rows, 64, every 50 gradient steps",
+        "form of the preference for large rewards": "exponent 0.6, its bias undone",
+        "template of settings": "all of E(n) and Pmax; Q is a sum over Kmin, gap and Pmax",
+        "steps of D(L)": "10",
+        "tuning interval": _INTERVAL,
+    },
+)
+
+ACC_TUNED = Row("acc:tuned", "ACC tuned (ddqn-fct)", "tuned", LEARNERS["ddqn-fct"])
+
+HAECN = Row(
+    "haecn:published",
+    "HAECN as published",
+    "published",
+    as_published("haecn", {"every_interval": False}, reward_options={"queue_scale_kb": ALPHA_KB}),
+    unstated={
+        "weight of utilisation": "the training's",
+        "exploration, memories": "1 to 0.02 by 0.98 per update; 8192 rows",
+        "widths of the six layers": "64",
+        "template of settings": "all of E(n) and Pmax; Q is a sum over Kmin, gap and Pmax",
+        "history k": "3 intervals",
+        "tuning interval": _INTERVAL,
+    },
+)
+"""HAECN, Table 1: learning rate 0.005, discount 0.98, batch 64, copies every 20, penalty 0.05."""
+
+HAECN_TUNED = Row("haecn:tuned", "HAECN tuned (haecn-fct)", "tuned", LEARNERS["haecn-fct"])
+
+_TITLES = {"secn1": "SECN1 (DCQCN)", "secn2": "SECN2 (HPCC)"}
+
+STATIC = tuple(Row(PREFIX + name, _TITLES.get(name, name)) for name in STATIC_ECN)
+"""Static settings by name: SECN1, SECN2 and what vendors recommend."""
+
+REFERENCES = (Row("static:best", "static:best"), Row("oracle", "oracle"))
+
+
+def names(*groups: Row | tuple[Row, ...]) -> tuple[str, ...]:
+    """Names of rows, for a cell."""
+    flat = [row for group in groups for row in (group if isinstance(group, tuple) else (group,))]
+    return tuple(row.name for row in flat)

@@ -1,0 +1,277 @@
+"""A paper as data: what is trained, where policies are scored, and which figures it states.
+
+A `Suite` holds, for one paper,
+
+* `Training`s: where learners are trained, each once for all of its cells;
+* `Cell`s: settings of the network whose results a figure or table of the paper shows;
+* `Row`s: the policies of a cell, learners as published and tuned beside rules;
+* `Claim`s: figures that the paper states, each with the function that measures ours;
+* `Plot`s: figures in the paper's form.
+
+Nothing here runs anything; `run.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from ecn_marl._checks import OPTIONS, TEXT, Each, Kind, Real, Whole, check
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.records import Record
+
+PUBLISHED, TUNED, BEST = "published", "tuned", "best"
+COLUMNS = (PUBLISHED, TUNED, BEST)
+"""Columns of the table of claims: the learner as published, as tuned, `static:best` instead."""
+
+FORMS = (PUBLISHED, TUNED, "online", "ablated", "rule")
+"""What a row is: a learner as published or tuned; one as published that goes on learning in the
+episodes that score it; one whose state lacks something; a rule."""
+
+Results = Mapping[str, Mapping[str, Record]]
+"""Records by cell and policy."""
+
+
+class Measured(NamedTuple):
+    """A figure of ours with its 95 % interval, in the unit of its claim.
+
+    Attributes:
+        value: the figure.
+        low: lower end; NaN where there is none.
+        high: upper end; NaN where there is none.
+        cell: the cell that it is of, or how many it is a mean of.
+        invalid: why it does not count; empty if it does.
+    """
+
+    value: float
+    low: float
+    high: float
+    cell: str = ""
+    invalid: str = ""
+
+
+class Measure(Protocol):
+    """Computes a figure from records."""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells that it reads."""
+
+    def __call__(self, results: Results, column: str) -> Measured | None:
+        """The figure for a column of `COLUMNS`; None where a record for it is missing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy of a cell.
+
+    Attributes:
+        name: name of the policy, e.g. `pet:published`; of a rule what `bench` calls it.
+        title: what it is called in tables.
+        form: one of `FORMS`.
+        recipe: how it is trained; None for a rule.
+        unstated: what the paper does not state, by name, and what was taken.
+        trained: the row whose policy it starts from, for the form `online`.
+    """
+
+    name: Annotated[str, TEXT]
+    title: Annotated[str, TEXT]
+    form: Annotated[str, TEXT] = "rule"
+    recipe: Annotated[Recipe | None, Kind((Recipe, type(None)), "a Recipe, or None")] = None
+    unstated: Annotated[Mapping[str, str], OPTIONS] = field(default_factory=dict)
+    trained: Annotated[str, TEXT] = ""
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
+        if self.form not in FORMS:
+            raise unknown_name("form of a row", self.form, FORMS)
+        learnt = self.form not in ("rule", "online")
+        if learnt != (self.recipe is not None):
+            raise bad_value(f"recipe of {self.name}", self.recipe, "one for learners, and no other")
+        if (self.form == "online") != bool(self.trained):
+            raise bad_value(f"trained of {self.name}", self.trained, "a row if it is online")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Where learners are trained, once for all cells that name it.
+
+    Attributes:
+        name: its name, a folder of runs.
+        scenario: name of a scenario.
+        options: options of `ecn_marl.make` that do not belong to a learner.
+        steps: environment steps per seed.
+        randomise: what is drawn for every training episode, see `wrappers.randomised.ranges_of`.
+    """
+
+    name: Annotated[str, TEXT]
+    scenario: Annotated[str, TEXT]
+    options: Annotated[Mapping[str, Any], OPTIONS] = field(default_factory=dict)
+    steps: Annotated[int, Whole(low=1)] = 80_000
+    randomise: Annotated[Mapping[str, Any], OPTIONS] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A setting of the network.
+
+    Attributes:
+        name: its name, a folder of records.
+        where: the paper's figures and tables that show it.
+        scenario: name of a scenario.
+        training: name of the training whose learners are scored.
+        rows: names of rows.
+        options: options of `ecn_marl.make` that do not belong to a learner, e.g. a load.
+        x: where it stands on the axis of a plot, e.g. the load in percent.
+        windows: equal parts of an episode whose numbers are kept, 0 for none; see
+            `baselines.common.windows`.
+    """
+
+    name: Annotated[str, TEXT]
+    where: Annotated[str, TEXT]
+    scenario: Annotated[str, TEXT]
+    training: Annotated[str, TEXT]
+    rows: Annotated[tuple[str, ...], Each(TEXT, least=1)]
+    options: Annotated[Mapping[str, Any], OPTIONS] = field(default_factory=dict)
+    x: Annotated[float, Real()] = 0.0
+    windows: Annotated[int, Whole(low=0, high=1000)] = 0
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure that a paper states.
+
+    Attributes:
+        key: short name, unique in the suite.
+        text: what is claimed, in a few words.
+        paper: the paper's figure; a reduction is negative.
+        unit: `%` for a change relative to something, else the unit of a value, e.g. `KB`.
+        where: section, figure or table of the paper.
+        measure: computes ours.
+        note: how ours is to be read, where it cannot be the paper's very quantity.
+    """
+
+    key: Annotated[str, TEXT]
+    text: Annotated[str, TEXT]
+    paper: Annotated[float, Real()]
+    unit: Annotated[str, TEXT]
+    where: Annotated[str, TEXT]
+    measure: Measure
+    note: Annotated[str, TEXT] = ""
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
+        if not callable(self.measure):
+            raise bad_value(f"measure of {self.key}", self.measure, "a measure")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure of the paper, drawn from our records.
+
+    Attributes:
+        title: what it shows.
+        where: the paper's figure.
+        cells: names of cells, in the order of the axis.
+        figures: names of figures (`measures.FIGURES`), a panel each; over time, names of series.
+        x: label of the axis.
+        over_time: whether a cell's windows are the axis; then `cells` is one cell.
+    """
+
+    title: Annotated[str, TEXT]
+    where: Annotated[str, TEXT]
+    cells: Annotated[tuple[str, ...], Each(TEXT, least=1)]
+    figures: Annotated[tuple[str, ...], Each(TEXT, least=1)]
+    x: Annotated[str, TEXT] = "load, %"
+    over_time: bool = False
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        check(self)
+        if self.over_time and len(self.cells) != 1:
+            raise bad_value(f"cells of {self.title}", self.cells, "one cell, over time")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A paper.
+
+    Attributes:
+        name: what `bench` is called with.
+        title: the paper.
+        trainings: where learners are trained.
+        cells: where policies are scored.
+        rows: the policies, of all cells.
+        claims: what the paper states.
+        plots: figures in the paper's form.
+        notes: what is scaled and how, a sentence each.
+        episodes: episodes that every policy and seed is scored on.
+        search_episodes: episodes that searches for reference policies end with.
+    """
+
+    name: Annotated[str, TEXT]
+    title: Annotated[str, TEXT]
+    trainings: tuple[Training, ...]
+    cells: tuple[Cell, ...]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    plots: tuple[Plot, ...] = ()
+    notes: Annotated[tuple[str, ...], Each(TEXT)] = ()
+    episodes: Annotated[int, Whole(low=1)] = 32
+    search_episodes: Annotated[int, Whole(low=1)] = 24
+
+    def __post_init__(self) -> None:
+        """Check that every name that is used is there, once."""
+        check(self)
+        names = {
+            "training": [one.name for one in self.trainings],
+            "cell": [one.name for one in self.cells],
+            "row": [one.name for one in self.rows],
+            "claim": [one.key for one in self.claims],
+        }
+        for what, listed in names.items():
+            twice = sorted({name for name in listed if listed.count(name) > 1})
+            if twice:
+                raise bad_value(what, twice[0], f"a name of its own for every {what}")
+        for cell in self.cells:
+            _known("training", [cell.training], names["training"])
+            _known("row", cell.rows, names["row"])
+        _known("row", [row.trained for row in self.rows if row.trained], names["row"])
+        for claim in self.claims:
+            _known("cell", claim.measure.cells, names["cell"])
+        for plot in self.plots:
+            _known("cell", plot.cells, names["cell"])
+
+    def row(self, name: str) -> Row:
+        """The row of this name."""
+        return _one(self.rows, name)
+
+    def cell(self, name: str) -> Cell:
+        """The cell of this name."""
+        return _one(self.cells, name)
+
+    def training(self, name: str) -> Training:
+        """The training of this name."""
+        return _one(self.trainings, name)
+
+
+def _known(what: str, names: Any, known: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown_name(what, name, known)
+
+
+def _one(members: tuple[Any, ...], name: str) -> Any:
+    return next(member for member in members if member.name == name)
