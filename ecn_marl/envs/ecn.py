@@ -22,7 +22,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
-from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
+from ecn_marl.envs.episode_sums import LOSSY, EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
@@ -487,6 +487,8 @@ class EcnEnv:
         }
         names = tuple(kind.name for kind in self.sim.classes)
         metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
+        if lossy := sum(not kind.lossless for kind in self.sim.classes):
+            metrics[LOSSY] = jnp.full((), lossy, jnp.float32)
         for i, found in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in found.items()}
         return metrics

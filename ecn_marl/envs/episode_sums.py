@@ -22,6 +22,9 @@ PORT_METRICS = (
 )
 """Metrics of `port_metrics` that every environment has."""
 
+LOSSY = "lossy_classes"
+"""Number of traffic classes whose senders live with drops; there only where it is not 0."""
+
 SHARE = "share:"
 """Prefix of the metrics of traffic classes."""
 

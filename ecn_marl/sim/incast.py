@@ -67,7 +67,8 @@ class Incast:
     The senders of a burst are hosts in an order drawn for it, each again only after all others.
 
     The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
-    bursts are followed by longer pauses, so the load does not depend on N.
+    bursts are followed by longer pauses, so the load does not depend on N. No two bursts begin in
+    one tick: the second one is put off to the next.
 
     Attributes:
         load: mean load of the receiver's link (of each, if the receiver is random), as a share of
@@ -199,9 +200,14 @@ class Incast:
         rate = params.load * nic_rate.mean() * receivers
         mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
         gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * mean_gap
+        next_start = state.start + jnp.where(over, gap, 0.0)
+        # A tick offers one burst: all flows of a second one would count as deferred.
+        next_start = jnp.where(
+            over & (state.start >= 0), jnp.maximum(next_start, elapsed), next_start
+        )
         return IncastState(
             seed=state.seed,
             burst=state.burst + over,
             taken=jnp.where(over, 0, total),
-            start=state.start + jnp.where(over, gap, 0.0) - elapsed,
+            start=next_start - elapsed,
         )

@@ -29,7 +29,7 @@ from ecn_marl.baselines.common.completion import (
 from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
-from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
+from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -128,7 +128,7 @@ class Evaluation:
             "waiting": raw["flows_waiting"],
         }
         counted = (name for name in raw if name.startswith(("source:", SHARE)))
-        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS) if name in raw)
+        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
         names = (*_COPIED, *some, *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
         return found | columns | counts | {name: raw[name] for name in names}

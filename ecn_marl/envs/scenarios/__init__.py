@@ -1,9 +1,19 @@
 """Registered scenarios, one short file each."""
 
+from functools import partial
+
 from ecn_marl.envs.registry import add
 from ecn_marl.envs.scenarios import (
+    acc_heterogeneous,
+    acc_incast,
+    acc_messages,
+    acc_offline,
+    acc_storage,
+    acc_tcp,
+    acc_training,
     demand_phases,
     fabric,
+    haecn_fabric,
     incast,
     mixed_rtt,
     moving_tenants,
@@ -46,3 +56,21 @@ add("pet-many-to-one-v0", pet_many_to_one.full)
 add("pet-many-to-one-small-v0", pet_many_to_one.small)
 add("pet-two-queues-v0", pet_queues.full)
 add("pet-two-queues-small-v0", pet_queues.small)
+add("acc-incast-v0", acc_incast.full)
+add("acc-incast-small-v0", acc_incast.small)
+add("acc-heterogeneous-v0", acc_heterogeneous.full)
+add("acc-heterogeneous-small-v0", acc_heterogeneous.small)
+add("acc-messages-v0", acc_messages.full)
+add("acc-messages-small-v0", acc_messages.small)
+add("acc-storage-v0", acc_storage.full)
+add("acc-storage-small-v0", acc_storage.small)
+add("acc-training-v0", acc_training.full)
+add("acc-training-small-v0", acc_training.small)
+add("acc-offline-v0", acc_offline.full)
+add("acc-offline-small-v0", acc_offline.small)
+for _size, _end in ((False, ""), (True, "-small")):
+    for _n in (2, 7):
+        add(f"acc-tcp-{_n}{_end}-v0", partial(acc_tcp.scenario, _n, _size))
+    for _n in haecn_fabric.LINKS:
+        add(f"haecn-bursty-{_n}{_end}-v0", partial(haecn_fabric.bursty, _n, _size))
+        add(f"haecn-gradual-{_n}{_end}-v0", partial(haecn_fabric.gradual, _n, _size))
