@@ -50,8 +50,8 @@ from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import BASELINE, ORACLES
-from ecn_marl.experiments.plan import SEALED, Place, Plan
-from ecn_marl.experiments.recipes import budgets, learners, recipe
+from ecn_marl.experiments.plan import SEALED, Comparison, Place, Plan, Site
+from ecn_marl.experiments.recipes import Recipe, budgets
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, own_sources, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
@@ -88,9 +88,9 @@ def _bench(
     found: dict[str, dict[str, Record]] = {}
     for place in plan.places():
         for name in policies:
-            if name in learners():
-                _train(plan, place.scenario, name, show)
-        found[place.name] = _scored(plan, place, policies, here, show)
+            if plan.recipe(place.site.scenario, name) is not None:
+                train(plan, place.site, name, show)
+        found[place.name] = scored(plan, place, policies, show, here)
     return found
 
 
@@ -111,15 +111,23 @@ def protocol(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _scored(
-    plan: Plan,
+def scored(
+    plan: Comparison,
     place: Place,
     policies: Sequence[str],
-    here: Checkout | None,
     show: Callable[[str], Show],
+    here: Checkout | None = None,
 ) -> dict[str, Record]:
-    """Records of all policies in a place, from their files where these are of this plan."""
-    folder = place.folder / (SEALED if plan.sealed else "") / "scores"
+    """Records of policies in a place, from their files where these are of this plan.
+
+    Args:
+        plan: seeds, episodes and recipes.
+        place: where.
+        policies: names of policies; learners are trained already, see `train`.
+        show: see `bench`.
+        here: the checkout that may see sealed episodes; None for tuning episodes.
+    """
+    folder = place.folder / (SEALED if here is not None else "") / "scores"
     files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
     asked = {name: _asked(plan, place, name) for name in policies}
     found = {name: _known(files[name], asked[name]) for name in policies}
@@ -132,7 +140,8 @@ def _scored(
     keys = _keys(plan, place, missing, asked, here)
     folder.mkdir(parents=True, exist_ok=True)
     for name in missing:
-        score = _score_learner if name in learners() else _score_rule
+        learnt = plan.recipe(place.site.scenario, name) is not None
+        score = plan.scorer(name) or (_score_learner if learnt else _score_rule)
         evaluations, meta, curves = score(plan, place, name, keys, show)
         meta = {**meta, **_facts(plan, place, name), "asked": asked[name]}
         if here is not None:
@@ -144,7 +153,7 @@ def _scored(
 
 
 def _keys(
-    plan: Plan,
+    plan: Comparison,
     place: Place,
     missing: Sequence[str],
     asked: Mapping[str, Any],
@@ -156,8 +165,7 @@ def _keys(
     from ecn_marl.experiments.sealed import Use, sealed_keys
 
     settings = settings_hash([asked[name] for name in missing])
-    steps = plan.steps_in(place.scenario)
-    use = Use(place.name, missing, steps, plan.seeds, plan.episodes, settings)
+    use = Use(place.name, missing, place.site.steps, plan.seeds, plan.episodes, settings)
     return sealed_keys(use, here)
 
 
@@ -169,65 +177,75 @@ def _known(file: Path, asked: Mapping[str, Any]) -> Record | None:
     return record if record.meta.get("asked") == asked else None
 
 
-def _asked(plan: Plan, place: Place, name: str) -> dict[str, Any]:
+def _asked(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
     """All that a record depends on, as JSON has it."""
     asked: dict[str, Any] = {
         "name": name,
         "scenario": place.name,
+        "played": place.scenario,
         "stream": plan.stream,
         "episodes": plan.episodes,
-        "eval_seed": None if plan.sealed else plan.eval_seed,
+        "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
         "options": place.options,
+        "windows": place.windows,
         "code": code(),
     }
-    if name in learners():
-        asked["training"] = _training(plan, place.scenario, name)
+    if plan.recipe(place.site.scenario, name) is not None:
+        asked["training"] = _training(plan, place.site, name)
     if is_exported(name):
         asked["file"] = digest(name)
     if name in SEARCHED:
         asked["effort"] = asdict(plan.effort)
-    if _beside_curves(plan, place, name):
+    if _beside_curves(place, name):
         asked["eval_episodes"] = plan.eval_episodes
     asked |= own_sources(asked, lookup(place.scenario))
     plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
     return plain
 
 
-def _training(plan: Plan, scenario: str, name: str) -> dict[str, Any]:
+def _recipe(plan: Comparison, site: Site, name: str) -> Recipe:
+    """The recipe of a learner."""
+    one = plan.recipe(site.scenario, name)
+    assert one is not None, name
+    return one
+
+
+def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
     """How a learner is trained, as a run's configuration has it."""
-    one = recipe(scenario, name)
+    one = _recipe(plan, site, name)
     known = {f.name for f in fields(ALGORITHMS[one.algorithm].config_class)}
     more = {n: x for n, x in plan.settings.items() if n in known}
     how = {
         "algorithm": one.algorithm,
-        "scenario": scenario,
-        "steps": plan.steps_in(scenario),
-        "options": in_view(scenario, plan.options, one.options),
-        "settings": one.settings_for(plan.steps_in(scenario), more),
+        "scenario": site.scenario,
+        "steps": site.steps,
+        "options": in_view(site.scenario, site.options, one.options),
+        "settings": one.settings_for(site.steps, more),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
         "score_by": "objective",
+        "randomise": dict(site.randomise),
     }
     plain: dict[str, Any] = json.loads(json.dumps(how))
     return plain
 
 
-def _facts(plan: Plan, place: Place, name: str) -> dict[str, Any]:
+def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
     """What a record's `meta` says of any policy."""
     facts: dict[str, Any] = {
         "scenario": place.name,
         "stream": plan.stream,
-        "eval_seed": None if plan.sealed else plan.eval_seed,
+        "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
         "versions": code(),
     }
-    if name in learners():
-        one = recipe(place.scenario, name)
+    one = plan.recipe(place.site.scenario, name)
+    if one is not None:
         facts |= {"algorithm": one.algorithm, "seeds": plan.seeds}
         facts["tuning"] = None if one.tuning is None else asdict(one.tuning)
-    return facts
+    return facts | plan.facts(name)
 
 
-def _search(plan: Plan, place: Place, name: str, show: Callable[[str], Show]) -> Any:
+def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> Any:
     """The settings of a reference policy; found once, kept in the folder."""
     move = show(f"{place.name}: search {name}")
     about = 200 * plan.effort.episodes  # progress only: how much a search runs is not known before
@@ -244,9 +262,12 @@ def _search(plan: Plan, place: Place, name: str, show: Callable[[str], Show]) ->
 Scored = tuple[list[Evaluation], dict[str, Any], Any]
 """Evaluations (one per seed), what `meta` says beside `_facts`, learning curves."""
 
+Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Scored]
+"""Scores a policy in a place on the episodes of some keys."""
+
 
 def _score_rule(
-    plan: Plan, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
 ) -> Scored:
     """Score a rule."""
     move = show(f"{place.name}: {name}")
@@ -263,12 +284,13 @@ def _score_rule(
         name=name,
         episodes=plan.episodes,
         keys=keys,
-        run=None if fixed is None else partial(_fixed_runner(env), fixed),
+        run=None if fixed is None else partial(_fixed_runner(env, place.windows), fixed),
+        windows=place.windows,
         progress=lambda done: move(done / plan.episodes, "episodes"),
     )
     meta: dict[str, Any] = {"options": place.options}
-    if _beside_curves(plan, place, name):
-        meta["curve_level"] = _curve_level(plan, env, fixed)
+    if _beside_curves(place, name):
+        meta["curve_level"] = _curve_level(plan, place, env, fixed)
     meta["evaluation_seconds"] = time.perf_counter() - began
     if name.startswith(PREFIX) and name not in SEARCHED:
         meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
@@ -284,42 +306,44 @@ def _score_rule(
     return [found], meta, None
 
 
-def _beside_curves(plan: Plan, place: Place, name: str) -> bool:
-    """Whether a policy is a line beside learning curves: these are of the scenario as it is."""
-    return name in CURVE_LINES and place.options == plan.options
+def _beside_curves(place: Place, name: str) -> bool:
+    """Whether a policy is a line beside learning curves: these are of what is trained in."""
+    return name in CURVE_LINES and place.as_trained
 
 
 CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 """Policies that stand beside learning curves, as lines."""
 
 
-def _curve_level(plan: Plan, env: Any, fixed: Any) -> float:
+def _curve_level(plan: Comparison, place: Place, env: Any, fixed: Any) -> float:
     """J of fixed thresholds on the episodes that checkpoints are scored on."""
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the size that is compiled already, if it fits
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
-    metrics = jax.device_get(_fixed_runner(env)(fixed, keys))
+    metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
 
 
 @cache
-def _fixed_runner(env: Any) -> Callable[..., Any]:
+def _fixed_runner(env: Any, windows: int) -> Callable[..., Any]:
     """Runs episodes under thresholds that stay; compiled once for all of a scenario."""
-    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn)
+    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
 
 
 def _score_learner(
-    plan: Plan, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
 ) -> Scored:
     """Score the policies of all seeds of a run."""
     move = show(f"{place.name}: score {name}")
-    run = plan.out / place.scenario / name
+    run = run_folder(place.site, name)
     began = time.perf_counter()
     algorithm, actors = run_actors(run)
-    view = recipe(place.scenario, name).options
+    view = _recipe(plan, place.site, name).options
     env = make(place.scenario, **in_view(place.scenario, place.options, view))
     params = env.default_params
-    compiled = episodes_runner(env, params, lambda x: greedy_controller(algorithm, x, env))
+    compiled = episodes_runner(
+        env, params, lambda x: greedy_controller(algorithm, x, env), place.windows
+    )
     found: list[Evaluation] = []
     for i, actor in enumerate(actors):
         one = evaluate(
@@ -376,10 +400,25 @@ def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any
     return [(steps, -score[:, i]) for i in range(seeds)]
 
 
-def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) -> None:
-    """Train, or go on training; a run of other settings in its place is an error."""
-    how, run = _training(plan, scenario, name), plan.out / scenario / name
-    move = show(f"{scenario}: train {name}")
+def run_folder(site: Site, name: str) -> Path:
+    """The folder of a learner's run."""
+    return site.folder / searches.file_name(name)
+
+
+def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) -> None:
+    """Train all seeds of a learner, or go on training.
+
+    Args:
+        plan: seeds and recipes.
+        site: where.
+        name: the learner.
+        show: see `bench`.
+
+    Raises:
+        ValueError: the run in its place is one of other settings.
+    """
+    how, run = _training(plan, site, name), run_folder(site, name)
+    move = show(f"{site.scenario}: train {name}")
     session = Session(
         save_seconds=60.0,
         progress=lambda row: move(
@@ -390,15 +429,15 @@ def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) ->
     )
     if not (run / "config.json").is_file():
         more = {key: how[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
-        one = recipe(scenario, name)
-        options = {**one.options, **plan.options}
+        one = _recipe(plan, site, name)
         train_run(
             how["algorithm"],
-            scenario,
-            options=options,
+            site.scenario,
+            options=in_view(site.scenario, site.options, one.options),
             settings=how["settings"],
             out=run,
             session=session,
+            randomise=site.randomise,
             about=code(),
             **more,
         )
@@ -407,5 +446,5 @@ def _train(plan: Plan, scenario: str, name: str, show: Callable[[str], Show]) ->
     held = {key: config.get(key) for key in how if key != "settings"}
     held["settings"] = {key: config["settings"].get(key) for key in how["settings"]}
     if held != how:
-        raise bad_value("out", str(plan.out), f"a folder without another run of {name} ({run})")
+        raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")
     resume_run(run, session=session)

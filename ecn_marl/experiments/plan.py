@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exported import is_exported
@@ -110,7 +110,8 @@ class Plan:
         """Where policies are scored."""
         if self.split is None:
             return [
-                Place(name, name, dict(self.options), self.out / name) for name in self.scenarios
+                Place(name, name, dict(self.options), self.out / name, self._site(name))
+                for name in self.scenarios
             ]
         split = SPLITS[self.split]
         base = self.out / split.scenario / "splits" / self.split
@@ -120,9 +121,90 @@ class Plan:
                 split.scenario,
                 {**self.options, **variant()},
                 base / name,
+                self._site(split.scenario),
             )
             for name, variant in split.test.items()
         ]
+
+    def _site(self, scenario: str) -> Site:
+        """Where learners of a scenario are trained: in the scenario as it is."""
+        steps = self.steps_in(scenario)
+        return Site(scenario, dict(self.options), steps, self.out / scenario)
+
+    def recipe(self, scenario: str, name: str) -> rc.Recipe | None:
+        """How a learner is trained; None for what is none."""
+        return rc.recipe(scenario, name) if name in rc.learners() else None
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What is said of a policy beside what any record says: nothing."""
+        return {}
+
+    def scorer(self, name: str) -> Any:
+        """What scores a policy in place of the usual way: nothing."""
+        return None
+
+
+class Comparison(Protocol):
+    """What `bench.train` and `bench.scored` read of a plan: `Plan` or that of a paper's suite."""
+
+    @property
+    def stream(self) -> str:
+        """Which episodes policies are scored on, `TUNING` or `SEALED`."""
+
+    @property
+    def seeds(self) -> int:
+        """Seeds of every learner."""
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that every policy and seed is scored on."""
+
+    @property
+    def eval_seed(self) -> int:
+        """Which tuning episodes they are."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Settings of trainers that have them, over those of the recipes."""
+
+    @property
+    def effort(self) -> Effort:
+        """How much is searched for the reference policies."""
+
+    @property
+    def eval_episodes(self) -> int:
+        """Episodes that a checkpoint is scored on while training."""
+
+    def places(self) -> Sequence[Place]:
+        """Where policies are scored."""
+
+    def recipe(self, scenario: str, name: str) -> rc.Recipe | None:
+        """How a learner is trained; None for what is none."""
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What records say of a policy beside what any record says."""
+
+    def scorer(self, name: str) -> Any:
+        """What scores a policy in place of the usual way, a `bench.Scorer`; None for that."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where learners are trained.
+
+    Attributes:
+        scenario: the scenario.
+        options: options of `ecn_marl.make`, but for what a learner sees.
+        steps: environment steps per seed.
+        folder: where runs are kept.
+        randomise: what is drawn for every training episode, see `train_run`.
+    """
+
+    scenario: str
+    options: dict[str, Any]
+    steps: int
+    folder: Path
+    randomise: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,15 +213,24 @@ class Place:
 
     Attributes:
         name: the scenario as tables name it.
-        scenario: the scenario that learners are trained in.
+        scenario: the scenario.
         options: options of `ecn_marl.make` of the scored episodes, but for what a learner sees.
         folder: where searches and scores are kept.
+        site: where learners are trained.
+        windows: equal parts of an episode whose numbers are kept, 0 for none.
     """
 
     name: str
     scenario: str
     options: dict[str, Any]
     folder: Path
+    site: Site
+    windows: int = 0
+
+    @property
+    def as_trained(self) -> bool:
+        """Whether episodes are those that learners are trained in."""
+        return (self.scenario, self.options) == (self.site.scenario, self.site.options)
 
 
 def policy_names(text: str) -> tuple[str, ...]:

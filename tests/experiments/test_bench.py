@@ -228,7 +228,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
         assert asked[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
         assert asked[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
-    source = ast.parse(inspect.getsource(bn._train))
+    source = ast.parse(inspect.getsource(bn.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
 

@@ -442,7 +442,10 @@ def test_widest_tick():
             lambda: Poisson(table="Websearch"),
             "unknown flow-size table 'Websearch': did you mean 'W",
         ),
-        (lambda: size_table("x"), "unknown flow-size table 'x': known: AliStorage2019, DataMining"),
+        (
+            lambda: size_table("x"),
+            "unknown flow-size table 'x': known: AccMessages, AliStorage2019",
+        ),
         (lambda: Incast(load=0.0), "load = 0.0 is not allowed: expected a number > 0"),
         (lambda: Incast(n_min=0), "n_min = 0 is not allowed: expected an integer >= 1"),
         (lambda: Incast(n_min=5, n_max=4), r"n_min, n_max = \(5, 4\) is not allowed"),

@@ -28,6 +28,7 @@ from ecn_marl.baselines.common.completion import (
 )
 from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.common.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
 from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
@@ -98,9 +99,10 @@ class Evaluation:
 
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
-        `_finished` (in the whole episode); what `accounts` and `invalid_reasons` read;
-        reward, queue (bytes), utilisation, pauses, `envs.episode_sums`; costs, and what sources
-        count (`source:…`), if there are any.
+        `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; what `accounts` and
+        `invalid_reasons` read; reward, queue (bytes), utilisation, pauses, those of
+        `envs.episode_sums`; costs, what sources count (`source:…`) and numbers of windows
+        (`windows:…`), if there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
         columns: dict[str, np.ndarray] = {}
@@ -117,6 +119,9 @@ class Evaluation:
                 f"{size}_unfinished": raw["flows_unfinished"][:, i],
                 f"{size}_finished": raw["flows_finished"][:, i],
             }
+        both = raw["slowdown_histogram"][:, :2].sum(1, keepdims=True)
+        some_mice = raw["flows_measured"][:, :2].sum(1) > 0
+        columns["mice_p99"] = np.where(some_mice, histogram_quantile(both, 0.99)[:, 0], np.nan)
         finished = raw["flows_finished"].sum(1)
         counts = {
             "offered": raw["flows_started"] + raw["flows_waiting"],
@@ -131,7 +136,8 @@ class Evaluation:
         some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
         names = (*_COPIED, *some, *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
-        return found | columns | counts | {name: raw[name] for name in names}
+        copied = {name: raw[name] for name in names}
+        return found | columns | counts | copied | window_columns(raw)
 
     def short_mean(self) -> Float[np.ndarray, " episodes"]:
         """Mean slowdown of short flows; NaN where an episode has none."""
@@ -210,45 +216,76 @@ def roll_out(
     Returns:
         The last state, the reward's mean over intervals and agents, and the controller's memory.
     """
+    state, reward, memory, _ = roll_out_in_windows(env, params, controller, key, 0)
+    return state, reward, memory
+
+
+def roll_out_in_windows(
+    env: Any,
+    params: Any,
+    controller: Controller | StatefulController,
+    key: jax.Array,
+    windows: int,
+) -> tuple[Any, Float[Array, ""], Any, dict[str, Array]]:
+    """`roll_out`, and how the episode went over time.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of the episode.
+        controller: what sets the thresholds.
+        key: PRNG key.
+        windows: equal parts of the episode whose numbers are kept, 0 for none.
+
+    Returns:
+        The last state, the reward's mean over intervals and agents, the controller's memory, and
+        the numbers of windows, see `windows.in_windows`; empty if there are none.
+    """
     env, acting = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
-    def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, jax.Array]:
+    def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         chosen = acting(act_key, obs, memory)
         move = env.step_ecn if isinstance(chosen, Ecn) else env.step
         obs, state, reward, _, _, info = move(env_key, state, chosen, params)
-        return (obs, state, acting.observe(memory, info)), reward.mean()
+        seen = counters(state) if windows else {}
+        return (obs, state, acting.observe(memory, info)), (reward.mean(), seen)
 
+    intervals = int(params.max_steps)
     carry = (obs, state, acting.init())
-    keys = jax.random.split(run_key, int(params.max_steps))
-    (_, state, memory), rewards = jax.lax.scan(step, carry, keys)
-    return state, rewards.mean(), memory
+    keys = jax.random.split(run_key, intervals)
+    (_, state, memory), (rewards, seen) = jax.lax.scan(step, carry, keys)
+    last = ends(intervals, windows) if windows else None
+    over_time = {} if last is None else in_windows({name: x[last] for name, x in seen.items()})
+    return state, rewards.mean(), memory, over_time
 
 
-def episodes_runner(env: Any, params: Any, build: Callable[[Any], Any]) -> Callable[..., Any]:
+def episodes_runner(
+    env: Any, params: Any, build: Callable[[Any], Any], windows: int = 0
+) -> Callable[..., Any]:
     """A compiled function that runs episodes of policies which differ in their parameters only.
 
     Args:
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of an episode.
         build: `actor -> controller`.
+        windows: see `roll_out_in_windows`.
 
     Returns:
-        `(actor, keys) -> metrics`, those of the environment and the controller's costs, each with
-        a leading axis of episodes.
+        `(actor, keys) -> metrics`, those of the environment and of windows and the controller's
+        costs, each with a leading axis of episodes.
     """
 
     def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
-        state, _, memory = roll_out(env, params, controller, key)
+        state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
         count = getattr(controller, "costs", None)
         counted: dict[str, Any] = {} if count is None else count(memory)
         costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
         metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
-        return metrics | costs
+        return metrics | costs | over_time
 
     @jax.jit
     def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
@@ -274,6 +311,7 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
     run: Callable[[jax.Array], Any] | None = None,
     keys: jax.Array | None = None,
+    windows: int = 0,
 ) -> Evaluation:
     """Run a controller for whole episodes.
 
@@ -288,6 +326,7 @@ def evaluate(
         progress: called with the number of episodes done after each batch.
         run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
+        windows: see `roll_out_in_windows`; without `run`, which has its own.
 
     Raises:
         ValueError: `episodes` below 1, or another number of keys.
@@ -295,7 +334,7 @@ def evaluate(
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
     if run is None:
-        run = partial(episodes_runner(env, params, lambda _: controller), ())
+        run = partial(episodes_runner(env, params, lambda _: controller, windows), ())
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")

@@ -1,7 +1,8 @@
 """`pet-failures-v0`, `pet-failures-small-v0`: links fail for a while (PET, Fig. 7).
 
 10 % of the links between switches are down from 3.1 s to 6.1 s (§5.5.5). WebSearch at 60 % load,
-which PET does not state. The small scenario has all times divided by 100, and 1 of its 6 links fails.
+which PET does not state. The small scenario has all times divided by 100, and 1 of its 6 links
+fails.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ SHARE = 0.1
 
 def _scenario(small: bool, factor: float, slots: int) -> Scenario:
     fields: dict[str, Any] = pn.common(small) | {"max_steps": round(factor * END_US / 100.0)}
+    fields["margins_us"] = (pn.WARM_UP_US, 0.0)
     return Scenario(
         traffic=(Poisson(load=0.6, table="WebSearch", width=8 if small else 32),),
         failing={"share": SHARE, "at_us": factor * DOWN_US, "repair_us": factor * UP_US},

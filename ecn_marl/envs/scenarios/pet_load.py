@@ -25,7 +25,7 @@ def _scenario(table: str, priority: str, small: bool, **more: Any) -> Scenario:
 
 def websearch_small() -> Scenario:
     """12 hosts, WebSearch, episodes of 40 ms."""
-    return _scenario("WebSearch", "latency", True, slots=256)
+    return _scenario("WebSearch", "latency", True, slots=320)
 
 
 def datamining() -> Scenario:
@@ -35,4 +35,4 @@ def datamining() -> Scenario:
 
 def datamining_small() -> Scenario:
     """12 hosts, DataMining with flows of up to 10 MB, episodes of 40 ms."""
-    return _scenario(pn.LARGEST_TABLE, "throughput", True, slots=256)
+    return _scenario(pn.LARGEST_TABLE, "throughput", True, slots=320)

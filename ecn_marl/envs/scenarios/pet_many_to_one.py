@@ -34,4 +34,4 @@ def full() -> Scenario:
 
 def small() -> Scenario:
     """12 hosts, bursts of up to 11 senders."""
-    return _scenario(True, 11, 256)
+    return _scenario(True, 11, 320)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ecn_marl.sim.topology import Topology, leaf_spine
 
-WARM_UP_US, COOL_DOWN_US = 4_000.0, 2_000.0
+WARM_UP_US, COOL_DOWN_US = 4_000.0, 10_000.0
 """Flows that begin so long after the start, or before the end, of an episode are not measured."""
 
 SMALL_FACTOR = 0.01
@@ -34,6 +34,7 @@ def common(small: bool) -> dict[str, Any]:
     return {
         "topology": network(small),
         "max_steps": 400,
+        "memory_us": 1024.0,
         "margins_us": (WARM_UP_US, COOL_DOWN_US),
         "action_options": {"alpha_kb": 20.0},
         "features": "pet",

@@ -34,4 +34,4 @@ def full() -> Scenario:
 
 def small() -> Scenario:
     """12 hosts."""
-    return _scenario(True, 256)
+    return _scenario(True, 320)

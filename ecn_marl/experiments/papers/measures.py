@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -130,8 +131,10 @@ class Change:
         of: family of the row that is measured, e.g. `pet`.
         against: family or rule that it is compared with.
         pick: `lowest` where the paper says "up to" a reduction, `highest` for a gain.
-        fixed: a row by its name in place of `of`, in all columns but `best`.
-        fixed_against: likewise in place of `against`.
+        published: a row by its name that stands for `of` in the column `published`.
+        fixed_against: a row by its name in place of `against`, in all columns.
+        spans: windows `I-J` of a series; of several, `pick` says which counts.
+        columns: columns that it is measured for.
     """
 
     cells: tuple[str, ...]
@@ -139,8 +142,10 @@ class Change:
     of: str
     against: str
     pick: str = "lowest"
-    fixed: str = ""
+    published: str = ""
     fixed_against: str = ""
+    spans: tuple[str, ...] = ()
+    columns: tuple[str, ...] = COLUMNS
 
     def __post_init__(self) -> None:
         """Check what is picked."""
@@ -149,14 +154,18 @@ class Change:
 
     def __call__(self, results: Results, column: str) -> Measured | None:
         """The change in the cell where it is the lowest or highest; None without records."""
+        if column not in self.columns:
+            return None
         ours, theirs = subject_for(self.of, column), row_for(self.against, column)
-        ours = self.fixed if self.fixed and column != BEST else ours
+        ours = self.published if self.published and column == PUBLISHED else ours
         theirs = self.fixed_against or theirs
+        names = [f"{self.figure}@{span}" for span in self.spans] or [self.figure]
         found = []
-        for cell in self.cells:
+        for cell, name in product(self.cells, names):
             records = results.get(cell, {})
             if ours in records and theirs in records:
-                one = change(records[ours], records[theirs], self.figure, cell)
+                label = f"{cell} @{name.partition('@')[2]}" if self.spans else cell
+                one = change(records[ours], records[theirs], name, label)
                 found += [] if one is None or not math.isfinite(one.value) else [one]
         pick = min if self.pick == "lowest" else max
         counted = [one for one in found if not one.invalid] or found

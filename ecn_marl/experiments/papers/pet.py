@@ -6,8 +6,12 @@ its figures; §4.2.1 calls flows above 1 MB elephants, so mice are all others he
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
+from ecn_marl.envs.scenarios import pet_failures as failures
+from ecn_marl.envs.scenarios import pet_switching as switching
 from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers.measures import Change, Value
 from ecn_marl.experiments.papers.suite import Cell, Claim, Plot, Suite, Training
@@ -16,7 +20,14 @@ LOADS = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 SMALL_LOADS = (30, 60, 90)
 """Loads of the cells, %."""
 
-STATIC = ("static:secn1", "static:secn2")
+SLOTS, SMALL_SLOTS = 8192, 320
+"""Flows in progress at most: 90 % load under deep thresholds had 265 on the small network."""
+
+WINDOWS, SMALL_WINDOWS = 100, 20
+"""Parts of a run of Figs. 6 and 7, and updates of the learner that learns online."""
+
+PRIORITY = {"websearch": "latency", "datamining": "throughput"}
+"""beta_1 of 0.3 and 0.7 (§5.2), and ACC's omega_1."""
 
 _LEARNERS = rw.names(rw.PET, rw.PET_TUNED, rw.ACC, rw.ACC_TUNED)
 
@@ -29,29 +40,66 @@ def suite(small: bool) -> Suite:
     """
     end = "-small-v0" if small else "-v0"
     loads = SMALL_LOADS if small else LOADS
-    rows = (rw.PET, rw.PET_TUNED, rw.PET_ABLATED, rw.ACC, rw.ACC_TUNED, *rw.STATIC, *rw.REFERENCES)
+    learners = (rw.PET, rw.PET_TUNED, rw.PET_ONLINE, rw.PET_ABLATED, rw.ACC, rw.ACC_TUNED)
+    slots = SMALL_SLOTS if small else SLOTS
+    windows = SMALL_WINDOWS if small else WINDOWS
     return Suite(
         name="pet",
         title="PET: Multi-agent Independent PPO-based Automatic ECN Tuning",
-        trainings=_trainings(end, small),
-        cells=_load_cells(end, loads),
-        rows=rows,
-        claims=_load_claims(loads),
-        plots=_load_plots(loads),
+        trainings=_trainings(end, small, slots),
+        cells=(*_load_cells(end, loads, slots), *_other_cells(end, windows)),
+        rows=(*learners, *rw.STATIC, *rw.REFERENCES),
+        claims=(*_load_claims(loads), *_dynamic_claims(loads, windows)),
+        plots=_plots(loads),
+        notes=_SMALL_NOTES if small else _FULL_NOTES,
+        episodes=16 if small else 32,
     )
 
 
-def _trainings(end: str, small: bool) -> tuple[Training, ...]:
+_NOTES = (
+    "PET states no link delay, buffer or constants of the senders: links of 1 µs, 32 MiB per "
+    "switch, DCQCN of HPCC's simulator, whose traffic generator PET uses.",
+    "Offline training draws the load of every episode from 10 to 90 %, evenly in its logarithm "
+    "(Algorithm 1 samples the dynamics; the range is not stated).",
+    "Episodes start empty. Flows that begin in the first 4 ms or the last 10 ms are not measured.",
+    "Every port is an agent; the offline model is one for all ports, as it is installed on every "
+    "switch. Online each port trains its own copy, where PET has an agent per switch.",
+)
+
+_SMALL_NOTES = (
+    *_NOTES,
+    "Small: 12 hosts on 3 leaves with 2 spines in place of 288 on 12 with 6; as much bandwidth up "
+    "as down in both.",
+    "Small: the times of Figs. 6 and 7 are divided by 100; so is the largest flow of DataMining, "
+    "10 MB in place of 1 GB (larger ones are cut), which lasts as long a part of a run.",
+    "Small: 1 of 6 links fails, 17 %: 10 % would be less than one.",
+    f"Small: loads of {', '.join(map(str, SMALL_LOADS))} %, searches over named and 30 other "
+    "settings.",
+)
+
+_FULL_NOTES = (
+    *_NOTES,
+    "Full size with the paper's seconds. It is meant for many machines: one episode of Fig. 6 is "
+    "10 s of 432 ports.",
+)
+
+
+def _trainings(end: str, small: bool, slots: int) -> tuple[Training, ...]:
     """Offline pre-training (§4.4.1), its loads drawn anew for every episode (Algorithm 1)."""
     steps = 40_000 if small else 400_000
     common: dict[str, Any] = {"steps": steps, "randomise": {"load": 3.0}}
     return (
-        Training("websearch", f"pet-websearch{end}", {"load": 0.3, "slots": 512}, **common),
-        Training("datamining", f"pet-datamining{end}", {"load": 0.3, "slots": 512}, **common),
+        Training("websearch", f"pet-websearch{end}", _at(0.3, slots, "latency"), **common),
+        Training("datamining", f"pet-datamining{end}", _at(0.3, slots, "throughput"), **common),
     )
 
 
-def _load_cells(end: str, loads: tuple[int, ...]) -> tuple[Cell, ...]:
+def _at(load: float, slots: int, priority: str) -> dict[str, Any]:
+    """Options of a load; `slots` hold 90 %, whatever is asked for. §5.2 has the priorities."""
+    return {"load": load, "slots": slots, "priority": priority}
+
+
+def _load_cells(end: str, loads: tuple[int, ...], slots: int) -> tuple[Cell, ...]:
     """Figs. 4, 5, 8, 9 and Table 1: both tables of sizes at every load."""
     cells = []
     for table, where in (
@@ -67,11 +115,31 @@ def _load_cells(end: str, loads: tuple[int, ...]) -> tuple[Cell, ...]:
                     f"pet-{table}{end}",
                     table,
                     (*learners, *rw.names(rw.STATIC), "static:best"),
-                    {"load": load / 100.0, "slots": 512},
+                    _at(load / 100.0, slots, PRIORITY[table]),
                     x=load,
                 )
             )
     return tuple(cells)
+
+
+def _other_cells(end: str, windows: int) -> tuple[Cell, ...]:
+    """Figs. 6 and 7, where PET also learns online, and what has no figure."""
+    online = (*_LEARNERS, rw.PET_ONLINE.name)
+    static = (*rw.names(rw.STATIC), "static:best")
+    return (
+        Cell(
+            *("switching", "Fig. 6", f"pet-switching{end}", "websearch"),
+            (*online, *static, "oracle"),
+            windows=windows,
+        ),
+        Cell(
+            *("failures", "Fig. 7", f"pet-failures{end}", "websearch"),
+            (*online, *static),
+            windows=windows,
+        ),
+        Cell("many-to-one", "§5.3", f"pet-many-to-one{end}", "websearch", (*_LEARNERS, *static)),
+        Cell("two-queues", "§4.5.2", f"pet-two-queues{end}", "websearch", (*_LEARNERS, *static)),
+    )
 
 
 _OPPONENTS = {"ACC": "acc", "SECN1": "static:secn1", "SECN2": "static:secn2"}
@@ -138,11 +206,104 @@ def _queue_claims() -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-def _load_plots(loads: tuple[int, ...]) -> tuple[Plot, ...]:
+def _within(begin_s: float, end_s: float, windows: int) -> tuple[int, ...]:
+    """Windows of a run of 10 s that lie wholly between two times."""
+    per_s = windows / (switching.AT_US[-1] / 1e6)
+    return tuple(range(math.ceil(begin_s * per_s - 1e-9), math.floor(end_s * per_s + 1e-9)))
+
+
+def _parts(windows: int) -> tuple[str, ...]:
+    """Windows after each switch of Fig. 6, as spans."""
+    times = [at / 1e6 for at in switching.AT_US[1:]]
+    inside = (_within(begin, end, windows) for begin, end in pairwise(times))
+    return tuple(f"{span[0]}-{span[-1]}" for span in inside if span)
+
+
+def _down(windows: int) -> tuple[str, ...]:
+    """Windows of Fig. 7 in which links are down, one by one."""
+    span = _within(failures.DOWN_US / 1e6, failures.UP_US / 1e6, windows)
+    return tuple(f"{i}-{i}" for i in span)
+
+
+def _dynamic_claims(loads: tuple[int, ...], windows: int) -> tuple[Claim, ...]:
+    """Figs. 6, 7 and 9: switching, failures, ablation; Table 1 as a change."""
+    web = tuple(f"websearch-{load}" for load in loads)
+    online = rw.PET_ONLINE.name
+
+    def over_time(
+        key: str, text: str, paper: float, where: str, figure: str, spans: tuple[str, ...]
+    ) -> Claim:
+        cells = (key.partition("-")[0],)
+        measure = Change(cells, figure, "pet", "acc", published=online, spans=spans)
+        return Claim(key, f"{text}, PET against ACC", paper, "%", where, measure, _ONLINE)
+
+    def change(
+        key: str, text: str, paper: float, where: str, measure: Change, note: str = ""
+    ) -> Claim:
+        return Claim(key, text, paper, "%", where, measure, note)
+
+    parts, down = _parts(windows), _down(windows)
+    sixty = ("websearch-60",)
+    return (
+        over_time(
+            *("switching-elephants", "FCT of elephants after a switch", -2.1),
+            *("§5.5.4, Fig. 6(a)", "long mean", parts),
+        ),
+        over_time(
+            *("switching-mice", "FCT of mice after a switch", -7.2),
+            *("§5.5.4, Fig. 6(b)", "mice mean", parts),
+        ),
+        over_time(
+            *("failures-fct", "mean FCT while links are down", -26.0),
+            *("§5.5.5, Fig. 7", "all mean", down),
+        ),
+        change(
+            *("ablation", "overall mean FCT, with incast degree and M/E ratio", -6.3),
+            "§5.5.7, Fig. 9",
+            Change(
+                web,
+                "all mean",
+                "pet",
+                "pet",
+                fixed_against=rw.PET_ABLATED.name,
+                columns=("published",),
+            ),
+            "Against PET as published without the two states.",
+        ),
+        change(
+            *("queue-change", "mean queue at 60 % load, PET against ACC", -13.1),
+            "Table 1: 5.3 against 6.1 KB",
+            Change(sixty, "queue", "pet", "acc"),
+        ),
+        change(
+            *("queue-spread-change", "spread of the queue at 60 % load, PET against ACC", -27.7),
+            "Table 1: 10.2 against 14.1 KB",
+            Change(sixty, "queue spread", "pet", "acc"),
+        ),
+    )
+
+
+_ONLINE = "As published PET learns online here. Lowest of the windows after each switch or failure."
+
+
+def _plots(loads: tuple[int, ...]) -> tuple[Plot, ...]:
+    """Figures in the paper's form."""
     web = tuple(f"websearch-{load}" for load in loads)
     mining = tuple(f"datamining-{load}" for load in loads)
-    four = ("all mean", "mice mean", "mice p99", "long mean")
+    fct = ("all mean", "mice mean", "mice p99", "long mean")
     return (
-        Plot("FCT with WebSearch", "Fig. 4", web, four),
-        Plot("FCT with DataMining", "Fig. 5(b)", mining, four),
+        Plot("FCT with WebSearch", "Fig. 4", web, fct),
+        Plot("FCT with DataMining", "Fig. 5(b)", mining, fct),
+        Plot("Latency: FCT of flows up to 100 KB, and queues", "Fig. 8, Table 1", web, _QUEUES),
+        *(
+            Plot(title, where, (cell,), _OVER_TIME, "time, ms", over_time=True)
+            for cell, title, where in (
+                ("switching", "Traffic that changes abruptly", "Fig. 6"),
+                ("failures", "Links that fail", "Fig. 7"),
+            )
+        ),
     )
+
+
+_QUEUES = ("short mean", "queue", "queue spread", "utilisation")
+_OVER_TIME = ("mice mean", "long mean", "queue", "delivered")

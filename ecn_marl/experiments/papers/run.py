@@ -1,0 +1,249 @@
+"""Runs the suite of a paper: trains, scores, keeps records.
+
+    OUT/PAPER/plan.json                     what was asked for
+    OUT/PAPER/runs/TRAINING/ROW/            a run (see `baselines/runs.py`)
+    OUT/PAPER/cells/CELL/searches/NAME.json what a search found
+    OUT/PAPER/cells/CELL/scores/ROW.json    the record of a row in a cell
+
+What is there is not done again: a record counts for the code, scenario, options, training and
+episodes that made it (see `bench.scored`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._lock import LOCK, locked
+from ecn_marl.baselines.common.checkpoint import write_json
+from ecn_marl.baselines.search import Effort, thin_grid
+from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments.compare import BASELINE
+from ecn_marl.experiments.papers.online import score_online
+from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
+from ecn_marl.experiments.plan import TUNING, Place, Site
+from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.sources import code
+from ecn_marl.experiments.workflow import Show
+
+PLAN = "plan.json"
+
+Stage = Callable[[int, int], None]
+"""`stage(done, total)`: trainings and cells that are done, of how many."""
+
+
+@dataclass(frozen=True)
+class SuitePlan:
+    """What to run of a suite, and how; a `plan.Comparison`.
+
+    Attributes:
+        suite: the suite.
+        out: folder of the paper.
+        small: whether it is the small suite; its searches have a thin grid.
+        seeds: seeds of every learner.
+        only: rows or families (`pet` for all rows `pet:…`); empty for all. `static:best` is
+            always there.
+        steps: environment steps per seed of every learner; those of the trainings if None.
+        episodes_asked: episodes that every policy and seed is scored on; the suite's if None.
+        search_episodes: episodes that searches end with; the suite's if None.
+        eval_seed: which tuning episodes policies are scored on.
+        options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 40}`.
+        settings: settings of trainers that have them, over those of the recipes.
+        eval_episodes: episodes that a checkpoint is scored on while training.
+    """
+
+    suite: Suite
+    out: Path
+    small: bool = False
+    seeds: int = 5
+    only: tuple[str, ...] = ()
+    steps: int | None = None
+    episodes_asked: int | None = None
+    search_episodes: int | None = None
+    eval_seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    eval_episodes: int = 8
+
+    def __post_init__(self) -> None:
+        """Check numbers and names before anything is trained."""
+        for name in ("seeds", "episodes", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "an integer >= 1")
+        known = [row.name for row in self.suite.rows]
+        families = dict.fromkeys(name.partition(":")[0] for name in known)
+        for name in self.only:
+            if name not in known and name not in families:
+                raise unknown_name("algorithm", name, (*families, *known))
+
+    @property
+    def stream(self) -> str:
+        """Which episodes policies are scored on."""
+        return TUNING
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that every policy and seed is scored on."""
+        return self.suite.episodes if self.episodes_asked is None else self.episodes_asked
+
+    @property
+    def effort(self) -> Effort:
+        """How much is searched: named and 30 other settings if small, else the whole grid."""
+        grid = (*STATIC_ECN.values(), *thin_grid()) if self.small else ()
+        return Effort(episodes=self.search_episodes or self.suite.search_episodes, grid=grid)
+
+    def rows(self, cell: Cell) -> tuple[str, ...]:
+        """Rows of a cell that are asked for."""
+
+        def asked(name: str) -> bool:
+            return not self.only or name in self.only or name.partition(":")[0] in self.only
+
+        return tuple(name for name in cell.rows if name == BASELINE or asked(name))
+
+    def recipe(self, scenario: str, name: str) -> Recipe | None:
+        """How a row is trained, or the row that it goes on from; None for a rule."""
+        del scenario
+        row = self.suite.row(name)
+        return self.suite.row(row.trained).recipe if row.trained else row.recipe
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What a record says of its row."""
+        row = self.suite.row(name)
+        return {"title": row.title, "form": row.form, "unstated": dict(row.unstated)}
+
+    def scorer(self, name: str) -> Any:
+        """Of a row that learns online what scores it; None for the others."""
+        row = self.suite.row(name)
+        return score_online(row.trained) if row.trained else None
+
+    def site(self, name: str) -> Site:
+        """Where the learners of a training are trained."""
+        one = self.suite.training(name)
+        options = {**one.options, **self.options}
+        folder = self.out / "runs" / name
+        return Site(one.scenario, options, self.steps or one.steps, folder, one.randomise)
+
+    def place(self, cell: Cell) -> Place:
+        """Where the rows of a cell are scored."""
+        return Place(
+            f"{self.suite.name}/{cell.name}",
+            cell.scenario,
+            {**cell.options, **self.options},
+            self.out / "cells" / cell.name,
+            self.site(cell.training),
+            cell.windows,
+        )
+
+    def places(self) -> Sequence[Place]:
+        """Where policies are scored."""
+        return [self.place(cell) for cell in self.suite.cells]
+
+    def trainings(self) -> list[tuple[Training, Row]]:
+        """What has to be trained: rows of cells, and those that online rows go on from."""
+        needed: dict[tuple[str, str], tuple[Training, Row]] = {}
+        for cell in self.suite.cells:
+            for name in self.rows(cell):
+                row = self.suite.row(self.suite.row(name).trained or name)
+                if row.recipe is not None:
+                    training = self.suite.training(cell.training)
+                    needed.setdefault((training.name, row.name), (training, row))
+        return list(needed.values())
+
+    def facts_asked(self) -> dict[str, Any]:
+        """The plan as JSON has it, for `plan.json` and the report."""
+        facts = {
+            "paper": self.suite.name,
+            "small": self.small,
+            "seeds": self.seeds,
+            "episodes": self.episodes,
+            "search_episodes": self.effort.episodes,
+            "eval_seed": self.eval_seed,
+            "eval_episodes": self.eval_episodes,
+            "algorithms": list(self.only),
+            "options": dict(self.options),
+            "settings": dict(self.settings),
+            "trainings": {
+                one.name: {**asdict(one), "steps": self.steps or one.steps}
+                for one in self.suite.trainings
+            },
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
+        return plain
+
+
+def check_folder(plan: SuitePlan, resume: bool) -> None:
+    """Refuse a folder that holds something else.
+
+    Args:
+        plan: the plan.
+        resume: whether to go on in a folder of another plan of this paper: what fits is kept.
+
+    Raises:
+        ValueError: the folder is not empty and of another plan, or of no plan at all.
+    """
+    file = plan.out / PLAN
+    if not plan.out.is_dir() or not [p for p in plan.out.iterdir() if p.name != LOCK]:
+        return
+    if not file.is_file():
+        raise bad_value("out", str(plan.out), f"a folder that is empty or has a {PLAN}")
+    held, asked = json.loads(file.read_text(encoding="utf-8")), plan.facts_asked()
+    if held.get("paper") != asked["paper"]:
+        raise bad_value("out", str(plan.out), f"a folder of {asked['paper']}, not {held['paper']}")
+    if held != asked and not resume:
+        other = ", ".join(key for key in asked if held.get(key) != asked[key])
+        allowed = f"a folder of the same plan (other {other}), or --resume to go on in it"
+        raise bad_value("out", str(plan.out), allowed)
+
+
+def run_suite(
+    plan: SuitePlan, show: Callable[[str], Show], stage: Stage, resume: bool = False
+) -> dict[str, dict[str, Record]]:
+    """Train and score what is not there yet.
+
+    Args:
+        plan: what to run.
+        show: see `bench.bench`.
+        stage: told after every training and cell.
+        resume: see `check_folder`.
+
+    Returns:
+        Records by cell and row.
+
+    Raises:
+        ValueError: see `check_folder` and `bench.train`.
+        FolderInUse: another process works in the folder.
+    """
+    check_folder(plan, resume)
+    with locked(plan.out, "bench"):
+        write_json(plan.out / PLAN, plan.facts_asked())
+        trainings = plan.trainings()
+        total = len(trainings) + len(plan.suite.cells)
+        stage(0, total)
+        for i, (training, row) in enumerate(trainings):
+            bn.train(plan, plan.site(training.name), row.name, show)
+            stage(i + 1, total)
+        found = {}
+        for i, cell in enumerate(plan.suite.cells):
+            found[cell.name] = bn.scored(plan, plan.place(cell), plan.rows(cell), show)
+            stage(len(trainings) + i + 1, total)
+        return found
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Record]]:
+    """Records by cell and row from `cells/CELL/scores`, without running anything."""
+    found: dict[str, dict[str, Record]] = {}
+    for file in sorted(folder.glob("cells/*/scores/*.json*")):
+        record = Record.load(file)
+        found.setdefault(file.parent.parent.name, {})[record.name] = record
+    return found
+
+
+def protocol(plan: SuitePlan) -> dict[str, Any]:
+    """How results came about, for `results.json`."""
+    return {**plan.facts_asked(), "stream": plan.stream, "code": code()}
