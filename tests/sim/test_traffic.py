@@ -293,6 +293,15 @@ def test_incast_load_does_not_depend_on_the_number_of_senders(bursts):
     assert load == pytest.approx(0.5, rel=4 / math.sqrt(len(n)))
 
 
+def test_bursts_keep_their_distance_and_the_load():
+    bursts = incast_flows(load=0.5, n_min=2, n_max=6, flow_kb=100.0, min_gap_us=50.0, tick_us=50.0)
+    n = np.array([len(b[1]) for b in bursts])[:-1]
+    gaps = np.diff([b[0][0] for b in bursts])
+    assert gaps.min() >= 49.9 and gaps.min() < 60.0
+    load = (n * wire(100_000)).sum() / (gaps.sum() * 3125.0)
+    assert load == pytest.approx(0.5, rel=4 / math.sqrt(len(n)))
+
+
 def test_random_receivers_each_get_the_load():
     bursts = incast_flows(load=0.5, n_min=2, n_max=6, flow_kb=100.0, receiver=-1, tick_us=50.0)
     received, span = np.zeros(8), bursts[-1][0][0]

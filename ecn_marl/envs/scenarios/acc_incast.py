@@ -2,8 +2,8 @@
 
 The figure shows that the best static setting depends on the incast degree and on the load. Bursts
 of N flows of 1 MB go to one server, each NIC's link of which they load by 60 %. Other degrees and
-loads are options, e.g. `traffic="incast:n_min=8,n_max=8,flow_kb=1000,load=0.3"`. Sizes and degrees
-of the figure are not in the excerpt of the paper that this follows.
+loads are options, e.g. `traffic="incast:n_min=8,n_max=8,flow_kb=1000,load=0.3,min_gap_us=10"`.
+Sizes and degrees of the figure are not in the excerpt of the paper that this follows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FLOW_KB = 1000.0
 
 
 def _scenario(small: bool, most: int, slots: int) -> Scenario:
-    bursts = Incast(load=0.6, n_min=2, n_max=most, flow_kb=FLOW_KB)
+    bursts = Incast(load=0.6, n_min=2, n_max=most, flow_kb=FLOW_KB, min_gap_us=an.TICK_US)
     return Scenario(traffic=(bursts,), slots=slots, max_steps=400, **an.common(small))
 
 

@@ -22,6 +22,9 @@ FACTOR, SMALL_FACTOR = 1_000.0, 10_000.0
 TRANSPORT = "dcqcn:mellanox"
 """ConnectX-5 with the constants of its firmware; the paper states none."""
 
+TICK_US = 10.0
+"""Tick of the simulator: no two bursts begin within one."""
+
 PFC_ALPHA = 0.125
 """The NIC vendor's default (§5.1)."""
 

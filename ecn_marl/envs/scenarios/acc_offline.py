@@ -32,7 +32,12 @@ def _phases(most: int, width: int) -> tuple[Phase, ...]:
     for flow_kb, few, many, loads in KINDS:
         for load in loads:
             bursts = Incast(
-                load=load, n_min=few, n_max=min(many, most), flow_kb=flow_kb, width=width
+                load=load,
+                n_min=few,
+                n_max=min(many, most),
+                flow_kb=flow_kb,
+                min_gap_us=an.TICK_US,
+                width=width,
             )
             found.append(Phase(f"{round(100 * load)} % of {flow_kb:g} KB", (bursts,)))
     return tuple(found)
