@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ecn_marl.cli import papers
 from ecn_marl.cli.app import app
 from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import Env, Episodes, Json, Load, MaxSteps, Seed, show_tables
@@ -34,17 +35,21 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[SCENARIO]...",
-            help="Scenarios; adpg for the tables of that paper, where flows are the agents.",
+            help="Scenarios; pet for the claims, figures and tables of that paper, all for every "
+            "paper; adpg for the tables of that one, where flows are the agents.",
             show_default="restore-serve-v0",
         ),
     ] = None,
     algorithms: Annotated[
         str | None,
         typer.Option(
+            "--algorithms",
+            "--algos",
             metavar="NAME,NAME,…",
             help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-fct, haecn-fct) and "
             "rules (SECN1, static:ports, oracle:ports, rule, dynamic:pi, random, …); static:best "
-            "and oracle come in any case. With adpg: learners of rates, LEARNER:int8, senders.",
+            "and oracle come in any case. With papers: rows (pet:published) or families (pet). "
+            "With adpg: learners of rates, LEARNER:int8, senders.",
             show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
         ),
     ] = None,
@@ -88,14 +93,26 @@ def bench(
         Path | None,
         typer.Option(
             help="Folder of the bench; what it has of it is not done again.",
-            show_default="runs/bench, with adpg runs/bench-adpg",
+            show_default="runs/bench, with papers runs/papers, with adpg runs/bench-adpg",
         ),
     ] = None,
     results: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write results.json here, too.")
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="With adpg: fewer, shorter scenarios; minutes.")
+        bool,
+        typer.Option(
+            "--small",
+            help="With papers: their networks with 12 hosts, shorter times, fewer loads; tens of "
+            "minutes each. With adpg: fewer, shorter scenarios; minutes.",
+        ),
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="With papers: go on in a folder of another plan; what fits is not done again.",
+        ),
     ] = False,
     largest: Annotated[
         int | None, typer.Option(help="With adpg: leave out scenarios of more flows.", min=1)
@@ -104,6 +121,7 @@ def bench(
 ) -> None:
     """Train and score everything on scenarios, side by side; prints the table as Markdown.
 
+    `bench pet` measures what that paper claims, its figures beside, and writes a report.
     `bench adpg` measures learners of rates and senders with their own rules in the scenarios of the
     paper ADPG, its numbers beside.
     """
@@ -134,8 +152,31 @@ def bench(
         )
         _bench_rates(unfit, algorithms, seeds, (small, largest), out, results, as_json)
         return
-    for name, value in given(small=small or None, largest=largest).items():
-        raise bad_value(f"--{name}", value, f"nothing but with {RATES}")
+    if papers.are_papers(scenarios):
+        for name, value in given(sealed=sealed or None, split=split, largest=largest).items():
+            raise bad_value(f"--{name}", value, "nothing with papers")
+        numbers = given(
+            steps=steps,
+            episodes_asked=None if episodes == EPISODES else episodes,
+            search_episodes=None if search_episodes == SEARCHED else search_episodes,
+            eval_episodes=None if eval_episodes == SCORED else eval_episodes,
+            eval_seed=eval_seed or None,
+        )
+        asked = papers.Asked(
+            names=list(scenarios or []),
+            small=small,
+            algorithms=algorithms,
+            seeds=seeds,
+            resume=resume,
+            numbers=numbers,
+            options=given(max_steps=max_steps),
+            settings=given(envs=envs),
+        )
+        with _stops():
+            papers.bench(asked, out or Path("runs/papers"), results, as_json)
+        return
+    for name, value in given(small=small or None, largest=largest, resume=resume or None).items():
+        raise bad_value(f"--{name}", value, f"nothing but with {RATES} or papers")
     out = out or Path("runs/bench")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(

@@ -21,8 +21,9 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild tables, figures and JSON of a bench from its records alone; runs nothing."""
+    """Rebuild tables, figures, JSON and report of a bench from its records alone; runs nothing."""
     from ecn_marl._files import json_text
+    from ecn_marl.experiments.papers.publish import holds_papers, rebuild
     from ecn_marl.experiments.publish import TABLE, kept, publish, read_records
 
     if out is not None and out.exists() and not out.is_dir():
@@ -30,6 +31,10 @@ def report(
 
         raise bad_value("--out", str(out), "a folder")
     place = out or folder
+    if holds_papers(folder):
+        text, written = rebuild(folder, place)
+        typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
+        return
     result, files = publish(read_records(folder), place, kept(folder))
     if as_json:
         typer.echo(json_text(result))

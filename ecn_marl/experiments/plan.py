@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exported import is_exported
@@ -144,6 +144,7 @@ class Plan:
         return None
 
 
+@runtime_checkable
 class Comparison(Protocol):
     """What `bench.train` and `bench.scored` read of a plan: `Plan` or that of a paper's suite."""
 

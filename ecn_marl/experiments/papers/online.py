@@ -60,7 +60,7 @@ def episode_runner(env: Any, config: IPPOConfig, updates: int) -> Callable[..., 
             state = replace(state, env=alone, obs=obs[None])
 
             def update(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
-                state, _ = algorithm.update(state, endless)
+                state = algorithm.update(state, endless)[0]
                 return state, counters(_only(state.env).env)
 
             state, seen = jax.lax.scan(update, state, None, length=updates)

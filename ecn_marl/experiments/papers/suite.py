@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 from ecn_marl._checks import OPTIONS, TEXT, Each, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
@@ -52,6 +52,7 @@ class Measured(NamedTuple):
     invalid: str = ""
 
 
+@runtime_checkable
 class Measure(Protocol):
     """Computes a figure from records."""
 

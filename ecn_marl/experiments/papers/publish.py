@@ -1,0 +1,90 @@
+"""Writes what came out of papers: JSON, CSV and one HTML page, from records alone.
+
+OUT/results.json   `machine`, `command` and `papers`, see `outcome.py`
+OUT/claims.csv     a line for each claim and column
+OUT/figures.csv    a line for each cell, row and figure
+OUT/report.html    everything, self-contained
+OUT/PAPER/…        records, see `run.py`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from ecn_marl._files import Output, json_text, write_all
+from ecn_marl.experiments.papers import suite
+from ecn_marl.experiments.papers.outcome import claims_csv, figures_csv, outcome
+from ecn_marl.experiments.papers.run import PLAN, read_results
+
+RESULTS, REPORT, CLAIMS, FIGURES = "results.json", "report.html", "claims.csv", "figures.csv"
+
+
+def publish(
+    outcomes: Sequence[Mapping[str, Any]], out: Path, machine: Mapping[str, Any], command: str
+) -> tuple[str, list[Path]]:
+    """Write everything.
+
+    Args:
+        outcomes: what `outcome` returned, by paper.
+        out: the folder; made if it is not there.
+        machine: what it ran on.
+        command: the command that makes it anew.
+
+    Returns:
+        The text of `results.json`, and the files that were written.
+    """
+    from ecn_marl.report.papers import report_html
+
+    tree = {"machine": dict(machine), "command": command, "papers": list(outcomes)}
+    text = json_text(tree) + "\n"
+    plain = json.loads(text)["papers"]
+    texts = {
+        RESULTS: text,
+        CLAIMS: claims_csv(plain),
+        FIGURES: figures_csv(plain),
+        REPORT: report_html(plain, machine, command),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    outputs = {out / name: Output("w", partial(_write, content)) for name, content in texts.items()}
+    write_all(outputs)
+    return text, list(outputs)
+
+
+def _write(text: str, file: Any) -> None:
+    file.write(text)
+
+
+def holds_papers(folder: Path) -> bool:
+    """Whether a folder is one of `bench pet|acc|haecn|all`."""
+    return any(folder.glob(f"*/{PLAN}"))
+
+
+def rebuild(folder: Path, out: Path) -> tuple[str, list[Path]]:
+    """`publish` from the records of a folder, without running anything.
+
+    Protocol, machine and command are those of its `results.json`.
+
+    Args:
+        folder: folder of the bench.
+        out: where to write.
+
+    Raises:
+        ValueError: no `results.json`, or it is not of papers.
+    """
+    file = folder / RESULTS
+    if not file.is_file():
+        raise bad_value("folder", str(folder), f"a folder with {RESULTS}")
+    held = json.loads(file.read_text(encoding="utf-8"))
+    if "papers" not in held:
+        raise bad_value(RESULTS, str(file), "results of papers")
+    outcomes = []
+    for one in held["papers"]:
+        protocol = one["protocol"]
+        made = suite(one["paper"], protocol["small"])
+        outcomes.append(outcome(made, read_results(folder / one["paper"]), protocol))
+    return publish(outcomes, out, held["machine"], held["command"])

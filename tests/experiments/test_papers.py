@@ -1,0 +1,374 @@
+"""Suites of papers: that they hold together, what claims compute, what the report says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import failure, run
+from synthetic import evaluation, record
+
+from ecn_marl.baselines.common import windows as wd
+from ecn_marl.envs.registry import lookup, make
+from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments.papers import SUITES, measures, pet, suite
+from ecn_marl.experiments.papers import publish as pb
+from ecn_marl.experiments.papers import rows as rw
+from ecn_marl.experiments.papers.outcome import claim_row, outcome
+from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
+from ecn_marl.experiments.papers.suite import Measured, Row, Suite
+from ecn_marl.experiments.recipes import LEARNERS
+from ecn_marl.experiments.records import Record
+from ecn_marl.report import papers as rp
+
+TINY = {"envs": 2, "rollout": 5, "minibatches": 2, "epochs": 1, "batch": 4, "hidden": (4,)}
+MACHINE = {"processor": "a <processor>", "versions": {"ecn-marl": "0", "jax": "0"}}
+
+
+def quiet(task):
+    return lambda done, note="": None
+
+
+def nothing(done, total):
+    pass
+
+
+# What is claimed.
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("small", [True, False])
+def test_suites_fit_scenarios_and_trainers(name, small):
+    """Every cell and training is made, and every row's options are those of its trainer."""
+    one = suite(name, small)
+    for cell in {cell.scenario: cell for cell in one.cells}.values():
+        env = make(cell.scenario, **cell.options)
+        assert cell.windows <= env.horizon
+        assert lookup(cell.scenario).benchmark is False
+    for training in one.trainings:
+        for row in one.rows:
+            if row.recipe is not None:
+                make(training.scenario, **training.options, **row.recipe.options)
+    assert {row.form for row in one.rows} >= {"published", "tuned", "rule"}
+    assert all(row.unstated for row in one.rows if row.form == "published")
+    assert one.notes and one.plots
+
+
+def test_rows_as_published_have_what_the_papers_print():
+    options = rw.PET.recipe.options
+    assert options["action_options"] == {"alpha_kb": 20.0} and options["features"] == "pet"
+    assert rw.PET.recipe.settings == {"gae_lambda": 0.01}
+    env = make("pet-websearch-small-v0", **options)
+    lowest = jnp.zeros((env.num_agents, 3), jnp.int32)
+    ecn = env.action.decode(lowest, jnp.ones(env.num_agents))
+    assert float(ecn.kmin[0]) == 20e3 and float(ecn.kmax[0]) == 40e3
+    assert rw.ACC.recipe.settings == {} and rw.ACC.recipe.algorithm == "ddqn"
+    assert rw.PET_TUNED.recipe is LEARNERS["ippo"], "the tuned recipe is written once"
+
+
+def test_the_claims_of_pet_are_the_papers():
+    claims = {claim.key: claim for claim in suite("pet", True).claims}
+    against = ("acc", "secn1", "secn2")
+    assert [claims[f"overall-{x}"].paper for x in against] == [-3.9, -5.8, -17.6]
+    assert [claims[f"mice-p99-{x}"].paper for x in against] == [-9.9, -23.6, -48.6]
+    assert [claims[f"web-{x}"].paper for x in against] == [-8.2, -23.2, -67.3]
+    assert [claims[f"mining-{x}"].paper for x in against] == [-3.7, -7.6, -13.4]
+    assert claims["queue-pet"].paper == 5.3 and claims["queue-spread-acc"].paper == 14.1
+    assert claims["failures-fct"].paper == -26.0 and claims["ablation"].paper == -6.3
+
+
+def test_windows_of_the_dynamic_figures_lie_between_the_papers_times():
+    """Of 10 s in 20 windows of 0.5 s."""
+    assert pet._parts(20) == ("9-15", "17-17", "19-19")
+    assert pet._down(20) == ("7-7", "8-8", "9-9", "10-10", "11-11")
+    assert pet._parts(100) == ("41-80", "81-90", "91-99")
+
+
+# What is measured.
+
+
+def slow(name: str, factor: float, seeds: int = 1, **more) -> Record:
+    """A record whose every mean slowdown is `factor` times that of factor 1, exactly."""
+    found = record(name, seeds=seeds, noise=0.0, **more)
+    first = Record.of("first", [evaluation(noise=0.0)], {})
+    columns = dict(found.columns)
+    for size in ("short", "medium", "long"):
+        columns[f"{size}_sum"] = np.repeat(factor * first.columns[f"{size}_sum"], seeds, 0)
+    return Record(name, found.meta, columns)
+
+
+def test_a_change_is_relative_to_the_other_row():
+    rules = {name: slow(name, x) for name, x in (("static:secn1", 1.0), ("static:best", 0.5))}
+    results = {
+        cell: {"pet:published": slow("pet:published", x, 3), **rules}
+        for cell, x in (("a", 0.9), ("b", 0.8))
+    }
+    up_to = measures.Change(("a", "b"), "all mean", "pet", "static:secn1")
+    found = up_to(results, "published")
+    assert found.value == pytest.approx(-20.0, abs=1e-3) and found.cell == "b"
+    assert found.low <= found.value <= found.high and found.high - found.low < 1e-3
+    assert up_to(results, "best").value == pytest.approx(-50.0, abs=1e-3)
+    assert up_to(results, "tuned") is None
+    most = replace(up_to, pick="highest")(results, "published")
+    assert most.value == pytest.approx(-10.0, abs=1e-3) and most.cell == "a"
+
+
+def test_what_is_invalid_does_not_count():
+    lost = slow("pet:published", 0.5, deferred=100.0 * np.ones(6))
+    theirs = slow("acc:published", 1.0)
+    one = measures.Change(("a",), "all mean", "pet", "acc")
+    found = one({"a": {"pet:published": lost, "acc:published": theirs}}, "published")
+    assert "deferred" in found.invalid
+    assert measures.verdict(-3.9, found, relative=True) == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("paper", "low", "high", "relative", "want"),
+    [
+        (-5.0, -6.0, -2.0, True, "reproduced"),
+        (-5.0, -9.0, -8.0, True, "reproduced"),
+        (-5.0, -4.0, -1.0, True, "weaker"),
+        (-5.0, -9.0, 1.0, True, "not"),
+        (-5.0, 1.0, 2.0, True, "opposite"),
+        (30.0, 10.0, 20.0, True, "weaker"),
+        (30.0, -20.0, -10.0, True, "opposite"),
+        (5.3, 5.0, 6.0, False, "reproduced"),
+        (5.3, 6.0, 7.0, False, "not"),
+    ],
+)
+def test_verdicts(paper, low, high, relative, want):
+    assert measures.verdict(paper, Measured((low + high) / 2, low, high), relative) == want
+
+
+def test_unknown_figures_and_windows_are_named():
+    one = slow("x", 1.0)
+    with pytest.raises(ValueError, match="unknown figure 'all maen'"):
+        measures.figure(one, "all maen")
+    with pytest.raises(ValueError, match="windows"):
+        measures.figure(one, "queue@0-1")
+
+
+def test_suites_that_do_not_fit_are_refused():
+    good = suite("pet", True)
+    with pytest.raises(ValueError, match="unknown row"):
+        replace(good, rows=good.rows[1:])
+    with pytest.raises(ValueError, match="unknown training"):
+        replace(good, trainings=good.trainings[:1])
+    with pytest.raises(ValueError, match="unknown cell"):
+        replace(good, cells=good.cells[1:])
+    with pytest.raises(ValueError, match="claim"):
+        replace(good, claims=(*good.claims, good.claims[0]))
+    with pytest.raises(ValueError, match="recipe of pet"):
+        Row("pet", "PET", "published")
+    with pytest.raises(ValueError, match="unknown algorithm 'ptt'"):
+        SuitePlan(good, pb.Path("x"), only=("ptt",))
+
+
+# What is shown.
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Drawn records of every row in every cell of PET's suite."""
+    one, found = suite("pet", True), {}
+    for i, cell in enumerate(one.cells):
+        found[cell.name] = {}
+        for j, name in enumerate(cell.rows):
+            learnt = one.row(name).form != "rule"
+            scale = (1.0 + 0.05 * i, 1.0, 1.0 + 0.1 * (j % 3))
+            drawn = {"meta": {"seconds": 12.0, "settings": [[5, 20, 1]]}} if learnt else {}
+            made = record(name, scale, 3 if learnt else 1, scenario=f"pet/{cell.name}", **drawn)
+            if cell.windows:
+                rng = np.random.default_rng(j)
+                shape = (made.seeds, made.episodes)
+                columns = dict(made.columns)
+                for w in range(cell.windows):
+                    for what in ("queue", "utilisation", "delivered"):
+                        columns[f"windows:{what}:{w}"] = rng.uniform(1e3, 2e3, shape)
+                    for size in ("short", "medium", "long"):
+                        columns[f"windows:{size}_finished:{w}"] = np.full(shape, 10.0)
+                        columns[f"windows:{size}_slowdown:{w}"] = rng.uniform(20, 40, shape)
+                made = Record(name, made.meta, columns)
+            found[cell.name][name] = made
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown(results, tmp_path_factory):
+    plan = SuitePlan(suite("pet", True), tmp_path_factory.mktemp("papers"), small=True, seeds=3)
+    return plan, outcome(plan.suite, results, protocol(plan))
+
+
+def test_the_report_has_every_claim_and_every_note(shown, results, tmp_path):
+    plan, found = shown
+    command = "ecn-marl bench pet --small --seeds 3"
+    _, files = pb.publish([found], tmp_path, MACHINE, command)
+    assert {file.name for file in files} == {
+        *("results.json", "report.html", "claims.csv", "figures.csv")
+    }
+    page = (tmp_path / "report.html").read_text()
+    for claim in plan.suite.claims:
+        assert f'id="pet-{claim.key}"' in page and claim.where in page
+        assert rp.amount(claim.paper, claim.unit) in page
+    assert page.count("<figure>") == len(plan.suite.plots)
+    assert all(row.title in page for row in plan.suite.rows if row.form != "rule")
+    assert command in page and "a &lt;processor&gt;" in page
+    assert "http" not in page.replace("http-equiv", ""), "one file, nothing from elsewhere"
+    rows = list(csv.DictReader((tmp_path / "claims.csv").open()))
+    assert len(rows) == 3 * len(plan.suite.claims)
+    assert {row["verdict"] for row in rows} <= {*measures.VERDICTS, "invalid", ""}
+    ours = next(r for r in rows if r["claim"] == "overall-acc" and r["column"] == "published")
+    want = plan.suite.claims[0].measure(results, "published")
+    assert float(ours["paper_value"]) == -3.9 and float(ours["value"]) == pytest.approx(want.value)
+    figures = list(csv.DictReader((tmp_path / "figures.csv").open()))
+    cells = sum(len(cell.rows) for cell in plan.suite.cells)
+    assert len(figures) == cells * len(measures.FIGURES)
+    tree = json.loads((tmp_path / "results.json").read_text())
+    assert tree["papers"][0]["claims"][0]["columns"]["published"]["cell"].startswith("websearch")
+    markdown = rp.claims_markdown(tree["papers"][0])
+    assert markdown.count("\n") == len(plan.suite.claims) + 1
+
+
+def test_a_claim_without_records_is_empty(results):
+    claim = suite("pet", True).claims[0]
+    empty = claim_row(claim, {})
+    assert set(empty["columns"].values()) == {None}
+    assert rp.claim_cell(empty, "tuned") == rp.DASH
+
+
+# What is run.
+
+
+def small_suite() -> Suite:
+    """The smallest cell of PET's suite, with windows, for a learner and what is beside it."""
+    whole = suite("pet", True)
+    wanted = ("pet:published", "pet:online", "static:secn1", "static:best")
+    cell = replace(whole.cell("websearch-90"), rows=wanted, windows=10)
+    claims = tuple(claim for claim in whole.claims if claim.key == "overall-secn1")
+    claims = tuple(
+        replace(claim, measure=replace(claim.measure, cells=("websearch-90",))) for claim in claims
+    )
+    return replace(whole, cells=(cell,), claims=claims, plots=())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """That suite, run: one seed, tiny networks, episodes of 10 ms."""
+    plan = SuitePlan(
+        small_suite(),
+        tmp_path_factory.mktemp("bench") / "pet",
+        small=True,
+        seeds=1,
+        steps=20,
+        episodes_asked=2,
+        search_episodes=1,
+        options={"max_steps": 100},
+        settings=TINY,
+        eval_episodes=2,
+    )
+    return plan, run_suite(plan, quiet, nothing)
+
+
+@pytest.mark.slow
+def test_the_smallest_cell_runs(done):
+    plan, records = done
+    assert list(records) == ["websearch-90"]
+    for cell in plan.suite.cells:
+        assert set(records[cell.name]) == set(cell.rows)
+        offered = [one.columns["offered"].tolist() for one in records[cell.name].values()]
+        assert all(x == offered[0] for x in offered), "the same flows for everyone"
+        for one in records[cell.name].values():
+            assert np.isfinite(one.columns["short_mean"]).all()
+            assert wd.count_windows(one.columns) == cell.windows
+    learner = records["websearch-90"]["pet:published"]
+    assert learner.meta["form"] == "published" and learner.meta["unstated"]["discount"] == "0.95"
+    assert records["websearch-90"]["pet:online"].meta["learns_online"]
+    found = outcome(plan.suite, records, protocol(plan))
+    claim = found["claims"][0]["columns"]
+    assert claim["published"]["cell"] == "websearch-90" and claim["tuned"] is None
+    assert math.isfinite(claim["best"]["value"])
+
+
+@pytest.mark.slow
+def test_one_training_serves_all_cells(done):
+    plan, _ = done
+    assert [path.name for path in (plan.out / "runs" / "websearch").iterdir()] == ["pet_published"]
+    config = json.loads((plan.out / "runs/websearch/pet_published/config.json").read_text())
+    assert config["randomise"] == {"load": 3.0} and config["options"]["load"] == 0.3
+
+
+@pytest.mark.slow
+def test_windows_add_up_to_the_episode(done):
+    """Flows that finished in windows, and their slowdowns, are those of the whole episode."""
+    _, records = done
+    columns = records["websearch-90"]["static:secn1"].columns
+    for size in ("short", "long"):
+        each = [columns[f"windows:{size}_finished:{i}"] for i in range(10)]
+        want = columns[f"{size}_measured"] - columns[f"{size}_unfinished"]
+        np.testing.assert_allclose(sum(each), want)
+    queue = np.mean([columns[f"windows:queue:{i}"] for i in range(10)], axis=0)
+    np.testing.assert_allclose(queue, columns["queue_mean"], rtol=1e-4)
+    sent = sum(columns[f"windows:delivered:{i}"] for i in range(10))
+    assert (sent > 0).all() and (sent <= columns["bytes_offered"]).all()
+
+
+@pytest.mark.slow
+def test_what_is_there_is_not_done_again(done, monkeypatch):
+    plan, records = done
+
+    def never(*args, **kwargs):
+        raise AssertionError("done again")
+
+    for name in ("_score_learner", "_score_rule", "train_run", "resume_run"):
+        monkeypatch.setattr(bn, name, never)
+    monkeypatch.setattr(bn, "train", lambda *args: None)
+    again = run_suite(plan, quiet, nothing)
+    for cell, rows in records.items():
+        for name, one in rows.items():
+            np.testing.assert_array_equal(again[cell][name].columns["J"], one.columns["J"])
+    with pytest.raises(ValueError, match="--resume"):
+        check_folder(replace(plan, episodes_asked=3), resume=False)
+    check_folder(replace(plan, episodes_asked=3), resume=True)
+    with pytest.raises(AssertionError, match="again"):
+        run_suite(replace(plan, episodes_asked=3), quiet, nothing, resume=True)
+    cell = plan.suite.cells[0]
+    other = replace(plan.suite, cells=(replace(cell, options={**cell.options, "load": 0.8}),))
+    with pytest.raises(AssertionError, match="again"):
+        run_suite(replace(plan, suite=replace(other, claims=())), quiet, nothing, resume=True)
+    monkeypatch.setattr(bn, "code", lambda: {"sources": "other"})
+    with pytest.raises(AssertionError, match="again"):
+        run_suite(plan, quiet, nothing, resume=True)
+
+
+def test_folders_of_something_else_are_refused(tmp_path):
+    plan = SuitePlan(suite("pet", True), tmp_path / "pet", small=True)
+    check_folder(plan, resume=False)
+    (tmp_path / "pet").mkdir()
+    (tmp_path / "pet" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"plan\.json"):
+        check_folder(plan, resume=True)
+
+
+def test_options_that_papers_do_not_have_are_refused(tmp_path):
+    assert "nothing with papers" in failure("bench", "pet", "--sealed", "--out", tmp_path / "x")
+    assert "unknown algorithm" in failure("bench", "pet", "--algos", "ptt", "--out", tmp_path / "x")
+    assert "papers" in failure("bench", "websearch-v0", "--resume", "--out", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_the_report_is_rebuilt_from_records(done):
+    plan, records = done
+    found = outcome(plan.suite, records, protocol(plan))
+    out = plan.out.parent
+    pb.publish([found], out, MACHINE, "command")
+    (out / "report.html").unlink()
+    assert pb.holds_papers(out)
+    answer = run("report", out)
+    assert answer.exit_code == 0, answer.output
+    assert 'id="pet-overall-secn1"' in (out / "report.html").read_text()
