@@ -56,8 +56,6 @@ add("pet-many-to-one-v0", pet_many_to_one.full)
 add("pet-many-to-one-small-v0", pet_many_to_one.small)
 add("pet-two-queues-v0", pet_queues.full)
 add("pet-two-queues-small-v0", pet_queues.small)
-add("acc-incast-v0", acc_incast.full)
-add("acc-incast-small-v0", acc_incast.small)
 add("acc-heterogeneous-v0", acc_heterogeneous.full)
 add("acc-heterogeneous-small-v0", acc_heterogeneous.small)
 add("acc-messages-v0", acc_messages.full)
@@ -69,6 +67,8 @@ add("acc-training-small-v0", acc_training.small)
 add("acc-offline-v0", acc_offline.full)
 add("acc-offline-small-v0", acc_offline.small)
 for _size, _end in ((False, ""), (True, "-small")):
+    for _n in acc_incast.SMALL_DEGREES if _size else acc_incast.DEGREES:
+        add(f"acc-incast-{_n}{_end}-v0", partial(acc_incast.scenario, _n, _size))
     for _n in (2, 7):
         add(f"acc-tcp-{_n}{_end}-v0", partial(acc_tcp.scenario, _n, _size))
     for _n in haecn_fabric.LINKS:

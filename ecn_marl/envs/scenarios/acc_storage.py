@@ -1,9 +1,9 @@
 """`acc-storage-v0`, `acc-storage-small-v0`: distributed storage with operations per second (ACC).
 
 The paper runs FIO on the testbed and reports IOPS. Block sizes and queue depths are not in the
-excerpt that this follows: transactions of 8 KB, 16 outstanding per client, beside analytics of 512
-KB, 4 outstanding; seven operations of ten are reads. Both kinds of the notes on the paper (OLTP and
-OLAP), half of the servers ask, the other half hold the data.
+excerpt that this follows: transactions of 8 KB, 16 outstanding per client, beside analytics of 1
+MiB, 4 outstanding (the notes on the paper name both, OLTP and OLAP); seven operations of ten are
+reads. Half of the servers ask, the other half hold the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _scenario(small: bool) -> Scenario:
     return Scenario(
         traffic=(
             ClosedLoop(depth=4 if small else 16, response=8.0, think_us=5.0, **loop),
-            ClosedLoop(depth=2 if small else 4, response=512.0, think_us=5.0, **loop),
+            ClosedLoop(depth=2 if small else 4, response=1048.576, think_us=5.0, **loop),
         ),
         max_steps=200,
         **shared,

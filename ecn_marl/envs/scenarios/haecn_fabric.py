@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenarios.pings import pings
 from ecn_marl.sim.jobs import Timeline
 from ecn_marl.sim.streams import Streams
 from ecn_marl.sim.topology import Topology, leaf_spine
@@ -50,7 +51,9 @@ def _scenario(topology: Topology, streams: Streams, steps: int) -> Scenario:
         **{"features": "haecn", "reward": "haecn", "action_options": {"alpha_kb": 20.0}},
         **{"interval_us": INTERVAL_US, "memory_us": 1024.0, "transport": TRANSPORT},
     }
-    return Scenario(topology=topology, traffic=(streams,), max_steps=steps, **fields)
+    everyone = tuple(range(1, topology.n_hosts))
+    traffic = (streams, pings(everyone, 0))
+    return Scenario(topology=topology, traffic=traffic, max_steps=steps, **fields)
 
 
 def bursty(links: int, small: bool) -> Scenario:
@@ -82,4 +85,4 @@ def gradual(links: int, small: bool) -> Scenario:
         width=many,
     )
     found = _scenario(topology, streams, 280 if small else 2670)
-    return replace(found, slots=16 * math.ceil(1.5 * (few + many) / 16.0))
+    return replace(found, slots=16 * math.ceil((1.5 * (few + many) + 48.0) / 16.0))
