@@ -88,7 +88,7 @@ def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | Non
     forms = {row["name"]: (row["title"], row["form"]) for row in outcome["rows"]}
     there = {name for cell in cells for name in cell["rows"]}
     shown = [n for n, (_, form) in forms.items() if n in there and (form != "rule" or n in DRAWN)]
-    looks = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx")), strict=False))
+    looks = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx*")), strict=False))
     for axis, figure in zip(page.axes, figures, strict=False):
         for name in shown:
             title, form = forms[name]
@@ -99,7 +99,7 @@ def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | Non
             style = {"color": colour, "linestyle": STYLES[form], "linewidth": 1.4}
             axis.plot(x, y, marker=marker, markersize=4, label=title, **style)
             if np.isfinite(low).all() and np.isfinite(high).all() and low:
-                axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+                axis.fill_between(x, low, high, color=colour, alpha=0.07, linewidth=0)
         axis.set_title(plot["titles"][figure], loc="left", fontsize=10, color=INK)
         axis.set_xlabel(plot["x"])
     for axis in page.axes[len(figures) :]:
