@@ -342,7 +342,7 @@ def _score_learner(
     algorithm, actors = run_actors(run)
     view = _recipe(plan, place.site, name).options
     options = in_view(place.scenario, place.options, view)
-    delay: dict[str, float] = {}
+    delay: dict[str, Any] = {}
     if place.measured_delay:
         late = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
         delay = {"decision_delay_us": late}

@@ -125,8 +125,8 @@ class Incast:
 
     def program(self) -> Incast:
         """The same source with numbers of its own, for those that are traced; see `program_of`."""
-        numbers = {"n_min": 1, "n_max": 1, "flow_kb": 1.0, "receiver": 0}
-        return replace(self, load=1.0, jitter_us=0.0, min_gap_us=0.0, **numbers)
+        burst = replace(self, n_min=1, n_max=1, flow_kb=1.0, receiver=0)
+        return replace(burst, load=1.0, jitter_us=0.0, min_gap_us=0.0)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""

@@ -72,7 +72,7 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
             `lossy_classes` is above 0, drops are how those learn of congestion, and no reason.
     """
     total = {name: float(np.sum(columns[name])) for name in _CHECKED}
-    shares = (
+    shares: tuple[tuple[str, float, float], ...] = (
         ("of flows deferred or waiting", total["deferred"] + total["waiting"], total["offered"]),
         ("of bytes dropped", total["bytes_dropped"], total["bytes_offered"]),
         ("of flow-ticks with feedback cut", total["feedback_cut"], total["flow_ticks"]),
