@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ecn_marl.envs.registry import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.envs.scenarios.pings import pings
+from ecn_marl.envs.scenarios.pings import WAITING, pings
 from ecn_marl.sim.collectives import parameter_server
 from ecn_marl.sim.graphs import Graph
 
@@ -30,7 +30,8 @@ def _scenario(small: bool, workers: int, steps: int) -> Scenario:
     nodes = parameter_server(nics[2 : 2 + workers], nics[:2], MODEL_BYTES // part)
     graph = Graph(nodes, pause_us=COMPUTE_US / part)
     traffic = (graph, pings(nics[2:], nics[0]))
-    return Scenario(traffic=traffic, max_steps=steps, **shared)
+    slots = WAITING + 16 * workers
+    return Scenario(traffic=traffic, slots=slots, max_steps=steps, **shared)
 
 
 def full() -> Scenario:

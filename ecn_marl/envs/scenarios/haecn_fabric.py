@@ -14,12 +14,12 @@ Small: 4 leaves and 2 spines, half of the links, and times divided by 10.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from ecn_marl.envs.registry import Scenario
-from ecn_marl.envs.scenarios.pings import pings
+from ecn_marl.envs.scenarios.pings import WAITING, pings
 from ecn_marl.sim.jobs import Timeline
+from ecn_marl.sim.sizing import HELD
 from ecn_marl.sim.streams import Streams
 from ecn_marl.sim.topology import Topology, leaf_spine
 
@@ -46,14 +46,16 @@ def network(links: int, small: bool) -> Topology:
     return leaf_spine(leaves, per_leaf, spines, gbps=25.0, uplink_gbps=100.0)
 
 
-def _scenario(topology: Topology, streams: Streams, steps: int) -> Scenario:
+def _scenario(topology: Topology, streams: Streams, flows: int, steps: int) -> Scenario:
+    """Streams and pings; `flows` of the streams are in progress at most."""
     fields: dict[str, Any] = {
         **{"features": "haecn", "reward": "haecn", "action_options": {"alpha_kb": 20.0}},
         **{"interval_us": INTERVAL_US, "memory_us": 1024.0, "transport": TRANSPORT},
     }
     everyone = tuple(range(1, topology.n_hosts))
     traffic = (streams, pings(everyone, 0))
-    return Scenario(topology=topology, traffic=traffic, max_steps=steps, **fields)
+    slots = 16 * math.ceil((HELD * flows + WAITING) / 16.0)
+    return Scenario(topology=topology, traffic=traffic, slots=slots, max_steps=steps, **fields)
 
 
 def bursty(links: int, small: bool) -> Scenario:
@@ -64,7 +66,7 @@ def bursty(links: int, small: bool) -> Scenario:
     line = Timeline((2e6,), names=("bursts",))
     n = len(senders)
     streams = Streams(line, senders, 0, ((n, n),), flow_kb=FLOW_KB, start_us=1000.0)
-    return _scenario(topology, streams, 600 if small else 6000)
+    return _scenario(topology, streams, n, 600 if small else 6000)
 
 
 def gradual(links: int, small: bool) -> Scenario:
@@ -84,5 +86,4 @@ def gradual(links: int, small: bool) -> Scenario:
         start_us=1000.0,
         width=many,
     )
-    found = _scenario(topology, streams, 280 if small else 2670)
-    return replace(found, slots=16 * math.ceil((1.5 * (few + many) + 48.0) / 16.0))
+    return _scenario(topology, streams, few + many, 280 if small else 2670)

@@ -12,6 +12,9 @@ PING_KB = 1.0
 PER_US = 0.01
 """One in 100 µs: 0.3 % of a link of 25 Gb/s."""
 
+WAITING = 192
+"""Slots for pings: so many wait at most behind a buffer of 32 MiB, which takes 10.7 ms to empty."""
+
 
 def pings(sources: tuple[int, ...], receiver: int) -> Requests:
     """Messages of 1 KB from hosts chosen at random, Poisson arrivals."""
