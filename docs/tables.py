@@ -53,21 +53,36 @@ def fields_of(docstring: str) -> dict[str, str]:
 
 
 def scenarios() -> str:
-    """The registered scenarios but those that are superseded; the benchmark's first."""
+    """The scenarios but those of papers and superseded ones; the benchmark's first."""
     import ecn_marl
-    from ecn_marl.envs.registry import benchmark, lookup
+    from ecn_marl.envs.registry import PAPERS, benchmark, lookup
 
     first = benchmark()
-    others = (name for name in ecn_marl.scenarios() if name not in first)
+    others = (name for name in ecn_marl.scenarios() if name not in {*first, *PAPERS})
+    return _scenario_table([*first, *(name for name in others if not lookup(name).superseded)])
+
+
+def paper_scenarios() -> str:
+    """The scenarios of the papers' figures."""
+    from ecn_marl.envs.registry import PAPERS, scenarios
+
+    return _scenario_table([name for name in scenarios() if name in PAPERS])
+
+
+def _scenario_table(names: Sequence[str]) -> str:
+    """Scenarios with their network and clocks."""
+    import ecn_marl
+    from ecn_marl.envs.registry import lookup
+
     rows = []
-    for name in (*first, *(name for name in others if not lookup(name).superseded)):
+    for name in names:
         env = ecn_marl.make(name)
         net, sim = env.sim.topology, env.sim
         rates = ", ".join(f"{r:g}" for r in sorted({p.gbps for p in net.ports}))
         rows.append(
             (
                 f"`{name}`",
-                "yes" if name in first else "",
+                "yes" if lookup(name).benchmark else "",
                 net.name,
                 net.n_hosts,
                 env.num_agents,
@@ -339,7 +354,7 @@ def measured() -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(RESULTS.rglob("results.json")):
-        for scenario, result in json.loads(file.read_text())["scenarios"].items():
+        for scenario, result in json.loads(file.read_text()).get("scenarios", {}).items():
             if scenario in found:
                 raise bad_value("results", str(file), f"one file with results of {scenario}")
             found[scenario] = result
@@ -389,6 +404,26 @@ def _rate_bench(name: str) -> str:
     if not file.is_file():
         return "*No results of `bench adpg` are recorded in this checkout.*"
     return rate_bench_tables(json.loads(file.read_text())).rstrip()
+
+
+def papers_pet() -> str:
+    """The claims of PET beside what is measured."""
+    return _paper("pet")
+
+
+def _paper(name: str) -> str:
+    """The claims of a paper, from the folder of results that `bench all` wrote."""
+    from ecn_marl.report.papers import claims_markdown
+
+    file = RESULTS / "papers" / "results.json"
+    found = json.loads(file.read_text())["papers"] if file.is_file() else []
+    for one in found:
+        if one["paper"] == name:
+            protocol = one["protocol"]
+            size = "small suite" if protocol["small"] else "full size"
+            seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
+            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(one)}"
+    return f"*No results of `bench {name}` are recorded in this checkout.*"
 
 
 def reliability() -> str:
@@ -441,6 +476,7 @@ TABLES: dict[str, Callable[[], str]] = {
     f.__name__.replace("_", "-"): f
     for f in (
         scenarios,
+        paper_scenarios,
         superseded,
         feature_sets,
         features,
@@ -460,6 +496,7 @@ TABLES: dict[str, Callable[[], str]] = {
         leaderboard,
         rate_bench,
         rate_bench_sizes,
+        papers_pet,
         reliability,
     )
 }

@@ -414,8 +414,48 @@ def play(
 
 
 @app.command()
-def scenarios(as_json: Json = False) -> None:
-    """List the registered scenarios, and which of them policies are compared on."""
+def scenarios(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A scenario to draw: its network and a sample of its traffic."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to draw.", show_default="NAME.png")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """List the registered scenarios, and which of them policies are compared on; or draw one."""
+    from ecn_marl._errors import bad_value
+
+    if name is not None:
+        if as_json:
+            raise bad_value("--json", True, "nothing with a scenario, which is drawn")
+        _draw_scenario(name, out or Path(f"{name}.png"), seed)
+        return
+    if out is not None:
+        raise bad_value("--out", str(out), "nothing without the name of a scenario")
+    _list_scenarios(as_json)
+
+
+def _draw_scenario(name: str, out: Path, seed: int) -> None:
+    """A scenario as a picture."""
+    from inspect import getdoc
+
+    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.envs.registry import SCENARIOS, make
+    from ecn_marl.report.scenario_page import sample_traffic, scenario_png
+
+    check_output("--out", out)
+    env = make(name)
+    about = (getdoc(SCENARIOS[name]) or "").partition("\n")[0]
+    data = scenario_png(env, sample_traffic(env, seed), about)
+    write_all({out: Output("wb", partial(write_bytes, data))})
+    typer.echo(f"{out}: {env!r}")
+
+
+def _list_scenarios(as_json: bool) -> None:
+    """The registered scenarios as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.baselines.common.policy import PRETRAINED, load_policy, pretrained_policies
     from ecn_marl.envs.rate.scenarios import rate_scenarios

@@ -180,9 +180,21 @@ def register(name: str, factory: Callable[[], Scenario], replace: bool = False) 
     SCENARIOS.register(name, factory, replace)
 
 
-def add(name: str, factory: Callable[[], Scenario]) -> None:
-    """`register` for the scenarios that ship with the package, which it imports."""
+PAPERS: dict[str, str] = {}
+"""Scenarios that are settings of a paper's figures: the paper, by the scenario's name."""
+
+
+def add(name: str, factory: Callable[[], Scenario], paper: str = "") -> None:
+    """`register` for the scenarios that ship with the package, which it imports.
+
+    Args:
+        name: its name.
+        factory: returns the scenario.
+        paper: the paper whose suite it belongs to, see `ecn_marl.experiments.papers`.
+    """
     _BUILTIN[name] = factory
+    if paper:
+        PAPERS[name] = paper
 
 
 def scenarios() -> tuple[str, ...]:

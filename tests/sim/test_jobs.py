@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from netcases import kolmogorov
 
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline, clock_of
+from ecn_marl.sim.sizes import size_table
 
 LINE = Timeline((3000.0, 1000.0, 2000.0), spread=0.5)
 NIC = np.full(6, 3125.0, np.float32)
@@ -162,3 +164,20 @@ def test_clock_of_finds_the_first_timeline():
 def test_what_makes_no_sense_is_refused(make, field):
     with pytest.raises(ValueError, match=field):
         make()
+
+
+def test_payloads_of_a_table_have_its_distribution():
+    """Kolmogorov's distance to the table, whose sizes are rounded down to whole bytes."""
+    table = size_table("WebSearch")
+    source = replace(REQUESTS, table="WebSearch")
+    _, _, _, payload, _ = arrivals(source)
+    assert len(payload) > 3000
+    far = kolmogorov(payload, lambda x: np.interp(x + 0.5, table.size, table.cdf))
+    assert far < 1.95 / math.sqrt(len(payload))
+    demand = source.demand(NIC, TICK)
+    assert demand.wire == pytest.approx(1.048 * float(table.mean), rel=0.01)
+
+
+def test_a_table_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match="unknown flow-size table 'WebSaerch'"):
+        replace(REQUESTS, table="WebSaerch")

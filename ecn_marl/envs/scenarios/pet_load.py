@@ -18,6 +18,7 @@ def _scenario(table: str, priority: str, small: bool, **more: Any) -> Scenario:
     return Scenario(
         traffic=(Poisson(load=0.6, table=table, width=8 if small else 32),),
         reward_options=weight,
+        slowdown_weights=pn.weights(table.partition("_")[0], small),
         **pn.common(small),
         **more,
     )

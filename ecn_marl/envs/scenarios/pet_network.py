@@ -22,6 +22,18 @@ LARGEST_TABLE = "DataMining_10MB"
 """Sizes of DataMining with flows above 10 MB cut to 10 MB: the largest, 1 GB, times 1/100."""
 
 
+SMALL_WEIGHTS = {"WebSearch": (0.14, 0.56, 0.27), "DataMining": (0.026, 0.35, 0.31)}
+"""Weights of slowdowns on the small network: all classes count alike under SECN1 at 60 % load, and
+an interval earns -1. Measured in 8 episodes of each; full size has 24 times the flows."""
+
+
+def weights(table: str, small: bool) -> tuple[float, float, float]:
+    """Weights of slowdowns for a table of sizes."""
+    factor = 1.0 if small else 12.0 / 288.0
+    short, medium, long = SMALL_WEIGHTS[table]
+    return (factor * short, factor * medium, factor * long)
+
+
 def network(small: bool) -> Topology:
     """The topology; 24 ports if small, else 432."""
     if small:
