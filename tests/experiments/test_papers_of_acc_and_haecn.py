@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import jax
 import numpy as np
 import pytest
 from synthetic import record
 
+from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys
+from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
+from ecn_marl.envs.registry import make
 from ecn_marl.experiments import measured_delay
-from ecn_marl.experiments.papers import measures, suite
+from ecn_marl.experiments.papers import measures, online, suite
 from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers.outcome import outcome
 from ecn_marl.experiments.papers.run import SuitePlan, protocol, run_suite
@@ -183,3 +187,26 @@ def test_learners_decide_as_late_as_they_take(tmp_path, monkeypatch):
     assert records["haecn:published"].meta["decision_delay_us"] == 56.0
     assert "decision_delay_us" not in records["static:secn1"].meta
     assert (records["haecn:published"].columns["activation_frequency"] <= 1.0).all()
+
+
+@pytest.mark.slow
+def test_acc_online_starts_as_the_offline_model_and_leaves_it():
+    """Without exploring and with a rate of nothing its episodes are those of the greedy policy."""
+    env = make("websearch-star-v0", features="acc", reward="acc", max_steps=20, load=0.9)
+    params = env.default_params
+    offline = DDQN(env, DDQNConfig(**TINY))
+    kept = offline.init(jax.random.key(3), params).q.params
+    keys = evaluation_keys(4, 2)
+    kind = online.KINDS["ddqn"]
+    still = replace(kind.config(asdict(offline.config), 20, 4), epsilon=0.0, epsilon_min=0.0)
+    assert (still.envs, still.rollout, still.shared) == (1, 5, False)
+    found = [
+        online.episode_runner(kind, env, replace(still, lr=rate), 4)(kept, keys)
+        for rate in (1e-30, 1.0)
+    ]
+    greedy = evaluate(env, params, offline.controller(kept, env), name="x", episodes=2, keys=keys)
+    for name in ("queue_mean", "reward", "flows_finished"):
+        np.testing.assert_allclose(found[0][name], greedy.episodes[name], rtol=1e-4)
+    assert (np.asarray(found[1]["queue_mean"]) != np.asarray(found[0]["queue_mean"])).any()
+    with pytest.raises(ValueError, match="windows"):
+        kind.config(asdict(offline.config), 20, 0)

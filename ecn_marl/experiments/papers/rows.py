@@ -91,6 +91,11 @@ ACC = Row(
 
 ACC_TUNED = Row("acc:tuned", "ACC tuned (ddqn-fct)", "tuned", LEARNERS["ddqn-fct"])
 
+ACC_ONLINE = Row(
+    "acc:online", "ACC as published, learning online", "online", trained="acc:published"
+)
+"""ACC §4.3: the offline model is installed on every switch and goes on learning there."""
+
 C_ACC = Row(
     "c-acc:published",
     "C-ACC, one controller for the network",
