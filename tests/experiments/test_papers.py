@@ -19,6 +19,7 @@ from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments.papers import SUITES, measures, pet, suite
 from ecn_marl.experiments.papers import publish as pb
 from ecn_marl.experiments.papers import rows as rw
+from ecn_marl.experiments.papers import run as runs
 from ecn_marl.experiments.papers.outcome import claim_row, outcome
 from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
 from ecn_marl.experiments.papers.suite import Measured, Row, Suite
@@ -359,6 +360,20 @@ def test_options_that_papers_do_not_have_are_refused(tmp_path):
     assert "unknown algorithm" in failure("bench", "pet", "--algos", "ptt", "--out", tmp_path / "x")
     assert "papers" in failure("bench", "websearch-v0", "--resume", "--out", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_claims(done, tmp_path, monkeypatch):
+    """Of a plan that is done already: nothing is run."""
+    plan, _ = done
+    monkeypatch.setitem(SUITES, "pet", lambda small: plan.suite)
+    monkeypatch.setattr(runs, "SuitePlan", lambda *args, **more: plan)
+    file = tmp_path / "results.json"
+    answer = run("bench", "pet", "--small", "--out", plan.out.parent, "--results", file)
+    assert answer.exit_code == 0, answer.output
+    assert "| overall mean FCT, PET against SECN1 | Fig. 4(a) | −5.8 % |" in answer.stdout
+    assert json.loads(file.read_text())["papers"][0]["protocol"]["seeds"] == 1
+    assert (plan.out.parent / "report.html").is_file()
 
 
 @pytest.mark.slow
