@@ -4,7 +4,7 @@ Full: two spines, four leaves and 24 servers, each with two NICs of 25 Gb/s on t
 leaf has four uplinks of 100 Gb/s. Small: the same with 8 servers and two uplinks per leaf. PFC
 pauses an ingress that takes 1/9 of the free buffer (alpha = 1/8) on links of any rate. The round
 trip is 6 µs between leaves; the tuning interval is the package's, 100 µs (the paper: an order of
-magnitude above it).
+magnitude above it). ACKs and CNPs have a class of their own, as NICs send them.
 
 Where the paper's times run seconds they are divided by `FACTOR`, or by `SMALL_FACTOR` in the small
 scenarios. The functions that make scenarios take the factor: with 1 the times are the paper's.
@@ -53,5 +53,6 @@ def fields() -> dict[str, Any]:
         "transport": TRANSPORT,
         "pfc_alpha": PFC_ALPHA,
         "memory_us": 1024.0,
+        "ack_priority": True,
         "action_options": {"alpha_kb": 20.0},
     }

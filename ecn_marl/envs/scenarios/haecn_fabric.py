@@ -6,7 +6,7 @@ to SECN4) and one of 100 Gb/s to every spine (§5). Flows of 5 MB go to a server
 `haecn-bursty-N-v0` (Figs. 2 and 6): every fourth server of each leaf sends one flow after the
 other. `haecn-gradual-N-v0` (Figs. 3 and 7): one of 12 servers, chosen at random, and from 200 ms on
 one of 6. A server has one flow at a time: the paper does not state a load. The tuning interval is
-15 round trips (Table 1).
+15 round trips (Table 1). ACKs and CNPs have a class of their own, as NICs send them.
 
 Small: 4 leaves and 2 spines, half of the links, and times divided by 10.
 """
@@ -27,6 +27,10 @@ LINKS = (12, 24, 36, 48)
 """Links of a leaf to servers."""
 
 FLOW_KB = 5_000.0
+
+WEIGHTS = (0.0225, 1.0, 0.47)
+"""Weights of slowdowns in `haecn-bursty-24-small-v0`, where learners train: pings and large flows
+count alike under SECN1, and an interval earns -1. Measured in 4 episodes."""
 
 CHANGE_US = 200_000.0
 """When the number of senders doubles (Fig. 3, t2), and how long it stays so."""
@@ -51,6 +55,7 @@ def _scenario(topology: Topology, streams: Streams, flows: int, steps: int) -> S
     fields: dict[str, Any] = {
         **{"features": "haecn", "reward": "haecn", "action_options": {"alpha_kb": 20.0}},
         **{"interval_us": INTERVAL_US, "memory_us": 1024.0, "transport": TRANSPORT},
+        **{"ack_priority": True, "slowdown_weights": WEIGHTS},
     }
     everyone = tuple(range(1, topology.n_hosts))
     traffic = (streams, pings(everyone, 0))

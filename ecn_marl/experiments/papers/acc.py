@@ -13,6 +13,7 @@ from ecn_marl.envs.scenarios import acc_incast, acc_messages
 from ecn_marl.experiments.papers import port_figures as port_figures
 from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers.measures import Change, Extreme, Value
+from ecn_marl.experiments.papers.pet import SLOTS, SMALL_SLOTS, at_load
 from ecn_marl.experiments.papers.suite import Cell, Claim, Plot, Suite, Training
 
 LOADS = (30, 60, 90)
@@ -79,7 +80,7 @@ _FULL_NOTES = (
 def _trainings(end: str, small: bool) -> tuple[Training, ...]:
     """The offline mix; and the large network, whose size a central controller depends on."""
     steps = 45_000 if small else 450_000
-    fabric = {"load": 0.3, "slots": 320 if small else 8192, "priority": "latency"}
+    fabric = at_load(0.3, SMALL_SLOTS if small else SLOTS, "latency")
     return (
         Training("offline", f"acc-offline{end}", steps=steps),
         Training("fabric", f"pet-websearch{end}", fabric, steps, {"load": 3.0}),
@@ -130,12 +131,12 @@ def _testbed_cells(end: str, small: bool) -> tuple[Cell, ...]:
 
 def _fabric_cells(end: str, small: bool) -> tuple[Cell, ...]:
     """The large simulation, and its distributed against its central controller (Fig. 14)."""
-    slots = 320 if small else 8192
+    slots = SMALL_SLOTS if small else SLOTS
     return tuple(
         Cell(
             *(f"fabric-{load}", "§5.4, Fig. 14", f"pet-websearch{end}", "fabric"),
             (*_LEARNERS, rw.C_ACC.name, *_RULES),
-            {"load": load / 100.0, "slots": slots, "priority": "latency"},
+            at_load(load / 100.0, slots, "latency"),
             x=load,
         )
         for load in LOADS
