@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.features import push
@@ -77,9 +78,8 @@ class Telemetry:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or not 0 <= value <= MOST_DELAY:
                 raise bad_value(name, value, f"an integer from 0 to {MOST_DELAY}")
-        if not 0.0 <= self.decision_delay_us <= LONGEST_US:
-            allowed = f"µs from 0 to {LONGEST_US:g}"
-            raise bad_value("decision_delay_us", self.decision_delay_us, allowed)
+        time = Real(low=0.0, high=LONGEST_US, unit="µs")
+        check_value("decision_delay_us", self.decision_delay_us, time)
         for name in ("pmax_percent", "one_profile", "noisy_marks"):
             if not isinstance(getattr(self, name), bool):
                 raise bad_value(name, getattr(self, name), "True or False")

@@ -214,6 +214,8 @@ def test_the_option_of_make_is_that_of_telemetry() -> None:
         make(decision_delay_us=-1.0)
     with pytest.raises(ValueError, match=r"decision_delay_us = 500\.0 .* less than an episode"):
         make(decision_delay_us=500.0, max_steps=5)
+    with pytest.raises(ValueError, match="decision_delay_us = nan"):
+        make(decision_delay_us=float("nan"))
 
 
 def test_whole_percents_and_steps_of_thresholds() -> None:
