@@ -1,8 +1,9 @@
 """Registered scenarios, one short file each."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, update_wrapper
 
-from ecn_marl.envs.registry import add
+from ecn_marl.envs.registry import Scenario, add
 from ecn_marl.envs.scenarios import (
     acc_heterogeneous,
     acc_incast,
@@ -30,6 +31,12 @@ from ecn_marl.envs.scenarios import (
     websearch,
     websearch_star,
 )
+
+
+def _with(factory: Callable[..., Scenario], *values: object) -> Callable[[], Scenario]:
+    """A factory with its arguments; it keeps its docstring, which pages show."""
+    return update_wrapper(partial(factory, *values), factory)
+
 
 add("websearch-v0", websearch.scenario)
 add("incast-v0", incast.scenario)
@@ -68,9 +75,9 @@ add("acc-offline-v0", acc_offline.full, "acc")
 add("acc-offline-small-v0", acc_offline.small, "acc")
 for _size, _end in ((False, ""), (True, "-small")):
     for _n in acc_incast.SMALL_DEGREES if _size else acc_incast.DEGREES:
-        add(f"acc-incast-{_n}{_end}-v0", partial(acc_incast.scenario, _n, _size), "acc")
+        add(f"acc-incast-{_n}{_end}-v0", _with(acc_incast.scenario, _n, _size), "acc")
     for _n in (2, 7):
-        add(f"acc-tcp-{_n}{_end}-v0", partial(acc_tcp.scenario, _n, _size), "acc")
+        add(f"acc-tcp-{_n}{_end}-v0", _with(acc_tcp.scenario, _n, _size), "acc")
     for _n in haecn_fabric.LINKS:
-        add(f"haecn-bursty-{_n}{_end}-v0", partial(haecn_fabric.bursty, _n, _size), "haecn")
-        add(f"haecn-gradual-{_n}{_end}-v0", partial(haecn_fabric.gradual, _n, _size), "haecn")
+        add(f"haecn-bursty-{_n}{_end}-v0", _with(haecn_fabric.bursty, _n, _size), "haecn")
+        add(f"haecn-gradual-{_n}{_end}-v0", _with(haecn_fabric.gradual, _n, _size), "haecn")

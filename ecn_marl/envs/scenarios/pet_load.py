@@ -6,6 +6,7 @@ asked for (`load=0.1` to `0.9`). The full WebSearch scenario is `pet-websearch-v
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ecn_marl.envs.registry import PRIORITIES, Scenario
@@ -30,8 +31,8 @@ def websearch_small() -> Scenario:
 
 
 def datamining() -> Scenario:
-    """288 hosts, DataMining as measured: flows of up to 1 GB, which last longer than 40 ms."""
-    return _scenario("DataMining", "throughput", False, slots=1024)
+    """288 hosts, DataMining as measured: flows of up to 1 GB; episodes of 400 ms."""
+    return replace(_scenario("DataMining", "throughput", False, slots=1024), max_steps=4000)
 
 
 def datamining_small() -> Scenario:
