@@ -25,7 +25,7 @@ SMALL = tuple(name for name in NAMES if "-small-" in name)
 QUICK = {
     "acc-tcp-2-small-v0": 20,
     "acc-storage-small-v0": 20,
-    "acc-training-small-v0": 40,
+    "acc-training-small-v0": 300,
     "haecn-bursty-12-small-v0": 20,
 }
 """One of each structure, and for how many intervals; the others take long."""
@@ -78,7 +78,7 @@ def test_small_scenarios_count_and_keep_every_byte(name):
     if name.startswith("acc-storage"):
         assert (columns["source:0:iops"] > columns["source:1:iops"]).all()
     if name.startswith("acc-training"):
-        assert (columns["source:0:step_us"] > 500.0).all()
+        assert (columns["source:0:step_us"] > 10_000.0).all()
 
 
 @pytest.mark.slow
