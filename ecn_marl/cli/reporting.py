@@ -23,8 +23,7 @@ def report(
 ) -> None:
     """Rebuild tables, figures, JSON and report of a bench from its records alone; runs nothing."""
     from ecn_marl._files import json_text
-    from ecn_marl.experiments.papers.publish import holds_papers, rebuild
-    from ecn_marl.experiments.publish import TABLE, kept, publish, read_records
+    from ecn_marl.experiments.publish import TABLE, holds_papers, kept, publish, read_records
 
     if out is not None and out.exists() and not out.is_dir():
         from ecn_marl._errors import bad_value
@@ -32,6 +31,8 @@ def report(
         raise bad_value("--out", str(out), "a folder")
     place = out or folder
     if holds_papers(folder):
+        from ecn_marl.experiments.papers.publish import rebuild
+
         text, written = rebuild(folder, place)
         typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
         return

@@ -14,49 +14,27 @@
     OUT/SCENARIO/sealed/scores/NAME.json         the same on sealed episodes
     OUT/SCENARIO/splits/SPLIT/VARIANT/…          searches and scores of a variant
 
-A bench that was stopped goes on where it was. A record counts only for the code, options, recipes
-and episodes that made it, all of which it holds as `meta["asked"]`.
+A bench that was stopped goes on where it was, see `engine.py`, which trains and scores.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
-from functools import cache, partial
-from pathlib import Path
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
-from ecn_marl._errors import bad_value
-from ecn_marl._files import json_text
 from ecn_marl._lock import locked
-from ecn_marl.baselines.algorithms import ALGORITHMS
-from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.cost import decision_us
-from ecn_marl.baselines.common.evaluation import BATCH, Evaluation, episodes_runner, evaluate
-from ecn_marl.baselines.common.logs import METRICS
-from ecn_marl.baselines.common.objective import episode_objective, geometric_means
-from ecn_marl.baselines.common.scoring import greedy_controller
-from ecn_marl.baselines.common.streams import tuning_keys
-from ecn_marl.baselines.exported import digest, is_exported
-from ecn_marl.baselines.oracle import BEST, ORACLE, SEARCHED
-from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
-from ecn_marl.baselines.static import PREFIX
-from ecn_marl.envs.actions import parse_ecn
-from ecn_marl.envs.registry import in_view, lookup, make
-from ecn_marl.experiments import searches
-from ecn_marl.experiments.compare import BASELINE, ORACLES
-from ecn_marl.experiments.measured_delay import measured_delay_us
-from ecn_marl.experiments.plan import SEALED, Comparison, Place, Plan, Site
-from ecn_marl.experiments.recipes import Recipe, budgets
+from ecn_marl.baselines.oracle import BEST, ORACLE
+from ecn_marl.experiments.engine import report_keys, scored, train
+from ecn_marl.experiments.plan import Comparison, Place, Plan
+from ecn_marl.experiments.recipes import budgets
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.sources import Checkout, checkout, code, own_sources, settings_hash
+from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
-from ecn_marl.experiments.workflow import Arena, Show
+from ecn_marl.experiments.workflow import Show
 
 
 def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record]]:
@@ -87,11 +65,12 @@ def _bench(
 ) -> dict[str, dict[str, Record]]:
     """`bench` in a folder that is locked."""
     found: dict[str, dict[str, Record]] = {}
+    commit = {} if here is None else {"commit": here.commit}
     for place in plan.places():
         for name in policies:
             if plan.recipe(place.site.scenario, name) is not None:
                 train(plan, place.site, name, show)
-        found[place.name] = scored(plan, place, policies, show, here)
+        found[place.name] = scored(plan, place, policies, show, partial(_keys, here=here), **commit)
     return found
 
 
@@ -112,47 +91,6 @@ def protocol(plan: Plan) -> dict[str, Any]:
     }
 
 
-def scored(
-    plan: Comparison,
-    place: Place,
-    policies: Sequence[str],
-    show: Callable[[str], Show],
-    here: Checkout | None = None,
-) -> dict[str, Record]:
-    """Records of policies in a place, from their files where these are of this plan.
-
-    Args:
-        plan: seeds, episodes and recipes.
-        place: where.
-        policies: names of policies; learners are trained already, see `train`.
-        show: see `bench`.
-        here: the checkout that may see sealed episodes; None for tuning episodes.
-    """
-    folder = place.folder / (SEALED if here is not None else "") / "scores"
-    files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
-    asked = {name: _asked(plan, place, name) for name in policies}
-    found = {name: _known(files[name], asked[name]) for name in policies}
-    missing = [name for name in policies if found[name] is None]
-    if not missing:
-        return {name: one for name, one in found.items() if one is not None}
-    for name in missing:  # searched before the episodes are opened
-        if name in SEARCHED:
-            _search(plan, place, name, show)
-    keys = _keys(plan, place, missing, asked, here)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in missing:
-        learnt = plan.recipe(place.site.scenario, name) is not None
-        score = plan.scorer(name) or (_score_learner if learnt else _score_rule)
-        evaluations, meta, curves = score(plan, place, name, keys, show)
-        meta = {**meta, **_facts(plan, place, name), "asked": asked[name]}
-        if here is not None:
-            meta["commit"] = here.commit
-        record = Record.of(name, evaluations, json.loads(json_text(meta)), curves)
-        record.save(files[name])
-        found[name] = record
-    return {name: one for name, one in found.items() if one is not None}
-
-
 def _keys(
     plan: Comparison,
     place: Place,
@@ -162,297 +100,9 @@ def _keys(
 ) -> jax.Array:
     """Keys of the episodes; those of sealed ones are only given for a use that is written down."""
     if here is None:
-        return tuning_keys("report", plan.eval_seed, plan.episodes)
+        return report_keys(plan, place, missing, asked)
     from ecn_marl.experiments.sealed import Use, sealed_keys
 
     settings = settings_hash([asked[name] for name in missing])
     use = Use(place.name, missing, place.site.steps, plan.seeds, plan.episodes, settings)
     return sealed_keys(use, here)
-
-
-def _known(file: Path, asked: Mapping[str, Any]) -> Record | None:
-    """The record in a file if it is of what is asked for."""
-    if not file.is_file():
-        return None
-    record = Record.load(file)
-    return record if record.meta.get("asked") == asked else None
-
-
-def _asked(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
-    """All that a record depends on, as JSON has it."""
-    asked: dict[str, Any] = {
-        "name": name,
-        "scenario": place.name,
-        "played": place.scenario,
-        "stream": plan.stream,
-        "episodes": plan.episodes,
-        "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
-        "options": place.options,
-        "windows": place.windows,
-        "measured_delay": place.measured_delay,
-        "code": code(),
-    }
-    if plan.recipe(place.site.scenario, name) is not None:
-        asked["training"] = _training(plan, place.site, name)
-    if is_exported(name):
-        asked["file"] = digest(name)
-    if name in SEARCHED:
-        asked["effort"] = asdict(plan.effort)
-    if _beside_curves(place, name):
-        asked["eval_episodes"] = plan.eval_episodes
-    asked |= own_sources(asked, lookup(place.scenario))
-    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
-    return plain
-
-
-def _recipe(plan: Comparison, site: Site, name: str) -> Recipe:
-    """The recipe of a learner."""
-    one = plan.recipe(site.scenario, name)
-    assert one is not None, name
-    return one
-
-
-def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
-    """How a learner is trained, as a run's configuration has it."""
-    one = _recipe(plan, site, name)
-    known = {f.name for f in fields(ALGORITHMS[one.algorithm].config_class)}
-    more = {n: x for n, x in plan.settings.items() if n in known}
-    how = {
-        "algorithm": one.algorithm,
-        "scenario": site.scenario,
-        "steps": site.steps,
-        "options": in_view(site.scenario, site.options, one.options),
-        "settings": one.settings_for(site.steps, more),
-        "seeds": plan.seeds,
-        "eval_episodes": plan.eval_episodes,
-        "score_by": "objective",
-        "randomise": dict(site.randomise),
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(how))
-    return plain
-
-
-def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
-    """What a record's `meta` says of any policy."""
-    facts: dict[str, Any] = {
-        "scenario": place.name,
-        "stream": plan.stream,
-        "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
-        "versions": code(),
-    }
-    one = plan.recipe(place.site.scenario, name)
-    if one is not None:
-        facts |= {"algorithm": one.algorithm, "seeds": plan.seeds}
-        facts["tuning"] = None if one.tuning is None else asdict(one.tuning)
-    return facts | plan.facts(name)
-
-
-def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> Any:
-    """The settings of a reference policy; found once, kept in the folder."""
-    move = show(f"{place.name}: search {name}")
-    about = 200 * plan.effort.episodes  # progress only: how much a search runs is not known before
-    return searches.find(
-        name,
-        place.scenario,
-        place.options,
-        plan.effort,
-        place.folder / "searches",
-        lambda done, note: move(done / about, note),
-    )
-
-
-Scored = tuple[list[Evaluation], dict[str, Any], Any]
-"""Evaluations (one per seed), what `meta` says beside `_facts`, learning curves."""
-
-Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Scored]
-"""Scores a policy in a place on the episodes of some keys."""
-
-
-def _score_rule(
-    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
-) -> Scored:
-    """Score a rule."""
-    move = show(f"{place.name}: {name}")
-    arena = Arena(
-        place.scenario, place.options, effort=plan.effort, searches=place.folder / "searches"
-    )
-    env, controller = arena.env(name), arena.controller(name)
-    fixed = getattr(controller, "ecn", None)
-    began = time.perf_counter()
-    found = evaluate(
-        env,
-        env.default_params,
-        controller,
-        name=name,
-        episodes=plan.episodes,
-        keys=keys,
-        run=None if fixed is None else partial(_fixed_runner(env, place.windows), fixed),
-        windows=place.windows,
-        progress=lambda done: move(done / plan.episodes, "episodes"),
-    )
-    meta: dict[str, Any] = {"options": place.options}
-    if _beside_curves(place, name):
-        meta["curve_level"] = _curve_level(plan, place, env, fixed)
-    meta["evaluation_seconds"] = time.perf_counter() - began
-    if name.startswith(PREFIX) and name not in SEARCHED:
-        meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
-    if name in SEARCHED:
-        chosen = _search(plan, place, name, show)
-        meta["settings"] = searches.listed(chosen)
-        meta["search"] = {
-            "objective": chosen.objective,
-            "episodes": chosen.episodes,
-            "runs": chosen.runs,
-            "candidates": len(chosen.table),
-        }
-    return [found], meta, None
-
-
-def _beside_curves(place: Place, name: str) -> bool:
-    """Whether a policy is a line beside learning curves: these are of what is trained in."""
-    return name in CURVE_LINES and place.as_trained
-
-
-CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
-"""Policies that stand beside learning curves, as lines."""
-
-
-def _curve_level(plan: Comparison, place: Place, env: Any, fixed: Any) -> float:
-    """J of fixed thresholds on the episodes that checkpoints are scored on."""
-    count = plan.eval_episodes
-    size = max(count, min(plan.episodes, BATCH))  # the size that is compiled already, if it fits
-    keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
-    metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
-    return float(geometric_means(episode_objective(metrics)["J"][:count]))
-
-
-@cache
-def _fixed_runner(env: Any, windows: int) -> Callable[..., Any]:
-    """Runs episodes under thresholds that stay; compiled once for all of a scenario."""
-    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
-
-
-def _score_learner(
-    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
-) -> Scored:
-    """Score the policies of all seeds of a run."""
-    move = show(f"{place.name}: score {name}")
-    run = run_folder(place.site, name)
-    began = time.perf_counter()
-    algorithm, actors = run_actors(run)
-    view = _recipe(plan, place.site, name).options
-    options = in_view(place.scenario, place.options, view)
-    delay: dict[str, Any] = {}
-    if place.measured_delay:
-        late = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
-        delay = {"decision_delay_us": late}
-    env = make(place.scenario, **options, **delay)
-    params = env.default_params
-    compiled = episodes_runner(
-        env, params, lambda x: greedy_controller(algorithm, x, env), place.windows
-    )
-    found: list[Evaluation] = []
-    for i, actor in enumerate(actors):
-        one = evaluate(
-            env,
-            params,
-            greedy_controller(algorithm, actor, env),
-            name=name,
-            episodes=plan.episodes,
-            keys=keys,
-            run=partial(compiled, actor),
-        )
-        found.append(one)
-        move((i + 1) / len(actors), "seeds")
-    rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
-    config = read_config(run)
-    meta = {
-        "options": {**config["options"], **place.options},
-        "settings": config["settings"],
-        "steps": rows[-1]["steps"],
-        "seconds": rows[-1]["seconds"],
-        "evaluation_seconds": time.perf_counter() - began,
-        "exchanged_bytes_per_second": algorithm.exchanged_bytes(env, rows),
-        "curve": "J",
-        "trained_with": config["about"],
-        **_decision(algorithm, actors[0], found[0], env),
-        **delay,
-    }
-    return found, meta, curves(rows, plan.seeds)
-
-
-def _decision(algorithm: Any, actor: Any, found: Evaluation, env: Any) -> dict[str, float]:
-    """What decisions of a policy cost."""
-    costs = found.summary().get("costs")
-    if costs is None:
-        return {}
-    per_second = env.num_agents * 1e6 / env.interval_us
-    counted = {"inferences_per_second": costs["inferences_per_decision"] * per_second}
-    if algorithm.modules(actor):
-        counted["us_per_decision"] = decision_us(algorithm, actor, costs)
-    return counted
-
-
-def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
-    """Learning curves from a run's metrics: steps and J of the checkpoints that were scored.
-
-    Args:
-        rows: rows of `metrics.jsonl`; `score` is minus J, a number or one for each seed.
-        seeds: number of seeds.
-    """
-    scored = [row for row in rows if "score" in row]
-    if not scored:
-        return None
-    steps = np.array([row["steps"] for row in scored], np.float64)
-    score = np.array([np.atleast_1d(row["score"]) for row in scored], np.float64)
-    return [(steps, -score[:, i]) for i in range(seeds)]
-
-
-def run_folder(site: Site, name: str) -> Path:
-    """The folder of a learner's run."""
-    return site.folder / searches.file_name(name)
-
-
-def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) -> None:
-    """Train all seeds of a learner, or go on training.
-
-    Args:
-        plan: seeds and recipes.
-        site: where.
-        name: the learner.
-        show: see `bench`.
-
-    Raises:
-        ValueError: the run in its place is one of other settings.
-    """
-    how, run = _training(plan, site, name), run_folder(site, name)
-    move = show(f"{site.scenario}: train {name}")
-    session = Session(
-        save_seconds=60.0,
-        progress=lambda row: move(
-            row["steps"] / how["steps"],
-            f"{row['steps_per_second']:,.0f} steps/s"
-            + (f", reward {float(np.mean(row['reward'])):.4f}" if "reward" in row else ""),
-        ),
-    )
-    if not (run / "config.json").is_file():
-        more = {key: how[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
-        one = _recipe(plan, site, name)
-        train_run(
-            how["algorithm"],
-            site.scenario,
-            options=in_view(site.scenario, site.options, one.options),
-            settings=how["settings"],
-            out=run,
-            session=session,
-            randomise=site.randomise,
-            about=code(),
-            **more,
-        )
-        return
-    config = read_config(run)
-    held = {key: config.get(key) for key in how if key != "settings"}
-    held["settings"] = {key: config["settings"].get(key) for key in how["settings"]}
-    if held != how:
-        raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")
-    resume_run(run, session=session)

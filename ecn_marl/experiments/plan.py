@@ -146,7 +146,7 @@ class Plan:
 
 @runtime_checkable
 class Comparison(Protocol):
-    """What `bench.train` and `bench.scored` read of a plan: `Plan` or that of a paper's suite."""
+    """What `engine.train` and `engine.scored` read of a plan: `Plan` or that of a paper's suite."""
 
     @property
     def stream(self) -> str:
@@ -186,7 +186,7 @@ class Comparison(Protocol):
         """What records say of a policy beside what any record says."""
 
     def scorer(self, name: str) -> Any:
-        """What scores a policy in place of the usual way, a `bench.Scorer`; None for that."""
+        """What scores a policy in place of the usual way, an `engine.Scorer`; None for that."""
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,17 @@ from ecn_marl.experiments.marl_eval import marl_eval
 from ecn_marl.experiments.records import SUFFIXES, Record
 
 SCORES = "scores"
+PLAN = "plan.json"
+"""What a folder of a paper's suite has, see `papers/run.py`."""
 RESULTS, TABLE, MARL_EVAL, FIGURES = "results.json", "table.md", "marl_eval.json", "figures"
 
 Scenarios = Mapping[str, Mapping[str, Record]]
 """Records by scenario and policy."""
+
+
+def holds_papers(folder: Path) -> bool:
+    """Whether a folder is one of `bench pet|acc|haecn|all`."""
+    return any(folder.glob(f"*/{PLAN}"))
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Record]]:

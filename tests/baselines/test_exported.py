@@ -21,7 +21,7 @@ from ecn_marl.baselines.common.policy import load_policy, save_policy
 from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run
 from ecn_marl.experiments import workflow as wf
-from ecn_marl.experiments.bench import _asked
+from ecn_marl.experiments.engine import _asked
 from ecn_marl.experiments.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")

@@ -24,6 +24,7 @@ from ecn_marl.envs.registry import make
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import curves, searches, sources, splits
+from ecn_marl.experiments import engine as en
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.plan import Plan
@@ -112,7 +113,7 @@ def never(*args, **kwargs):
 @pytest.fixture
 def no_work(monkeypatch):
     for name in ("_score_learner", "_score_rule", "train_run"):
-        monkeypatch.setattr(bn, name, never)
+        monkeypatch.setattr(en, name, never)
     monkeypatch.setattr(searches.Search, "find", never)
 
 
@@ -132,7 +133,7 @@ def test_what_is_there_is_not_done_again(done, no_work, change):
 def test_other_code_scores_again(done, no_work, monkeypatch, what):
     plan, _ = done
     other = {**sources.code(), what: "other"}
-    monkeypatch.setattr(bn, "code", lambda: other)
+    monkeypatch.setattr(en, "code", lambda: other)
     with pytest.raises(AssertionError, match="again"):
         bn.bench(plan, quiet)
 
@@ -164,7 +165,7 @@ def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
 
 def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, monkeypatch):
     plan, _ = done
-    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, None)
+    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, here=None)
     want = jax.random.key_data(tuning_keys("report", 5, plan.episodes))
     np.testing.assert_array_equal(jax.random.key_data(keys), want)
 
@@ -196,7 +197,7 @@ def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
     here = sources.Checkout(tmp_path, "0123456789abcdef")
     monkeypatch.setattr(sources.Checkout, "changes", lambda self: [])
     monkeypatch.setattr(bn, "checkout", lambda: here)
-    monkeypatch.setattr(bn, "_score_rule", never)
+    monkeypatch.setattr(en, "_score_rule", never)
     sealed = replace(plan, sealed=True, policies=("static:secn2",), episodes=4)
     with pytest.raises(AssertionError):
         bn.bench(sealed, quiet)
@@ -217,7 +218,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
 
     found = search.Found("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
     monkeypatch.setattr(searches.Search, "find", lambda self, name: found)
-    monkeypatch.setattr(bn, "train_run", noted)
+    monkeypatch.setattr(en, "train_run", noted)
     for name in rc.LEARNERS:
         one = replace(rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"})
         monkeypatch.setitem(rc.LEARNERS, name, one)
@@ -228,7 +229,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
         assert asked[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
         assert asked[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
-    source = ast.parse(inspect.getsource(bn.train))
+    source = ast.parse(inspect.getsource(en.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
 
@@ -258,7 +259,7 @@ def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
     plan, found = done
     variants = {"short": lambda: {"max_steps": 20}, "long": lambda: {"max_steps": 40}}
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
-    monkeypatch.setattr(bn, "train_run", never)
+    monkeypatch.setattr(en, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
     assert list(records) == [f"{SMALL}:lengths/short", f"{SMALL}:lengths/long"]
     for name, each in records.items():
@@ -314,7 +315,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert written["protocol"]["stream"] == "tuning"
     rows = written["scenarios"][SMALL]["policies"]
     assert [row["name"] for row in rows] == ["static:best", "oracle", "static:secn1", "random"]
-    monkeypatch.setattr(bn, "_score_rule", never)
+    monkeypatch.setattr(en, "_score_rule", never)
     assert run(*args).stdout == first.stdout
 
 

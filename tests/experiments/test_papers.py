@@ -15,7 +15,7 @@ from synthetic import evaluation, record
 
 from ecn_marl.baselines.common import windows as wd
 from ecn_marl.envs.registry import lookup, make
-from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments import engine as en
 from ecn_marl.experiments.papers import SUITES, measures, pet, suite
 from ecn_marl.experiments.papers import publish as pb
 from ecn_marl.experiments.papers import rows as rw
@@ -23,6 +23,7 @@ from ecn_marl.experiments.papers import run as runs
 from ecn_marl.experiments.papers.outcome import claim_row, outcome
 from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
 from ecn_marl.experiments.papers.suite import Measured, Row, Suite
+from ecn_marl.experiments.publish import holds_papers
 from ecn_marl.experiments.recipes import LEARNERS
 from ecn_marl.experiments.records import Record
 from ecn_marl.report import papers as rp
@@ -326,8 +327,8 @@ def test_what_is_there_is_not_done_again(done, monkeypatch):
         raise AssertionError("done again")
 
     for name in ("_score_learner", "_score_rule", "train_run", "resume_run"):
-        monkeypatch.setattr(bn, name, never)
-    monkeypatch.setattr(bn, "train", lambda *args: None)
+        monkeypatch.setattr(en, name, never)
+    monkeypatch.setattr(en, "train", lambda *args: None)
     again = run_suite(plan, quiet, nothing)
     for cell, rows in records.items():
         for name, one in rows.items():
@@ -341,7 +342,7 @@ def test_what_is_there_is_not_done_again(done, monkeypatch):
     other = replace(plan.suite, cells=(replace(cell, options={**cell.options, "load": 0.8}),))
     with pytest.raises(AssertionError, match="again"):
         run_suite(replace(plan, suite=replace(other, claims=())), quiet, nothing, resume=True)
-    monkeypatch.setattr(bn, "code", lambda: {"sources": "other"})
+    monkeypatch.setattr(en, "code", lambda: {"sources": "other"})
     with pytest.raises(AssertionError, match="again"):
         run_suite(plan, quiet, nothing, resume=True)
 
@@ -383,7 +384,7 @@ def test_the_report_is_rebuilt_from_records(done):
     out = plan.out.parent
     pb.publish([found], out, MACHINE, "command")
     (out / "report.html").unlink()
-    assert pb.holds_papers(out)
+    assert holds_papers(out)
     answer = run("report", out)
     assert answer.exit_code == 0, answer.output
     assert 'id="pet-overall-secn1"' in (out / "report.html").read_text()

@@ -26,7 +26,7 @@ from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
 from ecn_marl.envs.registry import in_view, make
-from ecn_marl.experiments.bench import Scored, run_folder
+from ecn_marl.experiments.engine import Scored, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
 from ecn_marl.experiments.workflow import Show
 
@@ -99,7 +99,7 @@ def _only(states: Any) -> Any:
 
 
 def score_online(trained: str) -> Callable[..., Scored]:
-    """Scores the learner that goes on from the runs of another row; a `bench.Scorer`.
+    """Scores the learner that goes on from the runs of another row; a `engine.Scorer`.
 
     Args:
         trained: the row whose policies it starts from.

@@ -19,7 +19,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.experiments.papers import suite
 from ecn_marl.experiments.papers.outcome import claims_csv, figures_csv, outcome
-from ecn_marl.experiments.papers.run import PLAN, read_results
+from ecn_marl.experiments.papers.run import read_results
 
 RESULTS, REPORT, CLAIMS, FIGURES = "results.json", "report.html", "claims.csv", "figures.csv"
 
@@ -57,11 +57,6 @@ def publish(
 
 def _write(text: str, file: Any) -> None:
     file.write(text)
-
-
-def holds_papers(folder: Path) -> bool:
-    """Whether a folder is one of `bench pet|acc|haecn|all`."""
-    return any(folder.glob(f"*/{PLAN}"))
 
 
 def rebuild(folder: Path, out: Path) -> tuple[str, list[Path]]:

@@ -6,7 +6,7 @@
     OUT/PAPER/cells/CELL/scores/ROW.json    the record of a row in a cell
 
 What is there is not done again: a record counts for the code, scenario, options, training and
-episodes that made it (see `bench.scored`).
+episodes that made it (see `engine.scored`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.common.checkpoint import write_json
 from ecn_marl.baselines.search import Effort, thin_grid
 from ecn_marl.envs.actions import STATIC_ECN
-from ecn_marl.experiments import bench as bn
+from ecn_marl.experiments import engine
 from ecn_marl.experiments.compare import BASELINE
 from ecn_marl.experiments.papers.online import score_online
 from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
 from ecn_marl.experiments.plan import TUNING, Place, Site
+from ecn_marl.experiments.publish import PLAN
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
-
-PLAN = "plan.json"
 
 Stage = Callable[[int, int], None]
 """`stage(done, total)`: trainings and cells that are done, of how many."""
@@ -209,7 +208,7 @@ def run_suite(
 
     Args:
         plan: what to run.
-        show: see `bench.bench`.
+        show: see `engine.scored`.
         stage: told after every training and cell.
         resume: see `check_folder`.
 
@@ -217,7 +216,7 @@ def run_suite(
         Records by cell and row.
 
     Raises:
-        ValueError: see `check_folder` and `bench.train`.
+        ValueError: see `check_folder` and `engine.train`.
         FolderInUse: another process works in the folder.
     """
     check_folder(plan, resume)
@@ -227,11 +226,11 @@ def run_suite(
         total = len(trainings) + len(plan.suite.cells)
         stage(0, total)
         for i, (training, row) in enumerate(trainings):
-            bn.train(plan, plan.site(training.name), row.name, show)
+            engine.train(plan, plan.site(training.name), row.name, show)
             stage(i + 1, total)
         found = {}
         for i, cell in enumerate(plan.suite.cells):
-            found[cell.name] = bn.scored(plan, plan.place(cell), plan.rows(cell), show)
+            found[cell.name] = engine.scored(plan, plan.place(cell), plan.rows(cell), show)
             stage(len(trainings) + i + 1, total)
         return found
 
