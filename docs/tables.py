@@ -435,6 +435,16 @@ def papers_pet() -> str:
     return _paper("pet")
 
 
+def papers_acc() -> str:
+    """The claims of ACC beside what is measured."""
+    return _paper("acc")
+
+
+def papers_haecn() -> str:
+    """The claims of HAECN beside what is measured."""
+    return _paper("haecn")
+
+
 def _paper(name: str) -> str:
     """The claims of a paper, from the folder of results that `bench all` wrote."""
     from ecn_marl.report.papers import claims_markdown
@@ -522,6 +532,8 @@ TABLES: dict[str, Callable[[], str]] = {
         rate_bench,
         rate_bench_sizes,
         papers_pet,
+        papers_acc,
+        papers_haecn,
         reliability,
     )
 }

@@ -49,7 +49,7 @@ from ecn_marl.baselines.oracle import (
     group_names,
     phase_names,
 )
-from ecn_marl.envs.actions import STATIC_ECN, EcnSetting, checked_setting
+from ecn_marl.envs.actions import PUBLISHED, STATIC_ECN, EcnSetting, checked_setting
 
 FIRST, FACTOR = 8, 3
 """Episodes of the first round of halving; each further round has this many times as many episodes
@@ -65,13 +65,14 @@ Progress = Callable[[int, str], None]
 
 
 def static_grid() -> Grid:
-    """The named settings; Kmin 2.5 to 640 KB by octaves, Kmax 2 to 64 times that, five Pmax.
+    """The published settings; Kmin 2.5 to 640 KB by octaves, Kmax 2 to 64 times that, five Pmax.
 
     From two packets to half of a deep port's share of a shared buffer, at 25 Gb/s. 183 settings.
     """
     kmin = [2.5 * 2.0**n for n in range(9)]
     grid = product(kmin, (2.0, 4.0, 16.0, 64.0), (0.005, 0.02, 0.05, 0.2, 1.0))
-    return (*STATIC_ECN.values(), *(EcnSetting(k, k * ratio, p) for k, ratio, p in grid))
+    named = (STATIC_ECN[name] for name in PUBLISHED)
+    return (*named, *(EcnSetting(k, k * ratio, p) for k, ratio, p in grid))
 
 
 def thin_grid() -> Grid:

@@ -1,4 +1,4 @@
-"""What a flow costs under each kind of sender, and how much of the work on free slots is skipped."""
+"""What a flow costs under each kind of sender, and how much work on free slots is skipped."""
 
 from __future__ import annotations
 

@@ -34,112 +34,28 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ecn_marl._checks import TEXT, Each, Real, Whole, check, check_value
+from ecn_marl._checks import Each, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.settings import BASE_GBPS as BASE_GBPS
+from ecn_marl.envs.settings import LARGEST_KB as LARGEST_KB
+from ecn_marl.envs.settings import PUBLISHED as PUBLISHED
+from ecn_marl.envs.settings import STATIC_ECN as STATIC_ECN
+from ecn_marl.envs.settings import EcnSetting as EcnSetting
+from ecn_marl.envs.settings import checked_setting as checked_setting
+from ecn_marl.envs.settings import parse_ecn as parse_ecn
+from ecn_marl.envs.settings import static_ecn as static_ecn
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
 
 if TYPE_CHECKING:
     import gymnasium
-
-
-class EcnSetting(NamedTuple):
-    """One RED/ECN setting of a 25 Gb/s port."""
-
-    kmin_kb: float
-    """Queue at which marking starts, KB."""
-    kmax_kb: float
-    """Queue above which every packet is marked, KB."""
-    pmax: float
-    """Marking probability at kmax, in (0, 1]."""
-
-    def scaled(self, port_scale: Float[Array, " agents"]) -> Ecn:
-        """The setting on ports of the given rates / 25 Gb/s, as arrays in bytes."""
-        return Ecn(
-            kmin=np.float32(self.kmin_kb * KB) * port_scale,
-            kmax=np.float32(self.kmax_kb * KB) * port_scale,
-            pmax=jnp.full_like(port_scale, self.pmax),
-        )
-
-
-STATIC_ECN: dict[str, EcnSetting] = {
-    "secn1": EcnSetting(5.0, 200.0, 0.01),
-    "secn2": EcnSetting(100.0, 400.0, 0.2),
-    "dctcp": EcnSetting(75.0, 75.001, 1.0),
-}
-"""Static settings by name.
-
-`secn1`: DCQCN (Zhu et al., SIGCOMM'15); Pmax 1 % after its authors' stability analysis.
-`secn2`: HPCC's setting for DCQCN (Li et al., SIGCOMM'19), a cloud provider's; Pmax 20 %.
-`dctcp`: marks every packet above 30 KB per 10 Gb/s (Alizadeh et al., SIGCOMM'10). A step, written
-as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
-"""
-
-
-LARGEST_KB = 1e9
-"""Deepest threshold, KB: a terabyte."""
-
-
-def parse_ecn(spec: str) -> EcnSetting:
-    """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
-
-    Raises:
-        ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
-            or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
-    """
-    check_value("ecn", spec, TEXT)
-    name = spec.strip().lower()
-    if name in STATIC_ECN:
-        return STATIC_ECN[name]
-    parts = name.split(",")
-    if len(parts) == 1 and not name[:1].isdigit():
-        raise unknown_name("ECN setting", spec, tuple(STATIC_ECN))
-    try:
-        kmin, kmax, pmax = (float(part) for part in parts)
-    except ValueError:
-        form = "KMIN,KMAX,PMAX (KB, KB, probability) such as 5,200,0.01"
-        raise bad_value("ecn", spec, f"{form}, or one of {', '.join(STATIC_ECN)}") from None
-    return checked_setting((kmin, kmax, pmax), "ecn")
-
-
-def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
-    """Checks 0 < Kmin < Kmax and 0 < Pmax <= 1; thresholds in KB.
-
-    Raises:
-        ValueError: naming `field`, the setting, and what is allowed.
-    """
-    if len(setting) != 3:
-        raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
-    kmin, kmax, pmax = (float(value) for value in setting)
-    if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
-        allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
-        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)
-    if not 0.0 < pmax <= 1.0:
-        raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
-    return EcnSetting(kmin, kmax, pmax)
-
-
-def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
-    """A static setting on every port.
-
-    Args:
-        spec: what `parse_ecn` reads, e.g. `secn1` or `5,200,0.01`.
-        port_scale: port rate / 25 Gb/s.
-
-    Returns:
-        Thresholds in bytes, [agents].
-
-    Raises:
-        ValueError: if the setting cannot be read or is not allowed.
-    """
-    return parse_ecn(spec).scaled(port_scale)
 
 
 class ActionCodec(ABC):
@@ -315,9 +231,10 @@ class MultiDiscreteAction(ActionCodec):
 
 
 def _default_template() -> tuple[EcnSetting, ...]:
-    """The named settings, then Kmin of 5 .. 320 KB, Kmax = 4 Kmin, each with three Pmax."""
+    """The published settings, then Kmin of 5 .. 320 KB, Kmax = 4 Kmin, each with three Pmax."""
+    named = (STATIC_ECN[name] for name in PUBLISHED)
     grid = product((5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0), (0.05, 0.2, 1.0))
-    return (*STATIC_ECN.values(), *(EcnSetting(k, 4.0 * k, p) for k, p in grid))
+    return (*named, *(EcnSetting(k, 4.0 * k, p) for k, p in grid))
 
 
 @dataclass(frozen=True)

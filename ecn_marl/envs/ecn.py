@@ -20,8 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
-from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
+from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
+from ecn_marl.envs.episode_sums import LOSSY, EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
@@ -32,9 +33,6 @@ from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulato
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.stats import idle, summarise, to_info
 from ecn_marl.sim.topology import GBPS
-
-BASE_GBPS = 25.0
-"""Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
 
 ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
@@ -94,17 +92,6 @@ class EnvParams:
     reward: RewardParams
     scale: FeatureScale
     max_steps: Annotated[Leaf, Whole(low=1)]
-
-
-@struct.dataclass
-class EpisodeSums:
-    """Sums over the intervals of the episode so far, every leaf `[A]`."""
-
-    reward: Leaf
-    queue: Leaf
-    queue_sq: Leaf
-    utilisation: Leaf
-    paused: Leaf
 
 
 @struct.dataclass
@@ -304,7 +291,7 @@ class EcnEnv:
         """Thresholds of a static setting on every port.
 
         Args:
-            setting: `secn1`, `secn2`, `dctcp` or `KMIN,KMAX,PMAX` (KB at 25 Gb/s).
+            setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` (KB at 25 Gb/s).
             params: parameters; thresholds scale with the ports' rates.
 
         Raises:
@@ -341,7 +328,6 @@ class EcnEnv:
         """
         ecn = self.initial.scaled(self.port_scale(params.sim))
         ecn = self.telemetry.limited(ecn, self.sim.topology)
-        zero = jnp.zeros((self.num_agents,), jnp.float32)
         seen = self.feature.compute(self.idle_stats(), ecn, params.scale)
         sim = self.sim.init(key, params.sim)
         state = EnvState(
@@ -349,7 +335,7 @@ class EcnEnv:
             ecn=ecn,
             history=fill(seen, self.feature.history),
             steps=jnp.zeros((), jnp.int32),
-            sums=EpisodeSums(zero, zero, zero, zero, zero),
+            sums=EpisodeSums.start(self.num_agents, self.sim.n_classes),
             telemetry=tm.start(self.telemetry, self.sim, sim, params.sim, ecn, seen),
         )
         return flatten(state.history), state
@@ -393,7 +379,8 @@ class EcnEnv:
             ecn = ecn.during(self.phase(state, params))
         options, topology = self.telemetry, self.sim.topology
         ecn, late = tm.act(options, state.telemetry, ecn, topology)
-        sim, port_sums = self.sim.collect(state.sim, params.sim, ecn)
+        ticks = options.late(self.interval_us, self.sim.tick_us)[1]
+        sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
         stats = summarise(self.sim, sim, params.sim, port_sums)
         reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
         shown, late = tm.collect(
@@ -404,19 +391,12 @@ class EcnEnv:
             options, late, state.steps, self.interval_us, state.history, features
         )
         steps = state.steps + 1
-        sums = state.sums
         new = EnvState(
             sim=sim,
             ecn=ecn,
             history=history,
             steps=steps,
-            sums=EpisodeSums(
-                reward=sums.reward + reward,
-                queue=sums.queue + stats.queue_mean,
-                queue_sq=sums.queue_sq + stats.queue_sq,
-                utilisation=sums.utilisation + stats.utilisation,
-                paused=sums.paused + stats.paused,
-            ),
+            sums=state.sums.with_interval(reward, stats),
             telemetry=late,
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
@@ -473,6 +453,8 @@ class EcnEnv:
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
             flows count at their age, a lower bound; see `sim.delays.completion`.
 
+            Of `episode_sums.port_metrics`: throughput, the bottleneck's queue, shares of classes.
+
             Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
             `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
         """
@@ -503,6 +485,10 @@ class EcnEnv:
             "slowdown_log_sum": done.log_total,
             "slowdown_histogram": done.histogram,
         }
+        names = tuple(kind.name for kind in self.sim.classes)
+        metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
+        if lossy := sum(not kind.lossless for kind in self.sim.classes):
+            metrics[LOSSY] = jnp.full((), lossy, jnp.float32)
         for i, found in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in found.items()}
         return metrics

@@ -31,7 +31,7 @@ from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import with_classes, with_clock, with_room
 from ecn_marl.envs.reward_reference import RewardReference, find_reference
 from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_function
-from ecn_marl.envs.telemetry import Telemetry
+from ecn_marl.envs.telemetry import Telemetry, with_delay
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass, counters
 from ecn_marl.sim.failures import FAILING
@@ -64,6 +64,7 @@ class Scenario:
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
+        pfc_alpha: share of the free buffer at which it does; None for 1/8, more on faster links.
         loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
         load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
             flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
@@ -109,6 +110,7 @@ class Scenario:
     max_steps: Annotated[int, Whole(low=1)] = 200
     buffer_mib: float = 32.0
     pfc: bool = True
+    pfc_alpha: float | None = None
     loss_recovery: str = "selective"
     load_balancing: str = "ecmp"
     flowlet_gap_us: float = 50.0
@@ -228,6 +230,7 @@ def make(
     priority: str | float | None = None,
     credit: str | None = None,
     telemetry: Telemetry | Mapping[str, Any] | None = None,
+    decision_delay_us: float | None = None,
     counts: tuple[str, ...] = (),
     **overrides: Any,
 ) -> EcnEnv:
@@ -250,6 +253,8 @@ def make(
         credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
             `path` (each port its share); see `envs.rewards`.
         telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
+        decision_delay_us: the field of this name of `telemetry`, µs: how long a decision takes,
+            set, or measured on this machine, see `baselines.common.cost.decision_delay_us`.
         counts: counters that `info` has beside those that the features need, e.g.
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
@@ -264,7 +269,7 @@ def make(
     """
     spec = resolve_scenario(scenario, load=load, flows=flows, priority=priority, **overrides)
     seen = feature_set(spec.features if features is None else features, history)
-    between = Telemetry.of(telemetry)
+    between = with_delay(Telemetry.of(telemetry), decision_delay_us)
     between.check(spec.interval_us, spec.max_steps)
     wanted = (*counters("counts", counts), *seen.needs, *between.needs)
     options = _weights(spec) | spec.reward_options
@@ -486,6 +491,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         slots=int(spec.slots),
         bins=spec.bins,
         pfc=spec.pfc,
+        pfc_alpha=spec.pfc_alpha,
         loss_recovery=spec.loss_recovery,
         load_balancing=spec.load_balancing,
         flowlet_gap_us=spec.flowlet_gap_us,

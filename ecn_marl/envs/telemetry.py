@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.features import push
@@ -46,6 +47,9 @@ class Telemetry:
             observation in every interval.
         observation_delay: intervals until an observation is seen, 0 for none.
         action_delay: intervals until thresholds that were set are in force, 0 for none.
+        decision_delay_us: time that a decision takes besides, µs: thresholds chosen at the start of
+            an interval are in force so much later, rounded up to a tick of the simulator, and those
+            before stay until then. What HAECN (§2) holds against large networks on a switch's CPU.
         pmax_percent: Pmax is set in whole percents, at least 1 %.
         one_profile: a switch has one WRED profile. Its first port (the agent with the smallest
             number) sets it, and all its ports get the same thresholds in bytes, whatever their
@@ -59,6 +63,7 @@ class Telemetry:
     period_us: float | None = None
     observation_delay: int = 0
     action_delay: int = 0
+    decision_delay_us: float = 0.0
     pmax_percent: bool = False
     one_profile: bool = False
     quantum_kb: float = 0.0
@@ -73,6 +78,8 @@ class Telemetry:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or not 0 <= value <= MOST_DELAY:
                 raise bad_value(name, value, f"an integer from 0 to {MOST_DELAY}")
+        time = Real(low=0.0, high=LONGEST_US, unit="µs")
+        check_value("decision_delay_us", self.decision_delay_us, time)
         for name in ("pmax_percent", "one_profile", "noisy_marks"):
             if not isinstance(getattr(self, name), bool):
                 raise bad_value(name, getattr(self, name), "True or False")
@@ -125,6 +132,13 @@ class Telemetry:
             raise bad_value("period_us", self.period_us, allowed)
         return n
 
+    def late(self, interval_us: float, tick_us: float) -> tuple[int, int]:
+        """Whole intervals, and ticks of one more, until thresholds are in force."""
+        per_interval = round(interval_us / tick_us)
+        ticks = math.ceil(self.decision_delay_us / tick_us - 1e-6)
+        whole, rest = divmod(ticks, per_interval)
+        return self.action_delay + whole, rest
+
     def check(self, interval_us: float, max_steps: int) -> None:
         """Check the times against those of an environment.
 
@@ -142,6 +156,10 @@ class Telemetry:
         if self.action_delay >= max_steps:
             allowed = f"fewer intervals than the {max_steps} of an episode"
             raise bad_value("action_delay", self.action_delay, allowed)
+        total_us = self.action_delay * interval_us + self.decision_delay_us
+        if total_us >= max_steps * interval_us:
+            allowed = f"with action_delay less than an episode, {max_steps * interval_us:g} µs"
+            raise bad_value("decision_delay_us", self.decision_delay_us, allowed)
 
     def limited(self, ecn: Ecn, topology: Topology) -> Ecn:
         """The thresholds that the hardware makes of those that were asked for, `[A]` each."""
@@ -157,6 +175,20 @@ class Telemetry:
         if self.pmax_percent:
             pmax = jnp.clip(jnp.round(100.0 * pmax), 1.0, 100.0) / 100.0
         return Ecn(kmin, kmax, pmax)
+
+
+def with_delay(telemetry: Telemetry, decision_delay_us: float | None) -> Telemetry:
+    """Options whose decisions take so long, µs; as they are for None.
+
+    Raises:
+        ValueError: a time out of range, or the options have another one.
+    """
+    if decision_delay_us is None:
+        return telemetry
+    own = telemetry.decision_delay_us
+    if own not in (0.0, decision_delay_us):
+        raise bad_value("decision_delay_us", decision_delay_us, f"that of telemetry, {own:g}")
+    return replace(telemetry, decision_delay_us=decision_delay_us)
 
 
 @struct.dataclass
@@ -205,8 +237,7 @@ def start(
     if telemetry.observation_delay:
         repeated = (telemetry.observation_delay, *features.shape)
         state = replace(state, features=jnp.broadcast_to(features, repeated))
-    if telemetry.action_delay:
-        n = telemetry.action_delay
+    if n := telemetry.late(cfg.interval_us, cfg.tick_us)[0]:
         state = replace(state, ecn=jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), ecn))
     return state if jax.tree.leaves(state) else None
 

@@ -36,6 +36,7 @@ from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import BASELINE, ORACLES
+from ecn_marl.experiments.measured_delay import measured_delay_us
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
@@ -115,6 +116,7 @@ def _asked(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
         "options": place.options,
         "windows": place.windows,
+        "measured_delay": place.measured_delay,
         "code": code(),
     }
     if plan.recipe(place.site.scenario, name) is not None:
@@ -266,7 +268,12 @@ def _score_learner(
     began = time.perf_counter()
     algorithm, actors = run_actors(run)
     view = _recipe(plan, place.site, name).options
-    env = make(place.scenario, **in_view(place.scenario, place.options, view))
+    options = in_view(place.scenario, place.options, view)
+    delay: dict[str, Any] = {}
+    if place.measured_delay:
+        late = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
+        delay = {"decision_delay_us": late}
+    env = make(place.scenario, **options, **delay)
     params = env.default_params
     compiled = episodes_runner(
         env, params, lambda x: greedy_controller(algorithm, x, env), place.windows
@@ -296,6 +303,7 @@ def _score_learner(
         "curve": "J",
         "trained_with": config["about"],
         **_decision(algorithm, actors[0], found[0], env),
+        **delay,
     }
     return found, meta, curves(rows, plan.seeds)
 

@@ -219,6 +219,7 @@ class Place:
         folder: where searches and scores are kept.
         site: where learners are trained.
         windows: equal parts of an episode whose numbers are kept, 0 for none.
+        measured_delay: whether learners' decisions take as long as they take on this machine.
     """
 
     name: str
@@ -227,6 +228,7 @@ class Place:
     folder: Path
     site: Site
     windows: int = 0
+    measured_delay: bool = False
 
     @property
     def as_trained(self) -> bool:

@@ -12,8 +12,9 @@ Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its wa
 of them at once), `flowlets` (another one after a pause), `recovery` (what is sent again), `pfc`
 (pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the three clocks),
 `stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop), `flow_groups`
-(static groups, endless flows), `loops`, `graphs`, `collectives` (flows that follow from others, by
-`tickets`). `slots` has what is there for the compilers. What is named below is imported from here.
+(static groups, endless flows), `streams`, `loops`, `graphs`, `collectives` (flows that follow from
+others, by `tickets`). `slots` has what is there for the compilers. What is named below is imported
+from here.
 """
 
 from ecn_marl.sim.collectives import (
@@ -31,6 +32,7 @@ from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, scaled_ecn
+from ecn_marl.sim.streams import Streams
 from ecn_marl.sim.topology import (
     Link,
     Topology,
@@ -58,6 +60,7 @@ __all__ = [
     "SimParams",
     "SimState",
     "Simulator",
+    "Streams",
     "Topology",
     "acc_testbed",
     "all_to_all",

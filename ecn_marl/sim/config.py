@@ -81,6 +81,8 @@ class SimConfig:
         counts: which of `state.COUNTS` the ports count, in any order; the others are None in
             `PortStats`, and cost nothing.
         buffer_mib: default shared buffer of each switch, MiB.
+        pfc_alpha: share of a switch's free buffer that one ingress may take before it is paused;
+            None for 1/8, doubled with every doubling of the link rate, as the HPCC simulator has.
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
             to it, and counted.
         softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
@@ -107,6 +109,7 @@ class SimConfig:
     accrue: Annotated[bool, Flag()] = False
     counts: tuple[str, ...] = ()
     buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
+    pfc_alpha: Annotated[float | None, Real(above=0.0, high=1.0, none=True)] = None
     memory_us: Annotated[float, Real(above=0.0, high=1e7, unit="µs")] = 256.0
     softness: Annotated[float, Real(low=0.0, high=1e12, unit="bytes")] = 0.0
     jitter_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0

@@ -40,6 +40,7 @@ class IncastParams:
         flow_bytes: payload of each sender, bytes.
         jitter_us: the starts of a burst are spread over this time, µs.
         receiver: index of the receiving host, -1 for a random one each burst.
+        min_gap_us: least time between the starts of two bursts, µs.
     """
 
     load: Annotated[Leaf, LOAD]
@@ -48,6 +49,7 @@ class IncastParams:
     flow_bytes: Annotated[Leaf, POSITIVE]
     jitter_us: Annotated[Leaf, NOT_NEGATIVE]
     receiver: Annotated[Leaf, Real(low=-1.0)]
+    min_gap_us: Annotated[Leaf, NOT_NEGATIVE]
 
 
 @struct.dataclass
@@ -67,7 +69,8 @@ class Incast:
     The senders of a burst are hosts in an order drawn for it, each again only after all others.
 
     The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
-    bursts are followed by longer pauses, so the load does not depend on N.
+    bursts are followed by longer pauses, so the load does not depend on N. A tick offers one burst,
+    so a second one in the same tick waits for the next: with `min_gap_us` of a tick there is none.
 
     Attributes:
         load: mean load of the receiver's link (of each, if the receiver is random), as a share of
@@ -77,6 +80,8 @@ class Incast:
         flow_kb: payload per sender, KB.
         receiver: receiving host, -1 for a random one each burst.
         jitter_us: the starts of a burst are spread over this time, µs.
+        min_gap_us: least time between two bursts, µs; what it adds is taken off the mean of the
+            rest, so that the load stays.
         width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
             for `n_max`.
         server: server of each host; a simulator fills it in where servers have several NICs. Then
@@ -90,6 +95,7 @@ class Incast:
     flow_kb: Annotated[float, PAYLOAD_KB] = 500.0
     receiver: Annotated[int, Whole(low=-1)] = 0
     jitter_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0
+    min_gap_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0
     width: Annotated[int | str, WIDTH] = "auto"
     server: Server = ()
 
@@ -114,11 +120,13 @@ class Incast:
             flow_bytes=np.float32(self.flow_kb * 1000.0),
             jitter_us=np.float32(self.jitter_us),
             receiver=np.int32(self.receiver),
+            min_gap_us=np.float32(self.min_gap_us),
         )
 
     def program(self) -> Incast:
         """The same source with numbers of its own, for those that are traced; see `program_of`."""
-        return replace(self, load=1.0, n_min=1, n_max=1, flow_kb=1.0, jitter_us=0.0, receiver=0)
+        burst = replace(self, n_min=1, n_max=1, flow_kb=1.0, receiver=0)
+        return replace(burst, load=1.0, jitter_us=0.0, min_gap_us=0.0)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
@@ -198,7 +206,9 @@ class Incast:
             receivers = burst_links(self.server, params.receiver)
         rate = params.load * nic_rate.mean() * receivers
         mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
-        gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * mean_gap
+        rest = jnp.maximum(mean_gap - params.min_gap_us, 0.0)
+        gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * rest
+        gap = gap + params.min_gap_us
         return IncastState(
             seed=state.seed,
             burst=state.burst + over,

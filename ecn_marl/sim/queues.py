@@ -13,8 +13,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
+from ecn_marl.sim.state import NetParams
+from ecn_marl.sim.topology import GBPS, KB
 from ecn_marl.sim.ways import MAX_MARK, together
 
 
@@ -391,3 +394,29 @@ def tail_drop(
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
     return look_up_one(table, hop)
+
+
+def scaled_ecn(
+    net: NetParams, kmin_kb: float, kmax_kb: float, pmax: float, base_gbps: float = 25.0
+) -> Ecn:
+    """The same setting on every port, thresholds scaled with the link rate.
+
+    Args:
+        net: the network.
+        kmin_kb: threshold where marking starts on a port of `base_gbps`, KB.
+        kmax_kb: threshold above which all is marked on a port of `base_gbps`, KB.
+        pmax: marking probability at `kmax`.
+        base_gbps: rate the thresholds are for, Gb/s.
+
+    Returns:
+        Thresholds of all ports, `[P]`.
+
+    Raises:
+        ValueError: not `0 <= kmin < kmax` or not `0 < pmax <= 1`.
+    """
+    if not 0 <= kmin_kb < kmax_kb:
+        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin < kmax, in KB")
+    if not 0 < pmax <= 1:
+        raise bad_value("pmax", pmax, "a probability in (0, 1]")
+    scale = jnp.asarray(net.port_rate) / (base_gbps * GBPS)
+    return Ecn(kmin_kb * KB * scale, kmax_kb * KB * scale, jnp.full_like(scale, pmax))

@@ -79,6 +79,13 @@ class LoopStream(IntEnum):
 
 
 @unique
+class StreamsStream(IntEnum):
+    """What `streams.Streams` draws from its seed."""
+
+    SENDERS, FLOWS, ORDER, START = range(4)
+
+
+@unique
 class GroupStream(IntEnum):
     """What `flow_groups.FlowGroup` draws from its seed."""
 

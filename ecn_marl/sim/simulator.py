@@ -24,14 +24,14 @@ from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.queues import Ecn, scaled_ecn
 from ecn_marl.sim.schedules import ScheduleParams
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
-from ecn_marl.sim.topology import GBPS, KB, MIB
+from ecn_marl.sim.topology import GBPS, MIB
 from ecn_marl.sim.traffic import Offer, program_of
 from ecn_marl.sim.transports import Mixed
 
@@ -64,9 +64,9 @@ class Simulator(SimConfig):
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
-        slowest NIC, doubled with every doubling of the rate, 4 KB reserve, 3 KB hysteresis.
-        Headroom holds three link delays at line rate, as there (what can arrive in a tick, the time
-        between two PFC decisions here, comes on top of it, see `pfc.police`).
+        slowest NIC, doubled with every doubling of the rate (or `pfc_alpha`), 4 KB reserve, 3 KB
+        hysteresis. Headroom holds three link delays at line rate, as there (what can arrive in a
+        tick, the time between two PFC decisions here, comes on top of it, see `pfc.police`).
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -91,7 +91,7 @@ class Simulator(SimConfig):
             nic_rate=nic_rate.astype(real),
             nic_delay=nic_delay.astype(real),
             buffer=np.full(t.n_switches, self.buffer_mib * MIB, real),
-            pfc_alpha=np.minimum(2.0 ** (doublings - 3.0), 1.0).astype(real),
+            pfc_alpha=self._alpha(doublings).astype(real),
             headroom=headroom.astype(real),
             reserve=real.type(RESERVE),
             resume_gap=real.type(3 * 1024),
@@ -111,6 +111,12 @@ class Simulator(SimConfig):
         found = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
         return replace(found, window=always)  # substeps stay whole numbers
 
+    def _alpha(self, doublings: np.ndarray) -> np.ndarray:
+        """Share of the free buffer that each ingress may take, `[H + P]`."""
+        if self.pfc_alpha is not None:
+            return np.full_like(doublings, self.pfc_alpha)
+        return np.minimum(2.0 ** (doublings - 3.0), 1.0)
+
     @property
     def program(self) -> Simulator:
         """The simulator without the numbers that only `default_params` reads.
@@ -119,7 +125,7 @@ class Simulator(SimConfig):
         another load: what is compiled for one serves the other.
         """
         traffic = tuple(program_of(source) for source in self.traffic)
-        return replace(self, traffic=traffic, buffer_mib=1.0)
+        return replace(self, traffic=traffic, buffer_mib=1.0, pfc_alpha=None)
 
     def _check_buffer(self, aside: np.ndarray) -> None:
         """Refuse a buffer without a byte to share, from what each ingress sets aside, `[H + P]`."""
@@ -237,15 +243,34 @@ class Simulator(SimConfig):
         state, sums = self.collect(state, params, ecn)
         return state, stats.summarise(self, state, params, sums)
 
-    def collect(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortSums]:
+    def collect(
+        self,
+        state: SimState,
+        params: SimParams,
+        ecn: Ecn,
+        before: Ecn | None = None,
+        late_ticks: int = 0,
+    ) -> tuple[SimState, PortSums]:
         """Like `interval`, with the sums behind the statistics.
 
         Sums of several intervals make statistics of a longer time, see `stats.merge`.
+
+        Args:
+            state: as of `interval`.
+            params: likewise.
+            ecn: likewise.
+            before: thresholds of the first `late_ticks` ticks, of the same shapes.
+            late_ticks: ticks of the interval after which `ecn` is in force.
         """
         params = jax.tree.map(jnp.asarray, params)
 
         def one(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
-            return self._tick(*carry, params, ecn), None
+            now = ecn
+            if before is not None and late_ticks:
+                spent = carry[0].step - state.step
+                late = spent < late_ticks * self.tick_steps
+                now = jax.tree.map(lambda old, new: jnp.where(late, old, new), before, ecn)
+            return self._tick(*carry, params, now), None
 
         ticks = self.interval_steps // self.tick_steps
         start = (state, stats.empty_sums(self, state, params))
@@ -484,29 +509,3 @@ class Simulator(SimConfig):
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
         return substep(self, state, sums, gone, tick)
-
-
-def scaled_ecn(
-    net: NetParams, kmin_kb: float, kmax_kb: float, pmax: float, base_gbps: float = 25.0
-) -> Ecn:
-    """The same setting on every port, thresholds scaled with the link rate.
-
-    Args:
-        net: the network.
-        kmin_kb: threshold where marking starts on a port of `base_gbps`, KB.
-        kmax_kb: threshold above which all is marked on a port of `base_gbps`, KB.
-        pmax: marking probability at `kmax`.
-        base_gbps: rate the thresholds are for, Gb/s.
-
-    Returns:
-        Thresholds of all ports, `[P]`.
-
-    Raises:
-        ValueError: not `0 <= kmin < kmax` or not `0 < pmax <= 1`.
-    """
-    if not 0 <= kmin_kb < kmax_kb:
-        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin < kmax, in KB")
-    if not 0 < pmax <= 1:
-        raise bad_value("pmax", pmax, "a probability in (0, 1]")
-    scale = jnp.asarray(net.port_rate) / (base_gbps * GBPS)
-    return Ecn(kmin_kb * KB * scale, kmax_kb * KB * scale, jnp.full_like(scale, pmax))

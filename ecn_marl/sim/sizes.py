@@ -33,6 +33,7 @@ TABLES = (
     "FbHdp",
     "AliStorage2019",
     "GoogleRPC2008",
+    "AccMessages",
     "DataMining_10MB",
     "DataMining_ABM",
     "DataMining_ConWeave",

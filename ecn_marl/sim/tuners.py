@@ -287,7 +287,9 @@ class BufferCoupled(Ramped):
 
     Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.pfc.decide`) applied to
     marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
-    marks earlier when others fill the buffer, long before PFC's share of it is reached. The default
+    marks earlier when others fill the buffer, long before PFC's share of it is reached. An
+    Internet-Draft has the same idea: thresholds as a share of the dynamic limit of a queue's buffer
+    (draft-yang-dynamic-ecn-threshold-00). The default
     gives an empty switch of 32 MiB Kmax = 419 KB at 25 Gb/s, near the 400 KB of SECN2 (Li et al.,
     SIGCOMM'19), whose Kmax / Kmin and Pmax are taken over.
 

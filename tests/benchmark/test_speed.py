@@ -23,7 +23,17 @@ from rich.console import Console
 
 import ecn_marl
 from ecn_marl import parallelism
-from ecn_marl.benchmark import floor, machine, peers, programs, report, senders, stages, sweep, timing
+from ecn_marl.benchmark import (
+    floor,
+    machine,
+    peers,
+    programs,
+    report,
+    senders,
+    stages,
+    sweep,
+    timing,
+)
 from ecn_marl.benchmark.timing import Plan, Timing
 from ecn_marl.sim.simulator import Simulator
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecn_marl.baselines.search import static_grid
 from ecn_marl.envs.actions import (
     ACTIONS,
     PMAX_LEVELS,
@@ -113,6 +114,31 @@ def test_discrete_template():
     np.testing.assert_allclose(pmax[:4], [0.01, 0.2, 1.0, 0.05], rtol=1e-6)
     assert len(set(zip(kmin, kmax, pmax, strict=True))) == 24
     assert (kmin[-1] / KB, kmax[-1] / KB, pmax[-1]) == (320, 1280, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "gbps", "kmin", "kmax", "pmax"),
+    [
+        ("huawei-25g", 25, 7, 150, 0.3),
+        ("huawei-100g", 100, 7, 500, 0.3),
+        ("arista", 100, 167, 283, 0.05),
+        ("sonic-mellanox", 100, 2048, 10240, 0.05),
+        ("alibaba", 25, 100, 400, 0.2),
+        ("alibaba", 100, 400, 1600, 0.2),
+    ],
+)
+def test_settings_of_vendors_on_ports_of_their_rate(name, gbps, kmin, kmax, pmax):
+    ecn = static_ecn(name, jnp.full(2, gbps / 25.0, jnp.float32))
+    np.testing.assert_array_equal(ecn.kmin, 2 * [kmin * KB])
+    np.testing.assert_array_equal(ecn.kmax, 2 * [kmax * KB])
+    np.testing.assert_allclose(ecn.pmax, [pmax, pmax], rtol=1e-6)
+
+
+def test_names_of_vendors_change_neither_template_nor_grid():
+    """Trained policies choose by index of the one, published results come from the other."""
+    assert len(DiscreteAction().template) == 24
+    assert len(static_grid()) == 183
+    assert STATIC_ECN["alibaba"] == STATIC_ECN["secn2"]
 
 
 def test_box_by_hand():

@@ -16,7 +16,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, size_table
 from ecn_marl.sim.topology import KB
 
-SMALL = tuple(name for name in scenarios() if name in PAPERS and "-small-" in name)
+SMALL = tuple(name for name in scenarios() if PAPERS.get(name) == "pet" and "-small-" in name)
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (640, 5120, 0.01), (5, 10, 1.0))
 """SECN1, SECN2, a deep and a shallow setting, an episode each."""

@@ -188,6 +188,36 @@ def test_thresholds_are_in_force_when_their_delay_is_over() -> None:
         np.testing.assert_allclose(a["obs"], b["obs"], rtol=1e-4, atol=1e-5)
 
 
+def test_a_decision_takes_its_time() -> None:
+    """250 µs are two intervals and a half: against intervals of 50 µs and a delay of five."""
+    env, halves = make(), make({"action_delay": 5}, interval_us=50.0)
+    late = replace(env, telemetry=Telemetry(decision_delay_us=243.0))  # rounded up to a tick
+    assert late.telemetry.late(100.0, 10.0) == (2, 5)
+    chosen = settings(env, env.default_params)
+    rows = play(late, chosen)[1:]
+    fine = play(halves, [ecn for ecn in chosen for _ in range(2)])[1:]
+    for t, row in enumerate(rows):
+        for name in ("queue", "kmin", "pmax"):
+            np.testing.assert_array_equal(row[name], fine[2 * t + 1][name])
+        sent = fine[2 * t]["tx_bytes"] + fine[2 * t + 1]["tx_bytes"]
+        np.testing.assert_allclose(row["tx_bytes"], sent, rtol=1e-5)
+    assert any((a["queue"] != b["queue"]).any() for a, b in zip(rows, play(env)[1:], strict=True))
+
+
+def test_the_option_of_make_is_that_of_telemetry() -> None:
+    env = make(decision_delay_us=30.0)
+    assert env.telemetry == Telemetry(decision_delay_us=30.0)
+    assert make({"action_delay": 1}, decision_delay_us=30.0).telemetry.action_delay == 1
+    with pytest.raises(ValueError, match=r"decision_delay_us = 40\.0 .* that of telemetry, 30"):
+        make({"decision_delay_us": 30.0}, decision_delay_us=40.0)
+    with pytest.raises(ValueError, match=r"decision_delay_us = -1\.0"):
+        make(decision_delay_us=-1.0)
+    with pytest.raises(ValueError, match=r"decision_delay_us = 500\.0 .* less than an episode"):
+        make(decision_delay_us=500.0, max_steps=5)
+    with pytest.raises(ValueError, match="decision_delay_us = nan"):
+        make(decision_delay_us=float("nan"))
+
+
 def test_whole_percents_and_steps_of_thresholds() -> None:
     env = make({"pmax_percent": True, "quantum_kb": 40.0})
     params = env.default_params

@@ -293,6 +293,15 @@ def test_incast_load_does_not_depend_on_the_number_of_senders(bursts):
     assert load == pytest.approx(0.5, rel=4 / math.sqrt(len(n)))
 
 
+def test_bursts_keep_their_distance_and_the_load():
+    bursts = incast_flows(load=0.5, n_min=2, n_max=6, flow_kb=100.0, min_gap_us=50.0, tick_us=50.0)
+    n = np.array([len(b[1]) for b in bursts])[:-1]
+    gaps = np.diff([b[0][0] for b in bursts])
+    assert gaps.min() >= 49.9 and gaps.min() < 60.0
+    load = (n * wire(100_000)).sum() / (gaps.sum() * 3125.0)
+    assert load == pytest.approx(0.5, rel=4 / math.sqrt(len(n)))
+
+
 def test_random_receivers_each_get_the_load():
     bursts = incast_flows(load=0.5, n_min=2, n_max=6, flow_kb=100.0, receiver=-1, tick_us=50.0)
     received, span = np.zeros(8), bursts[-1][0][0]
@@ -442,7 +451,10 @@ def test_widest_tick():
             lambda: Poisson(table="Websearch"),
             "unknown flow-size table 'Websearch': did you mean 'W",
         ),
-        (lambda: size_table("x"), "unknown flow-size table 'x': known: AliStorage2019, DataMining"),
+        (
+            lambda: size_table("x"),
+            "unknown flow-size table 'x': known: AccMessages, AliStorage2019",
+        ),
         (lambda: Incast(load=0.0), "load = 0.0 is not allowed: expected a number > 0"),
         (lambda: Incast(n_min=0), "n_min = 0 is not allowed: expected an integer >= 1"),
         (lambda: Incast(n_min=5, n_max=4), r"n_min, n_max = \(5, 4\) is not allowed"),

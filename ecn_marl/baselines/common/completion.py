@@ -68,14 +68,17 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
 
     Args:
         columns: per-episode numbers of any shape: `offered`, `deferred`, `waiting` (flows),
-            `bytes_offered`, `bytes_dropped`, `flow_ticks`, `feedback_cut` (flow-ticks).
+            `bytes_offered`, `bytes_dropped`, `flow_ticks`, `feedback_cut` (flow-ticks). Where
+            `lossy_classes` is above 0, drops are how those learn of congestion, and no reason.
     """
     total = {name: float(np.sum(columns[name])) for name in _CHECKED}
-    shares = (
+    shares: tuple[tuple[str, float, float], ...] = (
         ("of flows deferred or waiting", total["deferred"] + total["waiting"], total["offered"]),
         ("of bytes dropped", total["bytes_dropped"], total["bytes_offered"]),
         ("of flow-ticks with feedback cut", total["feedback_cut"], total["flow_ticks"]),
     )
+    if np.any(columns.get("lossy_classes", 0)):
+        shares = tuple(share for share in shares if "dropped" not in share[0])
     reasons = []
     for what, part, whole in shares:
         share = part / whole if whole > 0 else float(part > 0)

@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from ecn_marl.baselines.common.evaluation import evaluation_keys
@@ -78,6 +79,20 @@ def inference_us(net: nn.Module, params: Any, *, rows: int = 1000, repeats: int 
         jax.block_until_ready(run(seen))
         times.append(time.perf_counter() - began)
     return min(times) / rows * 1e6
+
+
+def decision_delay_us(env: Any, us_per_decision: float) -> float:
+    """How late the thresholds of a switch are if its CPU decides for one port after the other, µs.
+
+    ACC runs one thread over the queues of a switch (§4.2); the last of its ports waits for all
+    others. Of a network with switches of several sizes the largest counts.
+
+    Args:
+        env: functional environment, its agents ports.
+        us_per_decision: mean time of a decision for a port, µs, e.g. of `decision_us`.
+    """
+    ports: int = np.bincount(env.sim.topology.port_switch()).max()
+    return float(ports) * us_per_decision
 
 
 def decision_us(algorithm: Any, actor: Any, costs: Costs) -> float:

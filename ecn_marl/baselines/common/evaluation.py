@@ -30,6 +30,7 @@ from ecn_marl.baselines.common.statistics import mean_interval
 from ecn_marl.baselines.common.streams import tuning_keys
 from ecn_marl.baselines.common.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
+from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -99,8 +100,9 @@ class Evaluation:
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
         `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; what `accounts` and
-        `invalid_reasons` read; reward, queue (bytes), utilisation, pauses; costs, what sources
-        count (`source:…`) and numbers of windows (`windows:…`), if there are any.
+        `invalid_reasons` read; reward, queue (bytes), utilisation, pauses, those of
+        `envs.episode_sums`; costs, what sources count (`source:…`) and numbers of windows
+        (`windows:…`), if there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
         columns: dict[str, np.ndarray] = {}
@@ -130,8 +132,8 @@ class Evaluation:
             "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
-        counted = (name for name in raw if name.startswith("source:"))
-        some = (name for name in (*COSTS, *FLOWLETS) if name in raw)
+        counted = (name for name in raw if name.startswith(("source:", SHARE)))
+        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
         names = (*_COPIED, *some, *counted)
         found = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}

@@ -1,9 +1,20 @@
 """Registered scenarios, one short file each."""
 
-from ecn_marl.envs.registry import add
+from collections.abc import Callable
+from functools import partial, update_wrapper
+
+from ecn_marl.envs.registry import Scenario, add
 from ecn_marl.envs.scenarios import (
+    acc_heterogeneous,
+    acc_incast,
+    acc_messages,
+    acc_offline,
+    acc_storage,
+    acc_tcp,
+    acc_training,
     demand_phases,
     fabric,
+    haecn_fabric,
     incast,
     mixed_rtt,
     moving_tenants,
@@ -20,6 +31,12 @@ from ecn_marl.envs.scenarios import (
     websearch,
     websearch_star,
 )
+
+
+def _with(factory: Callable[..., Scenario], *values: object) -> Callable[[], Scenario]:
+    """A factory with its arguments; it keeps its docstring, which pages show."""
+    return update_wrapper(partial(factory, *values), factory)
+
 
 add("websearch-v0", websearch.scenario)
 add("incast-v0", incast.scenario)
@@ -46,3 +63,21 @@ add("pet-many-to-one-v0", pet_many_to_one.full, "pet")
 add("pet-many-to-one-small-v0", pet_many_to_one.small, "pet")
 add("pet-two-queues-v0", pet_queues.full, "pet")
 add("pet-two-queues-small-v0", pet_queues.small, "pet")
+add("acc-heterogeneous-v0", acc_heterogeneous.full, "acc")
+add("acc-heterogeneous-small-v0", acc_heterogeneous.small, "acc")
+add("acc-messages-v0", acc_messages.full, "acc")
+add("acc-messages-small-v0", acc_messages.small, "acc")
+add("acc-storage-v0", acc_storage.full, "acc")
+add("acc-storage-small-v0", acc_storage.small, "acc")
+add("acc-training-v0", acc_training.full, "acc")
+add("acc-training-small-v0", acc_training.small, "acc")
+add("acc-offline-v0", acc_offline.full, "acc")
+add("acc-offline-small-v0", acc_offline.small, "acc")
+for _size, _end in ((False, ""), (True, "-small")):
+    for _n in acc_incast.SMALL_DEGREES if _size else acc_incast.DEGREES:
+        add(f"acc-incast-{_n}{_end}-v0", _with(acc_incast.scenario, _n, _size), "acc")
+    for _n in (2, 7):
+        add(f"acc-tcp-{_n}{_end}-v0", _with(acc_tcp.scenario, _n, _size), "acc")
+    for _n in haecn_fabric.LINKS:
+        add(f"haecn-bursty-{_n}{_end}-v0", _with(haecn_fabric.bursty, _n, _size), "haecn")
+        add(f"haecn-gradual-{_n}{_end}-v0", _with(haecn_fabric.gradual, _n, _size), "haecn")

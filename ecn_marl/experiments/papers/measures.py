@@ -9,9 +9,10 @@ bootstrap of `baselines.common.statistics`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -165,11 +166,8 @@ class Change:
             records = results.get(cell, {})
             if ours in records and theirs in records:
                 label = f"{cell} @{name.partition('@')[2]}" if self.spans else cell
-                one = change(records[ours], records[theirs], name, label)
-                found += [] if one is None or not math.isfinite(one.value) else [one]
-        pick = min if self.pick == "lowest" else max
-        counted = [one for one in found if not one.invalid] or found
-        return pick(counted, key=lambda one: one.value) if counted else None
+                found.append(change(records[ours], records[theirs], name, label))
+        return _picked(found, self.pick)
 
 
 @dataclass(frozen=True)
@@ -180,11 +178,13 @@ class Value:
         cell: the cell.
         figure: name in `FIGURES`, or of a series.
         of: family or rule.
+        columns: columns that it is measured for.
     """
 
     cell: str
     figure: str
     of: str
+    columns: tuple[str, ...] = COLUMNS
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -193,6 +193,8 @@ class Value:
 
     def __call__(self, results: Results, column: str) -> Measured | None:
         """Mean over seeds and episodes; None without a record."""
+        if column not in self.columns:
+            return None
         name = subject_for(self.of, column)
         record = results.get(self.cell, {}).get(name)
         if record is None:
@@ -200,6 +202,72 @@ class Value:
         found = mean_estimate(figure(record, self.figure), counts(record))
         ends = (found["value"], found["low"], found["high"])
         return Measured(*ends, self.cell, _why_not(record))
+
+
+@dataclass(frozen=True)
+class Across:
+    """Change of a figure against a row in another cell, %: the same episodes, other senders.
+
+    Attributes:
+        pairs: cell of the row that is measured, and cell of the other; of several, `pick` says
+            which counts.
+        figure: name in `FIGURES`.
+        of: family of the row that is measured.
+        against: rule that it is compared with.
+        pick: `lowest` or `highest`, as of `Change`.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    figure: str
+    of: str
+    against: str
+    pick: str = "lowest"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """All cells that it reads."""
+        return tuple(cell for pair in self.pairs for cell in pair)
+
+    def __call__(self, results: Results, column: str) -> Measured | None:
+        """The change in the pair where it is the lowest or highest; None without records."""
+        ours, theirs = subject_for(self.of, column), row_for(self.against, column)
+        found = []
+        for cell, other in self.pairs:
+            mine, others = results.get(cell, {}), results.get(other, {})
+            if ours in mine and theirs in others:
+                found.append(change(mine[ours], others[theirs], self.figure, cell))
+        return _picked(found, self.pick)
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The lowest or highest of several measures: "up to" and "at least" over opponents.
+
+    Attributes:
+        parts: the measures.
+        pick: `lowest` or `highest`.
+    """
+
+    parts: tuple[Any, ...]
+    pick: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """All cells that they read."""
+        return tuple(dict.fromkeys(cell for part in self.parts for cell in part.cells))
+
+    def __call__(self, results: Results, column: str) -> Measured | None:
+        """The measure that is the lowest or highest; None without any."""
+        return _picked([part(results, column) for part in self.parts], self.pick)
+
+
+def _picked(found: Sequence[Measured | None], pick: str) -> Measured | None:
+    """The lowest or highest of some figures: of those that count, if any does."""
+    numbers = [one for one in found if one is not None and math.isfinite(one.value)]
+    counted = [one for one in numbers if not one.invalid] or numbers
+    if not counted:
+        return None
+    return (min if pick == "lowest" else max)(counted, key=lambda one: one.value)
 
 
 VERDICTS = ("reproduced", "weaker", "not", "opposite")

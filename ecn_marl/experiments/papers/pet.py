@@ -92,12 +92,12 @@ def _trainings(end: str, small: bool, slots: int) -> tuple[Training, ...]:
     steps = 30_000 if small else 400_000
     common: dict[str, Any] = {"steps": steps, "randomise": {"load": 3.0}}
     return (
-        Training("websearch", f"pet-websearch{end}", _at(0.3, slots, "latency"), **common),
-        Training("datamining", f"pet-datamining{end}", _at(0.3, slots, "throughput"), **common),
+        Training("websearch", f"pet-websearch{end}", at_load(0.3, slots, "latency"), **common),
+        Training("datamining", f"pet-datamining{end}", at_load(0.3, slots, "throughput"), **common),
     )
 
 
-def _at(load: float, slots: int, priority: str) -> dict[str, Any]:
+def at_load(load: float, slots: int, priority: str) -> dict[str, Any]:
     """Options of a load; `slots` hold 90 %, whatever is asked for. §5.2 has the priorities."""
     found = {"load": load, "slots": slots, "priority": priority}
     if slots == SMALL_SLOTS:
@@ -123,7 +123,7 @@ def _load_cells(end: str, loads: tuple[int, ...], slots: int) -> tuple[Cell, ...
                     f"pet-{table}{end}",
                     table,
                     (*learners, *rw.names(rw.STATIC), "static:best"),
-                    _at(load / 100.0, slots, PRIORITY[table]),
+                    at_load(load / 100.0, slots, PRIORITY[table]),
                     x=load,
                 )
             )

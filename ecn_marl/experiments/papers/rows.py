@@ -91,6 +91,20 @@ ACC = Row(
 
 ACC_TUNED = Row("acc:tuned", "ACC tuned (ddqn-fct)", "tuned", LEARNERS["ddqn-fct"])
 
+ACC_ONLINE = Row(
+    "acc:online", "ACC as published, learning online", "online", trained="acc:published"
+)
+"""ACC §4.3: the offline model is installed on every switch and goes on learning there."""
+
+C_ACC = Row(
+    "c-acc:published",
+    "C-ACC, one controller for the network",
+    "published",
+    as_published("c-acc", {}, reward_options={"queue_scale_kb": ALPHA_KB}),
+    unstated=ACC.unstated,
+)
+"""ACC, Fig. 14: sees the whole network and sets the same thresholds on all switches of a layer."""
+
 HAECN = Row(
     "haecn:published",
     "HAECN as published",
@@ -113,6 +127,14 @@ _TITLES = {"secn1": "SECN1 (DCQCN)", "secn2": "SECN2 (HPCC)"}
 
 STATIC = tuple(Row(PREFIX + name, _TITLES.get(name, name)) for name in STATIC_ECN)
 """Static settings by name: SECN1, SECN2 and what vendors recommend."""
+
+RULES = (
+    Row("dynamic:ecn-sharp", "ECN#"),
+    Row("dynamic:pi", "PI"),
+    Row("dynamic:buffer", "coupled to the free buffer"),
+)
+"""Rules that change thresholds without learning: ECN#, PI marking, and a share of the free buffer,
+the idea of draft-yang-dynamic-ecn-threshold."""
 
 REFERENCES = (Row("static:best", "static:best"), Row("oracle", "oracle"))
 

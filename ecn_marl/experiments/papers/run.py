@@ -137,6 +137,7 @@ class SuitePlan:
             self.out / "cells" / cell.name,
             self.site(cell.training),
             cell.windows,
+            cell.measured_delay,
         )
 
     def places(self) -> Sequence[Place]:

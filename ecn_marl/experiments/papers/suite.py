@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
-from ecn_marl._checks import OPTIONS, TEXT, Each, Kind, Real, Whole, check
+from ecn_marl._checks import OPTIONS, TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
@@ -133,6 +133,8 @@ class Cell:
         x: where it stands on the axis of a plot, e.g. the load in percent.
         windows: equal parts of an episode whose numbers are kept, 0 for none; see
             `baselines.common.windows`.
+        measured_delay: whether learners' decisions take as long as they take on this machine, see
+            `experiments.measured_delay`.
     """
 
     name: Annotated[str, TEXT]
@@ -143,6 +145,7 @@ class Cell:
     options: Annotated[Mapping[str, Any], OPTIONS] = field(default_factory=dict)
     x: Annotated[float, Real()] = 0.0
     windows: Annotated[int, Whole(low=0, high=1000)] = 0
+    measured_delay: Annotated[bool, Flag()] = False
 
     def __post_init__(self) -> None:
         """Check all fields."""

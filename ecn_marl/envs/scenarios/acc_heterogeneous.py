@@ -1,0 +1,55 @@
+"""`acc-heterogeneous-v0`, `acc-heterogeneous-small-v0`: traffic changes (ACC, Figs. 2 and 6).
+
+Every 100 s the number of senders to one server and the number of flows of each are drawn anew
+(§5.2). Perftest keeps its queue pairs busy, so these are streams that always have something to
+send: what a setting wastes is throughput lost. 100 s are 100 ms here, 10 ms in the small scenario;
+three parts an episode, as in Fig. 6. How many senders and flows there are is not stated.
+"""
+
+from __future__ import annotations
+
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenarios import acc_network as an
+from ecn_marl.sim.jobs import Timeline
+from ecn_marl.sim.streams import Streams
+
+PART_US = 100e6
+"""Length of a part in the paper."""
+
+PARTS = 3
+
+START = 0.2
+"""Share of a part in which its streams start: nobody starts hundreds of them within a round trip,
+and in parts of milliseconds such a burst would be most of what there is to see."""
+
+
+def scenario(small: bool, factor: float) -> Scenario:
+    """Episodes of three parts.
+
+    Args:
+        small: whether it is the small testbed.
+        factor: what the paper's times are divided by; 1 for 300 s, three million intervals.
+    """
+    shared = an.common(small)
+    receiver, *others = an.first_nics(shared["topology"])
+    part_us = PART_US / factor
+    streams = Streams(
+        Timeline((part_us,), names=("a draw",)),
+        tuple(others),
+        receiver,
+        senders=((1, len(others)),),
+        flows=((1, 8 if small else 16),),
+        start_us=min(START * part_us, 1e6),
+    )
+    steps = round(PARTS * part_us / 100.0)
+    return Scenario(traffic=(streams,), max_steps=steps, **shared)
+
+
+def full() -> Scenario:
+    """1 to 23 senders, each with 1 to 16 flows; 300 ms."""
+    return scenario(False, an.FACTOR)
+
+
+def small() -> Scenario:
+    """1 to 7 senders, each with 1 to 8 flows; 30 ms."""
+    return scenario(True, an.SMALL_FACTOR)

@@ -1,0 +1,140 @@
+"""Static ECN settings: (Kmin, Kmax, Pmax) of a 25 Gb/s port, and the ones that have a name.
+
+Thresholds are given in KB (1000 B) for a port of 25 Gb/s and grow with a port's rate, as SECN2 does
+(ACC, section 5.1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecn_marl._checks import TEXT, check_value
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.topology import KB
+
+BASE_GBPS = 25.0
+"""Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
+
+
+class EcnSetting(NamedTuple):
+    """One RED/ECN setting of a 25 Gb/s port."""
+
+    kmin_kb: float
+    """Queue at which marking starts, KB."""
+    kmax_kb: float
+    """Queue above which every packet is marked, KB."""
+    pmax: float
+    """Marking probability at kmax, in (0, 1]."""
+
+    def scaled(self, port_scale: Float[Array, " agents"]) -> Ecn:
+        """The setting on ports of the given rates / 25 Gb/s, as arrays in bytes."""
+        return Ecn(
+            kmin=np.float32(self.kmin_kb * KB) * port_scale,
+            kmax=np.float32(self.kmax_kb * KB) * port_scale,
+            pmax=jnp.full_like(port_scale, self.pmax),
+        )
+
+
+def _on_port(gbps: float, kmin_kb: float, kmax_kb: float, pmax: float) -> EcnSetting:
+    """A setting whose KB are meant for ports of another rate than 25 Gb/s."""
+    return EcnSetting(kmin_kb * BASE_GBPS / gbps, kmax_kb * BASE_GBPS / gbps, pmax)
+
+
+STATIC_ECN: dict[str, EcnSetting] = {
+    "secn1": EcnSetting(5.0, 200.0, 0.01),
+    "secn2": EcnSetting(100.0, 400.0, 0.2),
+    "dctcp": EcnSetting(75.0, 75.001, 1.0),
+    "alibaba": EcnSetting(100.0, 400.0, 0.2),
+    "huawei-25g": _on_port(25.0, 7.0, 150.0, 0.3),
+    "huawei-100g": _on_port(100.0, 7.0, 500.0, 0.3),
+    "arista": _on_port(100.0, 167.0, 283.0, 0.05),
+    "sonic-mellanox": _on_port(100.0, 2048.0, 10240.0, 0.05),
+}
+"""Static settings by name.
+
+`secn1`: DCQCN (Zhu et al., SIGCOMM'15); Pmax 1 % after its authors' stability analysis.
+`secn2`: HPCC's setting for DCQCN (Li et al., SIGCOMM'19), a cloud provider's; Pmax 20 %.
+`dctcp`: marks every packet above 30 KB per 10 Gb/s (Alizadeh et al., SIGCOMM'10). A step, written
+as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
+
+What vendors ship or advise. Thresholds grow with a port's rate like all others. Where a vendor
+gives bytes for one kind of port, the entry is such that ports of that rate get just these bytes.
+
+`alibaba`: `secn2` by the name of its owner: 100 and 400 KB per 25 Gb/s, 20 % are what Alibaba uses
+(alibaba-edu/High-Precision-Congestion-Control, issue 21).
+`huawei-25g`, `huawei-100g`: 7/150 KB on ports of 25 Gb/s, 7/500 KB on ports of 100 Gb/s, 30 %:
+CloudEngine, delay-sensitive traffic (Huawei EDOC1100155250, table 2-12).
+`arista`: 167/283 KB (166912 and 282624 B), 5 %: SONiC's profile of Arista switches with ports of
+100 Gb/s (sonic-buildimage, pull request 25626).
+`sonic-mellanox`: 2048/10240 KB, 5 %: SONiC's profile of Mellanox switches with ports of 100 Gb/s;
+that of the SN4600C has 2000/10000 KB (sonic-buildimage, pull request 20265).
+"""
+
+PUBLISHED = ("secn1", "secn2", "dctcp")
+"""Settings of `STATIC_ECN` that are in the default list of `discrete` and in the grid of
+`static:best`. These two must not change with the names above: trained policies count on the one,
+published results on the other."""
+
+
+LARGEST_KB = 1e9
+"""Deepest threshold, KB: a terabyte."""
+
+
+def parse_ecn(spec: str) -> EcnSetting:
+    """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
+
+    Raises:
+        ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
+            or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
+    """
+    check_value("ecn", spec, TEXT)
+    name = spec.strip().lower()
+    if name in STATIC_ECN:
+        return STATIC_ECN[name]
+    parts = name.split(",")
+    if len(parts) == 1 and not name[:1].isdigit():
+        raise unknown_name("ECN setting", spec, tuple(STATIC_ECN))
+    try:
+        kmin, kmax, pmax = (float(part) for part in parts)
+    except ValueError:
+        form = "KMIN,KMAX,PMAX (KB, KB, probability) such as 5,200,0.01"
+        raise bad_value("ecn", spec, f"{form}, or one of {', '.join(STATIC_ECN)}") from None
+    return checked_setting((kmin, kmax, pmax), "ecn")
+
+
+def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
+    """Checks 0 < Kmin < Kmax and 0 < Pmax <= 1; thresholds in KB.
+
+    Raises:
+        ValueError: naming `field`, the setting, and what is allowed.
+    """
+    if len(setting) != 3:
+        raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
+    kmin, kmax, pmax = (float(value) for value in setting)
+    if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
+        allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
+        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)
+    if not 0.0 < pmax <= 1.0:
+        raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
+    return EcnSetting(kmin, kmax, pmax)
+
+
+def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
+    """A static setting on every port.
+
+    Args:
+        spec: what `parse_ecn` reads, e.g. `secn1` or `5,200,0.01`.
+        port_scale: port rate / 25 Gb/s.
+
+    Returns:
+        Thresholds in bytes, [agents].
+
+    Raises:
+        ValueError: if the setting cannot be read or is not allowed.
+    """
+    return parse_ecn(spec).scaled(port_scale)

@@ -1,0 +1,153 @@
+"""HAECN (Hu et al.): its cells and its claims, §2 and §5.
+
+DCQCN is SECN1 here, the setting of its own paper; TIMELY and HPCC are other senders in the same
+episodes. ACC and HAECN set the thresholds of DCQCN's senders. Their decisions take as long as they
+take on this machine: inference that is late is what the paper holds against ACC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ecn_marl.envs.scenarios.haecn_fabric import LINKS
+from ecn_marl.experiments.papers import port_figures as port_figures
+from ecn_marl.experiments.papers import rows as rw
+from ecn_marl.experiments.papers.measures import Across, Change, Extreme
+from ecn_marl.experiments.papers.suite import Cell, Claim, Plot, Suite, Training
+
+SENDERS = {"timely": "timely:hpcc", "hpcc": "hpcc:hpcc"}
+"""Other congestion controls, with the constants of HPCC's simulator; the paper states none."""
+
+KINDS = {"bursty": "Figs. 2, 6", "gradual": "Figs. 3, 7"}
+
+WINDOWS = 14
+"""Parts of an episode of Figs. 3 and 7."""
+
+CLAIMED = {36: (-30.0, -24.0, -22.0, -16.0), 48: (-33.0, -28.0, -25.0, -21.0)}
+"""Mean FCT of HAECN against DCQCN, TIMELY, HPCC and ACC by links per leaf, %."""
+
+THROUGHPUT = (47.0, 34.0, 32.0, 24.0)
+"""Throughput against the same, up to, %."""
+
+OPPONENTS = ("dcqcn", "timely", "hpcc", "acc")
+
+_DCQCN = "static:secn1"
+
+
+def suite(small: bool) -> Suite:
+    """The suite.
+
+    Args:
+        small: whether it takes minutes on two cores instead of a cluster.
+    """
+    end = "-small-v0" if small else "-v0"
+    return Suite(
+        name="haecn",
+        title="HAECN: Hierarchical Automatic ECN Tuning with Ultra-low Overhead",
+        trainings=(
+            Training("bursty", f"haecn-bursty-24{end}", steps=24_000 if small else 240_000),
+        ),
+        cells=_cells(end),
+        rows=(*_LEARNING, *rw.STATIC, *rw.RULES, *rw.REFERENCES),
+        claims=(*_fct_claims(), *_throughput_claims()),
+        plots=_plots(),
+        notes=(*_NOTES, *(_SMALL_NOTES if small else ())),
+        episodes=16 if small else 32,
+    )
+
+
+_LEARNING = (rw.HAECN, rw.HAECN_TUNED, rw.ACC, rw.ACC_TUNED)
+
+_NOTES = (
+    "The paper states no load, no delays, no buffer and no constants of senders: every sender has "
+    "one flow of 5 MB after the other, links of 1 µs, 32 MiB per switch, DCQCN of its authors.",
+    "Decisions of learners are late by what the inferences of all ports of the largest switch take "
+    "on this machine, one after the other; the cell of 48 links is there without that, too.",
+    "Learners are trained once, with 24 links, without late decisions.",
+    "Beside the flows of 5 MB one ping of 1 KB in 100 µs goes to the same server; FCT is that of "
+    "the flows above 1 MB.",
+)
+
+_SMALL_NOTES = (
+    "Small: 4 leaves with half of the links in place of 12, 2 spines in place of 6: 4 to 24 "
+    "senders in place of 36 to 144.",
+    "Small: the 200 ms to the change of Figs. 3 and 7 are 20 ms.",
+)
+
+
+def _cells(end: str) -> tuple[Cell, ...]:
+    """Both kinds of traffic on four networks, and there with other senders."""
+    everyone = (*rw.names(_LEARNING, rw.STATIC, rw.RULES), "static:best")
+    found = []
+    for kind, where in KINDS.items():
+        for n in LINKS:
+            more: dict[str, Any] = {"x": n, "windows": WINDOWS if kind == "gradual" else 0}
+            place = (where, f"haecn-{kind}-{n}{end}", "bursty")
+            name = f"{kind}-{n}"
+            found.append(Cell(name, *place, everyone, **more, measured_delay=True))
+            for senders, transport in SENDERS.items():
+                options = {"transport": transport}
+                found.append(Cell(f"{name}-{senders}", *place, (_DCQCN,), options, **more))
+    instant = ("§2, without inference delay", f"haecn-bursty-48{end}", "bursty")
+    found.append(Cell("bursty-48-instant", *instant, (*rw.names(_LEARNING), _DCQCN), x=48))
+    return tuple(found)
+
+
+def _measure(cell: str, figure: str, opponent: str, pick: str) -> Change | Across:
+    """HAECN against an opponent: a row of the same cell, or senders of another one."""
+    if opponent in SENDERS:
+        return Across(((cell, f"{cell}-{opponent}"),), figure, "haecn", _DCQCN, pick)
+    return Change((cell,), figure, "haecn", "acc" if opponent == "acc" else _DCQCN, pick)
+
+
+def _fct_claims() -> tuple[Claim, ...]:
+    """Fig. 6: mean FCT of flows of 5 MB."""
+    return tuple(
+        Claim(
+            f"fct-{n}-{opponent}",
+            f"mean FCT with {n} links per leaf, HAECN against {opponent.upper()}",
+            paper,
+            "%",
+            "§5.1, Fig. 6",
+            _measure(f"bursty-{n}", "long mean", opponent, "lowest"),
+        )
+        for n, figures in CLAIMED.items()
+        for opponent, paper in zip(OPPONENTS, figures, strict=True)
+    )
+
+
+def _throughput_claims() -> tuple[Claim, ...]:
+    """Fig. 7: throughput, up to so much over the networks."""
+    return tuple(
+        Claim(
+            f"throughput-{opponent}",
+            f"throughput as traffic settles, HAECN against {opponent.upper()}",
+            paper,
+            "%",
+            "§5.2, Fig. 7",
+            Extreme(
+                tuple(_measure(f"gradual-{n}", "throughput", opponent, "highest") for n in LINKS),
+                "highest",
+            ),
+            "Up to, over the four networks.",
+        )
+        for opponent, paper in zip(OPPONENTS, THROUGHPUT, strict=True)
+    )
+
+
+def _plots() -> tuple[Plot, ...]:
+    """Figures in the paper's form."""
+    bursty = tuple(f"bursty-{n}" for n in LINKS)
+    gradual = tuple(f"gradual-{n}" for n in LINKS)
+    cost = ("activations", "inferences saved")
+    axis = "links per leaf"
+    return (
+        Plot("Bursts", "Figs. 2, 6", bursty, ("long mean", "short p99", "bottleneck queue"), axis),
+        Plot("Traffic that settles", "Fig. 7", gradual, ("throughput", "bottleneck queue"), axis),
+        Plot("What decisions cost", "§2", bursty, cost, axis),
+        Plot(
+            *("From one sender in 12 to one in 6", "Figs. 3, 7", ("gradual-48",)),
+            *(("delivered", "queue"), "time, ms"),
+            over_time=True,
+        ),
+    )

@@ -1,0 +1,94 @@
+"""Figures that ACC and HAECN report beside completion times; importing this makes them known.
+
+Throughput, the bottleneck's queue, shares of classes, operations of storage, steps of a training,
+and what decisions cost. A record of a network that has no such thing has no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ecn_marl.envs.episode_sums import SHARE
+from ecn_marl.experiments.papers.measures import Columns, register_figure
+
+RDMA, RDMA_SHARE = "rdma", 0.7
+"""Traffic class of `acc-tcp-…`, and what it is allotted."""
+
+
+def _or_nothing(
+    rule: Callable[[Columns], np.ndarray], *needs: str
+) -> Callable[[Columns], np.ndarray]:
+    """A rule; NaN where a record lacks a column that it needs."""
+
+    def read(columns: Columns) -> np.ndarray:
+        if all(name in columns for name in needs):
+            return np.asarray(rule(columns))
+        return np.full(np.shape(columns["offered"]), np.nan)
+
+    return read
+
+
+def _plain(name: str, factor: float = 1.0) -> Callable[[Columns], np.ndarray]:
+    return _or_nothing(lambda columns: np.asarray(columns[name]) * factor, name)
+
+
+def _of_sources(end: str, together: Callable[..., np.ndarray]) -> Callable[[Columns], np.ndarray]:
+    """What sources count under a name: of all that have it."""
+
+    def read(columns: Columns) -> np.ndarray:
+        found = [columns[n] for n in columns if n.startswith("source:") and n.endswith(f":{end}")]
+        if not found:
+            return np.full(np.shape(columns["offered"]), np.nan)
+        return np.asarray(together(np.stack(found), axis=0))
+
+    return read
+
+
+def _milliseconds(columns: Columns) -> np.ndarray:
+    """Mean time of a step, ms."""
+    return 1e-3 * _of_sources("step_us", np.mean)(columns)
+
+
+def _from_share(columns: Columns) -> np.ndarray:
+    """RDMA's throughput over what it is allotted, less one, %."""
+    return 100.0 * (np.asarray(columns[SHARE + RDMA]) / RDMA_SHARE - 1.0)
+
+
+for _name, _title, _rule in (
+    ("short p99", "99th percentile of flows up to 100 KB, normalised", _plain("short_p99")),
+    ("throughput", "throughput, Gb/s", _plain("throughput_gbps")),
+    (
+        "bottleneck queue",
+        "mean queue of the busiest port, KB",
+        _plain("bottleneck_queue_mean", 1e-3),
+    ),
+    (
+        "bottleneck queue spread",
+        "standard deviation of the queue of the busiest port, KB",
+        _plain("bottleneck_queue_std", 1e-3),
+    ),
+    (
+        "rdma share",
+        "throughput of RDMA against what it is allotted, %",
+        _or_nothing(_from_share, SHARE + RDMA),
+    ),
+    ("iops", "operations per second", _of_sources("iops", np.sum)),
+    ("step time", "mean time of a training step, ms", _milliseconds),
+    ("pauses", "PFC pauses", _plain("pauses")),
+    (
+        "inferences saved",
+        "inferences that the idle rule saves, %",
+        _or_nothing(
+            lambda columns: 100.0 * (np.asarray(columns["inferences_per_decision"]) - 1.0),
+            "inferences_per_decision",
+        ),
+    ),
+    (
+        "activations",
+        "decisions that run the large network, %",
+        _plain("activation_frequency", 100.0),
+    ),
+):
+    register_figure(_name, _title, _rule)
