@@ -75,8 +75,8 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
-        `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`. `machine.load_average` is that
-        at the start.
+        `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`.
+        `machine.load_average` is that at the start.
 
     Raises:
         ValueError: an unknown scenario or trainer, or more devices than there are.
