@@ -28,7 +28,7 @@ RATIOS = {
 STYLES = ("-", "--", ":", "-.")
 """Lines, when there are more policies than colours."""
 
-LEVEL_STYLES = ("--", ":", "-.")
+LEVEL_STYLES = ("--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))
 """Lines of policies that need no training."""
 
 
