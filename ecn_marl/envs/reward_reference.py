@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from hashlib import sha256
 from inspect import signature
 from pathlib import Path
@@ -67,16 +67,37 @@ def fingerprint(spec: Any, telemetry: Telemetry) -> str:
         telemetry: what lies between ports and agents.
     """
     facts = {"time_us": f"{spec.max_steps * spec.interval_us:g}"}
-    for field in fields(spec):
-        value = getattr(spec, field.name)
+    for field, value in _changed(spec):
+        if field not in OWN:
+            facts[field] = _described(value)
+    if telemetry != Telemetry():
+        facts["telemetry"] = _described(telemetry)
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _changed(value: Any) -> list[tuple[str, Any]]:
+    """Fields of a dataclass that are not at their defaults, and their values."""
+    changed = []
+    for field in fields(value):
         usual = field.default
         if usual is MISSING and field.default_factory is not MISSING:
             usual = field.default_factory()
-        if field.name not in OWN and repr(value) != repr(usual):
-            facts[field.name] = repr(value)
-    if telemetry != Telemetry():
-        facts["telemetry"] = repr(telemetry)
-    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        if repr(getattr(value, field.name)) != repr(usual):
+            changed.append((field.name, getattr(value, field.name)))
+    return changed
+
+
+def _described(value: Any) -> str:
+    """A value as text; of dataclasses only what is not at its default.
+
+    So an option that is added later, and is not used, changes no fingerprint.
+    """
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_described, value))})"
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = (f"{name}={_described(one)}" for name, one in _changed(value))
+        return f"{type(value).__name__}({', '.join(inside)})"
+    return repr(value)
 
 
 def reward_facts(reward: Reward, options: Mapping[str, Any], interval_us: float) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def check(name: str, **options: Any) -> dict[str, np.ndarray]:
     columns = Evaluation(name, metrics).columns
     assert not invalid_reasons(columns)
     assert (columns["throughput_gbps"] > 0).all()
-    assert (columns["bottleneck_queue_mean"] >= columns["queue_mean"]).all()
+    assert (columns["bottleneck_utilisation"] >= columns["utilisation"]).all()
     return columns
 
 

@@ -80,7 +80,8 @@ class Ear:
         zero = jnp.zeros((slots,), dtype)
         sizes = {"F": (self.steps, slots), "LF": (self.steps, levels, slots)}
         whole = {"hop_sent": jnp.uint32, "hop_step": jnp.int32, "returned": bool}
-        log = {k: jnp.zeros(sizes[s], whole.get(k, dtype)) for k, s in SHAPES.items()}
+        # Slots are not on the last axis: free ones are heard, too, and go on.
+        log = {k: jnp.zeros((*sizes[s], 1), whole.get(k, dtype)) for k, s in SHAPES.items()}
         return EarState(zero, zero, jnp.zeros((), jnp.int32), log)
 
     def start(self, state, params, new, line, base_rtt):
@@ -99,7 +100,7 @@ class Ear:
 
     def update(self, state, params, heard, dt):
         del params, dt
-        log = {k: v.at[state.at].set(getattr(heard, k)) for k, v in state.log.items()}
+        log = {k: v.at[state.at, ..., 0].set(getattr(heard, k)) for k, v in state.log.items()}
         return replace(state, log=log, at=(state.at + 1) % self.steps)
 
 
@@ -150,7 +151,7 @@ class Heard:
 
     def __init__(self, sim, state, log, kept):
         self.sim, self.state = sim, state
-        self.signals = {k: np.concatenate(np.asarray(v)) for k, v in log.items()}
+        self.signals = {k: np.concatenate(np.asarray(v))[..., 0] for k, v in log.items()}
         self.flow_id, self.stage, self.backlog, self.queue, dropped = map(
             lambda x: x if isinstance(x, tuple) else np.asarray(x), kept
         )
