@@ -13,13 +13,12 @@ from pkgutil import iter_modules
 import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+from quick_compiling import compile_quickly
 from typechecker import CHECK_LANES
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the suite's time goes into compiling. XLA's older way to make loops out of operations
-# takes half as long as its default, and programs run as fast. Set to "", tests compile as users do.
-QUICK = "--xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", QUICK)
+# Most of the suite's time goes into compiling. With XLA_FLAGS="", tests compile as users do.
+QUICKLY = compile_quickly()
 
 # Every function of the package checks the shapes and types of its arguments while tests run; those
 # of the compiler `lanes` only for `lanes/test_types.py`: with checks it takes more than twice as
@@ -65,9 +64,7 @@ def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
 
     path = request.path.relative_to(Path(__file__).parent)
     full = bool(WITH_ALL_PASSES & {path.parts[0], path.as_posix()})
-    jax.config.update(
-        "jax_disable_most_optimizations", QUICK in os.environ["XLA_FLAGS"] and not full
-    )
+    jax.config.update("jax_disable_most_optimizations", QUICKLY and not full)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 

@@ -24,7 +24,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "baselines" / "common")]
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # as the whole suite
+from quick_compiling import compile_quickly  # noqa: E402 - after the path
+
+compile_quickly()  # as the whole suite
 
 import families  # noqa: E402 - after the path and XLA's flags
 import faults  # noqa: E402 - after the path and XLA's flags
