@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY
+from jax.extend.core import jaxprs_in_params
 from scipy import stats
 from toy import ToyEnv, ToyParams
 
@@ -59,7 +60,7 @@ def decomposed(jaxpr):
     for line in jaxpr.eqns:
         if line.primitive.name in ("geqrf", "householder_product", "qr"):
             shapes.append(line.invars[0].aval.shape)
-        for inner in jax.core.jaxprs_in_params(line.params):
+        for inner in jaxprs_in_params(line.params):
             shapes += decomposed(inner)
     return shapes
 

@@ -22,6 +22,7 @@ import test_operations
 import test_programs
 from hypothesis import given, settings
 from jax import lax
+from jax.extend.core import jaxprs_in_params
 from xla_and_lanes import raw
 
 import ecn_marl
@@ -215,7 +216,7 @@ def test_every_operation_compiles_for_gpus(tmp_path: Path) -> None:
     def names(jaxpr: Any) -> Iterator[str]:
         for eqn in jaxpr.eqns:
             yield eqn.primitive.name
-            for inner in jax.core.jaxprs_in_params(eqn.params):
+            for inner in jaxprs_in_params(eqn.params):
                 yield from names(inner)
 
     elementwise = {name for name, record in primitives_table().items() if record.emit is not None}
