@@ -6,7 +6,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-JAX ?= 0.10.0 0.12.0.1
+JAX ?= 0.10.0
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
 .PHONY: run test validate robustness lint format wheel-test sbom docs first-hour notebooks bridges jax-versions clean
