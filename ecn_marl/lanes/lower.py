@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend import core
 
-# Imported for the records that they enter into the table of primitives.
-from ecn_marl.lanes import (  # noqa: F401
+from ecn_marl.lanes import (  # noqa: F401 - each enters its records when it is imported
     arithmetic,
     control_flow,
     indexing,

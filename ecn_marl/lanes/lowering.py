@@ -64,8 +64,7 @@ class Lowering(Builder):
             return record.lower(self, eqn, *args)
         except Unsupported:
             raise
-        except Exception as problem:
-            # Parameters that a rule was not written for, of a newer JAX say: XLA knows them.
+        except Exception as problem:  # parameters that no rule knows, of a newer JAX: XLA does
             raise Unsupported(
                 f"primitive {name!r} cannot be compiled for lanes with these parameters "
                 f"({type(problem).__name__}: {problem})"
