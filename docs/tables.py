@@ -225,7 +225,7 @@ def reward_options() -> str:
 def reward_references() -> str:
     """What rewards can be relative to: the files that ship."""
     from ecn_marl.envs.reward_reference import SHIPPED
-    from ecn_marl.report.tables import entry_title
+    from ecn_marl.render.tables import entry_title
 
     rows = []
     for file in sorted(SHIPPED.glob("*.json")):
@@ -387,7 +387,7 @@ def measured() -> dict[str, dict[str, Any]]:
 
 def results() -> str:
     """The table of the README: the default scenario."""
-    from ecn_marl.report.bench_table import ranked, readme_row
+    from ecn_marl.render.bench_table import ranked, readme_row
 
     found = measured().get(FIRST)
     if found is None:
@@ -401,7 +401,7 @@ def results() -> str:
 
 def leaderboard() -> str:
     """All results, scenario by scenario, with counts and costs."""
-    from ecn_marl.report.bench_table import scenario_tables
+    from ecn_marl.render.bench_table import scenario_tables
 
     parts = []
     for scenario, found in sorted(measured().items()):
@@ -422,7 +422,7 @@ def rate_bench_sizes() -> str:
 
 
 def _rate_bench(name: str) -> str:
-    from ecn_marl.report.rate_bench_table import rate_bench_tables
+    from ecn_marl.render.rate_bench_table import rate_bench_tables
 
     file = RESULTS / name
     if not file.is_file():
@@ -447,7 +447,7 @@ def papers_haecn() -> str:
 
 def _paper(name: str) -> str:
     """The claims of a paper, from the folder of results that `bench all` wrote."""
-    from ecn_marl.report.papers import claims_markdown
+    from ecn_marl.render.papers import claims_markdown
 
     file = RESULTS / "papers" / "results.json"
     found = json.loads(file.read_text())["papers"] if file.is_file() else []

@@ -26,8 +26,8 @@ from ecn_marl.lanes.settings import set_trial_program as _set_trial_program
 if TYPE_CHECKING:
     from ecn_marl import baselines, envs, errors, lanes, sim, wrappers
     from ecn_marl.baselines.algorithms import register_algorithm
-    from ecn_marl.baselines.common.policy import load_policy, pretrained_policies
-    from ecn_marl.baselines.common.trainer import Trainer
+    from ecn_marl.baselines.exporting.policy import load_policy, pretrained_policies
+    from ecn_marl.baselines.training.trainer import Trainer
     from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from ecn_marl.sim.sizes import register_size_table
     from ecn_marl.sim.sources import register_source
     from ecn_marl.sim.transports import register_transport
-    from ecn_marl.wrappers.jaxmarl import jaxmarl_env
-    from ecn_marl.wrappers.registries import register_envs
-    from ecn_marl.wrappers.vector_agents import vector_env
+    from ecn_marl.wrappers.bridges.jaxmarl import jaxmarl_env
+    from ecn_marl.wrappers.bridges.registries import register_envs
+    from ecn_marl.wrappers.bridges.vector_agents import vector_env
 
     __version__: str
 
 _HOME = {
     "Scenario": "ecn_marl.envs.registry",
-    "Trainer": "ecn_marl.baselines.common.trainer",
+    "Trainer": "ecn_marl.baselines.training.trainer",
     "env": "ecn_marl.envs.parallel",
-    "jaxmarl_env": "ecn_marl.wrappers.jaxmarl",
-    "load_policy": "ecn_marl.baselines.common.policy",
+    "jaxmarl_env": "ecn_marl.wrappers.bridges.jaxmarl",
+    "load_policy": "ecn_marl.baselines.exporting.policy",
     "make": "ecn_marl.envs.registry",
     "make_rate": "ecn_marl.envs.rate.scenarios",
     "parallel_env": "ecn_marl.envs.parallel",
-    "pretrained_policies": "ecn_marl.baselines.common.policy",
+    "pretrained_policies": "ecn_marl.baselines.exporting.policy",
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "register": "ecn_marl.envs.registry",
@@ -62,9 +62,9 @@ _HOME = {
     "register_size_table": "ecn_marl.sim.sizes",
     "register_source": "ecn_marl.sim.sources",
     "register_transport": "ecn_marl.sim.transports",
-    "register_envs": "ecn_marl.wrappers.registries",
+    "register_envs": "ecn_marl.wrappers.bridges.registries",
     "scenarios": "ecn_marl.envs.registry",
-    "vector_env": "ecn_marl.wrappers.vector_agents",
+    "vector_env": "ecn_marl.wrappers.bridges.vector_agents",
 }
 _MODULES = ("baselines", "envs", "errors", "lanes", "sim", "wrappers")
 
@@ -100,7 +100,7 @@ __all__ = [
 
 
 # Here, as whatever runs on a GPU has imported this file. It is a name: nothing is loaded.
-_set_trial_program("ecn_marl.benchmark.trial:environments")
+_set_trial_program("ecn_marl.speed.trial:environments")
 
 if not TYPE_CHECKING:  # type checkers then report names that do not exist
 

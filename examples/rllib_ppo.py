@@ -24,7 +24,7 @@ from ray.tune.registry import register_env
 
 import ecn_marl
 from ecn_marl.wrappers import compare, show
-from ecn_marl.wrappers.rllib import greedy, rllib_env, rllib_vector_env
+from ecn_marl.wrappers.bridges.rllib import greedy, rllib_env, rllib_vector_env
 
 
 def settings(args: argparse.Namespace) -> PPOConfig:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.baselines.common.evaluation import Evaluation
+from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.experiments.records import Record
 
 BINS = 80

@@ -432,7 +432,7 @@ def test_train_errors(tmp_path, args, message):
 
 
 def test_divergence_is_told_and_is_a_failure(tmp_path, monkeypatch):
-    from ecn_marl.baselines.common.training import TrainingDiverged
+    from ecn_marl.baselines.training.loop import TrainingDiverged
     from ecn_marl.experiments import workflow
 
     def diverge(*args):

@@ -40,7 +40,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.common.rate_learning import (
+from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
     roll_scenarios,
@@ -48,8 +48,8 @@ from ecn_marl.baselines.common.rate_learning import (
     start_training,
     training_envs,
 )
-from ecn_marl.baselines.common.rate_rollout import Events
-from ecn_marl.baselines.common.settings import not_negative, positive
+from ecn_marl.baselines.rl.rate_rollout import Events
+from ecn_marl.baselines.training.settings import not_negative, positive
 from ecn_marl.envs.rate.env import RateParams
 
 

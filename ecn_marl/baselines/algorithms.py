@@ -7,12 +7,12 @@ from typing import Any
 
 from ecn_marl._errors import unknown_name
 from ecn_marl._registry import Registry
-from ecn_marl.baselines.common.trainer import Trainer, as_trainer
 from ecn_marl.baselines.ddqn import DDQN, CentralACC
 from ecn_marl.baselines.haecn import HAECN
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO
 from ecn_marl.baselines.oracle import RULES
+from ecn_marl.baselines.training.trainer import Trainer, as_trainer
 
 RESERVED = (
     *("pet", "ddqn-fct", "haecn-fct"),

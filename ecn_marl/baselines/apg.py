@@ -29,15 +29,15 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.adpg import ADPGState, Deterministic, Policy
-from ecn_marl.baselines.common.optimisers import adam
-from ecn_marl.baselines.common.rate_learning import (
+from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     event_metrics,
     some_counts,
     training_envs,
 )
-from ecn_marl.baselines.common.rate_rollout import Events, restarted
-from ecn_marl.baselines.common.settings import at_least_one, positive, shares
+from ecn_marl.baselines.rl.rate_rollout import Events, restarted
+from ecn_marl.baselines.training.settings import at_least_one, positive, shares
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import SENDERS
 

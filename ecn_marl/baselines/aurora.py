@@ -26,10 +26,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.rate_rollout import Events
-from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive
-from ecn_marl.baselines.common.stochastic_rates import StochasticRates
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
+from ecn_marl.baselines.rl.rate_rollout import Events
+from ecn_marl.baselines.rl.stochastic_rates import StochasticRates
+from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive
 
 SEEN = ("latency_gradient", "latency_ratio", "send_ratio")
 """What the policy looks at of each interval."""

@@ -29,19 +29,19 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.common import gating, replay
-from ecn_marl.baselines.common import q_learning as ql
-from ecn_marl.baselines.common import settings as check
-from ecn_marl.baselines.common.environments import start_environments, wander
-from ecn_marl.baselines.common.gating import Gate
-from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
-from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
-from ecn_marl.baselines.common.remembering import Remembering
-from ecn_marl.baselines.common.replay import Ring
-from ecn_marl.baselines.common.rollout import roll
-from ecn_marl.baselines.common.scoring import Greedy
-from ecn_marl.baselines.common.tiers import Tiers, port_tiers
-from ecn_marl.baselines.common.trainer import Network, Trainer
+from ecn_marl.baselines.evaluation.scoring import Greedy
+from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.rl import gating, replay
+from ecn_marl.baselines.rl import q_learning as ql
+from ecn_marl.baselines.rl.gating import Gate
+from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.rl.replay import Ring
+from ecn_marl.baselines.rl.rollout import roll
+from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
+from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 FLOAT_BYTES = 4

@@ -16,11 +16,11 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import restore_imports
-from ecn_marl.baselines.common.distributions import head_for
-from ecn_marl.baselines.common.export import head_header
-from ecn_marl.baselines.common.networks import network_flops
-from ecn_marl.baselines.common.policy import PRETRAINED, Policy, load_policy, policy_file
-from ecn_marl.baselines.common.rate_policy import RatePolicy
+from ecn_marl.baselines.exporting.export import head_header
+from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, load_policy, policy_file
+from ecn_marl.baselines.exporting.rate_policy import RatePolicy
+from ecn_marl.baselines.rl.distributions import head_for
+from ecn_marl.baselines.rl.networks import network_flops
 from ecn_marl.envs.registry import lookup
 
 SUFFIX = ".npz"

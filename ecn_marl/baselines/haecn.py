@@ -36,17 +36,17 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.common import q_learning as ql
-from ecn_marl.baselines.common import replay
-from ecn_marl.baselines.common import settings as check
-from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.environments import start_environments, wander
-from ecn_marl.baselines.common.networks import Mlp, network_flops, one_agent
-from ecn_marl.baselines.common.q_learning import QLearner, QState, Transition
-from ecn_marl.baselines.common.remembering import Remembering
-from ecn_marl.baselines.common.replay import Ring
-from ecn_marl.baselines.common.rollout import roll
-from ecn_marl.baselines.common.trainer import Trainer
+from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.rl import q_learning as ql
+from ecn_marl.baselines.rl import replay
+from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.rl.replay import Ring
+from ecn_marl.baselines.rl.rollout import roll
+from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)

@@ -30,10 +30,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl.baselines.common.distributions import Head, head_for
-from ecn_marl.baselines.common.environments import start_environments, wander
-from ecn_marl.baselines.common.gae import gae
-from ecn_marl.baselines.common.networks import (
+from ecn_marl.baselines.rl.distributions import Head, head_for
+from ecn_marl.baselines.rl.gae import gae
+from ecn_marl.baselines.rl.networks import (
     Mlp,
     apply_network,
     init_network,
@@ -41,7 +40,7 @@ from ecn_marl.baselines.common.networks import (
     one_agent,
     standardise,
 )
-from ecn_marl.baselines.common.ppo import (
+from ecn_marl.baselines.rl.ppo import (
     Batch,
     PPOConfig,
     TrainState,
@@ -53,7 +52,8 @@ from ecn_marl.baselines.common.ppo import (
     over_agents,
     policy_loss,
 )
-from ecn_marl.baselines.common.trainer import Network, Trainer
+from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 

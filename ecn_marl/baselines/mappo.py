@@ -38,11 +38,9 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common import settings as check
-from ecn_marl.baselines.common.distributions import Head, head_for
-from ecn_marl.baselines.common.environments import start_environments, wander
-from ecn_marl.baselines.common.gae import gae
-from ecn_marl.baselines.common.networks import (
+from ecn_marl.baselines.rl.distributions import Head, head_for
+from ecn_marl.baselines.rl.gae import gae
+from ecn_marl.baselines.rl.networks import (
     Mlp,
     apply_network,
     centred,
@@ -51,7 +49,7 @@ from ecn_marl.baselines.common.networks import (
     one_agent,
     standardise,
 )
-from ecn_marl.baselines.common.ppo import (
+from ecn_marl.baselines.rl.ppo import (
     Batch,
     PPOConfig,
     TrainState,
@@ -62,8 +60,10 @@ from ecn_marl.baselines.common.ppo import (
     optimiser,
     policy_loss,
 )
-from ecn_marl.baselines.common.trainer import Network, Trainer
-from ecn_marl.baselines.common.value_norm import ValueNorm
+from ecn_marl.baselines.rl.value_norm import ValueNorm
+from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ecn_marl.baselines.common.rate_policy import MODELS, RatePolicy
+from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.baselines.rate_exported import device_arrays
 
 MANY = 8192

@@ -23,10 +23,10 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.common import replay
-from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.networks import Mlp
-from ecn_marl.baselines.common.q_learning import (
+from ecn_marl.baselines.rl import replay
+from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.baselines.rl.networks import Mlp
+from ecn_marl.baselines.rl.q_learning import (
     QLearner,
     QState,
     Transition,
@@ -35,7 +35,7 @@ from ecn_marl.baselines.common.q_learning import (
     explore,
     transition_shapes,
 )
-from ecn_marl.baselines.common.rate_learning import (
+from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
     draw_valid,
@@ -49,8 +49,8 @@ from ecn_marl.baselines.common.rate_learning import (
     training_envs,
     transitions,
 )
-from ecn_marl.baselines.common.rate_rollout import Events
-from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive, shares
+from ecn_marl.baselines.rl.rate_rollout import Events
+from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive, shares
 from ecn_marl.envs.rate.actions import FACTORS
 from ecn_marl.envs.rate.env import RateParams
 

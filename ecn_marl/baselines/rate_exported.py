@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.policy import load_policy, policy_file
-from ecn_marl.baselines.common.rate_policy import MODELS, RatePolicy
 from ecn_marl.baselines.exported import is_exported
+from ecn_marl.baselines.exporting.policy import load_policy, policy_file
+from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.envs.rate.actions import ContinuousFactor
 
 

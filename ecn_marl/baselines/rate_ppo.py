@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.networks import Mlp, init_network
-from ecn_marl.baselines.common.optimisers import adam
-from ecn_marl.baselines.common.ppo import Batch, explained_variance, improve, policy_loss
-from ecn_marl.baselines.common.rate_learning import (
+from ecn_marl.baselines.rl.networks import Mlp, init_network
+from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.rl.ppo import Batch, explained_variance, improve, policy_loss
+from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
@@ -40,14 +40,14 @@ from ecn_marl.baselines.common.rate_learning import (
     training_envs,
     transitions,
 )
-from ecn_marl.baselines.common.rate_rollout import Events
-from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive, shares
-from ecn_marl.baselines.common.stochastic_rates import (
+from ecn_marl.baselines.rl.rate_rollout import Events
+from ecn_marl.baselines.rl.stochastic_rates import (
     PolicyGradient,
     PolicyState,
     StochasticRates,
     draw_batch,
 )
+from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive, shares
 from ecn_marl.envs.rate.actions import factor_codec
 from ecn_marl.envs.rate.env import RateParams
 

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl.baselines.common.optimisers import adam
-from ecn_marl.baselines.common.ppo import Batch, improve, policy_loss
-from ecn_marl.baselines.common.rate_learning import (
+from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.rl.ppo import Batch, improve, policy_loss
+from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
@@ -33,13 +33,13 @@ from ecn_marl.baselines.common.rate_learning import (
     training_envs,
     transitions,
 )
-from ecn_marl.baselines.common.settings import at_least_one, not_negative, positive
-from ecn_marl.baselines.common.stochastic_rates import (
+from ecn_marl.baselines.rl.stochastic_rates import (
     PolicyGradient,
     PolicyState,
     StochasticRates,
     draw_batch,
 )
+from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive
 from ecn_marl.envs.rate.actions import factor_codec
 from ecn_marl.envs.rate.env import RateParams
 

@@ -30,7 +30,11 @@ from ecn_marl._imports import needed_imports
 from ecn_marl._lock import LOCK, locked
 from ecn_marl._memory import check_memory
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
-from ecn_marl.baselines.common.checkpoint import (
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
+from ecn_marl.baselines.evaluation.scoring import SCORES, greedy_controller, scorer
+from ecn_marl.baselines.exporting.export import export_policy
+from ecn_marl.baselines.exporting.policy import Policy
+from ecn_marl.baselines.training.checkpoint import (
     CONFIG,
     DIVERGED,
     FOLDER,
@@ -39,13 +43,9 @@ from ecn_marl.baselines.common.checkpoint import (
     warn_of_versions,
     write_json,
 )
-from ecn_marl.baselines.common.evaluation import Controller, StatefulController
-from ecn_marl.baselines.common.export import export_policy
-from ecn_marl.baselines.common.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
-from ecn_marl.baselines.common.policy import Policy
-from ecn_marl.baselines.common.scoring import SCORES, greedy_controller, scorer
-from ecn_marl.baselines.common.trainer import Trainer, check_training
-from ecn_marl.baselines.common.training import Saving, TrainResult, state_shapes, train
+from ecn_marl.baselines.training.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
+from ecn_marl.baselines.training.loop import Saving, TrainResult, state_shapes, train
+from ecn_marl.baselines.training.trainer import Trainer, check_training
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.recorded import Recorded
 from ecn_marl.envs.registry import lookup, make

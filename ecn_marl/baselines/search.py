@@ -33,9 +33,9 @@ import numpy as np
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.common.evaluation import Controller, StatefulController, roll_out
-from ecn_marl.baselines.common.objective import NEEDS, episode_objective, geometric_means
-from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
+from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
     BEST,
     ORACLE,

@@ -128,11 +128,11 @@ def bench(
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
     from ecn_marl.baselines.search import Effort
-    from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments import bench as bn
     from ecn_marl.experiments import plan as pl
     from ecn_marl.experiments.jobs import given
     from ecn_marl.experiments.publish import TABLE, publish
+    from ecn_marl.speed.machine import describe
 
     if results is not None:
         check_output("--results", results)
@@ -288,8 +288,8 @@ def headroom(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
     from ecn_marl.experiments.jobs import given
-    from ecn_marl.report.headroom_table import headroom_table
-    from ecn_marl.report.tables import flows_table
+    from ecn_marl.render.headroom_table import headroom_table
+    from ecn_marl.render.tables import flows_table
 
     if out is not None:
         check_output_folder("--out", out)
@@ -333,7 +333,7 @@ def reward_reference(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import reward_references as rr
     from ecn_marl.experiments.jobs import parse_fields
-    from ecn_marl.report.tables import reference_table
+    from ecn_marl.render.tables import reference_table
 
     check_output("--out", out)
     rewards = rr.usual_rewards(scenario) if reward is None else [{"reward": x} for x in reward]
@@ -357,7 +357,7 @@ def reward_reference(
 @contextmanager
 def _stops() -> Iterator[None]:
     """What stops training early is told in one line."""
-    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+    from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
 
     try:
         yield

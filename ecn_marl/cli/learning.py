@@ -259,7 +259,7 @@ def _train(
     job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
 ) -> list[Any]:
     """Train behind a progress bar; what stops it early is told in one line."""
-    from ecn_marl.baselines.common.training import TrainingDiverged, TrainingInterrupted
+    from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
     from ecn_marl.experiments import workflow as wf
 
     rows: list[Any] = []
@@ -297,7 +297,7 @@ def export(
     Of learners of rates, it also measures what a decision costs on this machine.
     """
     from ecn_marl._files import check_output
-    from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.baselines.exporting.policy import save_policy
     from ecn_marl.cli import rate
     from ecn_marl.experiments import workflow as wf
 
@@ -388,8 +388,8 @@ def play(
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
-    from ecn_marl.report import player
-    from ecn_marl.report.episode import Side, record
+    from ecn_marl.render import player
+    from ecn_marl.render.episode import Side, record
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
@@ -444,7 +444,7 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
 
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.envs.registry import SCENARIOS, make
-    from ecn_marl.report.scenario_page import sample_traffic, scenario_png
+    from ecn_marl.render.scenario_page import sample_traffic, scenario_png
 
     check_output("--out", out)
     env = make(name)
@@ -457,11 +457,11 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
 def _list_scenarios(as_json: bool) -> None:
     """The registered scenarios as a table."""
     from ecn_marl._files import json_text
-    from ecn_marl.baselines.common.policy import PRETRAINED, load_policy, pretrained_policies
+    from ecn_marl.baselines.exporting.policy import PRETRAINED, load_policy, pretrained_policies
     from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
-    from ecn_marl.report.tables import scenario_table
+    from ecn_marl.render.tables import scenario_table
 
     trained = {PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()}
     rows: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ def replay(
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.actions import parse_ecn
-    from ecn_marl.report.tables import replay_tables
+    from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
     from ecn_marl.sim.topology import parse_topology
 
@@ -142,11 +142,11 @@ def validate(
 
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
+    from ecn_marl.render.validation_table import all_lines, report, validation_table, verdict_text
     from ecn_marl.validation import expected as ex
     from ecn_marl.validation.pool import run_cases
     from ecn_marl.validation.registry import select
     from ecn_marl.validation.runs import force_dt_us
-    from ecn_marl.validation.table import all_lines, report, validation_table, verdict_text
 
     if out is not None:
         check_output("--out", out)
@@ -170,7 +170,7 @@ def validate(
     if out is not None:
         outputs[out] = Output("w", lambda file: file.write(text + "\n"))
     if plots is not None:
-        from ecn_marl.report.validation_plots import pages
+        from ecn_marl.render.validation_plots import pages
 
         for name, png in pages(done).items():
             outputs[plots / f"{name}.png"] = Output("wb", partial(write_bytes, png))
@@ -233,9 +233,9 @@ def speed(
 ) -> None:
     """Measure steps per second, compile times and memory, with their spread."""
     from ecn_marl._files import Output, check_output, json_text, write_all
-    from ecn_marl.benchmark import report
-    from ecn_marl.benchmark.programs import parse_counts
-    from ecn_marl.benchmark.timing import Plan
+    from ecn_marl.speed import report
+    from ecn_marl.speed.programs import parse_counts
+    from ecn_marl.speed.timing import Plan
 
     if out is not None:
         check_output("--out", out)

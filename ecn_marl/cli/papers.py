@@ -57,12 +57,12 @@ def bench(asked: Asked, out: Path, results: Path | None, as_json: bool) -> None:
         ValueError: see `experiments.papers.run`.
     """
     from ecn_marl._files import Output, write_all
-    from ecn_marl.benchmark.machine import describe
     from ecn_marl.experiments.papers import SUITES, suite
     from ecn_marl.experiments.papers.outcome import outcome
     from ecn_marl.experiments.papers.publish import publish
     from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
-    from ecn_marl.report.papers import claims_markdown
+    from ecn_marl.render.papers import claims_markdown
+    from ecn_marl.speed.machine import describe
 
     only = tuple(x.strip() for x in (asked.algorithms or "").split(",") if x.strip())
     names = list(SUITES) if ALL in asked.names else list(dict.fromkeys(asked.names))

@@ -50,7 +50,7 @@ def train(
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import json_text
-    from ecn_marl.baselines.common.training import Saving
+    from ecn_marl.baselines.training.loop import Saving
     from ecn_marl.experiments import rate
 
     if "envs" in asked:
@@ -112,10 +112,10 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
     Raises:
         ValueError: see `experiments.rate.rate_policy_of`.
     """
-    from ecn_marl.baselines.common.policy import save_policy
+    from ecn_marl.baselines.exporting.policy import save_policy
     from ecn_marl.baselines.rate_cost import MANY, decision_costs
-    from ecn_marl.benchmark.machine import processor
     from ecn_marl.experiments import rate
+    from ecn_marl.speed.machine import processor
 
     policy = rate.rate_policy_of(run, checkpoint, int8=int8, depth=tree)
     save_policy(policy, out)
@@ -153,7 +153,7 @@ def evaluate(
     from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.experiments import rate
     from ecn_marl.experiments.jobs import parse_fields
-    from ecn_marl.report.rate_table import rate_table
+    from ecn_marl.render.rate_table import rate_table
 
     for name, value in unfit.items():
         raise bad_value(f"--{name.replace('_', '-')}", value, "nothing in scenarios of rates")
@@ -190,10 +190,10 @@ def bench(
         ValueError: see `experiments.rate_bench`.
     """
     from ecn_marl._files import Output, json_text, write_all
-    from ecn_marl.benchmark.machine import describe
     from ecn_marl.cli.terminal import write_bytes
     from ecn_marl.experiments import rate_bench as rb
-    from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
+    from ecn_marl.render.rate_bench_table import rate_bench_figure, rate_bench_tables
+    from ecn_marl.speed.machine import describe
 
     policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
     small, largest = scenarios

@@ -37,7 +37,7 @@ def console() -> Any:
 
 def show_tables(tables: list[Any]) -> None:
     """Print tables of rich; on a narrow terminal their columns go below each other."""
-    from ecn_marl.report.fitting import fitted
+    from ecn_marl.render.fitting import fitted
 
     wide = console()
     for table in tables:
@@ -49,7 +49,7 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print what a training or an evaluation found, as JSON or as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments.workflow import label
-    from ecn_marl.report.tables import evaluation_tables
+    from ecn_marl.render.tables import evaluation_tables
 
     if as_json:
         typer.echo(json_text(result))

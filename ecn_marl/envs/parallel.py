@@ -27,7 +27,7 @@ from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
 if TYPE_CHECKING:
-    from ecn_marl.envs.window import Window
+    from ecn_marl.render.window import Window
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 
@@ -307,7 +307,7 @@ class EcnParallelEnv(ParallelEnv):
         if self.render_mode is None:
             gymnasium.logger.warn(f"render() needs a render_mode, one of {RENDER_MODES}")
             return None
-        from ecn_marl.envs.rendering import draw, table
+        from ecn_marl.render.frames import draw, table
 
         if self._state is None:
             raise ResetNeeded("nothing to render: call reset() first")
@@ -320,7 +320,7 @@ class EcnParallelEnv(ParallelEnv):
         if self.render_mode == "rgb_array":
             return frame
         if self._window is None:
-            from ecn_marl.envs.window import Window
+            from ecn_marl.render.window import Window
 
             self._window = Window(self.metadata["name"], frame.shape, self.metadata["render_fps"])
         self._window.show(frame)

@@ -254,7 +254,7 @@ def make(
             `path` (each port its share); see `envs.rewards`.
         telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
         decision_delay_us: the field of this name of `telemetry`, µs: how long a decision takes,
-            set, or measured on this machine, see `baselines.common.cost.decision_delay_us`.
+            set, or measured on this machine, see `baselines.evaluation.cost.decision_delay_us`.
         counts: counters that `info` has beside those that the features need, e.g.
             `("flows_begun",)`; see `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With

@@ -2,7 +2,7 @@
 
 All policies meet the same episodes. A figure is compared within an episode, so that what is hard
 about an episode cancels; intervals are of a bootstrap over episodes and seeds (see
-`baselines/common/statistics.py`). Slowdowns and J are averaged geometrically over seeds and
+`baselines/evaluation/statistics.py`). Slowdowns and J are averaged geometrically over seeds and
 episodes, so that the score is the product of its parts' ratios; reward, queue and utilisation are
 averaged as they are. Everything is computed from records alone.
 """
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.completion import (
+from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     SIZES,
     SLOWDOWNS,
     accounts,
     invalid_reasons,
 )
-from ecn_marl.baselines.common.statistics import (
+from ecn_marl.baselines.evaluation.statistics import (
     RESAMPLES,
     Draws,
     estimate,

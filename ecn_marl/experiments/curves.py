@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._files import Output, json_text, write_all
-from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.evaluation import episodes_runner
-from ecn_marl.baselines.common.logs import METRICS
-from ecn_marl.baselines.common.scoring import Scores, score_episodes
-from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.evaluation.episodes import episodes_runner
+from ecn_marl.baselines.evaluation.scoring import Scores, score_episodes
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import BEST, Settings, group_names, phase_names
 from ecn_marl.baselines.static import PREFIX
+from ecn_marl.baselines.training.checkpoint import read_config
+from ecn_marl.baselines.training.logs import METRICS
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make, out_of_view
 from ecn_marl.experiments.compare import ORACLES
@@ -124,7 +124,7 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
         folder: the run.
         show: called with the per cent of reference policies that are scored.
     """
-    from ecn_marl.report.learning_curve import learning_curve
+    from ecn_marl.render.learning_curve import learning_curve
 
     config = read_config(folder)
     rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]

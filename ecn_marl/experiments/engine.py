@@ -21,17 +21,17 @@ import numpy as np
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text
 from ecn_marl.baselines.algorithms import ALGORITHMS
-from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.cost import decision_us
-from ecn_marl.baselines.common.evaluation import BATCH, Evaluation, episodes_runner, evaluate
-from ecn_marl.baselines.common.logs import METRICS
-from ecn_marl.baselines.common.objective import episode_objective, geometric_means
-from ecn_marl.baselines.common.scoring import greedy_controller
-from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.evaluation.cost import decision_us
+from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_runner, evaluate
+from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.scoring import greedy_controller
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import SEARCHED
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.static import PREFIX
+from ecn_marl.baselines.training.checkpoint import read_config
+from ecn_marl.baselines.training.logs import METRICS
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches

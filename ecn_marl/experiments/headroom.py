@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.oracle import BEST, ORACLE, PORTS, RULE, group_names, phase_names
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX

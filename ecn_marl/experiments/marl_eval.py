@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.baselines.common.completion import PARTS
+from ecn_marl.baselines.evaluation.completion import PARTS
 from ecn_marl.experiments.compare import BASELINE
 from ecn_marl.experiments.records import Record
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 
-from ecn_marl.baselines.common.cost import decision_delay_us, decision_us
-from ecn_marl.baselines.common.evaluation import evaluate
-from ecn_marl.baselines.common.scoring import greedy_controller
+from ecn_marl.baselines.evaluation.cost import decision_delay_us, decision_us
+from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.evaluation.scoring import greedy_controller
 from ecn_marl.envs.registry import make
 
 EPISODES = 2

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.policy import PRETRAINED
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.exported import is_exported, read_exported
+from ecn_marl.baselines.exporting.policy import PRETRAINED
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.static import PREFIX
+from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.sim.tuners import parse_tuner
 

@@ -129,7 +129,7 @@ def publish(
         ValueError: see `results`.
         OSError: a file cannot be written.
     """
-    from ecn_marl.report.bench_table import bench_table
+    from ecn_marl.render.bench_table import bench_table
 
     result = dict(more or {}) | results(scenarios)
     texts = {
@@ -151,7 +151,7 @@ def _write(content: str | bytes, file: Any) -> None:
 
 def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes]:
     """Pictures by file name."""
-    from ecn_marl.report.results_plots import learning_curves, profiles, ratios
+    from ecn_marl.render.results_plots import learning_curves, profiles, ratios
 
     pictures: dict[str, bytes | None] = {}
     for name, records in scenarios.items():

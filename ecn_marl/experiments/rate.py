@@ -19,18 +19,9 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
 from ecn_marl.baselines.apg import APG, APGConfig
 from ecn_marl.baselines.aurora import Aurora, AuroraConfig
-from ecn_marl.baselines.common.checkpoint import (
-    CONFIG,
-    RUN,
-    Checkpoints,
-    read_config,
-    warn_of_versions,
-    write_json,
-)
-from ecn_marl.baselines.common.rate_export import export_rate_policy
-from ecn_marl.baselines.common.rate_policy import RatePolicy
-from ecn_marl.baselines.common.training import Saving, state_shapes, train
 from ecn_marl.baselines.exported import is_exported
+from ecn_marl.baselines.exporting.rate_export import export_rate_policy
+from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_exported import (
     Deployed,
@@ -42,6 +33,15 @@ from ecn_marl.baselines.rate_exported import (
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.runs import alone, check_folder, prepare_folder
+from ecn_marl.baselines.training.checkpoint import (
+    CONFIG,
+    RUN,
+    Checkpoints,
+    read_config,
+    warn_of_versions,
+    write_json,
+)
+from ecn_marl.baselines.training.loop import Saving, state_shapes, train
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.jobs import convert_settings
@@ -246,8 +246,8 @@ def rate_policy_of(
     Args:
         run: folder of the run.
         which: see `run_actor`.
-        int8: quantised, see `baselines.common.quantise`.
-        depth: a tree of this depth in its place, see `baselines.common.distil`.
+        int8: quantised, see `baselines.exporting.quantise`.
+        depth: a tree of this depth in its place, see `baselines.exporting.distil`.
 
     Raises:
         ValueError: not a run, or see `export_rate_policy`.

@@ -24,7 +24,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, without_nan, write_all
 
 if TYPE_CHECKING:
-    from ecn_marl.baselines.common.evaluation import Evaluation
+    from ecn_marl.baselines.evaluation.episodes import Evaluation
 
 FORMAT, VERSION = "ecn-marl record", 1
 

@@ -19,8 +19,8 @@ from scipy import stats
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, json_text, write_all
-from ecn_marl.baselines.common.evaluation import BATCH, roll_out
-from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.evaluation.episodes import BATCH, roll_out
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import BEST, ORACLE, Settings, group_names, phase_names
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 
-from ecn_marl.baselines.common.streams import root_key, stream_keys
+from ecn_marl.baselines.evaluation.streams import root_key, stream_keys
 from ecn_marl.experiments.sources import Checkout
 
 USES = "results/USES.md"

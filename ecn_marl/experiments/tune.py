@@ -33,12 +33,12 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
-from ecn_marl.baselines.common.evaluation import episodes_runner, evaluate
-from ecn_marl.baselines.common.scoring import greedy_controller
-from ecn_marl.baselines.common.spaces import Choice, LogUniform, Space
-from ecn_marl.baselines.common.streams import tuning_keys
-from ecn_marl.baselines.common.training import TrainingDiverged
+from ecn_marl.baselines.evaluation.episodes import episodes_runner, evaluate
+from ecn_marl.baselines.evaluation.scoring import greedy_controller
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
+from ecn_marl.baselines.training.loop import TrainingDiverged
+from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources

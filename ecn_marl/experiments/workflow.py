@@ -18,13 +18,12 @@ from ecn_marl._files import Output, json_text, write_all
 from ecn_marl._imports import needed_imports
 from ecn_marl._registry import SCRIPT
 from ecn_marl.baselines.algorithms import algorithm_config
-from ecn_marl.baselines.common.completion import summarise
-from ecn_marl.baselines.common.evaluation import Controller, Evaluation, StatefulController
-from ecn_marl.baselines.common.evaluation import evaluate as evaluate_one
-from ecn_marl.baselines.common.policy import Policy
-from ecn_marl.baselines.common.statistics import over_seeds
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
+from ecn_marl.baselines.evaluation.completion import summarise
+from ecn_marl.baselines.evaluation.episodes import Controller, Evaluation, StatefulController
+from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
+from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.exported import (
     Exported,
     episodes_of,
@@ -32,6 +31,7 @@ from ecn_marl.baselines.exported import (
     read_exported,
     view_of,
 )
+from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.oracle import BEST, NEEDS, RANDOM, SEARCHED, Random
 from ecn_marl.baselines.runs import Session, resume_run, run_controller, run_policy, train_run
 from ecn_marl.baselines.search import Effort
@@ -296,8 +296,8 @@ def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
         place: where it was evaluated.
         result: what `evaluate` returned; the plot shows its first three policies.
     """
-    from ecn_marl.report.plots import queues
-    from ecn_marl.report.queues import queue_series
+    from ecn_marl.render.plots import queues
+    from ecn_marl.render.queues import queue_series
 
     names = [row["name"] for row in result["policies"] if row["seeds"] == 1]
     shown = [names[0], *[name for name in names if is_rule(name)]]

@@ -10,48 +10,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+    from ecn_marl.wrappers.bridges.comparison import compare, evaluate_policy, show
+    from ecn_marl.wrappers.bridges.jaxmarl import EcnJaxMARL, jaxmarl_env
+    from ecn_marl.wrappers.bridges.network import NetworkEnv, network_env
+    from ecn_marl.wrappers.bridges.registries import register_envs
+    from ecn_marl.wrappers.bridges.rllib import rllib_env, rllib_vector_env
+    from ecn_marl.wrappers.bridges.sb3 import EcnSB3VecEnv as EcnSB3VecEnv
+    from ecn_marl.wrappers.bridges.sb3 import sb3_env as sb3_env
+    from ecn_marl.wrappers.bridges.torch import to_jax, to_torch
+    from ecn_marl.wrappers.bridges.torchrl import EcnTorchRL as EcnTorchRL
+    from ecn_marl.wrappers.bridges.torchrl import torchrl_env as torchrl_env
+    from ecn_marl.wrappers.bridges.vector import EcnVectorEnv
+    from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, vector_env
     from ecn_marl.wrappers.checked import Checked
-    from ecn_marl.wrappers.comparison import compare, evaluate_policy, show
     from ecn_marl.wrappers.episode_statistics import EpisodeStatistics, EpisodeStatisticsState
-    from ecn_marl.wrappers.jaxmarl import EcnJaxMARL, jaxmarl_env
     from ecn_marl.wrappers.lanes import Lanes
-    from ecn_marl.wrappers.network import NetworkEnv, network_env
-    from ecn_marl.wrappers.registries import register_envs
-    from ecn_marl.wrappers.rllib import rllib_env, rllib_vector_env
-    from ecn_marl.wrappers.sb3 import EcnSB3VecEnv as EcnSB3VecEnv
-    from ecn_marl.wrappers.sb3 import sb3_env as sb3_env
-    from ecn_marl.wrappers.torch import to_jax, to_torch
-    from ecn_marl.wrappers.torchrl import EcnTorchRL as EcnTorchRL
-    from ecn_marl.wrappers.torchrl import torchrl_env as torchrl_env
-    from ecn_marl.wrappers.vector import EcnVectorEnv
-    from ecn_marl.wrappers.vector_agents import AgentVectorEnv, vector_env
 
 _HOME = {
-    "AgentVectorEnv": "vector_agents",
+    "AgentVectorEnv": "bridges.vector_agents",
     "AutoReset": "auto_reset",
     "AutoResetState": "auto_reset",
     "Checked": "checked",
-    "EcnJaxMARL": "jaxmarl",
-    "EcnSB3VecEnv": "sb3",
-    "EcnTorchRL": "torchrl",
-    "EcnVectorEnv": "vector",
+    "EcnJaxMARL": "bridges.jaxmarl",
+    "EcnSB3VecEnv": "bridges.sb3",
+    "EcnTorchRL": "bridges.torchrl",
+    "EcnVectorEnv": "bridges.vector",
     "EpisodeStatistics": "episode_statistics",
     "EpisodeStatisticsState": "episode_statistics",
     "Lanes": "lanes",
-    "NetworkEnv": "network",
-    "compare": "comparison",
-    "evaluate_policy": "comparison",
-    "jaxmarl_env": "jaxmarl",
-    "network_env": "network",
-    "register_envs": "registries",
-    "rllib_env": "rllib",
-    "rllib_vector_env": "rllib",
-    "sb3_env": "sb3",
-    "show": "comparison",
-    "to_jax": "torch",
-    "to_torch": "torch",
-    "torchrl_env": "torchrl",
-    "vector_env": "vector_agents",
+    "NetworkEnv": "bridges.network",
+    "compare": "bridges.comparison",
+    "evaluate_policy": "bridges.comparison",
+    "jaxmarl_env": "bridges.jaxmarl",
+    "network_env": "bridges.network",
+    "register_envs": "bridges.registries",
+    "rllib_env": "bridges.rllib",
+    "rllib_vector_env": "bridges.rllib",
+    "sb3_env": "bridges.sb3",
+    "show": "bridges.comparison",
+    "to_jax": "bridges.torch",
+    "to_torch": "bridges.torch",
+    "torchrl_env": "bridges.torchrl",
+    "vector_env": "bridges.vector_agents",
 }
 
 _EXTRAS = ("sb3", "torchrl")
@@ -91,12 +91,13 @@ if not TYPE_CHECKING:  # type checkers then report names that do not exist
                 f"module 'ecn_marl.wrappers' has no attribute {name!r}; it has {', '.join(__all__)}"
             )
         home = _HOME[name]
+        extra = home.rpartition(".")[2]
         try:
             module = import_module(f"{__name__}.{home}")
         except ModuleNotFoundError as error:
-            if home not in _EXTRAS:
+            if extra not in _EXTRAS:
                 raise
-            hint = f"{name} needs {error.name}: pip install 'ecn-marl[{home}]'"
+            hint = f"{name} needs {error.name}: pip install 'ecn-marl[{extra}]'"
             raise ModuleNotFoundError(hint, name=error.name) from error
         value = getattr(module, name)
         globals()[name] = value

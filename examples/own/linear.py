@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 
 import ecn_marl
-from ecn_marl.baselines.common.spaces import LogUniform
-from ecn_marl.baselines.common.trainer import Network, TrainingState
+from ecn_marl.baselines.training.spaces import LogUniform
+from ecn_marl.baselines.training.trainer import Network, TrainingState
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from commands import failure, run
 
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig, later_mean, unsteadiness
-from ecn_marl.baselines.common.rate_rollout import Events, keyed
-from ecn_marl.baselines.common.training import compiled_update, initial_state
+from ecn_marl.baselines.rl.rate_rollout import Events, keyed
+from ecn_marl.baselines.training.loop import compiled_update, initial_state
 from ecn_marl.envs.rate.measure import Steered, measure
 from ecn_marl.envs.rate.scenarios import make_rate, with_options
 
@@ -146,7 +146,7 @@ def test_train_resume_and_eval_commands(tmp_path):
     found = json.loads(result.stdout)["policies"]
     assert found[str(whole)] == found[str(parts)]
     assert found["rate-agent:line-rate"]["utilisation"] == pytest.approx([1.0, 1.0])
-    from ecn_marl.report.rate_table import rate_table
+    from ecn_marl.render.rate_table import rate_table
 
     table = rate_table(json.loads(result.stdout))
     assert [column.header for column in table.columns][:3] == [

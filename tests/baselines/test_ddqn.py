@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.common.cost import count_costs
-from ecn_marl.baselines.common.evaluation import evaluate
-from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
+from ecn_marl.baselines.evaluation.cost import count_costs
+from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import make
 
 PARAMS = ToyParams(max_steps=10)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys, with_memory
 from ecn_marl.baselines.dynamic import Dynamic
+from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys, with_memory
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
 from ecn_marl.envs.registry import Scenario, make

@@ -13,12 +13,12 @@ import pytest
 from commands import TINY, failure, run
 
 import ecn_marl
-from ecn_marl.baselines.common import policy as files
-from ecn_marl.baselines.common.distributions import head_for
-from ecn_marl.baselines.common.export import export_policy
-from ecn_marl.baselines.common.networks import Mlp, apply_network, init_network
-from ecn_marl.baselines.common.policy import load_policy, save_policy
 from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
+from ecn_marl.baselines.exporting import policy as files
+from ecn_marl.baselines.exporting.export import export_policy
+from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.rl.distributions import head_for
+from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run
 from ecn_marl.experiments import workflow as wf
 from ecn_marl.experiments.engine import _asked

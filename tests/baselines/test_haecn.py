@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.common.cost import count_costs, decision_us
-from ecn_marl.baselines.common.evaluation import evaluate
-from ecn_marl.baselines.common.training import compiled_update, initial_state, train
+from ecn_marl.baselines.evaluation.cost import count_costs, decision_us
+from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.runs import run_actors, train_run
 from ecn_marl.baselines.static import Static
+from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import Scenario, make, register
 from ecn_marl.sim import Incast, star
 

@@ -9,10 +9,10 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
-from ecn_marl.baselines.common import ppo
-from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.training import compiled_update, initial_state, train
 from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
+from ecn_marl.baselines.rl import ppo
+from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
 

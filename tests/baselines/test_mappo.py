@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.common.ppo import Batch
-from ecn_marl.baselines.common.training import train
-from ecn_marl.baselines.common.value_norm import ValueNorm
 from ecn_marl.baselines.mappo import CRITIC_STATES, MAPPO, JointCritic, MAPPOConfig
+from ecn_marl.baselines.rl.ppo import Batch
+from ecn_marl.baselines.rl.value_norm import ValueNorm
+from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
 

@@ -12,12 +12,12 @@ import pytest
 from commands import run
 
 from ecn_marl.baselines.aurora import PAID, SEEN, Aurora, AuroraConfig
-from ecn_marl.baselines.common import rate_learning as rl
-from ecn_marl.baselines.common.rate_rollout import Events, keyed
-from ecn_marl.baselines.common.stochastic_rates import StochasticRates, draw_batch
 from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
+from ecn_marl.baselines.rl import rate_learning as rl
+from ecn_marl.baselines.rl.rate_rollout import Events, keyed
+from ecn_marl.baselines.rl.stochastic_rates import StochasticRates, draw_batch
 from ecn_marl.experiments.rate import ALGORITHMS
 
 TINY = ("senders=4", "envs=4", "rollout=64", "events=16", "rows=64")
@@ -143,7 +143,7 @@ def test_it_raises_its_own_reward(name):
     kind, settings = ALGORITHMS[name]
     more = {} if name == "dqn" else {"actions": "discrete"}
     trainer = kind(settings(senders=(2,), envs=16, rows=2048, **more))
-    from ecn_marl.baselines.common.training import compiled_update, initial_state
+    from ecn_marl.baselines.training.loop import compiled_update, initial_state
 
     state = initial_state(trainer, trainer.default_params, 0)
     _, metrics = compiled_update(trainer, 120)(state, trainer.default_params)

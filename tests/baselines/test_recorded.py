@@ -13,9 +13,9 @@ import pytest
 from commands import TINY, failure, run
 
 from ecn_marl.baselines import runs
-from ecn_marl.baselines.common.checkpoint import read_config, write_json
-from ecn_marl.baselines.common.training import TrainResult
 from ecn_marl.baselines.runs import shared_networks
+from ecn_marl.baselines.training.checkpoint import read_config, write_json
+from ecn_marl.baselines.training.loop import TrainResult
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.registry import make
 from ecn_marl.sim import leaf_spine, star

@@ -14,9 +14,9 @@ import pytest
 from handover import Handover, log_j
 
 from ecn_marl.baselines import search as sr
-from ecn_marl.baselines.common.evaluation import roll_out
-from ecn_marl.baselines.common.objective import episode_objective, geometric_means
-from ecn_marl.baselines.common.streams import tuning_keys
+from ecn_marl.baselines.evaluation.episodes import roll_out
+from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import Random, Rule, RuleSettings, Settings
 from ecn_marl.envs.actions import EcnSetting, MultiDiscreteAction
 

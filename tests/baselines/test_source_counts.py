@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import ecn_marl
-from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys
+from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys
 from ecn_marl.baselines.static import Static
-from ecn_marl.report.tables import evaluation_tables
+from ecn_marl.render.tables import evaluation_tables
 from ecn_marl.sim import ClosedLoop, Graph, ring_all_reduce, star
 from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.poisson import Poisson

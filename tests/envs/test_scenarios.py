@@ -15,7 +15,7 @@ from scipy import stats
 
 import ecn_marl
 from ecn_marl import lanes
-from ecn_marl.baselines.common.evaluation import evaluation_keys, roll_out
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
 from ecn_marl.envs import registry
 from ecn_marl.envs.registry import Scenario, benchmark, lookup, make, scenarios
 from ecn_marl.envs.rewards import REWARDS, Reward, RewardParams

@@ -11,8 +11,8 @@ import pytest
 from sim.netcases import imbalance
 
 from ecn_marl import lanes
-from ecn_marl.baselines.common.completion import invalid_reasons
-from ecn_marl.baselines.common.evaluation import Evaluation, evaluation_keys, roll_out
+from ecn_marl.baselines.evaluation.completion import invalid_reasons
+from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, roll_out
 from ecn_marl.envs.registry import benchmark, lookup, make, scenarios
 from ecn_marl.envs.scenarios import acc_heterogeneous, acc_messages, haecn_fabric
 from ecn_marl.envs.scenarios import acc_network as an

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ecn_marl
-from ecn_marl.baselines.common.remembering import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import Remembering
 from ecn_marl.envs.ecn import EnvState, EpisodeSums
 from ecn_marl.envs.features import FeatureScale, fill, flatten, push
 from ecn_marl.envs.phases import Phase, PhaseEcn

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecn_marl.baselines.common.distributions import Head
-from ecn_marl.baselines.common.gae import gae
+from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.baselines.rl.gae import gae
 
 FILE = Path(__file__).parents[2] / "examples" / "cleanrl_ppo.py"
 

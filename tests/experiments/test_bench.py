@@ -15,11 +15,11 @@ from commands import failure, run
 from small import EFFORT, GRID, SETTINGS, SMALL, quiet, register
 
 from ecn_marl.baselines import search
-from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config
-from ecn_marl.baselines.common.streams import tuning_keys
-from ecn_marl.baselines.common.training import state_shapes
 from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
+from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_of
+from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
+from ecn_marl.baselines.training.loop import state_shapes
 from ecn_marl.envs.registry import make
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn

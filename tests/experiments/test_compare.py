@@ -9,7 +9,7 @@ import pytest
 from synthetic import record
 
 from ecn_marl._files import json_text, without_nan
-from ecn_marl.baselines.common.completion import SLOWDOWNS
+from ecn_marl.baselines.evaluation.completion import SLOWDOWNS
 from ecn_marl.experiments.compare import ARITHMETIC, GEOMETRIC, compare, overall
 from ecn_marl.experiments.records import Record
 

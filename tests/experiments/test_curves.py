@@ -9,7 +9,7 @@ import pytest
 from small import SMALL, register
 
 import ecn_marl
-from ecn_marl.baselines.common.scoring import Scores, score_episodes, scorer
+from ecn_marl.baselines.evaluation.scoring import Scores, score_episodes, scorer
 from ecn_marl.baselines.static import Static
 from ecn_marl.experiments import curves as cv
 from ecn_marl.experiments.searches import shipped_search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecn_marl.baselines.common.evaluation import evaluate
+from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.registry import Scenario, make

@@ -13,7 +13,7 @@ import pytest
 from commands import failure, run
 from synthetic import evaluation, record
 
-from ecn_marl.baselines.common import windows as wd
+from ecn_marl.baselines.evaluation import windows as wd
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments import engine as en
 from ecn_marl.experiments.papers import SUITES, measures, pet, suite
@@ -26,7 +26,7 @@ from ecn_marl.experiments.papers.suite import Measured, Row, Suite
 from ecn_marl.experiments.publish import holds_papers
 from ecn_marl.experiments.recipes import LEARNERS
 from ecn_marl.experiments.records import Record
-from ecn_marl.report import papers as rp
+from ecn_marl.render import papers as rp
 
 TINY = {"envs": 2, "rollout": 5, "minibatches": 2, "epochs": 1, "batch": 4, "hidden": (4,)}
 MACHINE = {"processor": "a <processor>", "versions": {"ecn-marl": "0", "jax": "0"}}

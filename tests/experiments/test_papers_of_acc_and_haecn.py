@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from synthetic import record
 
-from ecn_marl.baselines.common.evaluation import evaluate, evaluation_keys
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
+from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import measured_delay
 from ecn_marl.experiments.papers import measures, online, suite

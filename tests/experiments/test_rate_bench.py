@@ -16,8 +16,8 @@ from ecn_marl.experiments import rate
 from ecn_marl.experiments import rate_bench as rb
 from ecn_marl.experiments.rate import subject_of
 from ecn_marl.experiments.rate_paper import printed
-from ecn_marl.report.rate_bench_table import rate_bench_figure, rate_bench_tables
-from ecn_marl.report.tables import DASH
+from ecn_marl.render.rate_bench_table import rate_bench_figure, rate_bench_tables
+from ecn_marl.render.tables import DASH
 
 SHORT = {"duration_us": 1e4, "warm_up_us": 5e3}
 PLACES = {"many-to-one-4-v0": SHORT}

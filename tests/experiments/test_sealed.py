@@ -13,7 +13,7 @@ import pytest
 from commands import failure
 
 import ecn_marl
-from ecn_marl.baselines.common.streams import PARTS, tuning_keys
+from ecn_marl.baselines.evaluation.streams import PARTS, tuning_keys
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import sealed, sources
 
@@ -96,7 +96,7 @@ def test_only_bench_reaches_the_sealed_episodes():
 
 def test_only_two_modules_make_roots():
     """Keys cannot be made from words anywhere else, so the root cannot be rebuilt unnoticed."""
-    allowed = {"ecn_marl.baselines.common.streams", SEALED}
+    allowed = {"ecn_marl.baselines.evaluation.streams", SEALED}
     for name, text in python_files().items():
         calls = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
         assert name in allowed or not calls & {"root_key", "stream_keys"}, name

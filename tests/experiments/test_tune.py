@@ -12,7 +12,7 @@ from small import SMALL, register
 
 import ecn_marl
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
-from ecn_marl.baselines.common.training import TrainingDiverged
+from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import tune as tn
 from ecn_marl.experiments.recipes import LEARNERS, Tuning

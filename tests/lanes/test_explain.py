@@ -8,7 +8,7 @@ import pytest
 
 import ecn_marl
 from ecn_marl import lanes
-from ecn_marl.baselines.common.evaluation import roll_out
+from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.oracle import Settings
 from ecn_marl.baselines.static import Static
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecn_marl.benchmark.trial import environments
 from ecn_marl.lanes import settings, trial
 from ecn_marl.lanes.trial import Verdict
+from ecn_marl.speed.trial import environments
 
 
 def child(text: str, status: int = 0) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Verdict]:
     verdicts: list[Verdict] = []
 
     def ask(command: tuple[str, ...]) -> Verdict:
-        assert command[-1] == settings.trial_program() == "ecn_marl.benchmark.trial:environments"
+        assert command[-1] == settings.trial_program() == "ecn_marl.speed.trial:environments"
         verdicts.append(Verdict(True, "it is"))
         return verdicts[-1]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "baselines" / "common")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "baselines" / "training")]
 from quick_compiling import compile_quickly  # noqa: E402 - after the path
 
 compile_quickly()  # as the whole suite

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import ecn_marl
 from ecn_marl._checks import check_numbers
 from ecn_marl.baselines import runs
-from ecn_marl.baselines.common.checkpoint import Checkpoints, read_config, write_json
+from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config, write_json
 from ecn_marl.cli import app
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.parallel import EcnParallelEnv
@@ -353,7 +353,7 @@ def flags(examples: int, number: int = 0) -> Tally:
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(runs, "_train", begin),
-            mock.patch("ecn_marl.baselines.common.evaluation.evaluate", begin),
+            mock.patch("ecn_marl.baselines.evaluation.episodes.evaluate", begin),
         ):
             more = ["--out", f"{folder}/out"] if case[0] == "train" else []
             result = CliRunner().invoke(app, [*case, *more])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from commands import run
 
+from ecn_marl.render.validation_table import error_text, figure, tolerance_text, verdict_text
 from ecn_marl.sim.topology import star
 from ecn_marl.validation import (
     endurance,
@@ -30,7 +31,6 @@ from ecn_marl.validation.lines import (
     Trace,
     theory_case,
 )
-from ecn_marl.validation.table import error_text, figure, tolerance_text, verdict_text
 
 NAN = math.nan
 

@@ -3,7 +3,7 @@
 A column of the table of claims says which rows stand for a family such as `pet`: `pet:published`,
 `pet:tuned`, or `static:best` in its place, beside `acc:published`. Rules stand for themselves. All
 policies of a cell met the same episodes: ratios are paired, and their intervals are of the two-way
-bootstrap of `baselines.common.statistics`.
+bootstrap of `baselines.evaluation.statistics`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.common.completion import SIZES, invalid_reasons
-from ecn_marl.baselines.common.statistics import Draws, mean_estimate
-from ecn_marl.baselines.common.windows import series_column
+from ecn_marl.baselines.evaluation.completion import SIZES, invalid_reasons
+from ecn_marl.baselines.evaluation.statistics import Draws, mean_estimate
+from ecn_marl.baselines.evaluation.windows import series_column
 from ecn_marl.experiments.compare import BASELINE, ratio_of_means
 from ecn_marl.experiments.papers.suite import BEST, COLUMNS, PUBLISHED, Measured, Results
 from ecn_marl.experiments.records import Record
@@ -66,7 +66,7 @@ def figure(record: Record, name: str) -> np.ndarray:
     """A figure of a record, `[seeds, episodes]`; NaN where an episode has none.
 
     `SERIES@I-J` is the mean of a series over windows I to J of an episode, see
-    `baselines.common.windows`.
+    `baselines.evaluation.windows`.
 
     Raises:
         ValueError: unknown figure.

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.common.checkpoint import read_config
-from ecn_marl.baselines.common.evaluation import Evaluation
-from ecn_marl.baselines.common.windows import counters, in_windows
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
+from ecn_marl.baselines.evaluation.episodes import Evaluation
+from ecn_marl.baselines.evaluation.windows import counters, in_windows
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
+from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.engine import Scored, run_folder
 from ecn_marl.experiments.plan import Comparison, Place

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.baselines.common.completion import invalid_reasons
-from ecn_marl.baselines.common.statistics import mean_estimate
-from ecn_marl.baselines.common.windows import SERIES, count_windows, series_column
+from ecn_marl.baselines.evaluation.completion import invalid_reasons
+from ecn_marl.baselines.evaluation.statistics import mean_estimate
+from ecn_marl.baselines.evaluation.windows import SERIES, count_windows, series_column
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.papers import measures as ms
 from ecn_marl.experiments.papers.suite import COLUMNS, Cell, Claim, Plot, Results, Row, Suite

@@ -38,7 +38,7 @@ def publish(
     Returns:
         The text of `results.json`, and the files that were written.
     """
-    from ecn_marl.report.papers import report_html
+    from ecn_marl.render.papers import report_html
 
     tree = {"machine": dict(machine), "command": command, "papers": list(outcomes)}
     text = json_text(tree) + "\n"

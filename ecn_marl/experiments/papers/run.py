@@ -19,8 +19,8 @@ from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._lock import LOCK, locked
-from ecn_marl.baselines.common.checkpoint import write_json
 from ecn_marl.baselines.search import Effort, thin_grid
+from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.experiments import engine
 from ecn_marl.experiments.compare import BASELINE

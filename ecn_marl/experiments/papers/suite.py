@@ -132,7 +132,7 @@ class Cell:
         options: options of `ecn_marl.make` that do not belong to a learner, e.g. a load.
         x: where it stands on the axis of a plot, e.g. the load in percent.
         windows: equal parts of an episode whose numbers are kept, 0 for none; see
-            `baselines.common.windows`.
+            `baselines.evaluation.windows`.
         measured_delay: whether learners' decisions take as long as they take on this machine, see
             `experiments.measured_delay`.
     """

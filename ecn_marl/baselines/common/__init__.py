@@ -1,1 +1,0 @@
-"""What the trainers share; each idea exists once."""

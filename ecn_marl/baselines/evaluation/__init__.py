@@ -1,0 +1,1 @@
+"""How well policies do: episodes, completion times, statistics, keys of episodes."""

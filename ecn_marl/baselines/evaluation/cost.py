@@ -1,0 +1,105 @@
+"""What decisions cost: inferences and operations counted over episodes, time measured on this CPU.
+
+Counts are those of a deployment, where a network that is not asked is not run. Compiled training
+evaluates all networks of all agents at once and gains nothing from that.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+
+Costs = dict[str, float]
+"""`reward`, `inferences_per_decision`, `flops_per_decision`, for HAECN `activation_frequency`."""
+
+
+def count_costs(
+    env: Any, params: Any, algorithm: Any, actor: Any, *, episodes: int, seed: int = 0
+) -> Costs:
+    """Mean reward and costs of a greedy policy over evaluation episodes.
+
+    Args:
+        env: functional environment (without auto-reset), its agents ports.
+        params: its parameters; `max_steps` is the length of an episode.
+        algorithm: has `start`, `decide`, `watch` and `costs`, as `DDQN`, `CentralACC` and `HAECN`.
+        actor: its parameters.
+        episodes: number of episodes, all at once.
+        seed: seed of the evaluation stream.
+    """
+    env = algorithm.view(env) if hasattr(algorithm, "view") else env
+
+    def episode(key: jax.Array) -> tuple[Array, dict[str, Array]]:
+        reset_key, run_key = jax.random.split(key)
+        obs, state = env.reset(reset_key, params)
+
+        def step(carry: Any, key: jax.Array) -> tuple[Any, Array]:
+            obs, state, memory = carry
+            memory, action = algorithm.decide(actor, memory, obs)
+            obs, state, reward, _, _, info = env.step(key, state, action, params)
+            return (obs, state, algorithm.watch(memory, reward, info)), reward.mean()
+
+        carry = (obs, state, algorithm.start(env.num_agents))
+        keys = jax.random.split(run_key, int(params.max_steps))
+        (_, _, memory), reward = jax.lax.scan(step, carry, keys)
+        return reward.mean(), algorithm.costs(memory)
+
+    reward, costs = jax.jit(jax.vmap(episode))(evaluation_keys(seed, episodes))
+    return {"reward": float(reward.mean())} | {k: float(v.mean()) for k, v in costs.items()}
+
+
+def inference_us(net: nn.Module, params: Any, *, rows: int = 1000, repeats: int = 5) -> float:
+    """Time of one inference for one port on this machine, µs: best of `repeats` runs of `rows`.
+
+    One observation after the other, compiled, so that what is measured is the network.
+    """
+    width = jax.tree.leaves(params["params"]["Dense_0"]["kernel"])[0].shape[0]
+    seen = jax.random.uniform(jax.random.key(0), (rows, width))
+
+    @jax.jit
+    def run(x: Array) -> Array:
+        def one(last: Array, obs: Array) -> tuple[Array, Array]:
+            # The answer before enters (times zero), so that no two inferences can be batched.
+            best = jnp.argmax(jnp.asarray(net.apply(params, obs + 0.0 * last)))
+            return best.astype(jnp.float32), best
+
+        return jax.lax.scan(one, jnp.zeros(()), x)[1]
+
+    jax.block_until_ready(run(seen))
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(run(seen))
+        times.append(time.perf_counter() - began)
+    return min(times) / rows * 1e6
+
+
+def decision_delay_us(env: Any, us_per_decision: float) -> float:
+    """How late the thresholds of a switch are if its CPU decides for one port after the other, µs.
+
+    ACC runs one thread over the queues of a switch (§4.2); the last of its ports waits for all
+    others. Of a network with switches of several sizes the largest counts.
+
+    Args:
+        env: functional environment, its agents ports.
+        us_per_decision: mean time of a decision for a port, µs, e.g. of `decision_us`.
+    """
+    ports: int = np.bincount(env.sim.topology.port_switch()).max()
+    return float(ports) * us_per_decision
+
+
+def decision_us(algorithm: Any, actor: Any, costs: Costs) -> float:
+    """Time per decision on this machine, µs: that of each module times how often it runs."""
+    each = {
+        name: inference_us(net, params) for name, (net, params) in algorithm.modules(actor).items()
+    }
+    if "decision" in each:
+        return each["decision"] + costs["activation_frequency"] * each["policy"]
+    return costs["inferences_per_decision"] * each["policy"]

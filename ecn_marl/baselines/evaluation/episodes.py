@@ -1,0 +1,348 @@
+"""Evaluation: how well thresholds are set, on episodes that training never saw.
+
+Episode `i` of seed `s` is the same traffic for everything that is evaluated, so differences are not
+differences of luck. Its key is one of the tuning stream unless keys are given, see `streams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecn_marl import lanes
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.evaluation.completion import (
+    COSTS,
+    PARTS,
+    SIZES,
+    invalid_reasons,
+    objective,
+    summarise,
+)
+from ecn_marl.baselines.evaluation.statistics import mean_interval
+from ecn_marl.baselines.evaluation.streams import tuning_keys
+from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
+from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
+from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
+from ecn_marl.sim.metrics import histogram_quantile
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.wrappers import Lanes
+
+Controller = Callable[[jax.Array, jax.Array], Any]
+"""`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
+
+
+@runtime_checkable
+class StatefulController(Protocol):
+    """A controller that remembers: its memory is a pytree that is carried through an episode."""
+
+    def init(self) -> Any:
+        """Memory at the start of an episode."""
+
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: Any) -> Any:
+        """What a `Controller` returns."""
+
+    def observe(self, memory: Any, info: dict[str, jax.Array]) -> Any:
+        """Memory after an interval, given the `info` of its step."""
+
+
+@dataclass(frozen=True)
+class _Forgetful:
+    """A plain controller, with an empty memory."""
+
+    controller: Controller
+
+    def init(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: tuple[()]) -> Any:
+        return self.controller(key, obs)
+
+    def observe(self, memory: tuple[()], info: dict[str, jax.Array]) -> tuple[()]:
+        return ()
+
+    def costs(self, memory: tuple[()]) -> dict[str, Any]:
+        counted = getattr(self.controller, "costs", None)
+        return {} if counted is None else dict(counted())
+
+
+def with_memory(controller: Controller | StatefulController) -> StatefulController:
+    """Any controller as one with a memory, so that a loop has only one kind to deal with."""
+    if isinstance(controller, StatefulController):
+        return controller
+    return _Forgetful(controller)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of evaluating one controller.
+
+    Attributes:
+        name: what was evaluated.
+        episodes: per-episode metrics of the environment (see `EcnEnv.episode_metrics`), and the
+            controller's costs, each `[episodes, ...]`.
+    """
+
+    name: str
+    episodes: dict[str, np.ndarray]
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every per-episode number that tables and figures are made of, `[episodes]` float64 each.
+
+        `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
+        class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
+        `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; what `accounts` and
+        `invalid_reasons` read; reward, queue (bytes), utilisation, pauses, those of
+        `envs.episode_sums`; costs, what sources count (`source:…`) and numbers of windows
+        (`windows:…`), if there are any.
+        """
+        raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
+        columns: dict[str, np.ndarray] = {}
+        p99 = histogram_quantile(raw["slowdown_histogram"], 0.99)
+        for i, size in enumerate(SIZES):
+            flows = raw["flows_measured"][:, i]
+            each = np.where(flows > 0, flows, np.nan)
+            columns |= {
+                f"{size}_mean": raw["slowdown_sum"][:, i] / each,
+                f"{size}_p99": np.where(flows > 0, p99[:, i], np.nan),
+                f"{size}_geomean": np.exp(raw["slowdown_log_sum"][:, i] / each),
+                f"{size}_sum": raw["slowdown_sum"][:, i],
+                f"{size}_measured": flows,
+                f"{size}_unfinished": raw["flows_unfinished"][:, i],
+                f"{size}_finished": raw["flows_finished"][:, i],
+            }
+        both = raw["slowdown_histogram"][:, :2].sum(1, keepdims=True)
+        some_mice = raw["flows_measured"][:, :2].sum(1) > 0
+        columns["mice_p99"] = np.where(some_mice, histogram_quantile(both, 0.99)[:, 0], np.nan)
+        finished = raw["flows_finished"].sum(1)
+        counts = {
+            "offered": raw["flows_started"] + raw["flows_waiting"],
+            "started": raw["flows_started"],
+            "finished": finished,
+            "unfinished": raw["flows_started"] - finished,
+            "deferred": raw["deferred"],
+            "deferred_us": raw["deferred_us"],
+            "waiting": raw["flows_waiting"],
+        }
+        counted = (name for name in raw if name.startswith(("source:", SHARE)))
+        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
+        names = (*_COPIED, *some, *counted)
+        found = {"J": objective(*(columns[part] for part in PARTS))}
+        copied = {name: raw[name] for name in names}
+        return found | columns | counts | copied | window_columns(raw)
+
+    def short_mean(self) -> Float[np.ndarray, " episodes"]:
+        """Mean slowdown of short flows; NaN where an episode has none."""
+        return self.columns["short_mean"]
+
+    def short_p99(self) -> Float[np.ndarray, " episodes"]:
+        """99th percentile of short flows' slowdowns; NaN where an episode has none."""
+        return self.columns["short_p99"]
+
+    def long_geomean(self) -> Float[np.ndarray, " episodes"]:
+        """Geometric mean of long flows' slowdowns; NaN where an episode has none."""
+        return self.columns["long_geomean"]
+
+    def J(self) -> Float[np.ndarray, " episodes"]:
+        """The objective (lower is better); NaN where an episode has no short or no long flow."""
+        return self.columns["J"]
+
+    @property
+    def invalid(self) -> list[str]:
+        """Why this does not count as a result; empty if it does."""
+        return invalid_reasons(self.columns)
+
+    def interval(self, metric: str) -> tuple[float, float]:
+        """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
+        return mean_interval(np.asarray(self.episodes[metric], np.float64))
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-able summary, see `completion.summarise`."""
+        return summarise(self.name, {name: x[None] for name, x in self.columns.items()})
+
+
+_COPIED = (
+    *("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut"),
+    *("reward", "queue_mean", "queue_std", "utilisation", "pauses", "paused"),
+)
+"""Metrics that are columns as they are."""
+
+
+def evaluation_keys(seed: int, episodes: int) -> jax.Array:
+    """Keys of the episodes that `eval` shows, `[episodes]`: a part of the tuning stream.
+
+    Raises:
+        ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
+    """
+    return tuning_keys("report", seed, episodes)
+
+
+def thresholds(env: Any, params: Any, state: Any, chosen: Any) -> Ecn:
+    """The thresholds that a controller's choice stands for, bytes, `[A]` each.
+
+    Args:
+        env: functional environment.
+        params: its parameters.
+        state: its state when they are set: of a `PhaseEcn` they depend on the phase.
+        chosen: actions, thresholds, or a `PhaseEcn`.
+    """
+    if isinstance(chosen, PhaseEcn):
+        return chosen.during(env.phase(state, params))
+    if isinstance(chosen, Ecn):
+        return chosen
+    ecn: Ecn = env.action.decode(chosen, env.port_scale(params.sim))
+    return ecn
+
+
+def roll_out(
+    env: Any, params: Any, controller: Controller | StatefulController, key: jax.Array
+) -> tuple[Any, Float[Array, ""], Any]:
+    """One whole episode.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of the episode.
+        controller: what sets the thresholds.
+        key: PRNG key.
+
+    Returns:
+        The last state, the reward's mean over intervals and agents, and the controller's memory.
+    """
+    state, reward, memory, _ = roll_out_in_windows(env, params, controller, key, 0)
+    return state, reward, memory
+
+
+def roll_out_in_windows(
+    env: Any,
+    params: Any,
+    controller: Controller | StatefulController,
+    key: jax.Array,
+    windows: int,
+) -> tuple[Any, Float[Array, ""], Any, dict[str, Array]]:
+    """`roll_out`, and how the episode went over time.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of the episode.
+        controller: what sets the thresholds.
+        key: PRNG key.
+        windows: equal parts of the episode whose numbers are kept, 0 for none.
+
+    Returns:
+        The last state, the reward's mean over intervals and agents, the controller's memory, and
+        the numbers of windows, see `windows.in_windows`; empty if there are none.
+    """
+    env, acting = Lanes(env), with_memory(controller)
+    reset_key, run_key = jax.random.split(key)
+    obs, state = env.reset(reset_key, params)
+
+    def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Any]:
+        obs, state, memory = carry
+        act_key, env_key = jax.random.split(key)
+        chosen = acting(act_key, obs, memory)
+        move = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        obs, state, reward, _, _, info = move(env_key, state, chosen, params)
+        seen = counters(state) if windows else {}
+        return (obs, state, acting.observe(memory, info)), (reward.mean(), seen)
+
+    intervals = int(params.max_steps)
+    carry = (obs, state, acting.init())
+    keys = jax.random.split(run_key, intervals)
+    (_, state, memory), (rewards, seen) = jax.lax.scan(step, carry, keys)
+    last = ends(intervals, windows) if windows else None
+    over_time = {} if last is None else in_windows({name: x[last] for name, x in seen.items()})
+    return state, rewards.mean(), memory, over_time
+
+
+def episodes_runner(
+    env: Any, params: Any, build: Callable[[Any], Any], windows: int = 0
+) -> Callable[..., Any]:
+    """A compiled function that runs episodes of policies which differ in their parameters only.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        build: `actor -> controller`.
+        windows: see `roll_out_in_windows`.
+
+    Returns:
+        `(actor, keys) -> metrics`, those of the environment and of windows and the controller's
+        costs, each with a leading axis of episodes.
+    """
+
+    def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
+        controller = with_memory(build(actor))
+        state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
+        count = getattr(controller, "costs", None)
+        counted: dict[str, Any] = {} if count is None else count(memory)
+        costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
+        metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
+        return metrics | costs | over_time
+
+    @jax.jit
+    def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
+        found: dict[str, jax.Array] = jax.vmap(lanes.mapped(episode), (0, None))(keys, actor)
+        return found
+
+    return run
+
+
+BATCH = 32
+"""Episodes that are run at once."""
+
+
+def evaluate(
+    env: Any,
+    params: Any,
+    controller: Controller | StatefulController,
+    *,
+    name: str,
+    episodes: int,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: Callable[[int], None] | None = None,
+    run: Callable[[jax.Array], Any] | None = None,
+    keys: jax.Array | None = None,
+    windows: int = 0,
+) -> Evaluation:
+    """Run a controller for whole episodes.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        controller: what sets the thresholds.
+        name: label of the result.
+        episodes: number of episodes.
+        seed: which episodes; the same seed is the same traffic for every controller.
+        batch: episodes run at once.
+        progress: called with the number of episodes done after each batch.
+        run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
+        keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
+        windows: see `roll_out_in_windows`; without `run`, which has its own.
+
+    Raises:
+        ValueError: `episodes` below 1, or another number of keys.
+    """
+    if episodes < 1:
+        raise bad_value("episodes", episodes, "an integer >= 1")
+    if run is None:
+        run = partial(episodes_runner(env, params, lambda _: controller, windows), ())
+    keys = evaluation_keys(seed, episodes) if keys is None else keys
+    if len(keys) != episodes:
+        raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
+    padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
+    parts = []
+    for start in range(0, len(padded), batch):
+        parts.append(jax.device_get(run(padded[start : start + batch])))
+        if progress is not None:
+            progress(min(start + batch, episodes))
+    joined = {k: np.concatenate([part[k] for part in parts])[:episodes] for k in parts[0]}
+    return Evaluation(name, joined)

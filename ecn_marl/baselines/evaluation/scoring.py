@@ -1,0 +1,151 @@
+"""Scores of a training state: how well its greedy policy does on episodes kept for that.
+
+The same episodes every time, so that scores of one run differ by the policy alone. They are a part
+of the tuning stream of their own (`streams`): the checkpoint that is best here was chosen for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+from scipy import stats
+
+from ecn_marl._errors import unknown_name
+from ecn_marl.baselines.evaluation.episodes import roll_out
+from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.streams import tuning_keys
+
+SCORES = ("reward", "objective")
+"""What a score can be: the mean reward, or minus J in completion times (`completion`)."""
+
+
+class Scores(NamedTuple):
+    """How well policies do, and how sure that is; higher is better.
+
+    Attributes:
+        value: the score, `[policies]`.
+        low: lower end of its 95 % interval over episodes, `[policies]`; None if there is none.
+        high: upper end, likewise.
+    """
+
+    value: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+Score = Callable[[Any], Scores]
+"""Scores of a training state, one policy per seed."""
+
+
+def score_episodes(by: str, reward: np.ndarray, metrics: Any) -> Scores:
+    """Scores from episodes that all policies have met.
+
+    The interval is Student's t over episodes (of log J for `objective`); what differs between
+    policies in the same episodes is known better than that.
+
+    Args:
+        by: `reward` or `objective`, see `scorer`.
+        reward: mean reward per interval and agent, `[policies, episodes]`.
+        metrics: those of `objective.NEEDS`, leading axes policies and episodes; for `objective`.
+
+    Raises:
+        ValueError: for `objective`, no episode has short and long flows under every policy.
+    """
+    if by == "reward":
+        value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
+        return Scores(value) if half is None else Scores(value, value - half, value + half)
+    each = episode_objective(metrics)["J"]
+    value = geometric_means(each)
+    half = _half_width(np.log(each[..., np.isfinite(each).all(0)]))
+    if half is None:
+        return Scores(-value)
+    return Scores(-value, -value * np.exp(half), -value * np.exp(-half))
+
+
+def _half_width(values: np.ndarray) -> np.ndarray | None:
+    """Half-width of the 95 % interval of means over the last axis; None of a single value."""
+    count = values.shape[-1]
+    if count < 2:
+        return None
+    width: np.ndarray = stats.t.ppf(0.975, count - 1) * values.std(-1, ddof=1) / count**0.5
+    return width
+
+
+class Greedy:
+    """The mode of an algorithm's `act` as a controller: one inference for every decision."""
+
+    def __init__(self, algorithm: Any, actor: Any) -> None:
+        """Remember the algorithm and the parameters of its policy."""
+        self.algorithm, self.actor = algorithm, actor
+
+    def __call__(self, key: jax.Array, obs: jax.Array) -> Any:
+        """Actions for observations."""
+        return self.algorithm.act(self.actor, key, obs, greedy=True)
+
+    def costs(self) -> dict[str, float]:
+        """What a decision costs; nothing is known of algorithms that do not count operations."""
+        flops = getattr(self.algorithm, "flops", None)
+        if flops is None:
+            return {}
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
+
+
+def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
+    """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
+    if hasattr(algorithm, "controller"):
+        return algorithm.controller(actor, env)
+    return Greedy(algorithm, actor)
+
+
+def scorer(
+    algorithm: Any,
+    env: Any,
+    params: Any,
+    *,
+    episodes: int = 16,
+    seed: int = 0,
+    seeds: int = 1,
+    by: str = "reward",
+) -> Score:
+    """A function that scores training states that have an `actor`; compiled at its first call.
+
+    Args:
+        algorithm: the algorithm.
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        episodes: episodes per score.
+        seed: which episodes.
+        seeds: number of learners in a state.
+        by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
+            mean of J over episodes.
+
+    Raises:
+        ValueError: `episodes` below 1, or an unknown kind of score.
+    """
+    if by not in SCORES:
+        raise unknown_name("score", by, SCORES)
+    keys = tuning_keys("checkpoints", seed, episodes)
+    wanted = NEEDS if by == "objective" else ()
+
+    def episode(key: Array, actor: Any) -> tuple[Array, dict[str, Array]]:
+        controller = greedy_controller(algorithm, actor, env)
+        state, reward, _ = roll_out(env, params, controller, key)
+        metrics = env.episode_metrics(state, params) if wanted else {}
+        return reward, {name: metrics[name] for name in wanted if name in metrics}
+
+    @jax.jit
+    def run(actor: Any) -> tuple[Array, dict[str, Array]]:
+        def one(actor: Any) -> tuple[Array, dict[str, Array]]:
+            found: tuple[Array, dict[str, Array]] = jax.vmap(episode, (0, None))(keys, actor)
+            return found
+
+        return jax.tree.map(lambda x: x[None], one(actor)) if seeds == 1 else jax.vmap(one)(actor)
+
+    def score(state: Any) -> Scores:
+        return score_episodes(by, *jax.device_get(run(state.actor)))
+
+    return score

@@ -1,0 +1,1 @@
+"""Policies in one file that need neither JAX nor a simulator."""

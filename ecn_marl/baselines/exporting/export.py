@@ -1,0 +1,119 @@
+"""From a run to a policy in one file (`policy.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.exporting.policy import ACTIVATIONS, Policy
+from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.sim.topology import KB
+
+ACTIVATION = "tanh"
+"""That of `networks.Mlp`."""
+
+
+def export_policy(
+    env: EcnEnv,
+    head: Head,
+    actor: Any,
+    *,
+    algorithm: str,
+    activation: str = ACTIVATION,
+    **about: Any,
+) -> Policy:
+    """A greedy policy without JAX; of a Q-network, the action of the highest value.
+
+    Args:
+        env: environment that it was trained in.
+        head: how outputs of the network become actions.
+        actor: parameters of an `Mlp`, or pairs of weights and biases, first layer first; own
+            networks of the ports have a leading axis of agents.
+        algorithm: name of the trainer.
+        activation: between the layers, one of `policy.ACTIVATIONS`.
+        **about: anything else for the header.
+
+    Raises:
+        ValueError: a policy that is not one network from a port's observation to its action.
+    """
+    if activation not in ACTIVATIONS:
+        raise unknown_name("activation", activation, ACTIVATIONS)
+    layers = _dense_layers(actor)
+    if layers is None or layers[0][0].shape[-2] != env.obs_dim:
+        allowed = "a trainer whose policy is one network from a port's observation to its action"
+        raise bad_value("algorithm", algorithm, allowed)
+    ports = [env.port_info(i) for i in range(env.num_agents)]
+    options = {name: getattr(env.action, name) for name in env.action.options()}
+    header = {
+        "algorithm": algorithm,
+        "scenario": env.name,
+        "interval_us": env.interval_us,
+        "features": {
+            "set": env.feature.name,
+            "names": list(env.feature.names),
+            "history": env.feature.history,
+        },
+        "normalisation": _normalisation(env),
+        "actions": {"codec": env.action.name, "options": options},
+        "network": {
+            "layers": [int(w.shape[-1]) for w, _ in layers],
+            "activation": activation,
+            "head": head_header(head),
+        },
+        "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
+        **about,
+    }
+    return Policy(header, layers, _settings(env, head))
+
+
+def head_header(head: Head) -> dict[str, Any]:
+    """How outputs become a greedy action, as the header has it."""
+    if head.dim:
+        return {"kind": "tanh_mean", "dim": head.dim}
+    return {"kind": "argmax", "sizes": list(head.sizes), "scalar": head.scalar}
+
+
+def _normalisation(env: EcnEnv) -> dict[str, float]:
+    """What features are measured against (`FeatureScale`), bytes, for a 25 Gb/s port."""
+    scale = env.default_params.scale
+    names = [f.name for f in fields(scale) if f.name != "port_scale"]
+    return {name: float(getattr(scale, name)) for name in names}
+
+
+def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
+    """Weights and biases, given or those of an `Mlp`; None if it is something else.
+
+    What standardises the features goes into the first layer.
+    """
+    if isinstance(actor, list | tuple):
+        pairs = jax.device_get([tuple(pair) for pair in actor])
+        return tuple((np.asarray(w, np.float32), np.asarray(b, np.float32)) for w, b in pairs)
+    params = dict(actor.get("params") or {}) if isinstance(actor, dict) else {}
+    centre, gain = (params.pop(name, None) for name in ("centre", "gain"))
+    names = [f"Dense_{i}" for i in range(len(params))]
+    if not params or set(names) != set(params):
+        return None
+    found = [jax.device_get(params[name]) for name in names]
+    layers = [(np.asarray(x["kernel"]), np.asarray(x["bias"])) for x in found]
+    if centre is not None:
+        weight, bias = layers[0]
+        weight = weight * np.asarray(gain)[..., None]
+        layers[0] = (weight, bias - np.einsum("...i,...io->...o", np.asarray(centre), weight))
+    return tuple(layers)
+
+
+def _settings(env: EcnEnv, head: Head) -> np.ndarray:
+    """What every discrete action means on a 25 Gb/s port: KB, KB, probability, `[actions, 3]`."""
+    if head.dim:
+        return np.zeros((0, 3), np.float32)
+    every = np.asarray(list(product(*map(range, head.sizes))), np.int32)
+    actions = jnp.asarray(every[:, 0] if head.scalar else every)
+    ecn = env.action.decode(actions, jnp.ones(len(every), jnp.float32))
+    return np.stack([ecn.kmin / KB, ecn.kmax / KB, ecn.pmax], -1)

@@ -1,0 +1,339 @@
+"""A trained policy in one file, to be used where there is neither JAX nor a simulator.
+
+The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
+the layers of a network, `settings` the thresholds that discrete actions mean. This module needs
+numpy only.
+
+    policy = ecn_marl.load_policy("policy.npz")
+    policy.features                                   # what an observation holds, oldest first
+    kmin_kb, kmax_kb, pmax = policy.thresholds(obs, gbps=100)
+
+Some policies ship with the package: `pretrained:NAME` stands for their files. Policies of
+flows that set their rates are `rate_policy.RatePolicy`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._files import Output, write_all
+from ecn_marl.baselines.exporting.rate_policy import RatePolicy
+from ecn_marl.errors import DamagedFile
+
+FORMAT = "ecn-marl-policy"
+VERSION = 2
+"""Latest version of the format. Policies of ports are written as version 1, those of flows as 2."""
+
+FLOWS = "flows"
+"""Value of `agents` in the header where they are flows; policies of ports have no such entry."""
+
+PRETRAINED = "pretrained:"
+"""How a policy that ships is named where a file could stand."""
+
+SHIPPED = Path(__file__).resolve().parents[2] / "pretrained"
+"""Folder of the policies that ship."""
+
+BASE_GBPS = 25.0
+"""Port rate for which thresholds in KB are meant; they grow with the rate."""
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+}
+
+
+class Thresholds(NamedTuple):
+    """ECN settings, floats or arrays."""
+
+    kmin_kb: Any
+    """Queue at which marking starts, KB (1000 B)."""
+    kmax_kb: Any
+    """Queue above which every packet is marked, KB."""
+    pmax: Any
+    """Marking probability at kmax."""
+
+
+@dataclass(frozen=True, repr=False)
+class Policy:
+    """A greedy policy; the most likely action, or that of the highest value.
+
+    Attributes:
+        header: what it was trained on and what it sees and sets, see `export_policy`.
+        layers: weights `[in, out]` and biases `[out]` of its network; one network per port if they
+            have one more axis in front.
+        settings: Kmin KB, Kmax KB, Pmax of every discrete action of a 25 Gb/s port, in the order of
+            its components; no rows if actions are continuous.
+    """
+
+    header: Mapping[str, Any]
+    layers: Sequence[tuple[np.ndarray, np.ndarray]]
+    settings: np.ndarray
+
+    def __repr__(self) -> str:
+        """One line: what trained it, where, and its shapes."""
+        one = "one network for all ports" if self.shared else "a network per port"
+        outputs = self.layers[-1][0].shape[-1]
+        name, scenario = self.header["algorithm"], self.header["scenario"]
+        return f"<Policy of {name} for {scenario}: {self.obs_dim} inputs, {outputs} outputs, {one}>"
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation."""
+        return int(self.layers[0][0].shape[-2])
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features of one interval; an observation has `history` such blocks."""
+        return tuple(self.header["features"]["names"])
+
+    @property
+    def shared(self) -> bool:
+        """Whether all ports have the same network."""
+        return self.layers[0][0].ndim == 2
+
+    @property
+    def make_options(self) -> dict[str, Any]:
+        """Options of `ecn_marl.make` and its faces for environments that suit the policy.
+
+        What it sees and sets, and how often: `features`, `history`, `actions`, `action_options`,
+        `interval_us` (µs).
+        """
+        return {
+            "features": self.features,
+            "history": self.header["features"]["history"],
+            "actions": self.header["actions"]["codec"],
+            "action_options": dict(self.header["actions"]["options"]),
+            "interval_us": self.header["interval_us"],
+        }
+
+    def outputs(self, obs: Any, port: int | None = None) -> np.ndarray:
+        """Outputs of the network: logits, values of actions, or means.
+
+        Args:
+            obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`. Without `port`, ports that
+                have networks of their own want `[..., ports, obs_dim]`.
+            port: number of the port, from 0.
+
+        Raises:
+            ValueError: an observation of another length, or no such port.
+        """
+        x = np.asarray(obs, np.float32)
+        own = not self.shared
+        if x.shape[-1:] != (self.obs_dim,):
+            raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")
+        ports = len(self.header["ports"])
+        if port is not None and not 0 <= port < ports:
+            raise bad_value("port", port, f"0 to {ports - 1}")
+        if own and port is None and x.shape[-2:-1] != (ports,):
+            allowed = f"(..., {ports}, {self.obs_dim}), or one observation and its port"
+            raise bad_value("obs shape", x.shape, allowed)
+        activation = ACTIVATIONS[self.header["network"]["activation"]]
+        for i, (weight, bias) in enumerate(self.layers):
+            if own and port is not None:
+                weight, bias = weight[port], bias[port]
+            if weight.ndim == 3:
+                x = np.einsum("...ai,aio->...ao", x, weight) + bias
+            else:
+                x = x @ weight + bias
+            if i < len(self.layers) - 1:
+                x = activation(x)
+        return x
+
+    def __call__(self, obs: Any, port: int | None = None) -> Any:
+        """Actions for observations, as the environment takes them.
+
+        Args:
+            obs: as in `outputs`, or a PettingZoo dict, agent -> observation `[obs_dim]`.
+            port: as in `outputs`; a dict names the ports itself.
+
+        Returns:
+            int32 (`discrete` without an axis of its own, `multidiscrete` `[..., 3]`), or float32
+            `[..., 3]` for `box`. For a dict, a dict: agent -> action.
+
+        Raises:
+            ValueError: an observation of another length; no such port; an agent that is no port of
+                a policy with a network per port.
+        """
+        if isinstance(obs, Mapping):
+            return self._for_agents(obs)
+        out = self.outputs(obs, port)
+        head = self.header["network"]["head"]
+        if head["kind"] == "tanh_mean":
+            return np.tanh(out[..., : head["dim"]])
+        parts = np.split(out, np.cumsum(head["sizes"])[:-1], axis=-1)
+        chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int32)
+        return chosen[..., 0] if head["scalar"] else chosen
+
+    def _for_agents(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """Actions of the agents of a PettingZoo dict."""
+        for agent, one in obs.items():
+            if np.shape(one) != (self.obs_dim,):
+                raise bad_value(f"obs shape of {agent}", np.shape(one), f"({self.obs_dim},)")
+        if not obs:
+            return {}
+        if self.shared:
+            return dict(zip(obs, self(np.stack(list(obs.values()))), strict=True))
+        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
+        for agent in obs:
+            if agent not in ports:
+                raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")
+        return {agent: self(one, ports[agent]) for agent, one in obs.items()}
+
+    def thresholds(
+        self, obs: Any, port: int | None = None, gbps: float | None = None
+    ) -> Thresholds:
+        """ECN settings for observations.
+
+        Args:
+            obs: as in `outputs`.
+            port: as in `outputs`.
+            gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
+        """
+        action = self(obs, port)
+        if gbps is None:
+            gbps = BASE_GBPS if port is None else self.header["ports"][port]["gbps"]
+        head = self.header["network"]["head"]
+        if head["kind"] == "tanh_mean":
+            kmin, kmax, pmax = _box(action, self.header["actions"]["options"])
+        else:
+            index = action[..., None] if head["scalar"] else action
+            row = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(head["sizes"]))
+            kmin, kmax, pmax = np.moveaxis(self.settings[row], -1, 0)
+        scale = float(gbps) / BASE_GBPS
+        return Thresholds(kmin * scale, kmax * scale, pmax)
+
+
+def _box(action: np.ndarray, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Kmin KB, Kmax KB, Pmax of `box` actions `[..., 3]`: all on log scales, see `BoxAction`."""
+    part = (np.clip(action.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
+    (low, high), (rare, sure) = options["kmin_kb"], options["pmax"]
+    ratio, top = options["min_ratio"], options["kmax_kb"]
+    kmin = low * np.exp(part[..., 0] * math.log(high / low))
+    widest = np.maximum(np.log(top / (kmin * ratio)), 0.0)
+    kmax = kmin * ratio * np.exp(part[..., 1] * widest)
+    return kmin, kmax, rare * np.exp(part[..., 2] * math.log(sure / rare))
+
+
+def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
+    """Write a policy to one file, whole or not at all."""
+    more: dict[str, Any] = {"format": FORMAT, "version": 1}
+    arrays: dict[str, Any] = {}
+    if isinstance(policy, RatePolicy):
+        more |= {"version": VERSION, "agents": FLOWS}
+        arrays |= policy.arrays
+    else:
+        for i, (weight, bias) in enumerate(policy.layers):
+            arrays |= {f"w{i}": weight, f"b{i}": bias}
+        arrays["settings"] = policy.settings
+    header = np.frombuffer(json.dumps({**more, **policy.header}).encode(), np.uint8)
+    write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
+
+
+def pretrained_policies() -> tuple[str, ...]:
+    """Names of the policies that ship with the package, for `load_policy("pretrained:NAME")`."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.npz")))
+
+
+def policy_file(name: str | Path) -> Path:
+    """The file of a policy.
+
+    Args:
+        name: a path, or `pretrained:NAME`.
+
+    Raises:
+        ValueError: no policy of that name ships; the message has the nearest names.
+    """
+    if not str(name).startswith(PRETRAINED):
+        return Path(name)
+    short, known = str(name).removeprefix(PRETRAINED), pretrained_policies()
+    if short not in known:
+        raise unknown_name("pretrained policy", short, known)
+    return SHIPPED / f"{short}.npz"
+
+
+NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
+"""What reading a file of another kind raises: numpy and json have no error of their own for it."""
+
+
+def load_policy(path: str | Path) -> Policy | RatePolicy:
+    """Load a policy that `ecn-marl export` has written; needs numpy only.
+
+    Args:
+        path: the file, or `pretrained:NAME` for a policy that ships, see `pretrained_policies`.
+
+    Returns:
+        Of ports: `policy(obs) -> action`, `policy.thresholds(obs)`. Of flows: `policy(obs) ->
+        factor`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is something else, or of a later version; or no policy of that name ships.
+        DamagedFile: a field of its header is missing, or a weight is no finite number.
+    """
+    path = policy_file(path)
+    allowed = "a file that `ecn-marl export` has written"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop("header").tobytes())
+    except OSError:
+        raise
+    except NOT_A_POLICY:
+        raise bad_value("policy", str(path), allowed) from None
+    known = isinstance(header, dict) and header.get("format") == FORMAT
+    if not known or not isinstance(header.get("version"), int):
+        raise bad_value("policy", str(path), allowed)
+    if header["version"] > VERSION:
+        raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
+    if header.get("agents") == FLOWS:
+        return _rate_policy(header, arrays, path)
+    return _port_policy(header, arrays, path)
+
+
+NEEDED = ("algorithm", "scenario", "interval_us", "features", "actions", "network")
+"""Fields of the header of a policy of ports, beside `ports`."""
+
+
+def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> Policy:
+    """A policy of ports, asked once, for its header and arrays to be those of one."""
+    for name in (*NEEDED, "ports"):
+        if name not in header:
+            what = "expected a file that `ecn-marl export` has written"
+            raise DamagedFile(f"policy {path} is damaged: its header has no {name}; {what}")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise DamagedFile(f"policy {path} is damaged: {name} holds more than finite numbers")
+    try:
+        count = sum(name.startswith("w") for name in arrays)
+        layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
+        policy = Policy(header, layers, arrays["settings"])
+        policy.thresholds(np.zeros(policy.obs_dim, np.float32), 0)
+        if len(policy.features) * header["features"]["history"] != policy.obs_dim:
+            raise ValueError
+    except (*NOT_A_POLICY, IndexError):  # of the right version, with other contents
+        allowed = "a file that `ecn-marl export` has written, with all of its fields and arrays"
+        raise bad_value("policy", str(path), allowed) from None
+    return policy
+
+
+def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:
+    """A policy of flows, asked once, for its arrays to be those of its form."""
+    try:
+        policy = RatePolicy(header, arrays)
+        if any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays.values()):
+            raise ValueError
+        policy(np.zeros(policy.obs_dim, np.float32))
+    except (KeyError, TypeError, IndexError, ValueError):
+        allowed = "a file whose header and arrays are those of a form in `rate_policy.MODELS`"
+        raise bad_value("policy", str(path), allowed) from None
+    return policy

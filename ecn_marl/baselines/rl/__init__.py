@@ -1,0 +1,1 @@
+"""What algorithms share: networks, rollouts, replay, advantages, losses; each idea exists once."""

@@ -1,0 +1,304 @@
+"""What the PPO trainers share: settings, rollouts, the clipped objective, gradient steps.
+
+Schulman et al., "Proximal Policy Optimization Algorithms", 2017. Arrays of a rollout have the axes
+`[time, envs, A, ...]`, those of a minibatch `[rows, A, ...]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.rl.distributions import Head, judge
+from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.rl.rollout import roll
+from ecn_marl.baselines.training import settings as check
+
+LOG_RATIO_MAX = 20.0
+"""Beyond this, the logarithm of a ratio of probabilities is cut: far outside of any `clip`."""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings that all PPO trainers have.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        epochs: passes over a rollout.
+        minibatches: gradient steps per pass.
+        actor_lr: learning rate of the policy.
+        critic_lr: learning rate of the value function.
+        anneal_updates: updates over which both rates fall to `optimisers.FINAL_RATE` of what they
+            were; 0 for rates that do not fall.
+        gamma: discount per tuning interval.
+        gae_lambda: decay of the advantage estimate.
+        clip: epsilon of the clipped objective.
+        clip_decay: factor that epsilon shrinks by every `clip_decay_updates` updates.
+        clip_decay_updates: see `clip_decay`; epsilon does not shrink before.
+        clip_min: epsilon never shrinks below this.
+        entropy: weight of the entropy bonus.
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers of actor and critic.
+        shared: one set of parameters for all agents, or one per agent.
+        reward_scale: factor of the rewards that are learnt from. Returns of about 1 are what the
+            critic starts with; a critic that has to climb to returns of a hundred comes late.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for features as they are.
+    """
+
+    envs: int = 64
+    rollout: int = 32
+    epochs: int = 2
+    minibatches: int = 8
+    actor_lr: float = 4e-4
+    critic_lr: float = 1e-3
+    anneal_updates: int = 0
+    gamma: float = 0.95
+    gae_lambda: float = 0.9
+    clip: float = 0.2
+    clip_decay: float = 0.99
+    clip_decay_updates: int = 50
+    clip_min: float = 0.05
+    entropy: float = 3e-3
+    max_grad_norm: float = 0.5
+    hidden: tuple[int, ...] = (64, 64)
+    shared: bool = True
+    reward_scale: float = 1.0
+    standardise: int = 0
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        check.not_negative(self, "standardise", "anneal_updates")
+        check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
+        check.shares(self, "gamma", "gae_lambda")
+        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.not_negative(self, "clip_min", "entropy")
+        check.widths(self, "hidden")
+        if (self.envs * self.rollout) % self.minibatches:
+            allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
+            raise bad_value("minibatches", self.minibatches, allowed)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
+
+
+@struct.dataclass
+class TrainState:
+    """Everything training needs to go on.
+
+    Attributes:
+        actor: policy parameters.
+        critic: value parameters.
+        actor_opt: optimiser state of the policy.
+        critic_opt: optimiser state of the value function.
+        env: environment states, leading axis `envs`.
+        obs: observations, `[envs, A, obs_dim]`.
+        key: PRNG key.
+        updates: updates so far.
+    """
+
+    actor: Any
+    critic: Any
+    actor_opt: Any
+    critic_opt: Any
+    env: Any
+    obs: Leaf
+    key: Leaf
+    updates: Leaf
+
+
+class Rollout(NamedTuple):
+    """What happened, leaves `[time, envs, A, ...]`; `final_obs` precedes a reset."""
+
+    obs: Float[Array, "time envs agents obs"]
+    action: Array
+    log_prob: Float[Array, "time envs agents"]
+    reward: Float[Array, "time envs agents"]
+    terminated: Bool[Array, "time envs agents"]
+    truncated: Bool[Array, "time envs agents"]
+    final_obs: Float[Array, "time envs agents obs"]
+
+
+class Batch(NamedTuple):
+    """What is learnt from, leaves `[time, envs, A, ...]` or `[rows, A, ...]`.
+
+    `value` is what the critic said when the rollout was made, where a loss asks for it.
+    """
+
+    obs: Array
+    action: Array
+    log_prob: Array
+    advantage: Array
+    target: Array
+    value: Array | None = None
+
+
+def collect(
+    env: Any,
+    head: Head,
+    policy: Callable[[Any, Array], Array],
+    state: Any,
+    key: jax.Array,
+    params: Any,
+    steps: int,
+) -> tuple[Any, Rollout, dict[str, Array]]:
+    """Run the policy of a training state in all its environments.
+
+    Args:
+        env: auto-resetting environment.
+        head: what turns outputs of the policy into actions.
+        policy: actor's parameters and observations `[A, obs_dim]` to outputs `[A, n]`.
+        state: training state; its `env` and `obs` move on.
+        key: PRNG key.
+        params: parameters of the environment.
+        steps: intervals per environment.
+
+    Returns:
+        State after, the rollout, and means of reward, queue (bytes) and utilisation.
+    """
+
+    def step(key: jax.Array, carry: tuple[Any, Array], actor: Any, params: Any) -> tuple[Any, Any]:
+        env_state, obs = carry
+        act_key, env_key = jax.random.split(key)
+        out = policy(actor, obs)
+        action = head.sample(act_key, out)
+        after, env_state, reward, terminated, truncated, info = env.step(
+            env_key, env_state, action, params
+        )
+        log_prob = head.log_prob(out, action)
+        row = Rollout(obs, action, log_prob, reward, terminated, truncated, info["final_obs"])
+        seen = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
+        return (env_state, after), (row, seen | {"reward": reward.mean()})
+
+    carry = (state.env, state.obs)
+    (env_state, obs), (rows, seen) = roll(env, step, carry, key, steps, state.actor, params)
+    metrics = {name: x.mean() for name, x in seen.items()}
+    return replace(state, env=env_state, obs=obs), rows, metrics
+
+
+def explained_variance(target: Array, value: Array) -> Array:
+    """Share of the variance of returns that values explain: 1 is perfect, 0 a constant."""
+    return 1.0 - jnp.var(target - value) / jnp.maximum(jnp.var(target), 1e-12)
+
+
+def clip_range(config: PPOConfig, updates: Array) -> Array:
+    """Epsilon after some updates: `clip * clip_decay ** (t / T)` once `t > T` (PET, Eq. 13)."""
+    t = updates / config.clip_decay_updates
+    decay = jnp.where(t > 1.0, jnp.asarray(config.clip_decay) ** t, 1.0)
+    return jnp.maximum(config.clip * decay, config.clip_min)
+
+
+def policy_loss(
+    head: Head, out: Array, batch: Batch, clip: float | Array, entropy: float, shared: bool = True
+) -> tuple[Array, dict[str, Array]]:
+    """Clipped surrogate objective and entropy bonus, and what is logged of them.
+
+    Args:
+        head: distribution of the actions.
+        out: outputs of the policy, `[rows, A, n]`.
+        batch: leaves `[rows, A, ...]`; advantages are normalised here, over the minibatch.
+        clip: epsilon.
+        entropy: weight of the entropy bonus.
+        shared: whether agents share a policy. Else advantages are normalised for each agent, and
+            losses are summed over agents, so that no agent's gradient depends on another.
+    """
+    log_prob, spread = judge(head, out, batch.action)
+    # A narrow policy can make an action e^100 times as likely: its ratio would be inf, and the
+    # gradient of the branch that `minimum` does not take 0 * inf.
+    change = jnp.clip(log_prob - batch.log_prob, -LOG_RATIO_MAX, LOG_RATIO_MAX)
+    ratio = jnp.exp(change)
+    axis = None if shared else 0
+    centred = batch.advantage - batch.advantage.mean(axis)
+    advantage = centred / (batch.advantage.std(axis) + 1e-8)
+    gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+    loss = -over_agents(gain + entropy * spread, shared)
+    return loss, {
+        "policy_loss": -gain.mean(),
+        "entropy": spread.mean(),
+        "kl": jnp.mean(ratio - 1.0 - change),
+        "clipped": jnp.mean(jnp.abs(ratio - 1.0) > clip),
+    }
+
+
+def over_agents(x: Float[Array, "rows agents"], shared: bool) -> Float[Array, ""]:
+    """Mean over rows and agents, or, for agents with parameters of their own, the sum of means."""
+    return x.mean() if shared else x.mean(0).sum()
+
+
+def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.GradientTransformation:
+    """Adam; for parameters with a leading axis of agents, one for each.
+
+    Args:
+        config: settings.
+        lr: learning rate at the start.
+        shared: whether all agents have the same parameters.
+    """
+    steps = config.anneal_updates * config.epochs * config.minibatches
+    one = adam(lr, config.max_grad_norm, steps)
+    if shared:
+        return one
+    return optax.GradientTransformation(jax.vmap(one.init), jax.vmap(one.update))
+
+
+LossFunction = Callable[[Any, Batch], tuple[Array, dict[str, Array]]]
+"""`(parameters, minibatch) -> loss, what is logged`."""
+
+
+def improve(
+    networks: tuple[Any, ...],
+    optimisers: tuple[Any, ...],
+    rules: tuple[tuple[LossFunction, optax.GradientTransformation], ...],
+    batch: Batch,
+    key: jax.Array,
+    epochs: int,
+    minibatches: int,
+) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Array]]:
+    """Several passes of minibatch gradient steps over a rollout.
+
+    Args:
+        networks: parameters of each network.
+        optimisers: their optimisers' states.
+        rules: loss and optimiser of each network.
+        batch: leaves `[time, envs, A, ...]`.
+        key: PRNG key of the shuffles.
+        epochs: passes.
+        minibatches: gradient steps per pass, for each network.
+
+    Returns:
+        Networks and optimisers after, and means of what is logged.
+    """
+    total = batch.target.shape[0] * batch.target.shape[1]
+    flat = jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), batch)
+
+    def gradient_step(carry: Any, rows: Array) -> tuple[Any, dict[str, Array]]:
+        part = jax.tree.map(lambda x: x[rows], flat)
+        after = []
+        logged: dict[str, Array] = {}
+        for net, opt, (loss, rule) in zip(*carry, rules, strict=True):
+            (_, seen), grad = jax.value_and_grad(loss, has_aux=True)(net, part)
+            step, opt = rule.update(grad, opt, net)
+            after.append((optax.apply_updates(net, step), opt))
+            logged |= seen
+        nets, opts = zip(*after, strict=True)
+        return (tuple(nets), tuple(opts)), logged
+
+    def epoch(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+        rows = jax.random.permutation(key, total).reshape(minibatches, -1)
+        return jax.lax.scan(gradient_step, carry, rows)
+
+    keys = jax.random.split(key, epochs)
+    (networks, optimisers), logged = jax.lax.scan(epoch, (networks, optimisers), keys)
+    return networks, optimisers, {name: x.mean() for name, x in logged.items()}

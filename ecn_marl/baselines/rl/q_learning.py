@@ -1,0 +1,323 @@
+"""Q-learning: n-step returns, double-Q targets, and a Q-network that learns from them.
+
+Actions may have several components (`multidiscrete`: Kmin, gap, Pmax). Then Q(s, a) is the sum of
+one value per component, so that the best action is the best entry of each. With a single component
+(`discrete`) that is the Q-network of ACC and HAECN, with one output per entry of their template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.rl.distributions import Head, head_for
+from ecn_marl.baselines.rl.networks import apply_network, init_network, standardise
+from ecn_marl.baselines.rl.optimisers import adam
+
+
+class Transition(NamedTuple):
+    """One agent's experience, leaves `[..., A, ...]`."""
+
+    obs: Any
+    """What the agent saw."""
+    action: Any
+    """What it did."""
+    reward: Any
+    """Discounted sum of the rewards up to `next_obs`."""
+    discount: Any
+    """What the value of `next_obs` is multiplied by; 0 if nothing follows."""
+    next_obs: Any
+    """What it saw then."""
+    last_action: Any
+    """What it did in the interval before `next_obs`."""
+    kept: Any
+    """Whether it had to go on with that, without a choice (an idle port)."""
+    score: Any
+    """Reward of the action's own interval; large ones are replayed more often."""
+    origin: Any
+    """Agent that it happened to."""
+
+
+def transition_shapes(obs_dim: int, action: tuple[int, ...]) -> Transition:
+    """Shapes of one agent's transition.
+
+    Args:
+        obs_dim: length of an observation.
+        action: shape of an action.
+    """
+    obs = jax.ShapeDtypeStruct((obs_dim,), jnp.float32)
+    real, index = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.float32, jnp.int32))
+    acted = jax.ShapeDtypeStruct(action, jnp.int32)
+    kept = jax.ShapeDtypeStruct((), jnp.bool_)
+    return Transition(obs, acted, real, real, obs, acted, kept, real, index)
+
+
+def discrete_head(codec: Any) -> Head:
+    """The components of an action codec.
+
+    Raises:
+        ValueError: its actions are continuous.
+    """
+    head = head_for(codec)
+    if not head.sizes:
+        raise bad_value("actions", getattr(codec, "name", codec), "discrete or multidiscrete")
+    return head
+
+
+def action_values(head: Head, q: Float[Array, "*b outputs"], action: Array) -> Float[Array, "*b"]:
+    """Q of actions: the sum over their components.
+
+    Args:
+        head: components of an action.
+        q: outputs of the network.
+        action: indices, `[*b]` if `head.scalar`, else `[*b, components]`.
+    """
+    index = action[..., None] if head.scalar else action
+    offset = np.concatenate(([0], np.cumsum(head.sizes)[:-1]))
+    return jnp.take_along_axis(q, index + offset, axis=-1).sum(-1)
+
+
+def double_q_target(
+    head: Head,
+    reward: Float[Array, "*b"],
+    discount: Float[Array, "*b"],
+    next_q: Float[Array, "*b outputs"],
+    next_target_q: Float[Array, "*b outputs"],
+    kept: Bool[Array, "*b"],
+    last_action: Array,
+) -> Float[Array, "*b"]:
+    """The target r + gamma Q'(s', argmax_a Q(s', a)) (van Hasselt et al. 2016; ACC, Eq. 3).
+
+    An agent that has to keep its action in s' is worth Q'(s', that action): were it taken to choose
+    there, settings that last would be valued for a single interval.
+
+    Args:
+        head: components of an action.
+        reward: r.
+        discount: gamma, 0 where nothing follows.
+        next_q: Q(s', .) of the network that learns; it chooses.
+        next_target_q: Q'(s', .) of the target network; it says what the choice is worth. With
+            `next_q` the same, this is the target of plain DQN.
+        kept: whether there is no choice in s'.
+        last_action: what is kept then.
+    """
+    action = choose(kept, last_action, head.mode(next_q))
+    return reward + discount * action_values(head, next_target_q, action)
+
+
+def n_step(
+    reward: Float[Array, "time ..."],
+    terminated: Bool[Array, "time ..."],
+    truncated: Bool[Array, "time ..."],
+    gamma: float,
+    n: int,
+) -> tuple[Float[Array, "time ..."], Float[Array, "time ..."], Int[Array, "time ..."]]:
+    """Returns of up to `n` steps of a rollout that may hold several episodes.
+
+    A window ends early where its episode ends and where the rollout ends; it is then a return of
+    fewer steps. A truncated step is still followed by the value of its final observation.
+
+    Args:
+        reward: reward of each step.
+        terminated: whether the step ended the episode for good.
+        truncated: whether it was cut off there.
+        gamma: discount per step.
+        n: steps of a full window.
+
+    Returns:
+        Sums of discounted rewards; the discount of what follows (0 after termination); and the
+        step whose next observation follows.
+    """
+    time = reward.shape[0]
+    start = jnp.arange(time).reshape(-1, *[1] * (reward.ndim - 1))
+    total, last = reward, jnp.broadcast_to(start, reward.shape)
+    ended = terminated | truncated
+    going = ~ended
+    for k in range(1, n):
+        step = jnp.minimum(np.arange(time) + k, time - 1)
+        going = going & (start + k < time)
+        total = total + gamma**k * jnp.where(going, reward[step], 0.0)
+        last = jnp.where(going, start + k, last)
+        going = going & ~ended[step]
+    follows = 1.0 - jnp.take_along_axis(terminated.astype(reward.dtype), last, axis=0)
+    return total, gamma ** (last - start + 1).astype(reward.dtype) * follows, last
+
+
+def transitions(
+    steps: Sequence[Array],
+    gamma: float,
+    n: int,
+) -> Transition:
+    """What each agent remembers of a rollout.
+
+    Args:
+        steps: leaves `[time, envs, A, ...]`: observation, action, reward, terminated, truncated,
+            the observation that followed (at the end of an episode its final one), and whether the
+            action has to be kept there.
+        gamma: discount per step.
+        n: steps of a return, see `n_step`.
+
+    Returns:
+        Rows, leaves `[A, time * envs, ...]`, the oldest first.
+    """
+    obs, action, reward, terminated, truncated, next_obs, kept = steps
+    total, discount, last = n_step(reward, terminated, truncated, gamma, n)
+
+    def at_end(x: Array) -> Array:
+        return jnp.take_along_axis(x, last.reshape(last.shape + (1,) * (x.ndim - 3)), axis=0)
+
+    after, held, bound = at_end(next_obs), at_end(action), at_end(kept)
+    origin = jnp.broadcast_to(jnp.arange(reward.shape[-1], dtype=jnp.int32), reward.shape)
+    rows = Transition(obs, action, total, discount, after, held, bound, reward, origin)
+
+    def by_agent(x: Array) -> Array:
+        x = jnp.moveaxis(x, 2, 0)
+        return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+    moved: Transition = jax.tree.map(by_agent, rows)
+    return moved
+
+
+@struct.dataclass
+class QState:
+    """A Q-network that learns.
+
+    Attributes:
+        params: its parameters; with one network per agent, leaves have a leading axis A.
+        target: parameters of the target network.
+        opt: optimiser state.
+        steps: gradient steps so far.
+    """
+
+    params: Any
+    target: Any
+    opt: Any
+    steps: Leaf
+
+
+class QLearner:
+    """A Q-network, its target network and its optimiser; holds no arrays."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Head,
+        *,
+        rate: float,
+        anneal_steps: int = 0,
+        max_grad_norm: float,
+        target_every: int,
+        shared: bool,
+        double: bool = True,
+    ) -> None:
+        """Set up.
+
+        Args:
+            net: the network, `head.outputs` wide.
+            head: components of an action.
+            rate: learning rate at the start.
+            anneal_steps: gradient steps over which it falls, see `optimisers.adam`.
+            max_grad_norm: gradients are scaled down to this norm, those of each network by itself.
+            target_every: gradient steps between copies to the target network.
+            shared: one network for all agents, or one each.
+            double: double-Q targets, else those of plain DQN.
+        """
+        self.net, self.head, self.shared, self.double = net, head, shared, double
+        self.target_every = target_every
+        self.opt = adam(rate, max_grad_norm, anneal_steps)
+
+    def init(
+        self,
+        key: jax.Array,
+        features: int,
+        num_agents: int,
+        moments: tuple[Array, Array] | None = None,
+    ) -> QState:
+        """A fresh network, which is also the target.
+
+        Args:
+            key: PRNG key.
+            features: width of its input.
+            num_agents: number of agents A.
+            moments: mean and standard deviation of every feature, by which a standardised network
+                centres and scales them; None for other networks.
+        """
+        params = init_network(self.net, key, features, num_agents, self.shared)
+        if moments is not None:
+            params = standardise(params, *moments)
+        opt = self.opt.init(params) if self.shared else jax.vmap(self.opt.init)(params)
+        target = jax.tree.map(jnp.copy, params)  # apart, so that both can be given away
+        return QState(params, target, opt, jnp.zeros((), jnp.int32))
+
+    def values(
+        self, params: Any, obs: Float[Array, "*b agents features"]
+    ) -> Float[Array, "*b agents outputs"]:
+        """Q of all actions."""
+        return apply_network(self.net, params, obs, self.shared)
+
+    def loss(
+        self, params: Any, target: Any, batch: Transition, weight: Float[Array, "rows agents"]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Weighted squared error to the target (ACC, Eq. 5), and what is logged of it.
+
+        Args:
+            params: parameters that learn.
+            target: parameters of the target network.
+            batch: leaves `[rows, A, ...]`.
+            weight: weight of each row.
+        """
+        q = action_values(self.head, self.values(params, batch.obs), batch.action)
+        judge = self.values(target, batch.next_obs)
+        pick = self.values(params, batch.next_obs) if self.double else judge
+        bound = (batch.kept, batch.last_action)
+        y = double_q_target(self.head, batch.reward, batch.discount, pick, judge, *bound)
+        error = q - jax.lax.stop_gradient(y)
+        each = jnp.mean(weight * error**2, axis=0)
+        total = each.mean() if self.shared else each.sum()  # networks of their own do not share
+        return total, {"loss": each.mean(), "q_mean": q.mean(), "q_max": q.max()}
+
+    def learn(
+        self, state: QState, batch: Transition, weight: Float[Array, "rows agents"]
+    ) -> tuple[QState, dict[str, Array]]:
+        """One gradient step, and a new target network when it is due."""
+        grad, seen = jax.grad(self.loss, has_aux=True)(state.params, state.target, batch, weight)
+        update = self.opt.update if self.shared else jax.vmap(self.opt.update)
+        step, opt = update(grad, state.opt, state.params)
+        params = optax.apply_updates(state.params, step)
+        steps = state.steps + 1
+        due = steps % self.target_every == 0
+        target = jax.tree.map(lambda new, old: jnp.where(due, new, old), params, state.target)
+        return QState(params, target, opt, steps), seen
+
+
+def epsilon(start: float, decay: float, least: float, updates: Int[Array, ""]) -> Float[Array, ""]:
+    """Chance of a random action, shrinking by `decay` with every update down to `least`."""
+    return jnp.maximum(start * jnp.float32(decay) ** updates, least)
+
+
+def explore(
+    key: jax.Array, head: Head, q: Float[Array, "*b outputs"], chance: Float[Array, ""] | float
+) -> tuple[Bool[Array, "*b"], Array]:
+    """Who acts at random, and uniformly random actions for everybody."""
+    who_key, what_key = jax.random.split(key)
+    shape = q.shape[:-1] if head.scalar else (*q.shape[:-1], len(head.sizes))
+    top = np.asarray(head.sizes[0] if head.scalar else head.sizes, np.int32)
+    return (
+        jax.random.bernoulli(who_key, chance, q.shape[:-1]),
+        jax.random.randint(what_key, shape, 0, top, jnp.int32),
+    )
+
+
+def choose(mask: Bool[Array, "*b"], yes: Array, no: Array) -> Array:
+    """`yes` where the mask holds, for actions with or without an axis of components."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (yes.ndim - mask.ndim)), yes, no)

@@ -1,0 +1,294 @@
+"""What all learners of rates share: scenarios, budget, rollouts in each, and their batches.
+
+One set of environments per number of senders, all trained on at once. A rollout of each is sorted
+by flow (`rate_rollout.keyed`); learners with the same `RateConfig` see equally many steps.
+
+Actions are worth what they lead to: the reward of a flow's action at one event is that of its next
+event (`Transitions`). Flows never end, and what counts is the mean reward, so rewards are taken
+relative to the mean of their scenario's rollout; the discount only bounds how far an action is
+followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.rl.gae import gae
+from ecn_marl.baselines.rl.rate_rollout import Act, Events, keyed, restarted, roll_rates
+from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive, shares
+from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
+from ecn_marl.envs.rate.scenarios import make_rate
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """Scenarios, budget and reward of a learner of rates.
+
+    Attributes:
+        senders: many-to-one scenarios that are trained on at once, by number of flows.
+        envs: environments of each.
+        rollout: steps of every environment per update.
+        events: events of each flow that an update looks at; later ones of a rollout are left out.
+        gamma: discount from event to event.
+        target: target of the reward.
+        offset: inflation that costs nothing.
+        episode_us: time after which an environment starts anew, at line rate, µs.
+        buffer_mib: buffer in training, MiB. Small, for a full buffer makes round trips rare.
+    """
+
+    senders: tuple[int, ...] = (4, 8, 32)
+    envs: int = 8
+    rollout: int = 256
+    events: int = 64
+    gamma: float = 0.99
+    target: float = 0.064
+    offset: float = 1.5
+    episode_us: float = 20_000.0
+    buffer_mib: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        at_least_one(self, "envs", "rollout", "events")
+        positive(self, "target", "episode_us", "buffer_mib")
+        not_negative(self, "offset")
+        shares(self, "gamma")
+        some_counts(self, "senders")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps per update."""
+        return len(self.senders) * self.envs * self.rollout
+
+
+def some_counts(config: Any, *names: str) -> None:
+    """Check tuples of counts.
+
+    Raises:
+        ValueError: a tuple is empty, or has an entry below 1.
+    """
+    for name in names:
+        values = getattr(config, name)
+        if not values or min(values) < 1:
+            raise bad_value(name, values, "integers >= 1, at least one")
+
+
+def equal_rows(config: Any) -> None:
+    """Check that an update's `rows` can be as many of each scenario.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if config.rows % len(config.senders):
+        allowed = f"a multiple of {len(config.senders)}, the number of scenarios"
+        raise bad_value("rows", config.rows, allowed)
+
+
+class RateTrainer:
+    """What every learner of rates has.
+
+    Attributes:
+        config: its settings.
+        envs: environments that it trains in, one for each number of senders.
+    """
+
+    config: Any
+    envs: tuple[RateEnv, ...]
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What `make_rate` has to be told of actions and observations: its defaults."""
+        return {}
+
+    @property
+    def default_params(self) -> tuple[RateParams, ...]:
+        """Parameters of all environments."""
+        return tuple(env.default_params for env in self.envs)
+
+
+def training_envs(config: RateConfig, **view: Any) -> tuple[RateEnv, ...]:
+    """An environment for each number of senders.
+
+    Args:
+        config: settings.
+        **view: `actions`, `columns`, `history` or fields of the scenario for `make_rate`, where
+            they are not its defaults.
+    """
+    return tuple(
+        make_rate(
+            f"many-to-one-{n}-v0",
+            target=config.target,
+            offset=config.offset,
+            duration_us=config.episode_us,
+            warm_up_us=0.0,
+            buffer_mib=config.buffer_mib,
+            **view,
+        )
+        for n in config.senders
+    )
+
+
+def start_training(
+    envs: Sequence[RateEnv],
+    params: Sequence[RateParams],
+    n: int,
+    key: jax.Array,
+    phase_key: jax.Array,
+) -> tuple[RateState, ...]:
+    """Fresh environments, `n` of each, spread over their episodes."""
+    states = []
+    for i, (env, p) in enumerate(zip(envs, params, strict=True)):
+        keys = jax.random.split(jax.random.fold_in(key, i), n)
+        _, state = jax.vmap(env.reset, (0, None))(keys, p)
+        phase = jax.random.randint(jax.random.fold_in(phase_key, i), (n,), 0, p.max_steps)
+        states.append(replace(state, steps=phase))
+    return tuple(states)
+
+
+def roll_scenarios(
+    envs: Sequence[RateEnv],
+    act: Act,
+    states: Sequence[RateState],
+    key: jax.Array,
+    config: RateConfig,
+    params: Sequence[RateParams],
+    actor: Any,
+) -> tuple[tuple[RateState, ...], list[Events], Int[Array, ""]]:
+    """Roll out in every scenario; environments at their horizon start anew afterwards.
+
+    Args:
+        envs: environment of each scenario.
+        act: the policy.
+        states: states of each, leading axis of environments.
+        key: PRNG key.
+        config: settings.
+        params: parameters of each.
+        actor: what the policy has learnt.
+
+    Returns:
+        States after, events of each scenario `[events, E, F]`, and the number of those left out.
+    """
+    after, batches, left_out = [], [], jnp.zeros((), jnp.int32)
+    for i, (env, p) in enumerate(zip(envs, params, strict=True)):
+        roll_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
+        then, rows = roll_rates(env, act, states[i], roll_key, config.rollout, p, actor)
+        events, more = keyed(rows, config.events)
+        batches.append(events)
+        left_out = left_out + more
+        after.append(restarted(env, then, reset_key, p))
+    return tuple(after), batches, left_out
+
+
+class Transitions(NamedTuple):
+    """From each event of a flow to its next, leaves `[T - 1, E, F, ...]`.
+
+    Attributes:
+        valid: whether there are both.
+        cut: whether the rollout shows no event after the next.
+        obs: what the flow saw.
+        action: what it did.
+        next_obs: what it saw then.
+        reward: what it was paid then, less the mean of all.
+        paid: mean reward, a scalar.
+    """
+
+    valid: Bool[Array, "t envs flows"]
+    cut: Bool[Array, "t envs flows"]
+    obs: Float[Array, "t envs flows obs"]
+    action: Array
+    next_obs: Float[Array, "t envs flows obs"]
+    reward: Float[Array, "t envs flows"]
+    paid: Float[Array, ""]
+
+
+def transitions(events: Events, reward: Float[Array, "t envs flows"]) -> Transitions:
+    """Transitions of a scenario's rollout.
+
+    Args:
+        events: events by flow, see `rate_rollout.keyed`.
+        reward: reward at each event.
+    """
+    valid = events.valid[1:]  # `keyed` leaves no holes
+    more = jnp.concatenate([valid[1:], jnp.zeros_like(valid[:1])])
+    paid = jnp.sum(jnp.where(valid, reward[1:], 0.0)) / jnp.maximum(valid.sum(), 1)
+    return Transitions(
+        valid=valid,
+        cut=~more,
+        obs=events.obs[:-1],
+        action=events.action[:-1],
+        next_obs=events.obs[1:],
+        reward=jnp.where(valid, reward[1:] - paid, 0.0),
+        paid=paid,
+    )
+
+
+def advantages(
+    steps: Transitions,
+    value: Float[Array, "t envs flows"],
+    next_value: Float[Array, "t envs flows"],
+    gamma: float,
+    lam: float,
+) -> tuple[Float[Array, "t envs flows"], Float[Array, "t envs flows"]]:
+    """Advantages and returns of events, see `gae`; where a rollout ends values go on."""
+    ended = jnp.zeros_like(steps.valid)
+    return gae(steps.reward, value, next_value, ended, steps.cut, gamma, lam)
+
+
+def draw_valid(key: jax.Array, valid: Bool[Array, "..."], n: int) -> Int[Array, " n"]:
+    """`n` of the valid rows at random, all of them equally often (but for one).
+
+    Args:
+        key: PRNG key.
+        valid: which rows count, any shape; rows are numbered in its flattened order.
+        n: number of rows to draw.
+
+    Returns:
+        Numbers of rows. If none is valid, any.
+    """
+    flat = valid.reshape(-1)
+    order = jnp.argsort(jnp.where(flat, jax.random.uniform(key, flat.shape), 2.0))
+    return order[jnp.arange(n) % jnp.maximum(flat.sum(), 1)]
+
+
+def limited_reward(error: Float[Array, "*b"], limit: float) -> Float[Array, "*b"]:
+    """Minus the squared error, in units of the target; errors count up to a limit.
+
+    A full buffer is an error of 150 and an idle link one of -1: without a limit, the first events
+    of an episode outweigh all others by four orders of magnitude.
+
+    Args:
+        error: x / target - 1.
+        limit: largest error that counts; 0 for no limit.
+    """
+    return -((jnp.minimum(error, limit) if limit else error) ** 2)
+
+
+def squash(obs: Float[Array, "*b"]) -> Float[Array, "*b"]:
+    """Features in a range that a network can use: sign(x) log(1 + |x|)."""
+    return jnp.sign(obs) * jnp.log1p(jnp.abs(obs))
+
+
+def event_metrics(batches: Sequence[Events], target: float) -> dict[str, Array]:
+    """What is logged of rollouts: means over scenarios, in the terms of `envs.rate.env`.
+
+    Args:
+        batches: events of each scenario.
+        target: target of the reward.
+    """
+
+    def of(events: Events) -> dict[str, Array]:
+        here = events.valid.astype(jnp.float32)
+        n = jnp.maximum(here.sum(), 1.0)
+        return {
+            "error": (here * events.error).sum() / n,
+            "reward": -(here * (target * events.error) ** 2).sum() / n,
+            "events": here.sum(),
+        }
+
+    return jax.tree.map(lambda *x: jnp.stack(x).mean(), *map(of, batches))

@@ -1,0 +1,1 @@
+"""What every run shares: the contract of a trainer, the loop, checkpoints, logs."""

@@ -1,0 +1,62 @@
+"""Environments to train in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float
+
+from ecn_marl.baselines.rl.rollout import roll
+
+
+def start_environments(
+    env: Any, key: jax.Array, phase_key: jax.Array, params: Any, n: int
+) -> tuple[Array, Any]:
+    """Reset `n` auto-resetting environments.
+
+    The first episodes start with part of their steps used up, at random: else all environments
+    would be in the same phase of an episode at all times, and every update would see one phase.
+
+    Args:
+        env: environment in `AutoReset`.
+        key: PRNG key of the first episodes.
+        phase_key: PRNG key of how far they are.
+        params: parameters of the environment.
+        n: how many.
+
+    Returns:
+        Observations `[n, A, obs_dim]`, states.
+    """
+    obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(key, n), params)
+    phase = jax.random.randint(phase_key, (n,), 0, params.max_steps)
+    return obs, replace(state, env=replace(state.env, steps=phase))
+
+
+def wander(
+    env: Any, key: jax.Array, params: Any, carry: tuple[Any, Array], steps: int
+) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
+    """Let random actions run for a while, and see what observations are like.
+
+    Args:
+        env: environment in `AutoReset`.
+        key: PRNG key.
+        params: parameters of the environment.
+        carry: states and observations, leading axis of environments.
+        steps: intervals.
+
+    Returns:
+        States and observations after, and mean and standard deviation of every entry of an
+        observation over time, environments and agents.
+    """
+
+    def step(key: jax.Array, carry: tuple[Any, Array], params: Any) -> tuple[Any, Array]:
+        act_key, env_key = jax.random.split(key)
+        action = env.action.sample(act_key, env.num_agents)
+        obs, state, *_ = env.step(env_key, carry[0], action, params)
+        return (state, obs), obs
+
+    carry, seen = roll(env, step, carry, key, steps, params)
+    flat = seen.reshape(-1, seen.shape[-1])
+    return carry, flat.mean(0), flat.std(0)

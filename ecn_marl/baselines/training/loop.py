@@ -1,0 +1,429 @@
+"""The training loop around a compiled update: progress, logs, checkpoints, honest stops."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from ecn_marl import lanes
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.evaluation.scoring import Score
+from ecn_marl.baselines.evaluation.streams import training_key
+from ecn_marl.baselines.training.checkpoint import Checkpoints
+from ecn_marl.baselines.training.interrupts import Interrupts
+from ecn_marl.baselines.training.logs import METRICS, JsonLines, Log, Row, TensorBoard, cut_rows
+from ecn_marl.errors import TrainingDiverged
+from ecn_marl.parallelism import state_shardings
+
+PER_ENV = ("env", "obs")
+"""Fields of a training state with a leading axis of environments, unless an algorithm names its own
+in `per_env`."""
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """What the loop needs of an algorithm; `trainer.Trainer` says what the commands need."""
+
+    config: Any
+
+    def init(self, key: jax.Array, params: Any) -> Any:
+        """A fresh training state."""
+
+    def update(self, state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+        """One update and its metrics."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training was asked to stop (Ctrl-C, SIGTERM), and has saved its state.
+
+    Attributes:
+        update: the update after which it stopped.
+        signal: what asked.
+    """
+
+    def __init__(self, update: int, number: signal.Signals) -> None:
+        super().__init__(f"training stopped by {number.name} after update {update}")
+        self.update, self.signal = update, number
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When a run is saved and scored.
+
+    Attributes:
+        updates: updates between checkpoints, None to go by `seconds`.
+        seconds: a checkpoint is made when the last one is older than this.
+        score_every: updates between scores; a state that is scored is saved. 0 for never.
+        keep: latest checkpoints kept, beside the best of each seed.
+    """
+
+    updates: int | None = None
+    seconds: float = 300.0
+    score_every: int = 0
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Check all values."""
+        if self.updates is not None and self.updates < 1:
+            raise bad_value("save_updates", self.updates, "an integer >= 1")
+        if not self.seconds > 0.0:
+            raise bad_value("save_seconds", self.seconds, "a number of seconds > 0")
+        if self.score_every < 0:
+            raise bad_value("eval_every", self.score_every, "an integer >= 0")
+        if self.keep < 1:
+            raise bad_value("keep", self.keep, "an integer >= 1")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of `train`.
+
+    Attributes:
+        state: final training state; with several seeds, leaves have a leading axis of seeds.
+        metrics: one row per update, as written to `metrics.jsonl`.
+    """
+
+    state: Any
+    metrics: list[Row]
+
+
+def compiled_update(
+    algorithm: Algorithm, updates: int = 1, seeds: int = 1, shardings: Any = None
+) -> Any:
+    """Several updates in one compiled call that reuses the memory of the state it is given.
+
+    Args:
+        algorithm: the algorithm.
+        updates: updates per call; metrics get a leading axis of this length.
+        seeds: independent learners trained at once; above 1, leaves of the state have a leading
+            axis of seeds, and metrics a second one.
+        shardings: where the state lies if on several devices, from `state_shardings`; metrics are
+            then the same on all of them.
+
+    Returns:
+        A jitted function `(state, params) -> (state, metrics)`.
+    """
+
+    def run(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+        with nullcontext() if shardings is None else lanes.off():
+            return several(state, params)
+
+    def several(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+        def one(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
+            if seeds == 1:
+                return algorithm.update(state, params)
+            return jax.vmap(algorithm.update, (0, None))(state, params)
+
+        return jax.lax.scan(one, state, None, length=updates)
+
+    if shardings is None:
+        return jax.jit(run, donate_argnums=0)
+    whole = jax.sharding.NamedSharding(_mesh(shardings), jax.sharding.PartitionSpec())
+    return jax.jit(run, donate_argnums=0, out_shardings=(shardings, whole))
+
+
+def _mesh(shardings: Any) -> Mesh:
+    mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
+    return mesh
+
+
+def state_shapes(
+    algorithm: Algorithm, params: Any, seeds: int = 1, mesh: Mesh | None = None
+) -> Any:
+    """Shapes of a training state, and where it lies if there is a mesh."""
+    shapes = jax.eval_shape(partial(_start, algorithm, seeds), np.uint32(0), params)
+    if mesh is None:
+        return shapes
+    per_env = getattr(algorithm, "per_env", PER_ENV)
+    places = state_shardings(shapes, mesh, per_env, axis=0 if seeds == 1 else 1)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places
+    )
+
+
+def initial_state(
+    algorithm: Algorithm, params: Any, seed: int, seeds: int = 1, mesh: Mesh | None = None
+) -> Any:
+    """A fresh training state; with several seeds those of `seed`, `seed + 1`, … stacked."""
+    places = None
+    if mesh is not None:
+        places = jax.tree.map(lambda x: x.sharding, state_shapes(algorithm, params, seeds, mesh))
+    start = jax.jit(partial(_start, algorithm, seeds), out_shardings=places)
+    return start(np.uint32(seed), params)
+
+
+def _start(algorithm: Algorithm, seeds: int, seed: Any, params: Any) -> Any:
+    if seeds == 1:
+        return algorithm.init(training_key(seed), params)
+    keys = jax.vmap(training_key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
+    # One after the other, see `networks.init_network`.
+    return jax.lax.map(lambda key: algorithm.init(key, params), keys)
+
+
+def train(
+    algorithm: Algorithm,
+    params: Any,
+    *,
+    steps: int,
+    seed: int = 0,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    progress: Callable[[Row], None] | None = None,
+    updates_per_call: int = 1,
+    resume: bool = False,
+    saving: Saving | None = None,
+    score: Score | None = None,
+    logs: Sequence[Log] = (),
+    mesh: Mesh | None = None,
+) -> TrainResult:
+    """Train until at least `steps` environment steps have been made.
+
+    Args:
+        algorithm: the algorithm.
+        params: parameters of its environment.
+        steps: environment steps (tuning intervals, summed over environments) per seed, those made
+            before a resumed run stopped among them.
+        seed: first seed.
+        seeds: number of seeds trained at once.
+        out: folder for `metrics.jsonl`, TensorBoard and checkpoints; nothing is written if None.
+        progress: called with every row of metrics.
+        updates_per_call: updates per compiled call; a checkpoint can be made between calls.
+        resume: go on from the latest checkpoint in `out`. Parameters become what they would have
+            been without the stop, bit for bit on the same machine.
+        saving: when checkpoints are made.
+        score: scores states every `saving.score_every` updates, see `scorer`.
+        logs: further logs; closed at the end.
+        mesh: devices that share the environments, from `env_mesh`; one device if None.
+
+    Returns:
+        Final state and metrics, those before a resumed run stopped among them.
+
+    Raises:
+        ValueError: `steps` or `seeds` below 1, or nothing to resume.
+        TrainingDiverged: a metric or the state is NaN or infinite; the state is saved in
+            `diverged/` if `out` is given.
+        TrainingInterrupted: Ctrl-C or SIGTERM came, and the state is saved if `out` is given.
+    """
+    for name, value in (("steps", steps), ("seeds", seeds)):
+        if value < 1:
+            raise bad_value(name, value, "an integer >= 1")
+    per_call = int(algorithm.config.steps_per_update) * updates_per_call
+    with ExitStack() as stack:
+        loop = _Loop(algorithm, params, seed, seeds, updates_per_call, mesh)
+        loop.open(None if out is None else Path(out), saving or Saving(), score, resume, stack)
+        loop.logs += logs
+        for log in loop.logs:
+            stack.callback(log.close)
+        interrupts = stack.enter_context(Interrupts())
+        loop.run(-(-steps // per_call) * updates_per_call, interrupts, progress)
+    return TrainResult(loop.state, loop.rows)
+
+
+class _Loop:
+    """A run of `train`."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        params: Any,
+        seed: int,
+        seeds: int,
+        updates_per_call: int,
+        mesh: Mesh | None,
+    ) -> None:
+        self.algorithm, self.params, self.mesh = algorithm, params, mesh
+        self.seed, self.seeds, self.per_call = seed, seeds, updates_per_call
+        self.steps = int(algorithm.config.steps_per_update)
+        self.rows: list[Row] = []
+        self.logs: list[Log] = []
+        self.saving = Saving()
+        self.score: Score | None = None
+        self.checkpoints: Checkpoints | None = None
+        self.busy = 0.0
+
+    def open(
+        self, out: Path | None, saving: Saving, score: Score | None, resume: bool, stack: ExitStack
+    ) -> None:
+        """Open checkpoints and logs; a fresh state, or the latest one that was saved."""
+        self.saving, self.score = saving, score
+        if out is not None:
+            self.checkpoints = Checkpoints(out, saving.keep)
+            stack.callback(self.checkpoints.close)
+        if resume:
+            if self.checkpoints is None or out is None:
+                raise bad_value("out", out, "the folder of the run to resume")
+            self._restore(self.checkpoints, out)
+        else:
+            self.state = initial_state(
+                self.algorithm, self.params, self.seed, self.seeds, self.mesh
+            )
+        if out is not None and jax.process_index() == 0:
+            self.logs = [JsonLines(out, self.rows), TensorBoard(out, after=len(self.rows))]
+        self.saved = self.first = len(self.rows)
+        self.saved_at = time.perf_counter()
+        self.began = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
+
+    def _restore(self, checkpoints: Checkpoints, out: Path) -> None:
+        update = checkpoints.find("latest")
+        checkpoints.clean()
+        like = state_shapes(self.algorithm, self.params, self.seeds, self.mesh)
+        self.state = checkpoints.restore(like, update)
+        self.rows = cut_rows(out, update)
+        if "score" in self.rows[-1]:  # perhaps it was killed before this was noted
+            checkpoints.note_scores(update, np.atleast_1d(self.rows[-1]["score"]).tolist())
+
+    def run(
+        self, total: int, interrupts: Interrupts, progress: Callable[[Row], None] | None
+    ) -> None:
+        """Train up to update `total`."""
+        if len(self.rows) >= total:
+            return
+        places = None
+        if self.mesh is not None:
+            places = jax.tree.map(lambda x: x.sharding, self.state)
+        program = compiled_update(self.algorithm, self.per_call, self.seeds, places)
+        update = program.lower(self.state, self.params).compile()
+        while len(self.rows) < total:
+            start = time.perf_counter()
+            self.state, metrics = update(self.state, self.params)
+            values = jax.device_get(metrics)
+            self.busy += time.perf_counter() - start
+            new = self._new_rows(values)
+            stop, late = _anywhere(
+                interrupts.wanted is not None,
+                time.perf_counter() - self.saved_at >= self.saving.seconds,
+            )
+            self._take(new, late or stop or len(self.rows) + len(new) >= total)
+            if progress is not None:
+                for row in new:
+                    progress(row)
+            if stop and len(self.rows) < total:
+                raise TrainingInterrupted(len(self.rows), interrupts.wanted or signal.SIGINT)
+
+    def _new_rows(self, values: dict[str, Any]) -> list[Row]:
+        done, new = len(self.rows), []
+        seconds = round(time.perf_counter() - self.began, 3)
+        rate = (done + self.per_call - self.first) * self.steps * self.seeds / self.busy
+        for i in range(self.per_call):
+            row: Row = {"update": done + i + 1, "steps": (done + i + 1) * self.steps}
+            row |= {k: np.asarray(v[i]).tolist() for k, v in sorted(values.items())}
+            new.append(row | {"seconds": seconds, "steps_per_second": round(rate, 1)})
+        return new
+
+    def _take(self, new: list[Row], must_save: bool) -> None:
+        """Check and log new rows; score and save the state if it is time to."""
+        update = new[-1]["update"]
+        finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
+        scores = self._scored(new[-1]) if finite else None
+        for row in new:
+            for log in self.logs:
+                log.write(row)
+        before = len(self.rows)
+        self.rows += new
+        if not finite:
+            self._diverged()
+        save = self.saving.updates
+        if save is not None:
+            must_save |= update // save > before // save
+        if (must_save or scores is not None) and self.checkpoints is not None:
+            if _bad_leaf(self.state, allow_infinite=True):
+                self._diverged()
+            self.checkpoints.save(update, self.state, scores)
+            self.saved_at = time.perf_counter()
+
+    def _scored(self, row: Row) -> list[float] | None:
+        """Score the state if it is time to; the scores become part of the row."""
+        every, judge = self.saving.score_every, self.score
+        if judge is None or not every or row["update"] // every == len(self.rows) // every:
+            return None
+        scored = judge(self.state)._asdict()
+        for end, values in scored.items():  # value, low, high
+            if values is not None:
+                name = "score" if end == "value" else f"score_{end}"
+                row[name] = values.tolist() if self.seeds > 1 else float(values[0])
+        scores: list[float] = scored["value"].tolist()
+        return scores
+
+    def _diverged(self) -> None:
+        """Save the state to look at, and stop."""
+        row = self.rows[-1]
+        where = ""
+        if self.checkpoints is not None:
+            where = f"; the state is in {self.checkpoints.save_diverged(row['update'], self.state)}"
+        for row in self.rows[-self.per_call :]:
+            for name, value in row.items():
+                finite = np.isfinite(np.atleast_1d(np.asarray(value, np.float64)))
+                if not finite.all():
+                    raise TrainingDiverged(
+                        f"{name} = {value} at update {row['update']} of seed "
+                        f"{self.seed + int(np.argmin(finite))}: training stopped{where}"
+                    )
+        leaf = _bad_leaf(_actor(self.state)) or _bad_leaf(self.state, allow_infinite=True)
+        raise TrainingDiverged(
+            f"{leaf} of the state is not finite at update {row['update']} of seed {self.seed}: "
+            f"training stopped{where}"
+        )
+
+
+def _actor(state: Any) -> Any:
+    """The parameters of the policy; few, so they are looked at after every update."""
+    return {"actor": getattr(state, "actor", None)}
+
+
+def _is_finite(row: Row) -> bool:
+    return all(np.isfinite(np.asarray(value, np.float64)).all() for value in row.values())
+
+
+def _bad_leaf(tree: Any, allow_infinite: bool = False) -> str | None:
+    """Path of the first leaf that holds NaN (or infinity), None if there is none.
+
+    Infinity can be meant in the state of an environment: the time of what will not happen.
+    """
+    named = [
+        (jax.tree_util.keystr(path, simple=True, separator="."), x)
+        for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    good = jax.device_get(_all_good([x for _, x in named], allow_infinite))
+    return next((name for (name, _), fine in zip(named, good, strict=True) if not fine), None)
+
+
+@partial(jax.jit, static_argnums=1)
+def _all_good(leaves: list[jax.Array], allow_infinite: bool) -> list[jax.Array]:
+    if allow_infinite:
+        return [~jnp.isnan(x).any() for x in leaves]
+    return [jnp.isfinite(x).all() for x in leaves]
+
+
+def _anywhere(*flags: bool) -> list[bool]:
+    """Each flag, true if it is on any process: all of them must stop and save together."""
+    if jax.process_count() == 1:
+        return list(flags)
+    found = np.asarray(multihost_utils.process_allgather(np.array(flags)))
+    return [bool(column.any()) for column in found.reshape(-1, len(flags)).T]
+
+
+__all__ = [
+    "METRICS",
+    "Algorithm",
+    "Saving",
+    "TrainResult",
+    "TrainingDiverged",
+    "TrainingInterrupted",
+    "compiled_update",
+    "initial_state",
+    "state_shapes",
+    "train",
+]

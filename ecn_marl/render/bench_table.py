@@ -1,0 +1,307 @@
+"""The tables of `ecn-marl bench` and `ecn-marl report`, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ecn_marl.render.tables import DASH
+
+COLUMNS = (
+    "policy",
+    "score",
+    "J",
+    "short: mean / p99",
+    "medium: mean / p99",
+    "long: geometric mean / mean / p99",
+    "oracle's gain taken",
+    "better than the baseline",
+    "worse by over 5 %",
+)
+
+COUNT_COLUMNS = (
+    "policy",
+    "offered",
+    "started",
+    "finished",
+    "unfinished",
+    "deferred (each, µs)",
+    "waiting",
+    "dropped",
+    "feedback cut",
+)
+
+COST_COLUMNS = ("policy", "cost of a decision", "training")
+
+OVERALL_COLUMNS = ("policy", "score, interquartile mean", "score, mean", "seeds")
+
+RATIOS = {
+    "short_mean": "short mean",
+    "short_p99": "short p99",
+    "medium_mean": "medium mean",
+    "medium_p99": "medium p99",
+    "long_geomean": "long geometric mean",
+    "long_mean": "long mean",
+    "long_p99": "long p99",
+    "queue_mean": "queue",
+}
+"""Figures whose ratios are shown, and their columns."""
+
+NOTE = """\
+Lower is better. J = (short mean · short p99)^¼ · (long geometric mean)^½ of FCT slowdowns; short: \
+up to 100 KB, long: above 1 MB. Score: J relative to {baseline} in the same episodes; geometric \
+means over {episodes} episodes and a learner's seeds, [95 % intervals] of a paired bootstrap over \
+both. ≥: a lower bound, unfinished flows count with their age. Oracle's gain taken: in log J. \
+Better: share of seeds and episodes with a lower J than {baseline}. Worse: what is over 5 % worse \
+than under {baseline}; with ? where the interval includes 5 %."""
+
+RATIO_NOTE = "Relative to {baseline} in the same episodes, [95 % intervals] likewise."
+
+COUNT_NOTE = """\
+Flows per episode. Unfinished: started, not finished at the end. Deferred: waited for a slot, and \
+how long each. Waiting: never got one. Dropped: share of the bytes. Feedback cut: share of the \
+time of flows in which it came from further back than is kept."""
+
+COST_NOTE = """\
+Cost per port and interval; exchanged: between agents, or with a centre. Training: time of all \
+seeds together."""
+
+
+STREAM_NOTES = {
+    "tuning": "Tuning episodes (`stream: tuning`), for choosing between policies: no test result.",
+    "sealed": "Sealed test episodes (`stream: sealed`); every use is listed in `results/USES.md`.",
+}
+"""What is said of the episodes that policies were scored on."""
+
+
+def bench_table(result: Mapping[str, Any]) -> str:
+    """The results as Markdown.
+
+    Args:
+        result: `scenarios`, what `compare.compare` returned by scenario, and, of several scenarios,
+            `overall`, what `compare.overall` returned.
+
+    Returns:
+        For each scenario a table of completion times, best score first and invalid rows last, one
+        of their ratios to the baseline, one of counts and one of costs, with notes; at the end the
+        statistics over all scenarios.
+    """
+    parts = []
+    for scenario, found in result["scenarios"].items():
+        parts += [f"## {scenario}", *scenario_tables(found)]
+    if overall := result.get("overall"):
+        parts += ["## All scenarios", *_overall(overall)]
+    return "\n\n".join(parts) + "\n"
+
+
+def scenario_tables(found: Mapping[str, Any]) -> list[str]:
+    """Blocks of Markdown of one scenario: up to four tables, each with its notes.
+
+    Args:
+        found: what `compare.compare` returned.
+    """
+    rows = ranked(found["policies"])
+    baseline = f"`{found['baseline']}`"
+    others = [row for row in rows if row["name"] != found["baseline"]]
+    return [
+        markdown(COLUMNS, [row_cells(row, found["baseline"]) for row in rows]),
+        *_remarks(rows),
+        *_streams(rows),
+        NOTE.format(baseline=baseline, episodes=found["episodes"]),
+        markdown(("policy", *RATIOS.values()), [_ratio_cells(row) for row in others]),
+        RATIO_NOTE.format(baseline=baseline),
+        markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
+        COUNT_NOTE,
+        *_costs(rows),
+    ]
+
+
+def _streams(rows: list[dict[str, Any]]) -> list[str]:
+    """Which episodes these are, where the records say so."""
+    streams = dict.fromkeys(row["meta"].get("stream") for row in rows)
+    return [STREAM_NOTES[stream] for stream in streams if stream in STREAM_NOTES]
+
+
+def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by score, best first; invalid ones and those without a score last."""
+
+    def place(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        score = row["score"]["value"]
+        unknown = not _known(score)
+        return bool(row["invalid"]), unknown, 0.0 if unknown else score
+
+    return sorted(rows, key=place)
+
+
+def policy_title(row: Mapping[str, Any]) -> str:
+    """How a policy is shown: static settings by name and numbers, Kmin, Kmax (KB) and Pmax."""
+    name = str(row["name"])
+    settings = row["meta"].get("settings")
+    if isinstance(settings, list) and len(settings) == 1:
+        numbers = "{:g},{:g},{:g}".format(*settings[0])
+        name += "" if name.endswith(numbers) else f" ({numbers})"
+    return name.replace("static:secn", "SECN")
+
+
+def row_cells(row: Mapping[str, Any], baseline: str) -> list[str]:
+    """A policy's cells, in the order of `COLUMNS`."""
+    figures, itself = row["figures"], row["name"] == baseline
+
+    def slowdowns(*names: str) -> str:
+        return " / ".join(_slowdown(figures[name]) for name in names)
+
+    name = policy_title(row)
+    share = row["share"]
+    return [
+        f"**INVALID** {name}" if row["invalid"] else name,
+        estimated(row["score"]),
+        _slowdown(figures["J"]),
+        slowdowns("short_mean", "short_p99"),
+        slowdowns("medium_mean", "medium_p99"),
+        slowdowns("long_geomean", "long_mean", "long_p99"),
+        DASH if share is None or itself else estimated(share),
+        DASH if itself else estimated(row["improvement"]),
+        DASH if itself else ", ".join(_worst(row["worse"])) or "nothing",
+    ]
+
+
+def readme_row(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells in the short table: policy, J, score, short, long, seeds."""
+    figures = row["figures"]
+    short = " / ".join(_slowdown(figures[name]) for name in ("short_mean", "short_p99"))
+    return [
+        policy_title(row),
+        _slowdown(figures["J"]),
+        estimated(row["score"]),
+        short,
+        _slowdown(figures["long_geomean"]),
+        str(row["seeds"]),
+    ]
+
+
+def _ratio_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells in the table of ratios."""
+    return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in RATIOS)]
+
+
+def estimated(found: Mapping[str, float | None], digits: int = 2) -> str:
+    """An estimate as `value [low, high]`; without an interval where it has none."""
+    value, low, high = (found[name] for name in ("value", "low", "high"))
+    if not _known(value):
+        return DASH
+    if not _known(low) or not _known(high) or low == high:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    head = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _slowdown(figure: Mapping[str, Any]) -> str:
+    """A slowdown with three digits, marked if it is a lower bound."""
+    value = figure["value"]["value"]
+    if not _known(value):
+        return DASH
+    text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"≥{text}" if figure["lower_bound"] else text
+
+
+def _worst(worse: list[dict[str, Any]]) -> list[str]:
+    """Of each size class what got worse by most, e.g. `long p99 +12 %`."""
+    most: dict[str, dict[str, Any]] = {}
+    for one in worse:
+        size = one["size"]
+        if size not in most or one["ratio"]["value"] > most[size]["ratio"]["value"]:
+            most[size] = one
+    names = {"geomean": "geometric mean"}
+    shown = []
+    for size, one in most.items():
+        what = one["figure"].partition("_")[2]
+        rise = 100.0 * (one["ratio"]["value"] - 1.0)
+        doubt = "" if one["certain"] else "?"
+        shown.append(f"{size} {names.get(what, what)} +{rise:.0f} %{doubt}")
+    return shown
+
+
+def _remarks(rows: list[dict[str, Any]]) -> list[str]:
+    """Why rows are invalid, and which episodes have no J; one block, or none."""
+    lines = []
+    for row in rows:
+        name = policy_title(row)
+        if row["invalid"]:
+            lines.append(f"* INVALID {name}: {'; '.join(row['invalid'])}.")
+        if missing := row["figures"]["J"]["missing"]:
+            lines.append(f"* {name}: no J in {missing} episodes, which are left out of it.")
+    return ["\n".join(lines)] if lines else []
+
+
+def _count_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells, in the order of `COUNT_COLUMNS`."""
+    flows = row["flows"]
+    cells = [_count(flows[name]) for name in ("offered", "started", "finished", "unfinished")]
+    waited = flows.get("deferred_us")
+    each = DASH if waited is None else _count(waited / max(flows["deferred"], 1e-9))
+    deferred = f"{_count(flows['deferred'])} ({each})" if flows["deferred"] else "0"
+    shares = [_share(row[name]) for name in ("dropped", "cut")]
+    return [policy_title(row), *cells, deferred, _count(flows["waiting"]), *shares]
+
+
+def _share(value: float) -> str:
+    """A share with two digits, so that 0 means none."""
+    return "0" if value == 0.0 else f"{100.0 * value:.2g} %"
+
+
+def _costs(rows: list[dict[str, Any]]) -> list[str]:
+    """What policies cost, a table and its note; nothing where none says."""
+    cells = [_cost_cells(row) for row in rows]
+    known = [row for row in cells if set(row[1:]) != {DASH}]
+    return [markdown(COST_COLUMNS, known), COST_NOTE] if known else []
+
+
+def _cost_cells(row: Mapping[str, Any]) -> list[str]:
+    """A policy's cells, in the order of `COST_COLUMNS`."""
+    meta = row["meta"]
+    cost = []
+    if flops := row["costs"].get("flops_per_decision"):
+        cost.append(f"{flops:,.0f} FLOPs")
+    if (time := meta.get("us_per_decision")) is not None:
+        cost.append(f"{time:.1f} µs")
+    if moved := meta.get("exchanged_bytes_per_second"):
+        cost.append(f"{moved / 1e3:,.0f} kB/s exchanged")
+    training = DASH
+    if meta.get("seconds") is not None and meta.get("steps") is not None:
+        training = f"{meta['seconds']:,.0f} s, {row['seeds']} x {meta['steps'] / 1e3:,.0f} k steps"
+    return [policy_title(row), ", ".join(cost) or DASH, training]
+
+
+def _count(value: float) -> str:
+    """A mean count: small ones with two digits after the point, so that 0 means none."""
+    if value == 0.0:
+        return "0"
+    return f"{value:,.2g}" if value < 1.0 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _overall(overall: Mapping[str, Any]) -> list[str]:
+    """Statistics over scenarios, best first, and who is not among them."""
+    items = sorted(overall["policies"].items(), key=lambda item: item[1]["iqm"]["value"])
+    rows = []
+    for name, found in items:
+        title = policy_title({"name": name, "meta": {}})
+        cells = [estimated(found["iqm"]), estimated(found["mean"]), str(len(found["scores"]))]
+        rows.append([title, *cells])
+    parts = [
+        markdown(OVERALL_COLUMNS, rows),
+        "Scores of all seeds and scenarios, [95 % intervals] of a bootstrap over seeds.",
+    ]
+    if overall["left_out"]:
+        lines = [f"* {name}: {reason}." for name, reason in overall["left_out"].items()]
+        parts.append("Left out:\n\n" + "\n".join(lines))
+    return parts

@@ -1,0 +1,206 @@
+"""Two policies in the same episode, side by side: a film, or two players on one page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.render.axes import backlog, returns, tick_times
+from ecn_marl.render.episode import Side
+from ecn_marl.render.flow_plot import (
+    FlowPlot,
+    interval_at,
+    length_ms,
+    phase_name,
+    shade_phases,
+    slowest_of,
+)
+from ecn_marl.render.layout import STOPS, TOP_LEVEL, level, node_places, port_lines, side_by_side
+from ecn_marl.render.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRUNK_GAP, plain_axes
+from ecn_marl.sim.topology import KB
+
+SIZE_IN, DPI = (11.0, 7.0), 80
+
+_NAMES = ("FIRST", "SECOND")
+
+
+class _Trace(NamedTuple):
+    """What one half shows over time.
+
+    Attributes:
+        tick_ms: times of the ticks, ms, `[N]`.
+        queue: backlog of the drawn port at these times, KB, `[N]`.
+        interval_ms: starts of the intervals, ms, `[T]`.
+        kmin: of the drawn port in each interval, KB, `[T]`.
+        kmax: the same.
+        returns: return so far at the end of each interval, mean over the ports, `[T]`.
+    """
+
+    tick_ms: np.ndarray
+    queue: np.ndarray
+    interval_ms: np.ndarray
+    kmin: np.ndarray
+    kmax: np.ndarray
+    returns: np.ndarray
+
+
+def check_same(one: Side, other: Side) -> None:
+    """Refuse episodes that are not of the same network and time.
+
+    Raises:
+        ValueError: they differ in scenario, ports or length.
+    """
+    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (one, other))
+    if a != b:
+        raise bad_value("--beside", other.label, f"a policy for the same episode ({a}), not {b}")
+
+
+def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+    """A picture of both at the end of every interval, of the longer intervals if these differ.
+
+    Raises:
+        ValueError: see `check_same`.
+    """
+    check_same(one, other)
+    hosts = one.env.sim.topology.ports_of_kind("host")
+    port = int(hosts[np.argmax(one.episode.info["utilisation"].mean(0)[hosts])])
+    sides = (one, other)
+    traces = [_trace(side, port) for side in sides]
+    film = _Film(sides, traces, port)
+    step_ms = max(side.env.interval_us for side in sides) / 1e3
+    for now in step_ms * np.arange(1, round(length_ms(one) / step_ms) + 1):
+        yield film.draw(float(now))
+
+
+def page(pages: Sequence[str], labels: Sequence[str]) -> str:
+    """A page with two players that move together.
+
+    Args:
+        pages: page of each episode, from `player.page`.
+        labels: names of the policies, for tabs where the page is narrow.
+    """
+    template = (files("ecn_marl.render") / "templates" / "beside.html").read_text("utf-8")
+    parts = {f"__{name}__": page for name, page in zip(_NAMES, pages, strict=True)}
+    parts |= {f"__{name}_LABEL__": label for name, label in zip(_NAMES, labels, strict=True)}
+    return re.sub("|".join(parts), lambda mark: escape(parts[mark[0]]), template)
+
+
+def _trace(side: Side, port: int) -> _Trace:
+    info = side.episode.info
+    intervals = len(info["queue"])
+    interval_ms = side.env.interval_us / 1e3
+    return _Trace(
+        tick_ms=tick_times(side),
+        queue=backlog(side, port),
+        interval_ms=np.arange(intervals) * interval_ms,
+        kmin=info["kmin"][:, port] / KB,
+        kmax=info["kmax"][:, port] / KB,
+        returns=returns(side),
+    )
+
+
+class _Film:
+    """Draws both halves; every picture is drawn anew, some tenth of a second each."""
+
+    def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
+        self.sides, self.traces, self.port = sides, traces, port
+        self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.cmap = LinearSegmentedColormap.from_list(
+            "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
+        )
+        name, title = sides[0].env.name, sides[0].env.sim.topology.port_names[port]
+        self.figure.text(0.02, 0.955, f"{name}: the same episode twice", size=14, color=INK)
+        self.clock = self.figure.text(0.98, 0.955, "", size=12, color=INK, ha="right")
+        length = length_ms(sides[0])
+        deepest = max(float(t.kmax.max()) for t in traces)
+        fullest = max(float(t.queue.max()) for t in traces)
+        slowest = max(slowest_of(side) for side in sides)
+        self.halves = []
+        for i, side in enumerate(sides):
+            left = 0.065 + 0.495 * i
+            self.figure.text(
+                left, 0.905, side.label, size=13, color=INK, weight="bold", va="center"
+            )
+            network = self._network(side.env, (left - 0.01, 0.62, 0.43, 0.26))
+            queue = plain_axes(
+                self.figure, (left, 0.355, 0.42, 0.2), f"queue of {title}, Kmin and Kmax, KB"
+            )
+            queue.set(xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
+            queue.set_yscale("symlog", linthresh=10.0, linscale=0.5)
+            ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= max(deepest, fullest)]
+            queue.set_yticks(ticks, [f"{t:,}" for t in ticks])
+            queue.set_yticks([], minor=True)
+            shade_phases(queue, side, port)
+            flows = FlowPlot(self.figure, (left, 0.075, 0.42, 0.2), side, port, slowest)
+            state = self.figure.text(
+                left + 0.42, 0.905, "", size=11, color=INK, ha="right", va="center"
+            )
+            moving = self._moving(network, queue)
+            self.halves.append(moving | {"flows": flows, "state": state})
+
+    def _network(self, env: EcnEnv, box: tuple[float, float, float, float]) -> LineCollection:
+        """Hosts, switches, and the ports between them, coloured by their queues."""
+        net = env.sim.topology
+        axis = self.figure.add_axes(box)
+        places = node_places(net)
+        height = [y for _, y in places.values()]
+        axis.set(xlim=(-0.02, 1.02), ylim=(min(height) - 0.08, max(height) + 0.08))
+        axis.set_axis_off()
+        page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
+        page = side_by_side(net, page, TRUNK_GAP[net.n_ports > 64])
+        places_of = axis.transData.inverted().transform(page.reshape(-1, 2)).reshape(-1, 2, 2)
+        lines = LineCollection(list(places_of), cmap=self.cmap, capstyle="butt")
+        lines.set_clim(0.0, TOP_LEVEL)
+        axis.add_collection(lines, autolim=False)
+        host = np.array([name in net.hosts for name in places])
+        nodes = np.array(list(places.values()))
+        axis.scatter(nodes[host, 0], nodes[host, 1], s=24, color="#5a6672", zorder=3)
+        axis.scatter(nodes[~host, 0], nodes[~host, 1], s=70, marker="s", color=INK, zorder=3)
+        return lines
+
+    def _moving(self, network: LineCollection, queue: Axes) -> dict[str, Any]:
+        style: dict[str, Any] = {"linewidth": 1.4, "drawstyle": "steps-post"}
+        return {
+            "network": network,
+            "queue": queue.plot([], [], color=INK, linewidth=1.0)[0],
+            "kmin": queue.plot([], [], color=KMIN_COLOUR, **style)[0],
+            "kmax": queue.plot([], [], color=KMAX_COLOUR, linestyle="--", **style)[0],
+        }
+
+    def draw(self, now: float) -> np.ndarray:
+        """The picture at a time, ms."""
+        self.clock.set_text(f"{now:.1f} ms")
+        for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
+            info = side.episode.info
+            t = interval_at(side, now)
+            full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
+            half["network"].set_array(full)
+            half["network"].set_linewidths(2.0 * (0.6 + full))
+            ticks = np.searchsorted(trace.tick_ms, now + 1e-9)
+            half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
+            times = np.append(trace.interval_ms[: t + 1], now)
+            for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
+                half[name].set_data(times, np.append(values[: t + 1], values[t]))
+            half["flows"].show(now)
+            phase = phase_name(side, self.port, now)
+            total = f"return {trace.returns[t]:.2f}"
+            half["state"].set_text(f"{phase}, {total}" if phase else total)
+        self.canvas.draw()
+        return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
+
+
+_LEVEL = ("queue", "kmin", "kmax")

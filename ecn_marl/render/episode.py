@@ -1,0 +1,216 @@
+"""One episode recorded for replay: queues at every tick, thresholds and marks, and every flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl.baselines.evaluation.episodes import (
+    Controller,
+    StatefulController,
+    evaluation_keys,
+    thresholds,
+    with_memory,
+)
+from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD
+
+_SEEN = (
+    *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),
+    *("tail", "ideal", "hop"),
+)
+"""What is kept of the flow slots at the end of every tick."""
+
+
+@dataclass
+class Flow:
+    """A flow of the episode.
+
+    Attributes:
+        src: source host.
+        dst: destination host.
+        size: payload, bytes.
+        wire: bytes to send, headers included.
+        start_us: when it arrived, µs; a flow that waited for a slot arrived before it was let in.
+        ideal_us: completion time in an empty network, µs.
+        path: ports on its way.
+        end_us: when its last ACK was back, µs; None if the episode ended before.
+    """
+
+    src: int
+    dst: int
+    size: float
+    wire: float
+    start_us: float
+    ideal_us: float
+    path: list[int]
+    end_us: float | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Completion time over the ideal one."""
+        return None if self.end_us is None else (self.end_us - self.start_us) / self.ideal_us
+
+
+class Active(NamedTuple):
+    """A flow in an interval: its number, wire bytes not yet sent, bytes/µs sent in the interval."""
+
+    flow: int
+    rest: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A recorded episode of T intervals with K ticks each on A ports.
+
+    Attributes:
+        ticks: queue at the end of every tick, bytes, `[T, K, A]`.
+        info: what `EcnEnv.step` told of every interval, each `[T, A]`.
+        phase: index into `EcnEnv.phase_names` of the phase that every port was in at the start of
+            each interval, `[T, A]`.
+        flows: all flows, by the tick in which they were let in.
+        active: flows in progress in each interval, those that ended in it included.
+    """
+
+    ticks: np.ndarray
+    info: dict[str, np.ndarray]
+    phase: np.ndarray
+    flows: list[Flow]
+    active: list[list[Active]]
+
+
+class Side(NamedTuple):
+    """An episode as one of those that are shown.
+
+    Attributes:
+        label: name of the policy.
+        env: the environment as the policy sees it.
+        episode: what it did.
+    """
+
+    label: str
+    env: EcnEnv
+    episode: Episode
+
+
+def record(
+    env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
+) -> Episode:
+    """Run the first evaluation episode of a seed.
+
+    Args:
+        env: the environment as the policy sees it.
+        params: its parameters; `max_steps` is the length of the episode.
+        controller: the policy.
+        seed: seed of the evaluation stream.
+    """
+    ticks, info, phase, slots = jax.device_get(_run(env, params, controller, seed))
+    flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in slots.items()}
+    flows, active = _trace_flows(env, params, flat, ticks.shape[1])
+    n_ports = env.num_agents
+    queues = ticks.reshape(*ticks.shape[:2], n_ports, -1).sum(-1)
+    return Episode(queues, info, phase, flows, active)
+
+
+def _run(
+    env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
+) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
+    """Queues `[T, K, Q]`, infos and phases `[T, A]`, flow slots `[T, K, ...]` of an episode.
+
+    Every interval is run twice, tick by tick to watch and as a whole to go on, so that the episode
+    is the evaluation's to the last bit.
+    """
+    sim, acting = env.sim, with_memory(controller)
+    fine = replace(sim, interval_steps=sim.tick_steps)
+
+    def tick(state: Any, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
+        state, _ = fine.interval(state, params.sim, ecn)
+        return state, (state.queue, {name: getattr(state.flows, name) for name in _SEEN})
+
+    def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:
+        obs, state, memory = carry
+        act_key, env_key = jax.random.split(key)
+        ecn = thresholds(env, params, state, acting(act_key, obs, memory))
+        phase = env.phase(state, params)
+        length = sim.interval_steps // sim.tick_steps
+        _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)
+        obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
+        return (obs, state, acting.observe(memory, info)), (queue, info, phase, slots)
+
+    def episode(key: jax.Array) -> Any:
+        reset_key, run_key = jax.random.split(key)
+        first = (*env.reset(reset_key, params), acting.init())
+        return jax.lax.scan(step, first, jax.random.split(run_key, int(params.max_steps)))[1]
+
+    queue, info, phase, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
+    return queue, {k: v for k, v in info.items() if v.ndim == 2}, phase, slots
+
+
+def _trace_flows(
+    env: EcnEnv, params: EnvParams, slots: dict[str, np.ndarray], ticks: int
+) -> tuple[list[Flow], list[list[Active]]]:
+    """Tell the flows that pass through the slots apart.
+
+    Args:
+        env: the environment.
+        params: its parameters.
+        slots: `_SEEN` at the end of every tick, `[T K, F]`, `hop` `[T K, L, F]`.
+        ticks: ticks per interval K.
+    """
+    sim = env.sim
+    rest = slots["rest_high"].astype(np.float64) * CHUNK + slots["rest_low"]
+    over = np.isin(slots["stage"], (life.FREE, life.DONE))
+    flows: list[Flow] = []
+    active: list[list[Active]] = []
+    holder = np.full(over.shape[1], -1)
+    before: dict[int, float] = {}
+    present: dict[int, float] = {}
+    for k in range(len(over)):
+        let_in = (slots["start_step"][k] == k * sim.tick_steps) & (slots["payload"][k] > 0)
+        for slot in np.flatnonzero(let_in):
+            holder[slot] = len(flows)
+            flows.append(_flow(env, params, {name: slots[name][k, ..., slot] for name in _SEEN}))
+        for slot in np.flatnonzero(holder >= 0):
+            number = int(holder[slot])
+            present[number] = float(rest[k, slot])
+            if over[k, slot]:
+                now = (k + 1) * sim.tick_steps * sim.dt_us
+                flows[number].end_us = now + float(slots["tail"][k, slot])
+                holder[slot] = -1
+        if (k + 1) % ticks == 0:
+            rows = []
+            for number, left in present.items():
+                sent = before.get(number, flows[number].wire) - left
+                rows.append(Active(number, left, max(sent, 0.0) / env.interval_us))
+            active.append(rows)
+            before = {n: left for n, left in present.items() if flows[n].end_us is None}
+            present = {}
+    return flows, active
+
+
+def _flow(env: EcnEnv, params: EnvParams, slot: dict[str, np.ndarray]) -> Flow:
+    """A flow as it stands in its slot at the end of its first tick."""
+    sim, bounds, c = env.sim, env.sim.queue_bounds, env.sim.n_classes
+    path = [
+        (low + int(hop)) // c
+        for hop, low, high in zip(slot["hop"], bounds, bounds[1:], strict=False)
+        if hop < high - low
+    ]
+    size = float(slot["payload"])
+    header = float(params.sim.net.packet_bytes) - PAYLOAD
+    return Flow(
+        src=int(slot["src"]),
+        dst=int(slot["dst"]),
+        size=size,
+        wire=size + header * float(np.ceil(size / PAYLOAD)),
+        start_us=int(slot["start_step"]) * sim.dt_us + float(slot["start_rest"]),
+        ideal_us=float(slot["ideal"]),
+        path=path,
+    )

@@ -1,0 +1,47 @@
+"""The table of `ecn-marl headroom`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from ecn_marl.render.tables import _table, percent
+
+
+def headroom_table(result: Mapping[str, Any]) -> Table:
+    """Table of the policies that span the headroom of a scenario.
+
+    Args:
+        result: what `headroom.headroom` returns.
+    """
+    table = _table(f"{result['scenario']}: {result['episodes']} tuning episodes")
+    table.add_column("policy")
+    table.add_column("score [95%]", justify="right", no_wrap=True)
+    for column in ("J", "short", "p99", "long"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
+    for row in result["policies"]:
+        each = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
+        score, figures = row["score"], row["figures"]
+        parts = [
+            f"{figures[name]['value']['value']:.2f}"
+            for name in ("J", "short_mean", "short_p99", "long_geomean")
+        ]
+        interval = f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
+        invalid = "".join(f"\nINVALID: {reason}" for reason in row["invalid"])
+        table.add_row(row["name"] + invalid, interval, *parts, "\n".join(each))
+    gain = result["gain"]
+    table.caption_justify = "left"
+    table.caption = (
+        f"Oracle over static:best: {percent(gain['value'])} of J "
+        f"[{percent(gain['low'])}, {percent(gain['high'])}], paired; settings were searched on "
+        f"{result['search_episodes']} other tuning episodes."
+    )
+    if len(result["phases"]) == 1:
+        table.caption += "\nNo traffic phases here: the oracle is the best static setting."
+    else:
+        table.caption += f"\nSettings by phase: {', '.join(result['phases'])}"
+        table.caption += f"; by group: {', '.join(result['groups'])}."
+    return table

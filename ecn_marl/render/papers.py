@@ -1,0 +1,185 @@
+"""The report of `ecn-marl bench pet|acc|haecn`: one HTML file, and tables in Markdown."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from itertools import cycle
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from ecn_marl.render.plots import COLOURS, INK, Page
+from ecn_marl.render.tables import DASH
+
+TITLES = {"published": "as published", "tuned": "tuned", "best": "static:best"}
+"""Columns of the table of claims."""
+
+MEANING = {
+    "reproduced": "the interval is on the paper's side and reaches the paper's figure",
+    "weaker": "on the paper's side, and smaller",
+    "not": "the interval holds 0, or not the paper's value",
+    "opposite": "on the other side for sure",
+    "invalid": "flows waited, or bytes were lost: it does not count",
+}
+"""Verdicts, in words."""
+
+DRAWN = ("static:secn1", "static:secn2", "static:best", "oracle")
+"""Rules that are drawn; the others are in the tables."""
+
+STYLES = {"published": "-", "tuned": "--", "online": "-.", "ablated": ":", "rule": ":"}
+
+
+def claims_markdown(outcome: Mapping[str, Any]) -> str:
+    """The claims of a paper as a table in Markdown.
+
+    Args:
+        outcome: what `experiments.papers.outcome.outcome` returned.
+    """
+    head = ("claim", "where", "paper", *TITLES.values(), "as published")
+    rows = []
+    for claim in outcome["claims"]:
+        cells = [claim_cell(claim, column) for column in TITLES]
+        first = claim["columns"]["published"]
+        verdict = first["verdict"] if first else DASH
+        paper = amount(claim["paper"], claim["unit"])
+        rows.append((claim["text"], claim["where"], paper, *cells, verdict))
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(x).replace("|", "\\|") for x in row) + " |" for row in lines
+    )
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A figure with its unit; changes with their sign."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    text = f"{value:+.1f}" if unit == "%" else f"{value:.3g}"
+    return f"{text.replace('-', '−')} {unit}"
+
+
+def claim_cell(claim: Mapping[str, Any], column: str) -> str:
+    """What is measured for a column: value, interval, where."""
+    found = claim["columns"][column]
+    if found is None:
+        return DASH
+    text = amount(found["value"], claim["unit"])
+    if None not in (found["low"], found["high"]) and math.isfinite(found["low"]):
+        ends = (
+            f"{x:+.1f}" if claim["unit"] == "%" else f"{x:.3g}"
+            for x in (found["low"], found["high"])
+        )
+        text += f" [{', '.join(ends)}]".replace("-", "−")
+    return f"{text} ({found['cell']})"
+
+
+def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | None:
+    """A figure in the paper's form; None where no cell of it has records."""
+    cells = [c for c in outcome["cells"] if c["name"] in plot["cells"] and c["rows"]]
+    if not cells:
+        return None
+    figures = plot["figures"]
+    columns = min(len(figures), 2)
+    rows = -(-len(figures) // columns)
+    page = Page(rows, (5.2 * columns, 0.9 + 2.7 * rows), columns=columns)
+    forms = {row["name"]: (row["title"], row["form"]) for row in outcome["rows"]}
+    there = {name for cell in cells for name in cell["rows"]}
+    shown = [n for n, (_, form) in forms.items() if n in there and (form != "rule" or n in DRAWN)]
+    looks = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx*")), strict=False))
+    for axis, figure in zip(page.axes, figures, strict=False):
+        for name in shown:
+            title, form = forms[name]
+            x, y, low, high = _line(cells, name, figure, plot["over_time"])
+            if not x:
+                continue
+            colour, marker = looks[name]
+            style = {"color": colour, "linestyle": STYLES[form], "linewidth": 1.4}
+            axis.plot(x, y, marker=marker, markersize=4, label=title, **style)
+            if np.isfinite(low).all() and np.isfinite(high).all() and low:
+                axis.fill_between(x, low, high, color=colour, alpha=0.07, linewidth=0)
+        axis.set_title(plot["titles"][figure], loc="left", fontsize=10, color=INK)
+        axis.set_xlabel(plot["x"])
+    for axis in page.axes[len(figures) :]:
+        axis.set_visible(False)
+    handles, labels = page.axes[0].get_legend_handles_labels()
+    page.figure.legend(
+        handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=3
+    )
+    return page.png()
+
+
+Line = tuple[list[float], list[float], list[float], list[float]]
+
+
+def _line(cells: Sequence[Mapping[str, Any]], name: str, figure: str, over_time: bool) -> Line:
+    """A row's line in a panel: x, y, and the ends of its intervals."""
+    if over_time:
+        cell = cells[0]
+        values = cell["rows"][name]["over_time"].get(figure, []) if name in cell["rows"] else []
+        width = cell["episode_ms"] / max(len(values), 1)
+        points = [((i + 0.5) * width, y) for i, y in enumerate(values) if y is not None]
+        return [x for x, _ in points], [y for _, y in points], [], []
+    found = [
+        (cell["x"], *(row["figures"][figure][end] for end in ("value", "low", "high")))
+        for cell in cells
+        if (row := cell["rows"].get(name)) is not None
+    ]
+    known = [[math.nan if x is None else x for x in row] for row in found]
+    x, y, low, high = ([row[i] for row in known] for i in range(4))
+    return x, y, low, high
+
+
+def report_html(
+    outcomes: Sequence[Mapping[str, Any]], machine: Mapping[str, Any], command: str
+) -> str:
+    """One self-contained page of one paper or several.
+
+    Args:
+        outcomes: what `experiments.papers.outcome.outcome` returned, by paper.
+        machine: what it ran on, see `benchmark.machine.describe`.
+        command: the command that makes it anew.
+    """
+    template = (files("ecn_marl.render") / "templates" / "papers.html").read_text("utf-8")
+    env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    env.globals |= {"amount": amount, "claim_cell": claim_cell, "number": _number}
+    return env.from_string(template).render(
+        papers=[{**one, "pictures": _pictures(one), "tally": _tally(one)} for one in outcomes],
+        columns=TITLES,
+        meaning=MEANING,
+        machine=machine,
+        command=command,
+        dash=DASH,
+    )
+
+
+def _pictures(outcome: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = []
+    for plot in outcome["plots"]:
+        png = plot_png(outcome, plot)
+        if png is not None:
+            data = base64.b64encode(png).decode("ascii")
+            found.append({"title": plot["title"], "where": plot["where"], "data": data})
+    return found
+
+
+def _tally(outcome: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """How many claims have which verdict, by column."""
+    tally: dict[str, dict[str, int]] = {column: dict.fromkeys(MEANING, 0) for column in TITLES}
+    for claim in outcome["claims"]:
+        for column, found in claim["columns"].items():
+            if found is not None and found["verdict"] in MEANING:
+                tally[column][found["verdict"]] += 1
+    return tally
+
+
+def _number(found: Mapping[str, Any] | None) -> str:
+    """An estimate with its interval."""
+    if found is None or found["value"] is None or not math.isfinite(found["value"]):
+        return DASH
+    text = f"{found['value']:.4g}"
+    if found["low"] is None or not math.isfinite(found["low"]):
+        return text
+    return f"{text} [{found['low']:.3g}, {found['high']:.3g}]"

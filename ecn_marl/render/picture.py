@@ -1,0 +1,432 @@
+"""A picture of the network that is drawn many times a second.
+
+Axes, labels and whatever else stays is drawn once and kept as pixels; a frame puts those back and
+draws only what moves on top (matplotlib's blitting, without a window).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.render.layout import (
+    STOPS,
+    TOP_LEVEL,
+    axis_top,
+    level,
+    node_places,
+    port_lines,
+    side_by_side,
+)
+from ecn_marl.sim.topology import KB
+
+SHOWN = 32
+"""Ports with a row of their own at most: the ones with the longest queues."""
+
+WINDOW = 200
+"""Intervals on the time axes."""
+
+TRACED = 4
+"""Ports whose past is drawn."""
+
+KEPT = 24
+"""Backgrounds kept, one for each pair of axis ends; about 3 MB each."""
+
+SIZE_IN, DPI = (12.0, 7.0), 90
+
+HOST_POINTS = {False: 6.3, True: 3.5}
+"""Diameter of a host, points; in large networks the second."""
+
+TRUNK_GAP = {False: 6.0, True: 1.6}
+"""Between the two directions of a link between switches, pixels."""
+
+SQUARE = 7.0
+"""Side of a switch in large networks, points."""
+
+INK, FAINT, BAND = "#2b2b2b", "#d9d9d9", "#dcdcdc"
+KMIN_COLOUR, KMAX_COLOUR = "#1f5f99", "#b03a00"
+TRACES = ("#0072b2", "#d55e00", "#009e73", "#7a4f9e")
+
+
+class Scene(NamedTuple):
+    """What a frame shows; bytes, `[P]` each unless noted.
+
+    Attributes:
+        queue: backlogs now.
+        kmin: where marking starts.
+        kmax: where all is marked.
+        marked: share of the bytes sent in the last interval that left marked, in [0, 1].
+        queues: mean backlogs of the last intervals, oldest first, `[T, P]`.
+        utilisation: of the last intervals, in [0, 1], `[T, P]`.
+        steps: intervals since the episode began.
+    """
+
+    queue: np.ndarray
+    kmin: np.ndarray
+    kmax: np.ndarray
+    marked: np.ndarray
+    queues: np.ndarray
+    utilisation: np.ndarray
+    steps: int
+
+
+def scene(
+    queue: np.ndarray,
+    kmin: np.ndarray,
+    kmax: np.ndarray,
+    past: Sequence[Mapping[str, Any]],
+    steps: int,
+) -> Scene:
+    """A scene from the backlogs, thresholds and what `EcnEnv.step` told of the last intervals.
+
+    Args:
+        queue: backlogs now, bytes, `[P]`, or `[P C]` with several traffic classes.
+        kmin: thresholds in force, bytes, `[P]`.
+        kmax: the same.
+        past: infos of the last intervals, oldest first.
+        steps: intervals since the episode began.
+    """
+    n = len(kmin)
+    recent = past[-WINDOW:]
+
+    def rows(name: str) -> np.ndarray:
+        return np.stack([row[name] for row in recent]) if recent else np.zeros((0, n))
+
+    marked = np.zeros(n)
+    if recent:
+        last = recent[-1]
+        marked = np.asarray(last["marked_bytes"]) / np.maximum(last["tx_bytes"], 1.0)
+    return Scene(
+        queue=np.asarray(queue, np.float64).reshape(n, -1).sum(1),
+        kmin=np.asarray(kmin, np.float64),
+        kmax=np.asarray(kmax, np.float64),
+        marked=np.clip(marked, 0.0, 1.0),
+        queues=rows("queue_mean"),
+        utilisation=rows("utilisation"),
+        steps=steps,
+    )
+
+
+def plain_axes(figure: Figure, box: tuple[float, float, float, float], title: str) -> Axes:
+    """Axes at a place of a page (left, bottom, width, height; shares), in the style of all."""
+    axis = figure.add_axes(box)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(INK)
+    axis.tick_params(colors=INK, labelsize=9)
+    axis.grid(True, color=FAINT, linewidth=0.7)
+    axis.set_axisbelow(True)
+    axis.set_title(title, fontsize=10, color=INK, loc="left")
+    return axis
+
+
+class Painter:
+    """Draws the scenes of one environment; a frame depends on its scene alone."""
+
+    def __init__(self, core: EcnEnv) -> None:
+        """Lay out the page."""
+        net = core.sim.topology
+        self.names = np.array(net.port_names)
+        self.interval_ms = core.interval_us / 1e3
+        self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.moving: list[tuple[Axes | Figure, Any]] = []
+        self.grounds: dict[tuple[float, float], Any] = {}
+        self.lock = Lock()
+        self.order = np.zeros(0, int)
+        self.rows = min(SHOWN, net.n_ports)
+        self.cmap = LinearSegmentedColormap.from_list(
+            "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
+        )
+        self.figure.text(
+            0.015, 0.955, f"{core.name}: queues, ECN thresholds, marks", size=14, color=INK
+        )
+        self.clock = self._text(self.figure, 0.985, 0.955, ha="right", size=12)
+        self._network(core)
+        self._queues()
+        self._traces()
+
+    def _add(self, axis: Axes, artist: Any) -> Any:
+        """Register an artist that changes from frame to frame."""
+        artist.set_animated(True)
+        if isinstance(artist, LineCollection):
+            axis.add_collection(artist, autolim=False)
+        elif isinstance(artist, Line2D):
+            axis.add_line(artist)
+        self.moving.append((axis, artist))
+        return artist
+
+    def _text(self, parent: Axes | Figure, x: float, y: float, **style: Any) -> Any:
+        text = parent.text(x, y, "", color=style.pop("color", INK), animated=True, **style)
+        self.moving.append((parent, text))
+        return text
+
+    def _network(self, core: EcnEnv) -> None:
+        """Upper left: hosts, switches, and the ports between them."""
+        net = core.sim.topology
+        axis = self.figure.add_axes((0.01, 0.43, 0.37, 0.50))
+        axis.set(xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
+        axis.set_axis_off()
+        small = net.n_ports > 64
+        lines = self._lines(axis, core, self._nodes(axis, core, small), small)
+        self.width = 1.2 if small else 3.0
+        self.lines = self._add(axis, LineCollection(list(lines), cmap=self.cmap, capstyle="butt"))
+        self.lines.set_clim(0.0, TOP_LEVEL)
+        spots = lines[:, 0] + 0.72 * (lines[:, 1] - lines[:, 0])
+        self.marks = axis.scatter(
+            spots[:, 0], spots[:, 1], s=0, marker="D", color=INK, edgecolors="white", linewidths=0.6
+        )
+        self._add(axis, self.marks)
+        self._key()
+
+    def _nodes(self, axis: Axes, core: EcnEnv, small: bool) -> dict[str, np.ndarray]:
+        """Draw hosts and switches; half the width and height of a switch's box, pixels."""
+        net = core.sim.topology
+        places = node_places(net)
+        nodes = np.array(list(places.values()))
+        host = np.array([name in net.hosts for name in places])
+        size = HOST_POINTS[small] ** 2
+        axis.scatter(nodes[host, 0], nodes[host, 1], s=size, color="#5a6672")
+        if small:
+            axis.scatter(nodes[~host, 0], nodes[~host, 1], s=SQUARE**2, marker="s", color=INK)
+            return dict.fromkeys(net.switches, np.full(2, SQUARE / 2 * DPI / 72))
+        around = net.n_switches == 1
+        pad = 0.35  # of the size of its letters
+        box = {"boxstyle": f"round,pad={pad}", "facecolor": INK, "edgecolor": "none"}
+        boxes = {}
+        for name, (x, y) in places.items():
+            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
+            if name in net.hosts:
+                up = 0.055 if around and y >= 0.5 else -0.055
+                axis.text(x, y + up, name.removeprefix("host"), color=INK, **style)
+            else:
+                text = axis.text(x, y, name, color="white", bbox=box, **style)
+                extent = text.get_window_extent(self.canvas.get_renderer())
+                boxes[name] = np.array(extent.size) / 2 + pad * style["size"] * DPI / 72
+        return boxes
+
+    @staticmethod
+    def _lines(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> Any:
+        """Line of every port, between what is drawn of its switch and its peer, `[P, 2, 2]`."""
+        net = core.sim.topology
+        page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
+        way = page[:, 1] - page[:, 0]
+        radius = HOST_POINTS[small] / 2 * DPI / 72
+        ends = []
+        for port, along in zip(net.ports, np.abs(way), strict=True):
+            at_host = radius / float(np.hypot(*along))
+            shares = [
+                float((boxes[node] / np.maximum(along, 1e-9)).min()) if node in boxes else at_host
+                for node in (port.switch, port.peer)
+            ]
+            ends.append([min(share, 0.45) for share in shares])
+        cut = np.array(ends)
+        page = np.stack([page[:, 0] + cut[:, :1] * way, page[:, 1] - cut[:, 1:] * way], 1)
+        page = side_by_side(net, page, TRUNK_GAP[small])
+        return axis.transData.inverted().transform(page.reshape(-1, 2)).reshape(-1, 2, 2)
+
+    def _key(self) -> None:
+        """Below the network: what its colours and diamonds mean."""
+        axis = self.figure.add_axes((0.04, 0.385, 0.22, 0.02))
+        axis.imshow(
+            np.linspace(0, TOP_LEVEL, 500)[None],
+            aspect="auto",
+            cmap=self.cmap,
+            extent=(0, TOP_LEVEL, 0, 1),
+        )
+        axis.set_xticks([0, 1, 2], ["empty", "Kmin", "Kmax"], fontsize=9, color=INK)
+        axis.set_yticks([])
+        axis.tick_params(length=2)
+        axis.spines[:].set_visible(False)
+        self.figure.text(0.04, 0.412, "queue of a port", size=9, color=INK)
+        note = self.figure.add_axes((0.275, 0.36, 0.11, 0.06))
+        note.set_axis_off()
+        note.set(xlim=(0, 1), ylim=(0, 1))
+        note.scatter([0.08], [0.5], marker="D", s=50, color=INK)
+        note.text(0.18, 0.5, "share marked", va="center", size=9, color=INK)
+
+    def _queues(self) -> None:
+        """Upper right: a row per port, with its queue, thresholds and marks."""
+        axis = plain_axes(self.figure, (0.51, 0.43, 0.31, 0.46), "queue now, KB")
+        axis.set_ylim(self.rows - 0.4, -0.6)
+        axis.set_yticks([])
+        axis.set_xscale("symlog", linthresh=10.0, linscale=0.6)
+        axis.grid(False, axis="y")
+        thick = min(11.0, 250.0 / self.rows)
+        self.band = self._add(axis, LineCollection([], linewidths=thick, colors=BAND))
+        self.bars = self._add(axis, LineCollection([], linewidths=0.62 * thick, cmap=self.cmap))
+        self.bars.set_clim(0.0, TOP_LEVEL)
+        for collection in (self.band, self.bars):
+            collection.set_capstyle("butt")
+        tick: dict[str, Any] = {"linestyle": "none", "marker": "|", "markersize": thick + 1}
+        self.low = self._add(axis, Line2D([], [], color=KMIN_COLOUR, mew=1.6, **tick))
+        self.high = self._add(axis, Line2D([], [], color=KMAX_COLOUR, mew=2.6, **tick))
+        handles = [
+            Line2D([], [], color=KMIN_COLOUR, mew=1.6, label="Kmin", **tick | {"markersize": 10}),
+            Patch(color=BAND, label="marking rises"),
+            Line2D([], [], color=KMAX_COLOUR, mew=2.6, label="Kmax", **tick | {"markersize": 10}),
+        ]
+        axis.legend(
+            handles=handles,
+            loc="lower right",
+            bbox_to_anchor=(1.03, 0.985),
+            ncols=3,
+            fontsize=9,
+            frameon=False,
+            columnspacing=1.2,
+            handlelength=1.2,
+            handletextpad=0.4,
+            labelcolor=INK,
+        )
+        self.row_axis = axis
+        size = 8.5 if self.rows <= 18 else 6.5
+        style: dict[str, Any] = {
+            "ha": "right",
+            "va": "center",
+            "transform": axis.get_yaxis_transform(),
+        }
+        self.stamps = None
+        if self.rows == len(self.names):  # every port has its row for good
+            for i, name in enumerate(self.names):
+                axis.text(-0.02, i, name, color=INK, size=size, **style)
+        else:
+            self.stamps = _Stamps(size)
+            spots = [axis.get_yaxis_transform().transform((-0.02, i)) for i in range(self.rows)]
+            self.spots = [(round(x), round(self.figure.bbox.height - y)) for x, y in spots]
+        share = plain_axes(self.figure, (0.855, 0.43, 0.125, 0.46), "bytes marked, %")
+        share.set(ylim=(self.rows - 0.4, -0.6), xlim=(0, 100), yticks=[], xticks=[0, 50, 100])
+        share.grid(False, axis="y")
+        self.shares = self._add(share, LineCollection([], linewidths=0.62 * thick, colors=INK))
+        self.shares.set_capstyle("butt")
+
+    def _traces(self) -> None:
+        """Below: the past of the ports that had the longest queues."""
+        queue = plain_axes(self.figure, (0.06, 0.075, 0.38, 0.2), "mean queue per interval, KB")
+        use = plain_axes(self.figure, (0.51, 0.075, 0.31, 0.2), "utilisation, %")
+        for axis in (queue, use):
+            axis.set_xlim(-WINDOW * self.interval_ms, 0)
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.set_xlabel("ms before now", fontsize=9, color=INK, labelpad=1)
+        use.set_ylim(0, 105)
+        self.trace_axis = queue
+        width: dict[str, Any] = {"linewidth": 1.5, "solid_joinstyle": "round"}
+        self.past = [self._add(queue, Line2D([], [], color=c, **width)) for c in TRACES]
+        self.used = [self._add(use, Line2D([], [], color=c, **width)) for c in TRACES]
+        self.figure.text(0.855, 0.255, "ports drawn", size=10, color=INK)
+        self.captions = [
+            self._text(self.figure, 0.855, 0.215 - 0.037 * i, size=9.5, color=c, weight="bold")
+            for i, c in enumerate(TRACES)
+        ]
+
+    def draw(self, now: Scene) -> UInt8[np.ndarray, "height width 3"]:
+        """A frame; one at a time, whoever asks."""
+        with self.lock:
+            return self._draw(now)
+
+    def _draw(self, now: Scene) -> np.ndarray:
+        kb = now.queue / KB, now.kmin / KB, now.kmax / KB
+        trace = now.queues / KB
+        traced = np.sort(np.argsort(-trace.sum(0), kind="stable")[:TRACED])
+        widest = axis_top(1.1 * max(float(x.max(initial=0.0)) for x in kb), (1,))
+        tallest = axis_top(1.05 * float(trace[:, traced].max(initial=0.0)))
+        self._restore(widest, tallest)
+        full = level(now.queue, now.kmin, now.kmax)
+        self.clock.set_text(f"{now.steps * self.interval_ms:.1f} ms, interval {now.steps}")
+        self.lines.set_array(full)
+        self.lines.set_linewidths(self.width * (0.6 + full))
+        self.marks.set_sizes(np.where(now.marked > 1e-3, 8.0 + 90.0 * now.marked, 0.0))
+        order = self.order = np.sort(np.argsort(-now.queue, kind="stable")[: self.rows])
+        self._fill_rows(order, kb, now.marked, full)
+        ms = (np.arange(len(trace)) - len(trace) + 1) * self.interval_ms
+        shown = traced[: len(traced) if len(trace) else 0]
+        for i, (past, used, text) in enumerate(
+            zip(self.past, self.used, self.captions, strict=True)
+        ):
+            if i < len(shown):
+                past.set_data(ms, trace[:, shown[i]])
+                used.set_data(ms, 100.0 * now.utilisation[:, shown[i]])
+            else:
+                past.set_data([], [])
+                used.set_data([], [])
+            text.set_text(str(self.names[shown[i]]) if i < len(shown) else "")
+        for parent, artist in self.moving:
+            parent.draw_artist(artist)
+        frame = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
+        if self.stamps is not None:
+            for (right, middle), name in zip(self.spots, self.names[order], strict=True):
+                self.stamps.put(frame, right, middle, str(name))
+        return frame
+
+    def _fill_rows(
+        self, order: np.ndarray, kb: Iterable[np.ndarray], marked: np.ndarray, full: np.ndarray
+    ) -> None:
+        """Put the chosen ports into the rows."""
+        queue, kmin, kmax = (values[order] for values in kb)
+        y = np.arange(len(order), dtype=float)
+        zero = np.zeros(len(order))
+        self.band.set_segments(_across(kmin, kmax, y))
+        self.bars.set_segments(_across(zero, queue, y))
+        self.bars.set_array(full[order])
+        self.low.set_data(kmin, y)
+        self.high.set_data(kmax, y)
+        self.shares.set_segments(_across(zero, 100.0 * marked[order], y))
+
+    def _restore(self, widest: float, tallest: float) -> None:
+        """Clear the page to axes that end at these values, KB."""
+        self.row_axis.set_xlim(0, widest)
+        self.trace_axis.set_ylim(0, tallest)
+        if (widest, tallest) not in self.grounds:
+            ticks = [0.0, 10.0, *10.0 ** np.arange(2, 9)]
+            kept = [t for t in ticks if t <= widest]
+            self.row_axis.set_xticks(kept, [f"{t:,.0f}" for t in kept])
+            self.row_axis.set_xticks([], minor=True)
+            self.canvas.draw()
+            if len(self.grounds) >= KEPT:
+                self.grounds.clear()
+            self.grounds[widest, tallest] = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self.grounds[widest, tallest])
+
+
+class _Stamps:
+    """Names as pixels: drawn once each, because text takes a millisecond whenever it is drawn."""
+
+    WIDTH, HEIGHT = 180, 18
+    """Of a name, pixels at most."""
+
+    def __init__(self, size: float) -> None:
+        inches = self.WIDTH / DPI, self.HEIGHT / DPI
+        figure = Figure(figsize=inches, dpi=DPI, facecolor="white")
+        self.canvas = FigureCanvasAgg(figure)
+        # Rows lie where they may, pixels do not: here letters are sharp and on average in place.
+        middle = 0.5 + 0.4 / self.HEIGHT
+        self.text = figure.text(1.0, middle, "", color=INK, size=size, ha="right", va="center")
+        self.known: dict[str, np.ndarray] = {}
+
+    def put(self, frame: np.ndarray, right: int, middle: int, name: str) -> None:
+        """Write a name that ends at a column and is centred on a row of a frame."""
+        if name not in self.known:
+            self.text.set_text(name)
+            self.canvas.draw()
+            drawn = np.asarray(self.canvas.buffer_rgba())[..., :3]
+            first = int(np.argmax((drawn < 255).any((0, 2))))
+            self.known[name] = drawn[:, first:].copy()
+        stamp = self.known[name]
+        top = middle - self.HEIGHT // 2
+        area = frame[top : top + self.HEIGHT, right - stamp.shape[1] : right]
+        np.minimum(area, stamp, out=area)  # rows are lower than stamps: ink of both stays
+
+
+def _across(start: np.ndarray, end: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Horizontal lines, `[n, 2, (x, y)]`."""
+    return np.stack([np.stack([start, y], 1), np.stack([end, y], 1)], 1)

@@ -1,0 +1,109 @@
+"""One episode watched closely: queues at every tick of the simulator under several policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl.baselines.evaluation.episodes import (
+    Controller,
+    StatefulController,
+    evaluation_keys,
+    thresholds,
+    with_memory,
+)
+from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.render.plots import QueueSeries
+from ecn_marl.sim.queues import Ecn
+
+
+def queue_series(
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: Mapping[str, Controller | StatefulController],
+    seed: int,
+) -> tuple[str, list[QueueSeries]]:
+    """Run the first evaluation episode of a seed under every policy.
+
+    Args:
+        env: the environment.
+        params: its parameters; `max_steps` is the length of the episode.
+        controllers: policies by label.
+        seed: seed of the evaluation stream.
+
+    Returns:
+        Name of the host port that carries most under the last policy, and its queue under each.
+    """
+    seen = _watch(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
+    hosts = env.sim.topology.ports_of_kind("host")
+    port = int(hosts[np.argmax(seen["utilisation"][-1].mean(0)[hosts])])
+    ticks = seen["ticks"].shape[2]
+    interval_ms = env.interval_us / 1e3
+    starts = np.arange(seen["kmin"].shape[1]) * interval_ms
+    series = [
+        QueueSeries(
+            label=name,
+            time_ms=(np.arange(starts.size * ticks) + 1) * (interval_ms / ticks),
+            queue=seen["ticks"][i, :, :, port].reshape(-1),
+            interval_ms=starts,
+            kmin=seen["kmin"][i, :, port],
+            kmax=seen["kmax"][i, :, port],
+            utilisation=float(seen["utilisation"][i, :, port].mean()),
+        )
+        for i, name in enumerate(controllers)
+    ]
+    return str(env.port_info(port)["name"]), series
+
+
+def _watch(
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: list[Controller | StatefulController],
+    key: jax.Array,
+) -> dict[str, np.ndarray]:
+    """The same episode under every controller, all of them in one compiled program.
+
+    Returns:
+        `ticks`, the queue at the end of every tick, bytes, `[controllers, intervals, ticks, A]`;
+        what the environment tells of each interval, `[controllers, intervals, A]`: `queue` at its
+        end, `kmin` and `kmax`, bytes, and `utilisation`.
+    """
+    sim = env.sim
+    fine = replace(sim, interval_steps=sim.tick_steps)
+    ticks = sim.interval_steps // sim.tick_steps
+    reset_key, run_key = jax.random.split(key)
+
+    acting = [with_memory(controller) for controller in controllers]
+
+    def episode(lane: Array) -> dict[str, Array]:
+        def step(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+            obs, state, memories = carry
+            act_key, env_key = jax.random.split(key)
+            options = [
+                thresholds(env, params, state, c(act_key, obs, memory))
+                for c, memory in zip(acting, memories, strict=True)
+            ]
+            ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *options)
+
+            def tick(inner: Any, _: None) -> tuple[Any, Array]:
+                inner, stats = fine.interval(inner, params.sim, ecn)
+                return inner, stats.queue
+
+            _, within = jax.lax.scan(tick, state.sim, None, length=ticks)
+            obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
+            row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
+            memories = [c.observe(memory, info) for c, memory in zip(acting, memories, strict=True)]
+            return (obs, state, memories), row | {"ticks": within}
+
+        keys = jax.random.split(run_key, int(params.max_steps))
+        first = (*env.reset(reset_key, params), [c.init() for c in acting])
+        return jax.lax.scan(step, first, keys)[1]
+
+    seen = jax.jit(jax.vmap(episode))(jnp.arange(len(controllers)))
+    return {name: np.asarray(values) for name, values in seen.items()}

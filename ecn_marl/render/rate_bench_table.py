@@ -1,0 +1,139 @@
+"""Tables and the figure of `ecn-marl bench adpg`: measured beside printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+from ecn_marl.baselines.evaluation.statistics import mean_interval
+from ecn_marl.render.plots import COLOURS, Page
+from ecn_marl.render.tables import DASH
+
+TITLES = {
+    "many-to-one": "Many to one: utilisation %, fairness %, queue µs",
+    "all-to-all": "All to all, by hosts: utilisation %, fairness %, queue µs",
+    "long-short": "A long flow and short ones, by flows: recovery µs, drops %, long flow %",
+}
+"""Titles by kind of scenario."""
+
+SHOWN = {
+    "utilisation": (100.0, ".1f"),
+    "fairness": (100.0, ".1f"),
+    "queue_us": (1.0, ".1f"),
+    "recovery_us": (1.0, ".0f"),
+    "drop_rate": (100.0, ".2f"),
+    "long_bandwidth": (100.0, ".1f"),
+}
+"""Factor and format of each metric."""
+
+STEADY = ("utilisation", "fairness", "queue_us")
+LONG = ("recovery_us", "drop_rate", "long_bandwidth")
+
+NEVER = "never"
+"""A long flow that did not recover within the episode."""
+
+LOSS = 5e-4
+"""Share of drops from which a table of another kind tells them."""
+
+
+def rate_bench_tables(result: Mapping[str, Any]) -> str:
+    """Markdown: of each kind of scenario a table, a row per scenario and policy.
+
+    Args:
+        result: what `experiments.rate_bench.rate_bench` returns.
+    """
+    seeds = result["protocol"]["seeds"]
+    spread = f", mean of {seeds} seeds ± 95 % (Student's t)" if seeds > 1 else ", one seed"
+    parts = []
+    for kind, title in TITLES.items():
+        places = [place for place in result["scenarios"].values() if place["kind"] == kind]
+        if not places:
+            continue
+        lines = [
+            f"**{title}**{spread}",
+            "",
+            "| size | policy | measured | paper |",
+            "|---|---|---|---|",
+        ]
+        for place in sorted(places, key=lambda place: place["size"]):
+            for name, row in place["policies"].items():
+                ours, theirs = _measured(kind, row["metrics"]), _printed(kind, row["paper"])
+                lines.append(f"| {place['size']} | `{name}` | {ours} | {theirs} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
+    """Means of a cell's metrics, with intervals where there are several seeds."""
+    names = LONG if kind == "long-short" else STEADY
+    text = ", ".join(_value(name, metrics[name]) for name in names)
+    lost = float(np.mean(metrics["drop_rate"]))
+    return f"{text} ({100 * lost:.1f} % dropped)" if names is STEADY and lost >= LOSS else text
+
+
+def _value(name: str, values: list[float | None]) -> str:
+    """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which it never came to be."""
+    factor, form = SHOWN[name]
+    scaled = factor * np.asarray(values, np.float64)
+    if np.isnan(scaled).all():
+        return NEVER
+    known = scaled[~np.isnan(scaled)]
+    mean, half = mean_interval(known)
+    text = format(mean, form)
+    if len(known) > 1 and float(format(half, form)):
+        text += f" ± {format(half, form)}"
+    missing = len(scaled) - len(known)
+    return f"{text} ({missing} of {len(scaled)} {NEVER})" if missing else text
+
+
+def _printed(kind: str, paper: Mapping[str, float] | None) -> str:
+    if paper is None:
+        return DASH
+    names = LONG if kind == "long-short" else STEADY
+    return ", ".join(f"{SHOWN[name][0] * paper[name]:.6g}" for name in names)
+
+
+def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
+    """Metrics of many-to-one by number of flows, as PNG: lines measured, crosses printed.
+
+    Bars are 95 % intervals over seeds.
+
+    Args:
+        result: as in `rate_bench_tables`, with a many-to-one scenario at least.
+    """
+    places = [p for p in result["scenarios"].values() if p["kind"] == "many-to-one"]
+    places.sort(key=lambda place: place["size"])
+    page = Page(1, (11.0, 3.8), columns=3)
+    headings = ("utilisation, %", "fairness, %", "queue, µs")
+    for axis, metric, heading in zip(page.axes, STEADY, headings, strict=True):
+        factor = SHOWN[metric][0]
+        for i, name in enumerate(places[0]["policies"]):
+            colour = COLOURS[i % len(COLOURS)]
+            rows = [(p["size"], p["policies"][name]) for p in places]
+            seeds = [factor * np.asarray(row["metrics"][metric]) for _, row in rows]
+            means, halves = zip(*map(mean_interval, seeds), strict=True)
+            axis.errorbar(
+                *([n for n, _ in rows], means, np.nan_to_num(halves)),
+                fmt="o-",
+                color=colour,
+                label=name,
+                markersize=4,
+                capsize=2,
+            )
+            there = [(n, row["paper"][metric]) for n, row in rows if row["paper"] is not None]
+            xs, ys = [n for n, _ in there], [factor * value for _, value in there]
+            axis.plot(xs, ys, "x", color=colour, markersize=7)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(LogLocator(2.0))
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_xlabel("flows")
+        axis.set_title(heading, loc="left", fontsize=10)
+    page.axes[2].set_yscale("symlog", linthresh=1.0)
+    page.axes[2].set_ylim(bottom=0.0)
+    page.axes[0].legend(frameon=False, fontsize=8)
+    page.figure.suptitle("many to one: lines measured, crosses as the paper prints", fontsize=10)
+    return page.png()

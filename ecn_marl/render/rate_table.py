@@ -1,0 +1,45 @@
+"""The table of `ecn-marl eval` where flows are the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from ecn_marl.render.tables import _table
+
+COLUMNS = {
+    "utilisation": ("utilisation %", 100.0, ".1f"),
+    "fairness": ("fairness %", 100.0, ".1f"),
+    "queue_us": ("queue us", 1.0, ".1f"),
+    "drop_rate": ("drops %", 100.0, ".2f"),
+    "recovery_us": ("recovery us", 1.0, ".0f"),
+    "long_bandwidth": ("long flow %", 100.0, ".1f"),
+}
+"""Heading, factor and format of each metric."""
+
+
+def rate_table(result: Mapping[str, Any]) -> Table:
+    """Means over episodes; their standard deviation where there are several.
+
+    Args:
+        result: what `experiments.rate.evaluate_rate` returns.
+    """
+    episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
+    table = _table(f"{result['scenario']}: {episodes}")
+    table.add_column("policy")
+    there = [name for name in COLUMNS if name in next(iter(result["policies"].values()))]
+    for name in there:
+        table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
+    for policy, metrics in result["policies"].items():
+        table.add_row(policy, *(_cell(name, metrics[name]) for name in there))
+    return table
+
+
+def _cell(name: str, values: list[float]) -> str:
+    _, factor, form = COLUMNS[name]
+    scaled = factor * np.asarray(values)
+    mean = format(float(scaled.mean()), form)
+    return mean if len(values) == 1 else f"{mean} ± {format(float(scaled.std(ddof=1)), form)}"

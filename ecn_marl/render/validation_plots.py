@@ -1,0 +1,191 @@
+"""Plots of a validation: recorded and simulated queues and FCTs, all lines at a glance."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+from ecn_marl.render.plots import COLOURS, FAINT, INK
+from ecn_marl.validation.leaf_spine import class_members
+from ecn_marl.validation.lines import Line, Slowdowns, Trace
+from ecn_marl.validation.pool import Finished
+
+RECORDED, OURS, BAD = INK, COLOURS[0], "#c0392b"
+
+SETTLED_MS = 3.0
+"""From here on small incasts have left their first burst behind; it would hide all the rest."""
+
+FRAME = 0.4
+"""Largest relative deviation that the overview shows to scale."""
+
+BIG = 10.0
+"""A first burst this many times larger than what follows runs out of the panel."""
+
+
+def pages(done: Sequence[Finished]) -> dict[str, bytes]:
+    """All plots that the outcomes allow, as PNG, by file name without suffix."""
+    traces: dict[str, list[Trace]] = {}
+    slowdowns: dict[str, list[Slowdowns]] = {}
+    lines: list[Line] = []
+    for one in done:
+        lines += one.outcome.lines
+        for trace in one.outcome.traces:
+            traces.setdefault(trace.page, []).append(trace)
+        for curve in one.outcome.slowdowns:
+            slowdowns.setdefault(curve.page, []).append(curve)
+    drawn = {f"queues-{page}": queue_page(of) for page, of in traces.items()}
+    drawn |= {f"fct-{page.replace(' ', '-')}": fct_page(of) for page, of in slowdowns.items()}
+    if any(_ratio_known(line) for line in lines):
+        drawn["overview"] = overview(lines)
+    return drawn
+
+
+def _figure(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:
+    """A figure with a grid of axes `[rows, columns]`; no global state of pyplot is touched."""
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **shared)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(INK)
+        axis.tick_params(colors=INK, labelsize=8)
+        axis.grid(True, color=FAINT, linewidth=0.7)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def queue_page(traces: Sequence[Trace]) -> bytes:
+    """Queues over time: recorded on the left, ours on the right, one row per run."""
+    size = (10.0, 0.9 + 1.9 * len(traces))
+    figure, axes = _figure(len(traces), 2, size, sharex=True, sharey="row")
+    for (left, right), trace in zip(axes, traces, strict=True):
+        late = trace.time_ms > SETTLED_MS
+        settled = max(trace.recorded[late].max(), trace.ours[late].max()) / 1e3
+        highest = max(trace.recorded.max(), trace.ours.max()) / 1e3
+        top = settled if highest > BIG * settled else highest
+        sides = (
+            (left, "packets", trace.recorded, RECORDED),
+            (right, "ours", trace.ours, OURS),
+        )
+        for axis, name, queue, colour in sides:
+            axis.fill_between(trace.time_ms, queue / 1e3, color=colour, alpha=0.2, linewidth=0)
+            axis.plot(trace.time_ms, queue / 1e3, color=colour, linewidth=0.7)
+            steady = queue[late] / 1e3
+            text = f"{name}: {steady.mean():,.0f} ± {steady.std():,.0f} KB after {SETTLED_MS:g} ms"
+            if queue.max() / 1e3 > 1.1 * top:
+                text += f" (before: up to {queue.max() / 1e3:,.0f})"
+            axis.set_title(text, loc="left", fontsize=8.5, color=INK)
+        left.set_ylim(0.0, 1.1 * top)
+        left.set_xlim(0.0, float(trace.time_ms[-1]))
+        left.set_ylabel(f"{trace.label}\nqueue, KB", fontsize=8.5)
+    for axis in axes[-1]:
+        axis.set_xlabel("time, ms", fontsize=9)
+    return _png(figure)
+
+
+def fct_page(curves: Sequence[Slowdowns]) -> bytes:
+    """Distributions of the FCT slowdown: a row per ECN setting, a column per size class."""
+    classes = list(class_members(curves[0].size))
+    size = (10.0, 0.9 + 2.0 * len(curves))
+    figure, axes = _figure(len(curves), len(classes), size, sharex="col", sharey=True)
+    for row, curve in zip(axes, curves, strict=True):
+        for axis, (label, members) in zip(row, class_members(curve.size).items(), strict=True):
+            _distribution(axis, curve.recorded[members], RECORDED, "packets", "-")
+            for i, seed in enumerate(curve.ours[:, members]):
+                _distribution(axis, seed, OURS, "ours, each seed" if i == 0 else "", "-")
+            mean = (
+                f"mean {curve.recorded[members].mean():.2f} → {curve.ours[:, members].mean():.2f}"
+            )
+            axis.set_title(f"{curve.ecn}, {label}: {mean}", loc="left", fontsize=8.5, color=INK)
+            axis.set_xscale("log")
+            axis.set_ylim(0.0, 1.0)
+        row[0].set_ylabel("share of flows", fontsize=9)
+    for axis in axes[-1]:
+        axis.set_xlabel("FCT slowdown", fontsize=9)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axes[0, -1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.suptitle(f"{curves[0].page}: packets → ours", x=0.01, ha="left", fontsize=10, color=INK)
+    return _png(figure)
+
+
+def _distribution(axis: Axes, values: np.ndarray, colour: str, label: str, style: str) -> None:
+    """A cumulative distribution; flows that did not finish keep it from reaching one."""
+    finite = np.sort(values[np.isfinite(values)])
+    share = (np.arange(finite.size) + 1) / values.size
+    width = 1.8 if colour == RECORDED else 0.9
+    axis.step(
+        finite, share, where="post", color=colour, linewidth=width, linestyle=style, label=label
+    )
+
+
+def _ratio_known(line: Line) -> bool:
+    """Whether the line has a tolerance and a ratio to its reference."""
+    known = np.isfinite(line.ours) and line.reference > 0 and line.ours > 0
+    return line.tolerance is not None and bool(known)
+
+
+def overview(lines: Sequence[Line]) -> bytes:
+    """Every judged line as ours over reference, with the band that its tolerance allows."""
+    judged = [line for line in lines if _ratio_known(line)]
+    groups = list(dict.fromkeys(line.group for line in judged))
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    figure, axes = _figure(rows, columns, (6.5 * columns, 0.7 + 2.3 * rows), sharey=True)
+    for axis in axes.flat[len(groups) :]:
+        axis.axis("off")
+    for axis, group in zip(axes.flat, groups, strict=False):
+        _strip(axis, [line for line in judged if line.group == group], group)
+    axes[0, 0].set_ylim(1 - FRAME, 1 + FRAME)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("ours / reference", fontsize=9)
+    figure.suptitle(
+        "All lines with a tolerance (band). Red: out of it; triangle: independent; "
+        "arrow: beyond the frame",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+        color=INK,
+    )
+    return _png(figure)
+
+
+def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:
+    """The lines of one group side by side; arrows stand for those outside the frame."""
+    place = np.arange(len(lines))
+    ratio = np.array([line.ours / line.reference for line in lines])
+    band = np.array([line.allowed / line.reference for line in lines])
+    failed = np.array([line.verdict == "FAIL" for line in lines])
+    aside = np.array([line.basis == "independent" for line in lines])
+    away = np.abs(ratio - 1) > FRAME
+    axis.vlines(place, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.0)
+    for wrong, colour in ((~failed, OURS), (failed, BAD)):
+        for kind, marker in ((~aside, "o"), (aside, "^")):
+            shown = wrong & kind & ~away
+            axis.plot(place[shown], ratio[shown], marker, color=colour, markersize=3.0)
+        for up, marker, edge in (
+            (ratio > 1, r"$\uparrow$", 0.95),
+            (ratio < 1, r"$\downarrow$", -0.95),
+        ):
+            shown = wrong & away & up
+            level = np.full(shown.sum(), 1 + edge * FRAME)
+            axis.plot(place[shown], level, linestyle="", marker=marker, color=colour, markersize=6)
+    axis.axhline(1.0, color=INK, linewidth=0.8)
+    axis.set_xticks([])
+    axis.set_xlim(-1, len(lines))
+    title = f"{group}: {len(lines) - failed.sum()} of {len(lines)} within tolerance"
+    axis.set_title(title, loc="left", fontsize=9, color=INK)

@@ -1,0 +1,225 @@
+"""Other simulators on the same machine, or as recorded: JaxMARL, packets, our own replay."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module, resources
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ecn_marl import lanes
+from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
+from ecn_marl.sim.replay import SAMPLE_US, Settings
+from ecn_marl.sim.schedules import schedule
+from ecn_marl.sim.simulator import SimState, scaled_ecn
+from ecn_marl.sim.topology import leaf_spine
+from ecn_marl.speed.machine import tree_bytes
+from ecn_marl.speed.timing import Plan, compiled, measure, repeat, spread
+from ecn_marl.validation import recorded
+from ecn_marl.validation.runs import ECN, SENDERS, default_dt_us
+
+JAXMARL = ("MPE_simple_spread_v3", "HeuristicEnemySMAX")
+"""Environments of JaxMARL (Rutherford et al., 2024), with its default settings."""
+
+LIST, PROFILE, SETTING = "websearch_60", "run", "SECN2"
+"""The recorded case that is run beside the packet simulator, and its thresholds."""
+RECORDED = "d_WebSearch_60_arrival_window"
+WINDOW_MS = 50.0
+SLOTS = 256
+"""Flow slots of the replay, as in the validation: no flow of the list has to wait for one."""
+WARM_MS = 5.0
+AT_ONCE = 100
+"""Samples that a call of the compiled program runs."""
+
+
+def jaxmarl_rows(
+    envs: tuple[int, ...], devices: int, plan: Plan, show: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
+    """Steps per second of JaxMARL's environments under random actions.
+
+    Returns:
+        Rows with `name`, `envs`, `agents`, `env_steps_per_s`, `agent_steps_per_s`; without the
+        package one row per environment whose `note` says so.
+    """
+    if find_spec("jaxmarl") is None:
+        note = "not installed: pip install 'ecn-marl[jaxmarl]'"
+        return [{"name": f"JaxMARL {name}", "note": note} for name in JAXMARL]
+    rows = []
+    for name in JAXMARL:
+        for count in envs:
+            if show:
+                show(f"JaxMARL {name}, {count} environments")
+            rows.append(_jaxmarl_row(name, count, devices, plan))
+    return rows
+
+
+def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, Any]:
+    """Time one of JaxMARL's environments."""
+    package = import_module("jaxmarl")
+    env = package.make(name)
+    used = fitting_devices(envs, devices)
+    mesh = env_mesh(used)
+    keys = jax.random.split(jax.random.key(0), envs)
+    obs, state = jax.jit(jax.vmap(env.reset))(keys)
+    total = jnp.zeros((envs, len(env.agents)))
+    carry = shard_envs((keys, state, obs, total), mesh)
+    run = per_device(partial(_jaxmarl_steps, env), mesh, shared=(4,), donate=(0, 1, 2, 3))
+    program = compiled(run, *carry, jnp.int32(1))
+
+    def advance(n: int) -> None:
+        nonlocal carry
+        carry = program.call(*carry, jnp.int32(n))
+        jax.block_until_ready(carry)
+
+    timing = measure(advance, plan)
+    return {
+        "name": f"JaxMARL {name}",
+        "envs": envs,
+        "devices": used,
+        "agents": len(env.agents),
+        "compile_s": program.compile_s,
+        "env_steps_per_s": timing.rate(envs),
+        "agent_steps_per_s": timing.rate(envs * len(env.agents)),
+        "cores_used": timing.cores_used,
+        "state_bytes_per_env": tree_bytes(state) // envs,
+        "note": f"jaxmarl {version('jaxmarl')}",
+    }
+
+
+def _jaxmarl_steps(
+    env: Any, keys: jax.Array, state: Any, obs: Any, total: Array, n: Array
+) -> tuple[Any, Any, Any, Array]:
+    """`programs.random_steps` for an environment with dicts of agents; it resets itself."""
+
+    def one(key: jax.Array, state: Any) -> tuple[Any, Any, Any, Array]:
+        key, act_key, env_key = jax.random.split(key, 3)
+        act_keys = jax.random.split(act_key, len(env.agents))
+        action = {a: env.action_space(a).sample(act_keys[i]) for i, a in enumerate(env.agents)}
+        obs, state, reward, _, _ = env.step(env_key, state, action)
+        return key, state, obs, jnp.stack([reward[agent] for agent in env.agents])
+
+    def body(_: Any, carry: Any) -> Any:
+        keys, state, _, total = carry
+        keys, state, obs, more = jax.vmap(one)(keys, state)
+        return keys, state, obs, total + more
+
+    result: Any = jax.lax.fori_loop(0, n, body, (keys, state, obs, total))
+    return result
+
+
+def packet_rows() -> list[dict[str, Any]]:
+    """Recorded speed of the packet simulator.
+
+    Returns:
+        Rows with `name`, `repetitions` and `sim_ms_per_wall_s`, the spread over the repetitions.
+    """
+    text = resources.files("ecn_marl.speed").joinpath("data", "packet_timing.csv").read_text()
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        key = (row["case"], row["profile"], row["ecn"])
+        groups.setdefault(key, []).append(float(row["sim_ms"]) / float(row["run_wall_s"]))
+    return [
+        {
+            "name": f"packets, {case} {profile} {ecn}",
+            "lanes": 1,
+            "repetitions": len(speeds),
+            "sim_ms_per_wall_s": spread(speeds),
+            "note": "recorded on an EPYC core",
+        }
+        for (case, profile, ecn), speeds in groups.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Replays of the recorded flow list side by side, see `replay_row`.
+
+    Attributes:
+        lanes: replays at once; they differ in their seed.
+        devices: devices at most.
+        dt_us: substep, µs.
+        window_ms: simulated time of a run, ms.
+    """
+
+    lanes: int
+    devices: int = 1
+    dt_us: float = default_dt_us(SENDERS[PROFILE])
+    window_ms: float = WINDOW_MS
+
+
+def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
+    """Speed of our replay of the recorded leaf-spine case over the same time window.
+
+    Every run starts from an empty network, as the recorded one did.
+
+    Returns:
+        A row like those of `packet_rows`, with `sim_ms_per_wall_s` summed over the lanes, and
+        `flow_substeps_per_s`.
+    """
+    used = fitting_devices(job.lanes, job.devices)
+    flows = recorded.flow_list(LIST)
+    settings = Settings(
+        transport=SENDERS[PROFILE], dt_us=job.dt_us, duration_ms=job.window_ms, slots=SLOTS
+    )
+    sim = settings.simulator(leaf_spine(4, 8, 2), np.asarray(flows["start_ns"], np.float64))
+    params = sim.default_params(traffic=(schedule(flows, job.dt_us),))
+    ecn = scaled_ecn(params.net, *ECN[SETTING])
+    keys = jax.random.split(jax.random.key(0), job.lanes)
+
+    @partial(lanes.mapped, updates={0: 0})
+    def advanced(state: SimState, total: Array, params: Any) -> tuple[SimState, Array]:
+        def sample(carry: tuple[SimState, Array], _: None) -> tuple[tuple[SimState, Array], None]:
+            state, stats = sim.interval(carry[0], params, ecn)
+            return (state, carry[1] + stats.queue_mean), None
+
+        return jax.lax.scan(sample, (state, total), None, length=AT_ONCE)[0]
+
+    def lane(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
+        start = (sim.init(key, params), jnp.zeros((sim.topology.n_ports,), jnp.float32))
+        result: Any = jax.lax.fori_loop(
+            0, n // AT_ONCE, lambda _, carry: advanced(*carry, params), start
+        )
+        return result
+
+    mesh = env_mesh(used)
+    run = per_device(jax.vmap(lane, (0, None, None)), mesh, shared=(1, 2))
+    keys = shard_envs(keys, mesh)
+    program = compiled(run, keys, params, jnp.int32(1))
+    warm = round(min(WARM_MS, job.window_ms) * 1e3 / SAMPLE_US)
+    jax.block_until_ready(program.call(keys, params, jnp.int32(warm)))
+    samples = settings.samples
+
+    def advance(n: int) -> None:
+        jax.block_until_ready(program.call(keys, params, jnp.int32(n * samples)))
+
+    timing = repeat(advance, 1, runs)
+    substeps = samples * settings.substeps
+    return {
+        "name": f"replay, {RECORDED} {PROFILE} {SETTING}, dt = {job.dt_us:g} µs",
+        "lanes": job.lanes,
+        "devices": used,
+        "repetitions": runs,
+        "compile_s": program.compile_s,
+        "sim_ms_per_wall_s": timing.rate(job.window_ms * job.lanes),
+        "flow_substeps_per_s": timing.rate(job.lanes * SLOTS * substeps),
+        "cores_used": timing.cores_used,
+        "note": "",
+    }
+
+
+def replays(
+    plan: Plan, devices: int, batch: int = 64, window_ms: float = WINDOW_MS
+) -> list[dict[str, Any]]:
+    """Our replay, one lane and a batch, at the recorded time window."""
+    one = Lanes(1, 1, window_ms=window_ms)
+    return [replay_row(job, plan.runs) for job in (one, replace(one, lanes=batch, devices=devices))]

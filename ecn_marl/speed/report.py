@@ -1,0 +1,341 @@
+"""Everything that `ecn-marl speed` measures, as one tree and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from ecn_marl.envs.registry import make
+from ecn_marl.parallelism import cores, env_mesh, host_devices
+from ecn_marl.render.tables import DASH, _table, number, percent
+from ecn_marl.speed import (
+    cold,
+    explained,
+    floor,
+    machine,
+    peers,
+    programs,
+    senders,
+    stages,
+    sweep,
+)
+from ecn_marl.speed.timing import Plan
+
+SCENARIOS = ("websearch-v0", "incast-v0", "pet-websearch-v0")
+STAGE_ENVS = 64
+"""Environments of the stage breakdown and of the floor."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure.
+
+    Attributes:
+        scenarios: names of scenarios.
+        envs: numbers of environments stepped at once.
+        train: trainer to measure as well; None for none.
+        plan: how programs are timed.
+        devices: devices at most; None for all, on a CPU one per core.
+        scaling: whether to measure how time grows.
+        peers: whether to measure other simulators.
+        stages: whether to measure stages and floors.
+        senders: whether to compare kinds of senders on the first scenario.
+        cold: whether to measure cold starts, and nothing else.
+        explain: whether to explain the programs, and measure nothing.
+        argv: command line to show; that of the process if None.
+        sizes: sizes per sweep; None for all.
+    """
+
+    scenarios: tuple[str, ...] = SCENARIOS
+    envs: tuple[int, ...] = (1, 100, 1000)
+    train: str | None = None
+    plan: Plan = field(default_factory=Plan)
+    devices: int | None = None
+    scaling: bool = False
+    peers: bool = False
+    stages: bool = False
+    senders: bool = False
+    cold: bool = False
+    explain: bool = False
+    argv: tuple[str, ...] | None = None
+    sizes: int | None = None
+
+
+def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Measure.
+
+    Args:
+        request: what.
+        show: called with what is measured next.
+
+    Returns:
+        `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
+        `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`.
+        `machine.load_average` is that at the start.
+
+    Raises:
+        ValueError: an unknown scenario or trainer, or more devices than there are.
+    """
+    envs = {name: make(name) for name in request.scenarios}
+    if request.train is not None:
+        programs.check_algorithm(request.train)
+    devices = start_devices(request.devices)
+    say, plan = show or (lambda _: None), request.plan
+    result: dict[str, Any] = {
+        "machine": machine.describe(None if request.argv is None else list(request.argv)),
+        "plan": {"runs": plan.runs, "steps": plan.steps, "target_s": plan.target_s},
+        "environments": [],
+        "training": [],
+    }
+    if request.cold:
+        result["cold"] = cold.measure(request.scenarios, plan.runs, say)
+        return result
+    if request.explain:
+        result["explain"] = explained.rows(envs, say)
+        return result
+    for name, env in envs.items():
+        for count in request.envs:
+            say(f"{name}, {count} environments")
+            found = programs.time_env(env, count, devices, plan)
+            result["environments"].append(programs.env_row(name, env, count, found))
+            if request.train is not None:
+                say(f"{name}, {count} environments, train {request.train}")
+                trained, per_update = programs.time_training(request.train, env, count, plan)
+                row = programs.training_row(name, request.train, env, count, trained, per_update)
+                result["training"].append(row)
+    if request.scaling:
+        result["scaling"] = sweep.scaling(plan, devices, say, request.sizes)
+    if request.peers:
+        say("recorded packets, replay")
+        result["peers"] = [
+            *peers.jaxmarl_rows(request.envs, devices, plan, say),
+            *peers.packet_rows(),
+            *peers.replays(plan, devices),
+        ]
+    if request.stages:
+        name, env = next(iter(envs.items()))
+        result["stages"] = {"scenario": name, "envs": STAGE_ENVS}
+        result["stages"]["rows"] = stages.breakdown(env, STAGE_ENVS, plan, say)
+        say("floor")
+        result["floor"] = {"scenario": name} | floor.floor(env, STAGE_ENVS, plan)
+    if request.senders:
+        name = request.scenarios[0]
+        result["senders"] = {"scenario": name, "rows": senders.rows(name, plan, say)}
+    return result
+
+
+def start_devices(devices: int | None) -> int:
+    """Start the backend with as many devices as asked for, and say how many there are to use.
+
+    Args:
+        devices: number of devices; None for all, where on a CPU every core becomes one.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    if devices is None:
+        with suppress(ValueError):  # JAX has started before: what there is has to do
+            host_devices(cores())
+    else:
+        host_devices(devices)
+    return env_mesh(devices).size
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """Tables of what `run` returns."""
+    if "cold" in result:
+        return [cold.table(result["cold"])]
+    if "explain" in result:
+        return explained.tables(result["explain"])
+    made = [_speed_table("Environments, random actions", result["environments"])]
+    if result["training"]:
+        made.append(_speed_table("Training", result["training"]))
+    made.append(_memory_table([*result["environments"], *result["training"]]))
+    if "scaling" in result:
+        made.append(_scaling_table(result["scaling"]))
+    if "peers" in result:
+        made.append(_peer_table(result["peers"]))
+    if "stages" in result:
+        made += [_stage_table(result["stages"]), _floor_table(result["floor"])]
+    if "senders" in result:
+        made.append(senders.table(result["senders"]["scenario"], result["senders"]["rows"]))
+    return made
+
+
+def heading(result: dict[str, Any]) -> str:
+    """Lines above the tables: the command, the machine, versions."""
+    m, plan = result["machine"], result["plan"]
+    load = ", ".join(f"{x:.2f}" for x in m["load_average"] or ()) or DASH
+    steps = f"{plan['steps']} steps" if plan["steps"] else f"about {plan['target_s']:g} s"
+    known = ", ".join(f"{name} {x}" for name, x in m["versions"].items() if x)
+    how = f"{plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
+    if "cold" in result:
+        how = f"{plan['runs']} processes"
+    measured = f"Medians of {how}"
+    if "explain" in result:
+        measured = "Nothing was measured: instructions are counted in the program"
+    return (
+        f"$ {m['command']}\n"
+        f"{m['platform']}: {m['devices']} x {m['device_kind']}; {m['processor']}, "
+        f"{m['cores']} cores; load average {load}\n{known}\n"
+        f"Batches run as {m['batches']}\n"
+        f"{measured}"
+    )
+
+
+def compact(value: float) -> str:
+    """A number to three digits, with k, M or G."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _cells(row: dict[str, float]) -> tuple[str, str, str]:
+    """Median, range and quartile distance."""
+    return (
+        compact(row["median"]),
+        f"{compact(row['min'])}–{compact(row['max'])}",
+        compact(row["iqr"]),
+    )
+
+
+def _columns(table: Table, *names: str) -> None:
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Speed of environments or of training."""
+    table = _table(title, padding=(0, 1, 0, 0))
+    table.add_column("scenario", no_wrap=True)
+    _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
+    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns")
+    for row in rows:
+        rates = ("agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
+        table.add_row(
+            row["scenario"],
+            f"{row['envs']:,}",
+            str(row["devices"]),
+            *_cells(row["env_steps_per_s"]),
+            *[compact(row[name]["median"]) for name in rates],
+            number(row["cores_used"]["median"]),
+            number(row["cpu_ns_per_flow_substep"], 0),
+            number(row["trace_s"] + row["compile_s"], 0),
+        )
+    table.caption = (
+        "flow-subst.: flow slots x substeps x steps; sim s/s: simulated seconds of all "
+        "environments per wall second;\ncores: CPU time over wall time; CPU ns: CPU time of a "
+        "flow slot and substep"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _memory_table(rows: list[dict[str, Any]]) -> Table:
+    """Memory of all programs."""
+    table = _table("Memory, MB")
+    table.add_column("program")
+    table.add_column("scenario")
+    _columns(table, "envs", "state of one", "arguments", "temporaries", "peak so far")
+    for row in rows:
+        sizes = [row["program_bytes"].get(name) for name in ("arguments", "temporaries")]
+        cells = [DASH if x is None else number(x / 1e6, 2) for x in sizes]
+        table.add_row(
+            row["program"],
+            row["scenario"],
+            f"{row['envs']:,}",
+            number(row["state_bytes_per_env"] / 1e6, 4),
+            *cells,
+            number(row["peak_memory"]["bytes"] / 1e6, 0),
+        )
+    table.caption = f"per device; peak: {rows[0]['peak_memory']['source']}" if rows else ""
+    table.caption_justify = "left"
+    return table
+
+
+def _scaling_table(rows: list[dict[str, Any]]) -> Table:
+    title = "Time of a step of all environments; x2: factor per doubling of the size"
+    table = _table(title, padding=(0, 1, 0, 0))
+    table.add_column("sweep")
+    _columns(table, "size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr")
+    _columns(table, "x2", "CPU, µs", "x2", "compile, s")
+    for row in rows:
+        sizes = [f"{row[name]:,}" for name in ("size", "envs", "ports", "slots", "substeps")]
+        table.add_row(
+            row["sweep"],
+            *sizes,
+            *_cells(row["step_us"]),
+            number(row["per_doubling"]),
+            compact(row["step_cpu_us"]),
+            number(row["per_doubling_cpu"]),
+            number(row["compile_s"], 1),
+        )
+    return table
+
+
+def _peer_table(rows: list[dict[str, Any]]) -> Table:
+    table = _table("Other simulators", padding=(0, 1, 0, 0))
+    table.add_column("what")
+    _columns(table, "envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
+    table.add_column("note")
+    for row in rows:
+        speeds = [row.get(name) for name in ("agent_steps_per_s", "sim_ms_per_wall_s")]
+        known = [x for x in speeds if x]
+        table.add_row(
+            row["name"],
+            str(row.get("envs", row.get("lanes", DASH))),
+            str(row.get("devices", DASH)),
+            *[compact(x["median"]) if x else DASH for x in speeds],
+            _cells(known[0])[1] if known else DASH,
+            escape(row["note"]),
+        )
+    table.caption = "sim ms/s: simulated ms per wall second, all lanes together"
+    table.caption_justify = "left"
+    return table
+
+
+def _stage_table(result: dict[str, Any]) -> Table:
+    title = f"Stages of a step of {result['scenario']}, {result['envs']} environments, one device"
+    table = _table(title)
+    table.add_column("stage")
+    _columns(table, "CPU, µs", "wall, µs", "share of CPU")
+    for row in result["rows"]:
+        times = (number(row["cpu_us"], 0), number(row["wall_us"], 0))
+        table.add_row(row["stage"], *times, percent(row["share"]))
+    table.caption = "Differences of the program with and without a stage, least of all runs."
+    table.caption_justify = "left"
+    return table
+
+
+def _floor_table(result: dict[str, Any]) -> Table:
+    title = (
+        f"Time of a flow slot and substep of {result['scenario']}, {result['envs']} environments"
+    )
+    table = _table(title)
+    table.add_column("part")
+    _columns(table, "amount", "ns")
+    each, ns = result["per_flow_substep"], result["floor_ns"]
+    rows = (
+        ("arithmetic", f"{each['flops']:.0f} operations"),
+        ("memory", f"{each['bytes']:.0f} B"),
+        ("transcendentals", f"{each['transcendentals']:.2f}"),
+        ("scatters", str(each["scatters"])),
+        ("gathers", str(each["gathers"])),
+        ("program", "sum"),
+        ("state", f"{each['state_bytes']:.0f} B"),
+    )
+    for name, amount in rows:
+        table.add_row(name, amount, number(ns[name], 1))
+    table.add_row("measured, CPU", "", number(result["measured_ns"], 1))
+    table.caption = (
+        f"measured over program: {result['over_program']:.1f}, over state read and written once: "
+        f"{result['over_state']:.1f}"
+    )
+    table.caption_justify = "left"
+    return table

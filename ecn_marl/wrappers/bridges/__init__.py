@@ -1,0 +1,1 @@
+"""The environments as other libraries expect them."""

@@ -1,0 +1,204 @@
+"""The JaxMARL face: dicts keyed by agent, `jit` and `vmap` inside, no dependency on `jaxmarl`.
+
+A drop-in for JaxMARL's `LogWrapper` and `CTRolloutManager` and for scripts written like its
+baselines. Parameters are constants of the compiled program, as they are in JaxMARL's environments.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecn_marl._checks import check_numbers
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.features import flatten
+from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.envs.registry import make
+from ecn_marl.wrappers.bridges.jax_spaces import translate
+from ecn_marl.wrappers.lanes import Lanes
+
+WORLD_STATE = "world_state"
+"""Key of the global state among the observations, as in JaxMARL's MAPPO."""
+
+Dicts = tuple[
+    dict[str, Array], EnvState, dict[str, Array], dict[str, Bool[Array, ""]], dict[str, Array]
+]
+"""`obs, state, rewards, dones, infos` of a step."""
+
+
+class EcnJaxMARL:
+    """The environment as JaxMARL's algorithms expect it.
+
+    All agents are `done` together, at the horizon. JaxMARL knows no truncation, and its `step`
+    drops the last observation: returns end at the horizon, and a learner that bootstraps is told
+    that nothing follows. Use `AutoReset` or `vector_env` where that matters.
+
+    `CTRolloutManager` takes `actions="discrete"` only.
+
+    Attributes:
+        core: the functional environment.
+        params: its parameters.
+        num_agents: number of agents A.
+        agents: names of the agents, `port_0` and so on.
+        observation_spaces: space of each agent.
+        action_spaces: space of each agent.
+    """
+
+    def __init__(
+        self, core: EcnEnv, params: EnvParams | None = None, *, with_world_state: bool = False
+    ) -> None:
+        """Wrap a functional environment.
+
+        Args:
+            core: the environment.
+            params: its parameters, `core.default_params` if None.
+            with_world_state: whether observations also have `world_state`, one row per agent
+                `[A, state_dim]`, for centralised critics.
+
+        Raises:
+            InvalidValue: a parameter out of its range, see `Checked`.
+        """
+        self.core = core
+        self.params = core.default_params if params is None else params
+        check_numbers(self.params)
+        self.with_world_state = with_world_state
+        self.num_agents = core.num_agents
+        self.agents = list(core.agents)
+        face = EcnParallelEnv(core)
+        seen, act = map(translate, (face.observation_space("port_0"), face.action_space("port_0")))
+        self.observation_spaces = dict.fromkeys(self.agents, seen)
+        self.action_spaces = dict.fromkeys(self.agents, act)
+
+    def __repr__(self) -> str:
+        """One line: the environment inside."""
+        return f"{type(self).__name__}({self.core!r})"
+
+    @property
+    def name(self) -> str:
+        """Name of the scenario; JaxMARL's wrappers look for their own environments in it."""
+        return f"ecn_marl_{self.core.name}"
+
+    @property
+    def agent_classes(self) -> dict[str, list[str]]:
+        """All agents are of one class."""
+        return {"port": list(self.agents)}
+
+    def observation_space(self, agent: str) -> Any:
+        """Observation space of an agent."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """Action space of an agent."""
+        return self.action_spaces[agent]
+
+    @partial(jax.jit, static_argnums=0)
+    def reset(self, key: jax.Array) -> tuple[dict[str, Array], EnvState]:
+        """Start an episode.
+
+        Returns:
+            Observations `[obs_dim]` of all agents, and the state.
+        """
+        obs, state = self.core.reset(key, self.params)
+        return self._observations(obs, state), state
+
+    @partial(jax.jit, static_argnums=0)
+    def step(
+        self,
+        key: jax.Array,
+        state: EnvState,
+        actions: dict[str, Array],
+        reset_state: EnvState | None = None,
+    ) -> Dicts:
+        """One step, and a reset if it ended the episode.
+
+        Args:
+            key: PRNG key; fixes the next episode, if one starts.
+            state: state.
+            actions: an action of each agent.
+            reset_state: state that the next episode starts from, a fresh one if None.
+
+        Returns:
+            As `step_env`; observations and state are those of the next episode if one started.
+        """
+        key, fresh = jax.random.split(key)
+        obs, new, rewards, dones, infos = self.step_env(key, state, actions)
+        if reset_state is None:
+            first, start = self.reset(fresh)
+        else:
+            first, start = self.get_obs(reset_state), reset_state
+        over = dones["__all__"]
+        obs, new = jax.tree.map(partial(jax.lax.select, over), (first, start), (obs, new))
+        return obs, new, rewards, dones, infos
+
+    @partial(jax.jit, static_argnums=0)
+    def step_env(self, key: jax.Array, state: EnvState, actions: dict[str, Array]) -> Dicts:
+        """One step without reset.
+
+        Returns:
+            Observations, state, rewards, dones (with `__all__`), and infos: what `EcnEnv.step`
+            tells of every port, `[A]` each, which is the shape that JaxMARL's scripts flatten.
+        """
+        joint = jnp.stack([jnp.asarray(actions[agent]) for agent in self.agents])
+        joint = joint.reshape(self.num_agents, *self.core.action.shape)
+        obs, new, reward, terminated, truncated, info = Lanes(self.core).step(
+            key, state, joint, self.params
+        )
+        done = terminated | truncated
+        dones = {**self._split(done), "__all__": jnp.all(done)}
+        return self._observations(obs, new), new, self._split(reward), dones, info
+
+    @partial(jax.jit, static_argnums=0)
+    def get_obs(self, state: EnvState) -> dict[str, Array]:
+        """Observations of all agents in a state."""
+        return self._observations(flatten(state.history), state)
+
+    @partial(jax.jit, static_argnums=0)
+    def get_avail_actions(self, state: EnvState) -> dict[str, Array]:
+        """Allowed actions of each agent: all of them, 1 for each choice.
+
+        Raises:
+            ValueError: actions are not `discrete`.
+        """
+        n = getattr(self.core.action, "n", None)
+        if n is None:
+            raise bad_value("actions", self.core.action.name, "discrete")
+        return dict.fromkeys(self.agents, jnp.ones((n,)))
+
+    def world_state(self, state: EnvState) -> Float[Array, " state"]:
+        """Global state `[state_dim]`: the last features of all ports."""
+        return self.core.global_state(state, self.params)
+
+    def world_state_size(self) -> int:
+        """Length of `world_state`."""
+        return self.core.state_dim
+
+    def _split(self, rows: Array) -> dict[str, Array]:
+        return {agent: rows[i] for i, agent in enumerate(self.agents)}
+
+    def _observations(self, obs: Array, state: EnvState) -> dict[str, Array]:
+        found = self._split(obs)
+        if self.with_world_state:
+            world = self.world_state(state)
+            found[WORLD_STATE] = jnp.broadcast_to(world, (self.num_agents, *world.shape))
+        return found
+
+
+def jaxmarl_env(
+    scenario: str = "websearch-v0", *, with_world_state: bool = False, **options: Any
+) -> EcnJaxMARL:
+    """An environment for JaxMARL.
+
+    Args:
+        scenario: name of a registered scenario.
+        with_world_state: see `EcnJaxMARL`.
+        **options: as in `ecn_marl.make`, e.g. `actions="discrete"`.
+
+    Raises:
+        ValueError: an unknown name or a value that is not allowed.
+    """
+    return EcnJaxMARL(make(scenario, **options), with_world_state=with_world_state)

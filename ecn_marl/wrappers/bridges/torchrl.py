@@ -1,0 +1,190 @@
+"""TorchRL over the batch: a batched `EnvBase` that hands arrays over without a copy.
+
+A single network is `torchrl.envs.PettingZooWrapper(ecn_marl.parallel_env(...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Unbounded
+from torchrl.envs import EnvBase
+
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.envs.registry import make
+from ecn_marl.wrappers.batch import compiled
+from ecn_marl.wrappers.bridges.torch import to_jax, to_torch
+
+GROUP = "agents"
+"""Key under which everything that an agent has of its own lies."""
+
+
+class EcnTorchRL(EnvBase):
+    """Networks side by side, batch size `[N]`, agents grouped as in TorchRL's MARL tutorials.
+
+    Entries are `("agents", "observation")` `[N, A, obs_dim]`, `("agents", "action")` `[N, A]`
+    (`discrete`) or `[N, A, 3]`, `("agents", "reward")` `[N, A, 1]`, and for the whole network
+    `done`, `terminated` and `truncated` `[N, 1]`. Episodes end by their horizon: truncated, never
+    terminated. The caller resets, as TorchRL's rollouts and collectors do.
+
+    Observations and rewards are JAX's memory: clone what you want to write to. Network i seeded
+    with s has the episodes of `parallel_env` after `reset(seed=s)`, but for rounding.
+
+    Attributes:
+        core: the functional environment.
+        num_networks: networks in the batch N.
+    """
+
+    def __init__(
+        self, core: EcnEnv, num_networks: int = 8, *, max_steps: int | None = None
+    ) -> None:
+        """Wrap a functional environment.
+
+        Args:
+            core: the environment.
+            num_networks: networks in the batch.
+            max_steps: steps per episode, that of the scenario if None.
+
+        Raises:
+            ValueError: a value that is not allowed.
+        """
+        if num_networks < 1:
+            raise bad_value("num_networks", num_networks, "an integer >= 1")
+        horizon = core.horizon if max_steps is None else max_steps
+        if horizon < 1:
+            raise bad_value("max_steps", max_steps, "an integer >= 1")
+        platform = jax.default_backend()
+        super().__init__(
+            device="cuda" if platform in ("gpu", "cuda") else "cpu", batch_size=[num_networks]
+        )
+        self.core, self.num_networks = core, num_networks
+        self._steps = np.full(num_networks, horizon, np.int32)
+        self._params = jax.device_put(core.default_params)
+        self._streams = [np.random.default_rng() for _ in range(num_networks)]
+        self._state: Any = None
+        self._obs: Any = None
+        self._declare()
+
+    def _declare(self) -> None:
+        """Specs of everything that goes in and comes out."""
+        n, agents, width = self.num_networks, self.core.num_agents, self.core.obs_dim
+        face = EcnParallelEnv(self.core)
+        space = face.observation_space("port_0")
+        low, high = float(space.low.min()), float(space.high.max())
+        shape = (n, agents, width)
+        options = {"device": self.device, "dtype": torch.float32}
+        seen = (
+            Bounded(low, high, shape=shape, **options)
+            if np.isfinite(low)
+            else Unbounded(shape, **options)
+        )
+        self.observation_spec = self._grouped("observation", seen)
+        act = face.action_space("port_0")
+        self.action_spec = self._grouped("action", _action_spec(act, (n, agents), self.device))
+        self.reward_spec = self._grouped("reward", Unbounded((n, agents, 1), **options))
+        flag = Categorical(2, shape=(n, 1), dtype=torch.bool, device=self.device)
+        names = ("done", "terminated", "truncated")
+        self.done_spec = Composite({k: flag.clone() for k in names}, shape=(n,), device=self.device)
+
+    def _grouped(self, name: str, spec: Any) -> Composite:
+        n, agents = self.num_networks, self.core.num_agents
+        inner = Composite({name: spec}, shape=(n, agents), device=self.device)
+        return Composite({GROUP: inner}, shape=(n,), device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Network i starts the stream of episodes of seed + i."""
+        self._streams = [
+            np.random.default_rng(None if seed is None else seed + i)
+            for i in range(self.num_networks)
+        ]
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Start the next episode of the networks that `_reset` marks, of all without it."""
+        reset, _, choose = compiled(self.core.program, self)
+        asked = None if tensordict is None else tensordict.get("_reset", None)
+        mask = np.ones(self.num_networks, bool)
+        if asked is not None and self._state is not None:
+            mask = asked.reshape(self.num_networks, -1).any(1).cpu().numpy()
+        words = np.zeros((self.num_networks, 2), np.uint32)
+        for i in np.flatnonzero(mask):
+            words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
+        new = reset(words, self._params, self._steps)
+        if not mask.all():
+            new = choose(mask, new, (self._obs, self._state))
+        self._obs, self._state = new
+        return TensorDict(
+            {GROUP: self._agents({"observation": to_torch(self._obs)}), **self._flags()},
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """One tuning interval."""
+        _, step, _ = compiled(self.core.program, self)
+        action = to_jax(tensordict[GROUP, "action"])
+        obs, self._state, reward, terminated, truncated, _ = step(
+            self._state, action, self._params, self._steps
+        )
+        self._obs = obs
+        seen, paid = to_torch((obs, reward))
+        ended, cut = to_torch((terminated.all(1), truncated.all(1)))
+        mine = self._agents({"observation": seen, "reward": paid.unsqueeze(-1)})
+        return TensorDict(
+            {GROUP: mine, **self._flags(ended, cut)},
+            batch_size=self.batch_size,
+            device=self.device,
+        )
+
+    def _agents(self, entries: dict[str, Any]) -> TensorDict:
+        size = (self.num_networks, self.core.num_agents)
+        return TensorDict(entries, batch_size=size, device=self.device)
+
+    def _flags(self, terminated: Any = None, truncated: Any = None) -> dict[str, Any]:
+        """`done` and its parts, `[N, 1]`; all unset without arguments."""
+        if terminated is None:
+            zero = torch.zeros(self.num_networks, dtype=torch.bool, device=self.device)
+            terminated = truncated = zero
+        found = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        return {k: x.clone().unsqueeze(-1) for k, x in found.items()}
+
+
+def _action_spec(space: Any, shape: Sequence[int], device: Any) -> Any:
+    """Spec of the actions of all agents, given gymnasium's space of one."""
+    if hasattr(space, "nvec"):
+        nvec = torch.as_tensor(space.nvec)
+        return MultiCategorical(
+            nvec.expand(*shape, len(nvec)), shape=(*shape, len(nvec)), device=device
+        )
+    if hasattr(space, "n"):
+        return Categorical(int(space.n), shape=tuple(shape), device=device)
+    low, high = float(space.low.min()), float(space.high.max())
+    size = (*shape, *space.shape)
+    return Bounded(low, high, shape=size, dtype=torch.float32, device=device)
+
+
+def torchrl_env(
+    scenario: str = "websearch-v0",
+    num_networks: int = 8,
+    *,
+    max_steps: int | None = None,
+    **options: Any,
+) -> EcnTorchRL:
+    """A batched environment for TorchRL.
+
+    Args:
+        scenario: name of a registered scenario.
+        num_networks: networks in the batch.
+        max_steps: steps per episode, that of the scenario if None.
+        **options: as in `ecn_marl.make`, e.g. `actions="discrete"`.
+
+    Raises:
+        ValueError: an unknown name or a value that is not allowed.
+    """
+    return EcnTorchRL(make(scenario, **options), num_networks, max_steps=max_steps)

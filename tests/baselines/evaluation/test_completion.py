@@ -1,0 +1,213 @@
+"""An evaluation's completion times against episodes written out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import ecn_marl
+from ecn_marl.baselines.evaluation.completion import invalid_reasons, objective, summarise
+from ecn_marl.baselines.evaluation.episodes import Evaluation
+from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
+from ecn_marl.sim import Poisson, leaf_spine
+
+BINS = 400
+
+
+def histogram(*classes: list[float]) -> np.ndarray:
+    """Log-spaced bins from 1 to 1e4, as the environment counts slowdowns."""
+    edges = np.geomspace(1.0, 1e4, BINS + 1)
+    return np.stack([np.histogram(each, edges)[0] for each in classes])
+
+
+def episodes(*slowdowns: tuple[list[float], list[float], list[float]], **changes) -> Evaluation:
+    """Episodes with these slowdowns of short, medium and long flows."""
+    n = len(slowdowns)
+    sizes = np.array([[len(each) for each in one] for one in slowdowns])
+    metrics = {
+        "flows_measured": sizes,
+        "flows_unfinished": np.zeros((n, 3), int),
+        "slowdown_sum": np.array([[sum(each) for each in one] for one in slowdowns]),
+        "slowdown_log_sum": np.array([[np.log(each).sum() for each in one] for one in slowdowns]),
+        "slowdown_histogram": np.stack([histogram(*one) for one in slowdowns]),
+        "flows_started": sizes.sum(1) + 5,
+        "flows_finished": sizes + 1,
+        "flows_waiting": np.zeros(n, int),
+        "deferred": np.zeros(n, int),
+        "deferred_us": np.zeros(n),
+        "bytes_offered": np.full(n, 1e9),
+        "bytes_dropped": np.zeros(n),
+        "feedback_cut": np.zeros(n),
+        "flow_ticks": np.full(n, 1e6),
+        "reward": np.arange(n, dtype=float),
+        "queue_mean": np.array([1e3, 3e3, 2e3])[:n],
+        "queue_std": np.full(n, 500.0),
+        "utilisation": np.full(n, 0.5),
+        "paused": np.zeros(n),
+        "pauses": np.ones(n, int),
+        **changes,
+    }
+    return Evaluation("x", metrics)
+
+
+PLAIN = episodes(([2.0, 4.0], [3.0], [2.0, 8.0]), ([1.5, 3.0, 6.0], [], [9.0]))
+
+
+def test_parts_of_an_episode():
+    np.testing.assert_allclose(PLAIN.short_mean(), [3.0, 3.5])
+    np.testing.assert_allclose(PLAIN.long_geomean(), [4.0, 9.0])
+    # 99 % of two or three flows: within the largest one's bin, a factor of 1e4^(1/400).
+    np.testing.assert_allclose(PLAIN.short_p99(), [4.0, 6.0], rtol=0.024)
+    want = (PLAIN.short_mean() * PLAIN.short_p99()) ** 0.25 * PLAIN.long_geomean() ** 0.5
+    np.testing.assert_allclose(PLAIN.J(), want)
+    assert PLAIN.J().dtype == np.float64
+    assert objective(np.array(16.0), np.array(1.0), np.array(9.0)) == pytest.approx(6.0)
+
+
+def test_classes_without_flows_are_not_numbers():
+    columns = PLAIN.columns
+    np.testing.assert_array_equal(np.isnan(columns["medium_mean"]), [False, True])
+    np.testing.assert_array_equal(np.isnan(columns["medium_p99"]), [False, True])
+    assert np.isfinite(PLAIN.J()).all()
+
+
+@pytest.mark.parametrize("empty", [([], [3.0], [2.0]), ([2.0], [3.0], [])])
+def test_episodes_without_short_or_long_flows_are_counted_not_averaged(empty):
+    one = episodes(empty, ([2.0], [3.0], [4.0]))
+    assert np.isnan(one.J()[0])
+    found = one.summary()["J"]
+    assert found["missing"] == 1
+    assert found["value"] == pytest.approx(one.J()[1])
+    assert found["low"] is None and found["high"] is None
+
+
+def test_counts_of_flows():
+    one = episodes(([2.0], [3.0], [4.0]), flows_waiting=np.array([2]), deferred=np.array([1]))
+    flows = one.summary()["flows"]
+    assert flows == {
+        "offered": 10,
+        "started": 8,
+        "finished": 6,
+        "unfinished": 2,
+        "deferred": 1,
+        "waiting": 2,
+        "deferred_us": 0,
+        "dropped": 0,
+        "late_feedback": 0,
+    }
+
+
+def test_accounts_are_told_everywhere():
+    """Those of flowlets, too: step info, the metrics of the episode, and the summary."""
+    source = Poisson(load=0.5, table="FbHdp")
+    net = leaf_spine(2, 2, 2, gbps=1.0, uplink_gbps=1.0)
+    env = ecn_marl.make(
+        "websearch-v0",
+        topology=net,
+        traffic=(source,),
+        load_balancing="flowlet",
+        flowlet_gap_us=5.0,
+    )
+    params, key = env.default_params, jax.random.key(0)
+    ecn = env.static_ecn("secn1", params)
+
+    @jax.jit
+    def run(key):
+        def one(state, _):
+            _, state, *_, info = env.step_ecn(key, state, ecn, params)
+            return state, info
+
+        state, info = jax.lax.scan(one, env.reset(key, params)[1], length=20)
+        return state, info, env.episode_metrics(state, params)
+
+    state, info, metrics = run(key)
+    told = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
+    assert set(told) == {*ACCOUNTS, *FLOWLETS}
+    assert (told["flowlets"], told["flowlets_kept"]) == tuple(map(int, state.sim.totals.flowlets))
+    assert told["started"] > 0 and told["flowlets"] > 0
+    for name, count in told.items():
+        assert int(metrics[name]) == int(info[name][-1, 0]) == count
+    columns = {name: np.asarray(x)[None] for name, x in metrics.items()}
+    assert Evaluation("static", columns).summary()["flows"] == told
+
+
+def test_summary():
+    unfinished = np.array([[0, 0, 1], [0, 0, 0]])
+    one = episodes(
+        ([2.0, 4.0], [3.0], [2.0, 8.0]),
+        ([1.5, 3.0, 6.0], [], [9.0]),
+        flows_unfinished=unfinished,
+        flops_per_decision=np.array([10.0, 20.0]),
+    )
+    found = one.summary()
+    assert json.loads(json.dumps(found)) == found
+    assert list(found)[:5] == ["name", "episodes", "seeds", "J", "parts"]
+    logs = np.log(one.J())
+    assert found["J"]["value"] == pytest.approx(np.exp(logs.mean()))
+    ends = stats.t.interval(0.95, 1, loc=logs.mean(), scale=stats.sem(logs))
+    assert (found["J"]["low"], found["J"]["high"]) == pytest.approx(tuple(np.exp(ends)))
+    long = found["slowdown"]["long"]
+    assert (long["measured"], long["unfinished"], long["finished"]) == (3, 1, 5)
+    assert long["geomean"] == pytest.approx((4.0 * 9.0) ** 0.5)
+    assert long["mean"] == pytest.approx((5.0 * 9.0) ** 0.5)
+    assert [found["slowdown"][s]["lower_bound"] for s in ("short", "medium", "long")] == [
+        False,
+        False,
+        True,
+    ]
+    assert found["costs"] == {"flops_per_decision": 15.0}
+    assert found["queue_mean"] == 2e3
+    assert found["queue_std"] == pytest.approx((1e6 + 500.0**2) ** 0.5)
+    assert found["invalid"] == one.invalid == []
+
+
+def test_the_summary_of_several_seeds_has_wider_intervals():
+    """Seeds that differ by a factor: the interval over episodes alone would not know."""
+    one = {name: x[None] for name, x in PLAIN.columns.items()}
+    two = {name: np.concatenate([x, 2.0 * x]) for name, x in one.items()}
+    narrow, wide = summarise("x", one)["J"], summarise("x", two)["J"]
+    assert wide["high"] / wide["low"] > 1.5 * narrow["high"] / narrow["low"]
+    assert (summarise("x", two)["seeds"], summarise("x", two)["episodes"]) == (2, 2)
+
+
+CLEAN = {
+    "offered": [[1000.0, 1000.0]],
+    "deferred": [[0.0, 0.0]],
+    "waiting": [[0.0, 0.0]],
+    "bytes_offered": [[1e9, 1e9]],
+    "bytes_dropped": [[0.0, 0.0]],
+    "flow_ticks": [[1e6, 1e6]],
+    "feedback_cut": [[0.0, 0.0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"deferred": [[2.0, 0.0]]}, None),
+        ({"deferred": [[2.0, 1.0]]}, "0.15 % of flows deferred or waiting"),
+        ({"deferred": [[1.0, 0.0]], "waiting": [[2.0, 0.0]]}, "0.15 % of flows"),
+        ({"bytes_dropped": [[2e6, 0.0]]}, None),
+        ({"bytes_dropped": [[3e6, 0.0]]}, "0.15 % of bytes dropped"),
+        ({"feedback_cut": [[0.0, 2e3]]}, None),
+        ({"feedback_cut": [[0.0, 1e6]]}, "50 % of flow-ticks with feedback cut"),
+    ],
+)
+def test_what_does_not_count_as_a_result(change, reason):
+    columns = {name: np.array(x) for name, x in (CLEAN | change).items()}
+    found = invalid_reasons(columns)
+    if reason is None:
+        assert found == []
+    else:
+        (text,) = found
+        assert text.startswith(reason) and "0.1 %" in text
+
+
+def test_nothing_offered_is_valid_and_a_drop_of_nothing_is_not():
+    nothing = {name: np.zeros((1, 2)) for name in CLEAN}
+    assert invalid_reasons(nothing) == []
+    assert len(invalid_reasons(nothing | {"waiting": np.ones((1, 2))})) == 1

@@ -1,0 +1,184 @@
+"""Standardised features are centred, stay so in training and in a file; rewards are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import ToyAction, ToyEnv, ToyParams
+
+from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
+from ecn_marl.baselines.exporting.export import export_policy
+from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.haecn import HAECN, HAECNConfig
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
+from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
+from ecn_marl.baselines.rl.distributions import head_for
+from ecn_marl.baselines.rl.networks import (
+    SPREAD_MIN,
+    Mlp,
+    apply_network,
+    init_network,
+    standardise,
+)
+from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.loop import train
+from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.sim import Incast, star
+from ecn_marl.wrappers import AutoReset
+
+PARAMS = ToyParams(max_steps=10)
+SMALL = {"envs": 4, "rollout": 4, "epochs": 1, "minibatches": 1, "hidden": (4,)}
+STEP = 16
+"""Environment steps of an update."""
+
+
+@dataclass(frozen=True)
+class Sampled(ToyAction):
+    """The five choices, with random ones."""
+
+    def sample(self, key, num_agents):
+        return jax.random.randint(key, (num_agents,), 0, self.n)
+
+
+@dataclass(frozen=True)
+class Toy(ToyEnv):
+    """Agents are paid `pay` times as much as in `ToyEnv`."""
+
+    action: Sampled = Sampled()
+    pay: float = 1.0
+
+    def step(self, *args):
+        obs, state, reward, *rest = super().step(*args)
+        return obs, state, self.pay * reward, *rest
+
+
+class Recorder:
+    """An auto-resetting environment that keeps every observation it returns."""
+
+    def __init__(self, env):
+        self.env, self.seen = AutoReset(env), []
+        self.action, self.num_agents = env.action, env.num_agents
+
+    def step(self, *args):
+        out = self.env.step(*args)
+        jax.debug.callback(lambda x: self.seen.append(np.array(x)), out[0])
+        return out
+
+
+def centred_part(params):
+    return params["params"]["centre"], params["params"]["gain"]
+
+
+def test_random_observations_are_standard_at_the_first_layer():
+    env = Recorder(Toy())
+    keys = jax.random.split(jax.random.key(0), 3)
+    obs, state = start_environments(env.env, keys[0], keys[1], PARAMS, 6)
+    _, mean, std = wander(env, keys[2], PARAMS, (state, obs), 8)
+    jax.block_until_ready(std)
+    jax.effects_barrier()
+    seen = np.concatenate([x.reshape(-1, 2) for x in env.seen])
+    assert seen.shape == (6 * 8 * 3, 2)
+    net = Mlp((4,), 5, standardised=True)
+    params = standardise(net.init(jax.random.key(1), jnp.zeros(2)), mean, std)
+    centre, gain = map(np.asarray, centred_part(params))
+    x = (seen - centre) * gain
+    np.testing.assert_allclose(x.mean(0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(x.std(0), 1.0, atol=1e-5)
+    first, last = (params["params"][f"Dense_{i}"] for i in range(2))
+    hidden = np.tanh(x @ first["kernel"] + first["bias"])
+    out = hidden @ last["kernel"] + last["bias"]
+    np.testing.assert_allclose(net.apply(params, jnp.asarray(seen)), out, atol=1e-5)
+
+
+def test_features_that_hardly_differ_are_not_magnified():
+    params = Mlp((4,), 5, standardised=True).init(jax.random.key(1), jnp.zeros(2))
+    params = standardise(params, jnp.array([0.5, 0.5]), jnp.array([0.0, 2 * SPREAD_MIN]))
+    np.testing.assert_allclose(centred_part(params)[1], [50.0, 25.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(IPPO, IPPOConfig), (MAPPO, MAPPOConfig)], ids=["ippo", "mappo"]
+)
+def test_moments_are_not_learnt(kind, config):
+    algorithm = kind(Toy(), config(**SMALL, standardise=8))
+    before = algorithm.init(jax.random.key(2), PARAMS)
+    after, update = before, jax.jit(algorithm.update)
+    for _ in range(2):
+        after, _ = update(after, PARAMS)
+    for old, new in ((before.actor, after.actor), (before.critic, after.critic)):
+        assert (np.abs(centred_part(old)[0]) > 0.2).all()
+        assert (np.asarray(centred_part(old)[1]) > 1.5).all()
+        for a, b in zip(centred_part(old), centred_part(new), strict=True):
+            np.testing.assert_array_equal(a, b)
+        weights = [x["params"]["Dense_0"]["kernel"] for x in (old, new)]
+        assert not np.array_equal(*weights)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+@pytest.mark.parametrize(
+    ("kind", "config", "size"),
+    [(DDQN, DDQNConfig, "local_capacity"), (HAECN, HAECNConfig, "capacity")],
+    ids=["ddqn", "haecn"],
+)
+def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
+    small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}
+    algorithm = kind(Toy(), config(**small, standardise=8, shared=shared))
+    before = algorithm.init(jax.random.key(2), PARAMS)
+    after, _ = jax.jit(algorithm.update)(before, PARAMS)
+    for name in ("q",) if kind is DDQN else ("decision", "policy"):
+        old, new = getattr(before, name), getattr(after, name)
+        centre, gain = centred_part(old.params)
+        assert (np.abs(centre) > 0.2).all() and (np.asarray(gain) > 1.5).all()
+        width = algorithm.env.obs_dim * (2 if name == "decision" else 1)
+        assert centre.shape[-1] == width, "the decision sees what is, and what was"
+        if name == "decision":
+            np.testing.assert_array_equal(centre[..., : width // 2], centre[..., width // 2 :])
+        for x in (old.target, new.params, new.target):
+            for a, b in zip(centred_part(old.params), centred_part(x), strict=True):
+                np.testing.assert_array_equal(a, b)
+        weights = [x.params["params"]["Dense_0"]["kernel"] for x in (old, new)]
+        assert not np.array_equal(*weights)
+
+
+def test_scaled_rewards_teach_what_rewards_of_that_size_teach():
+    def learnt(pay, scale):
+        algorithm = IPPO(Toy(pay=pay), IPPOConfig(**SMALL, reward_scale=scale))
+        state = train(algorithm, PARAMS, steps=STEP, seed=1).state
+        return jax.tree.leaves((state.actor, state.critic))
+
+    plain, halved, double = learnt(1.0, 1.0), learnt(2.0, 0.5), learnt(2.0, 1.0)
+    for a, b in zip(plain, halved, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(not np.array_equal(a, b) for a, b in zip(plain, double, strict=True))
+
+
+@pytest.mark.parametrize("config", [IPPOConfig, MAPPOConfig])
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_rewards_are_not_scaled_away(config, scale):
+    with pytest.raises(ValueError, match=f"reward_scale = {scale} is not allowed"):
+        config(reward_scale=scale)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_exported_networks_have_it_in_their_first_layer(shared, tmp_path):
+    scenario = Scenario(topology=star(3), traffic=(Incast(n_max=2, width=2),), slots=4)
+    env = make(scenario, actions="discrete")
+    head, rng = head_for(env.action), np.random.default_rng(0)
+    net = Mlp((8, 4), head.outputs, standardised=True)
+    params = init_network(net, jax.random.key(4), env.obs_dim, env.num_agents, shared)
+    moments = rng.uniform(0.05, 0.5, (2, env.obs_dim)).astype(np.float32)
+    params = standardise(params, *map(jnp.asarray, moments))
+    save_policy(export_policy(env, head, params, algorithm="ippo"), tmp_path / "p.npz")
+    policy = load_policy(tmp_path / "p.npz")
+    assert len(policy.layers) == 3
+    obs = rng.uniform(size=(20, env.num_agents, env.obs_dim)).astype(np.float32)
+    out = apply_network(net, params, jnp.asarray(obs), shared)
+    np.testing.assert_allclose(policy.outputs(obs), out, atol=2e-5)
+    plain = replace(net, standardised=False)
+    bare = {k: v for k, v in params["params"].items() if k.startswith("Dense")}
+    raw = apply_network(plain, {"params": bare}, jnp.asarray(obs), shared)
+    assert np.abs(raw - out).max() > 0.1

@@ -1,0 +1,146 @@
+"""Checkpoints that are damaged are refused; a run's other files, too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from importlib.metadata import version
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecn_marl.baselines.training.checkpoint import (
+    BEST,
+    CONFIG,
+    DIGESTS,
+    RUN,
+    Checkpoints,
+    read_config,
+    warn_of_versions,
+)
+from ecn_marl.errors import DamagedCheckpoint, DamagedFile, VersionWarning
+
+STATE = {"w": jnp.arange(4096.0).reshape(64, 64), "n": jnp.int32(7)}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Checkpoints 1 and 2; the state of 2 is twice that of 1."""
+    run = tmp_path_factory.mktemp("saved")
+    checkpoints = Checkpoints(run)
+    checkpoints.save(1, STATE)
+    checkpoints.save(2, {name: 2 * x for name, x in STATE.items()})
+    checkpoints.close()
+    return run
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy to do damage to."""
+    return shutil.copytree(saved, tmp_path / "run")
+
+
+def files(run, step):
+    return sorted(p for p in (run / "checkpoints" / str(step)).rglob("*") if p.is_file())
+
+
+def test_what_is_whole_is_restored(run):
+    checkpoints = Checkpoints(run)
+    for step in (1, 2):
+        found = checkpoints.restore(STATE, step)
+        np.testing.assert_array_equal(found["w"], step * STATE["w"])
+        assert int(found["n"]) == 7 * step
+
+
+def test_a_flipped_bit_anywhere_is_found(run):
+    rng = np.random.default_rng(0)
+    checkpoints, paths = Checkpoints(run), files(run, 2)
+    assert len(paths) > 3
+    for path in paths * 8:
+        content = bytearray(whole := path.read_bytes())
+        if not content:
+            continue
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=r"2 is damaged: .*the last good one is 1: del"):
+            checkpoints.restore(STATE)
+        path.write_bytes(whole)
+    assert int(checkpoints.restore(STATE)["n"]) == 14
+
+
+@pytest.mark.parametrize("damage", ["truncate", "delete"])
+def test_a_file_cut_short_or_gone_is_found(run, damage):
+    largest = max(files(run, 2), key=lambda path: path.stat().st_size)
+    if damage == "delete":
+        largest.unlink()
+    else:
+        largest.write_bytes(largest.read_bytes()[:-1])
+    with pytest.raises(DamagedCheckpoint, match=largest.name):
+        Checkpoints(run).restore(STATE)
+    shutil.rmtree(run / "checkpoints" / "2")  # what the message says
+    assert int(Checkpoints(run).restore(STATE)["n"]) == 7
+
+
+def test_without_a_good_one_that_is_said(run):
+    for step in (1, 2):
+        files(run, step)[0].write_bytes(b"x")
+    with pytest.raises(DamagedCheckpoint, match="no other one that is whole"):
+        Checkpoints(run).restore(STATE)
+
+
+def test_a_checkpoint_from_before_digests_is_restored_or_refused_in_one_line(run):
+    (run / "checkpoints" / "2" / DIGESTS).unlink()
+    assert int(Checkpoints(run).restore(STATE)["n"]) == 14
+    for path in files(run, 2):
+        path.write_bytes(b"")
+    with pytest.raises(DamagedCheckpoint, match=r"cannot be read.*last good one is 1") as error:
+        Checkpoints(run).restore(STATE)
+    assert "\n" not in str(error.value)
+
+
+def test_a_good_one_of_another_structure_is_not_called_damaged(run):
+    with pytest.raises(ValueError, match=r"checkpoint = .*same algorithm, network") as error:
+        Checkpoints(run).restore({"v": STATE["w"]})
+    assert not isinstance(error.value, DamagedFile)
+
+
+@pytest.mark.parametrize("text", ["null", "{}", "[]", "[1]", '[{"step": 1}]', "[", '"x"', "\xff"])
+def test_scores_that_cannot_be_read_are_named(run, text):
+    (run / "checkpoints" / BEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedFile, match=BEST):
+        Checkpoints(run)
+
+
+GOOD = {"algorithm": "ippo", "settings": {}, "steps": 8, "seed": 0}
+PORTS = {"scenario": "incast-v0", "options": {}, "seeds": 1}
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{}", "1", "{", "\xff", '{"algorithm": 1}'])
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / CONFIG).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedFile, match=CONFIG):
+        read_config(tmp_path)
+
+
+def test_every_field_of_a_configuration_is_needed(tmp_path):
+    whole = GOOD | PORTS
+    for name in whole:
+        for wrong in (None, 1.5, True):
+            (tmp_path / CONFIG).write_text(json.dumps(whole | {name: wrong}))
+            with pytest.raises(DamagedFile, match=f"expected {name} of type"):
+                read_config(tmp_path)
+    (tmp_path / CONFIG).write_text(json.dumps(GOOD))
+    assert read_config(tmp_path, RUN) == GOOD
+
+
+def test_other_versions_are_told(tmp_path):
+    here = {name: version(name) for name in ("ecn-marl", "jax")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_versions(tmp_path, {"versions": here | {"numpy": "0"}})
+        warn_of_versions(tmp_path, {})
+    for name in here:
+        with pytest.warns(VersionWarning, match=rf"made with {name} 0\.0\.1 \(here {here[name]}\)"):
+            warn_of_versions(tmp_path, {"versions": here | {name: "0.0.1"}})

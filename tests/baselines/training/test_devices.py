@@ -1,0 +1,158 @@
+"""Training on several devices and in several processes: the same numbers but for rounding."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from ecn_marl.baselines.training.checkpoint import Checkpoints
+from ecn_marl.parallelism import parse_processes
+
+PROGRAM = """
+import ecn_marl
+from ecn_marl.cli import app
+from ecn_marl.envs.registry import Scenario
+from ecn_marl.sim import Incast, star
+
+ecn_marl.register("shared-v0", lambda: Scenario(
+    topology=star(4), traffic=(Incast(n_max=3, flow_kb=50.0, width=3),), slots=8, max_steps=6,
+    interval_us=40.0, bins=40, pfc=False,
+))
+app()
+"""
+START = ["ippo", "--scenario", "shared-v0", "--steps", "64", "--eval-every", "2", "--envs", "4"]
+START += ["--eval-episodes", "2"]
+START += ["--set", "rollout=4", "--set", "epochs=1", "--set", "minibatches=2", "--set", "hidden=8"]
+SAVE = ["--save-updates", "2"]
+
+
+def begin(*args: object, home: Path) -> subprocess.Popen:
+    env = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # little is run, much is compiled
+    }
+    command = [sys.executable, "-c", PROGRAM, "train", *map(str, args)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(*processes: subprocess.Popen) -> list[str]:
+    """Wait for all; JAX's runtime swallows SIGTERM, so what hangs is killed."""
+    said = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=400)
+            assert process.returncode == 0, err.decode()
+            said.append(out.decode())
+    finally:
+        for process in processes:
+            process.kill()
+    return said
+
+
+def state(run: Path, step: int) -> dict[str, np.ndarray]:
+    checkpoints = Checkpoints(run)
+    path = checkpoints.folder / str(step)
+    shapes = checkpoints._writer.metadata(path).item_metadata.tree
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here) for k, x in shapes.items()}
+    return checkpoints.restore(like, step)
+
+
+def rows(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_close(a: Path, b: Path) -> None:
+    """The first update's rollout is the same to rounding, and so are parameters after it."""
+    first, other = rows(a), rows(b)
+    assert len(first) == len(other) == 4
+    for name in ("reward", "queue_mean", "utilisation"):
+        found, expected = (np.array([row[name] for row in x]) for x in (first, other))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert [("score" in row) for row in other] == [False, True, False, True]
+    one, two = state(a, 2), state(b, 2)
+    names = [name for name in one if name.split(".")[0] in ("actor", "critic")]
+    assert len(names) == 8
+    for name in names:
+        np.testing.assert_allclose(one[name], two[name], atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The run on one device."""
+    home = tmp_path_factory.mktemp("runs")
+    finish(begin(*START, *SAVE, "--out", home / "one", home=home))
+    return home
+
+
+@pytest.mark.slow
+def test_two_devices_give_what_one_gives(single):
+    run = single / "two"
+    finish(begin(*START, *SAVE, "--devices", 2, "--out", run, home=single))
+    assert_close(run, single / "one")
+    resumed = begin("--resume", run, "--steps", 80, "--devices", 2, home=single)
+    finish(resumed)
+    assert [row["update"] for row in rows(run)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(single):
+    run = single / "processes"
+    said = two_processes(*START, *SAVE, "--out", run, home=single)
+    assert "metrics.jsonl" in said[0]
+    assert "metrics.jsonl" not in said[1], "only the first process prints"
+    assert_close(run, single / "one")
+
+
+def two_processes(*command: object, home: Path) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    each = (begin(*command, "--distributed", f"{address},2,{i}", home=home) for i in (0, 1))
+    return finish(*each)
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_bit_for_bit(single):
+    """Put back to what there was after update 2, both processes make updates 3 and 4 again."""
+    whole, cut = single / "processes", single / "cut"
+    if not whole.exists():
+        two_processes(*START, *SAVE, "--out", whole, home=single)
+    shutil.copytree(whole, cut)
+    shutil.rmtree(cut / "checkpoints" / "4")
+    (cut / "checkpoints" / "best.json").unlink(missing_ok=True)
+    two_processes("--resume", cut, home=single)
+    timing = ("seconds", "steps_per_second")
+    kept = [
+        [{k: v for k, v in row.items() if k not in timing} for row in rows(x)] for x in (whole, cut)
+    ]
+    assert len(kept[0]) == 4 and kept[0] == kept[1]
+    one, two = state(whole, 4), state(cut, 4)
+    for name in one:
+        a, b = one[name], two[name]
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.parametrize("spec", ["127.0.0.1", "host:1,2", "host:1,2,2", "host:1,2,x", "host,2,0"])
+def test_bad_addresses_are_named(spec):
+    with pytest.raises(ValueError, match=r"distributed = .*HOST:PORT,N,I"):
+        parse_processes(spec)
+
+
+def test_processes_are_read():
+    assert parse_processes("10.0.0.1:1234,4,3") == ("10.0.0.1:1234", 4, 3)

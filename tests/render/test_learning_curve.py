@@ -1,0 +1,100 @@
+"""The learning curve: scores with their interval, references, all of the beginning."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from ecn_marl.render.learning_curve import draw_scores, learning_curve, score_band, trailing_mean
+
+SECN1 = {"SECN1": -8.0}
+
+
+def picture(png: bytes) -> np.ndarray:
+    return matplotlib.image.imread(io.BytesIO(png), format="png")
+
+
+def rows(seeds: int | None, scored: bool = True):
+    """Ten updates, every third of which is scored: J falls from 9 to 6."""
+
+    def value(x: float, apart: float = 0.1):
+        return x if seeds is None else [x + apart * i for i in range(seeds)]
+
+    made = [
+        {
+            "steps": 10 * (i + 1),
+            "reward": value(i / 9),
+            "queue_mean": value(1e3),
+            "utilisation": value(0.5),
+        }
+        for i in range(10)
+    ]
+    if scored:
+        for i, row in enumerate(made[::3]):
+            row |= {"score": value(i - 9.0), "score_low": value(i - 9.5)}
+            row |= {"score_high": value(i - 8.6)}
+    return made
+
+
+def drawn(seeds: int | None, references=None, score_by="objective"):
+    axis = Figure().subplots()
+    draw_scores(axis, rows(seeds)[::3], references or {}, score_by)
+    return axis
+
+
+def lines(axis) -> dict[str, np.ndarray]:
+    return {str(line.get_label()): np.asarray(line.get_ydata()) for line in axis.lines}
+
+
+def test_scores_are_drawn_as_j_with_their_interval_and_the_references():
+    axis = drawn(None, SECN1)
+    np.testing.assert_allclose(lines(axis)["greedy policy"], [9, 8, 7, 6])
+    np.testing.assert_allclose(lines(axis)["SECN1: 8.00"], 8.0)
+    assert axis.get_ylabel() == "J (lower is better)"
+    (band,) = axis.collections
+    ys = band.get_paths()[0].vertices[:, 1]
+    assert (ys.min(), ys.max()) == (5.6, 9.5), "from score_high of the last to score_low at first"
+    assert axis.lines[0].get_xdata()[0] == 10, "the first score is there"
+    rewards = drawn(None, SECN1, "reward")
+    np.testing.assert_allclose(lines(rewards)["greedy policy"], [-9, -8, -7, -6])
+    np.testing.assert_allclose(lines(rewards)["SECN1: -8.00"], -8.0)
+
+
+def test_the_interval_of_several_seeds_is_over_seeds():
+    middle, low, high = score_band(rows(3)[::3])
+    np.testing.assert_allclose(middle, np.array([-9, -8, -7, -6]) + 0.1)
+    half = 4.303 * 0.1 / 3**0.5  # Student's t with 2 degrees of freedom
+    np.testing.assert_allclose([middle - low, high - middle], half, rtol=1e-3)
+    shown = lines(drawn(3))
+    assert {"each seed", "mean of greedy policies"} <= set(shown)
+    bare = [{"steps": 1, "score": 1.0}, {"steps": 2, "score": 2.0}]
+    assert score_band(bare)[1:] == (None, None), "one episode has no interval"
+
+
+def test_the_beginning_is_not_dropped():
+    values = np.array([3.0, 0.0, 3.0, 6.0])
+    np.testing.assert_allclose(trailing_mean(values, 1), values)
+    np.testing.assert_allclose(trailing_mean(values, 3), [3, 1.5, 2, 3])
+    wave = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
+    np.testing.assert_allclose(trailing_mean(wave, 3), [[1, 1.5, 2], [5, 5, 5]])
+
+
+@pytest.mark.parametrize("seeds", [None, 3])
+def test_the_page(seeds):
+    without = picture(learning_curve(rows(seeds), "IPPO", {}, score_by="objective"))
+    assert without.shape[0] > 500 and without.shape[1] > 800
+    marked = picture(learning_curve(rows(seeds), "IPPO", SECN1, score_by="objective"))
+    assert (marked != without).any(), "reference lines are drawn"
+    assert picture(learning_curve(rows(seeds, scored=False), "IPPO")).size > 0
+    assert picture(learning_curve(rows(seeds)[:1], "one")).size > 0
+
+
+@pytest.mark.parametrize("kept", [(), ("reward",), ("queue_mean",), ("utilisation", "score")])
+def test_it_shows_the_metrics_that_there_are(kept):
+    """Those of another trainer may be all others."""
+    some = [{"update": i, "steps": 8 * i} | dict.fromkeys(kept, 0.5 * i) for i in (1, 2)]
+    assert picture(learning_curve(some, "t", {"SECN1": 0.4})).size > 0

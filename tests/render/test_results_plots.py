@@ -1,0 +1,114 @@
+"""Plots of a comparison: what is drawn is what was found."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import matplotlib.image
+import numpy as np
+import pytest
+from synthetic import record
+
+from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.records import Curve
+from ecn_marl.render import results_plots as rp
+from ecn_marl.render.plots import COLOURS, Page
+
+RECORDS = {
+    one.name: one
+    for one in (
+        record("static:best"),
+        record("oracle", (0.4, 1.0, 1.1)),
+        record("ippo", (0.6, 1.0, 1.0), seeds=3, curves=True),
+        record("static:secn1", (1.5, 1.0, 1.0), deferred=np.full(6, 99.0)),
+    )
+}
+FOUND = compare(RECORDS)
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """The pages that were drawn; their figures can be asked what is on them."""
+    drawn = []
+    png = Page.png
+    monkeypatch.setattr(Page, "png", lambda page: drawn.append(page) or png(page))
+    return drawn
+
+
+def picture(data: bytes) -> np.ndarray:
+    pixels = matplotlib.image.imread(io.BytesIO(data))
+    assert pixels.shape[0] > 200 and pixels[..., :3].std() > 0.02
+    return pixels
+
+
+def test_bars_start_at_the_baseline_and_end_at_the_ratio(pages):
+    picture(rp.ratios(FOUND, "title"))
+    (page,) = pages
+    names = [label.get_text() for label in page.axes[0].get_yticklabels()]
+    assert names == ["oracle", "ippo", "SECN1 (invalid)"]
+    rows = {row["name"]: row for row in FOUND["policies"]}
+    figures = ("J", "short_mean", "short_p99", "long_geomean")
+    for axis, figure in zip(page.axes, figures, strict=True):
+        ratios = [rows[name]["figures"][figure]["ratio"] for name in ("oracle", "ippo")]
+        for bar, line, ratio in zip(axis.patches, axis.lines, ratios, strict=False):
+            assert bar.get_x() + min(bar.get_width(), 0) == pytest.approx(min(1, ratio["value"]))
+            assert abs(bar.get_width()) == pytest.approx(abs(ratio["value"] - 1.0))
+            np.testing.assert_allclose(line.get_xdata(), [ratio["low"], ratio["high"]])
+        low, high = axis.get_xlim()
+        assert low < 0.5 and high > 1.3
+    grey = matplotlib.colors.to_rgb(COLOURS[5])
+    assert page.axes[0].patches[2].get_facecolor()[:3] == pytest.approx(grey)
+
+
+def test_learning_curves_are_medians_over_seeds(pages):
+    picture(rp.learning_curves(list(RECORDS.values()), "title"))
+    (line,) = pages[0].axes[0].lines
+    curves = RECORDS["ippo"].curves
+    np.testing.assert_array_equal(line.get_xdata(), curves[0].steps)
+    np.testing.assert_allclose(line.get_ydata(), np.median([c.score for c in curves], axis=0))
+    assert line.get_label() == "ippo, 3 seeds"
+    assert rp.learning_curves([RECORDS["oracle"]], "title") is None
+
+
+def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(pages):
+    oracle = RECORDS["oracle"]
+    level = replace(oracle, meta=dict(oracle.meta) | {"curve_level": 4.9})
+    learner = RECORDS["ippo"]
+    of_j = replace(learner, meta=dict(learner.meta) | {"curve": "J"})
+    rp.learning_curves([learner, level], "rewards")
+    assert len(pages.pop().axes[0].lines) == 1, "a level is J, these curves are not"
+    rp.learning_curves([of_j, level, RECORDS["static:best"]], "title")
+    _, line = pages[0].axes[0].lines
+    assert line.get_label() == "oracle: 4.90"
+    np.testing.assert_array_equal(line.get_ydata(), [4.9, 4.9])
+
+
+def test_curves_with_other_steps_meet_where_both_are_known():
+    nan = float("nan")
+    one = Curve(np.array([0.0, 10.0, 30.0]), np.array([0.0, 1.0, 3.0]))
+    two = Curve(np.array([5.0, 20.0, 25.0, 40.0]), np.array([5.0, nan, 25.0, 40.0]))
+    steps, scores = rp.common_steps([one, two])
+    np.testing.assert_array_equal(steps, [5.0, 10.0, 25.0, 30.0])
+    np.testing.assert_allclose(scores, [steps / 10.0, steps])
+
+
+def test_profiles_show_policies_with_several_scores(pages):
+    by_name = {row["name"]: row["over_seeds"] for row in FOUND["policies"]}
+    picture(rp.profiles(by_name, "title"))
+    line, baseline = pages[0].axes[0].lines
+    np.testing.assert_array_equal(line.get_ydata(), by_name["ippo"]["profile"]["below"])
+    assert line.get_label() == "ippo" and set(baseline.get_xdata()) == {1.0}
+    assert rp.profiles({"oracle": by_name["oracle"]}, "title") is None
+
+
+def test_many_policies_can_be_told_apart():
+    looks = rp._looks()
+    assert len({next(looks) for _ in range(20)}) == 20
+
+
+def test_a_policy_far_away_leaves_the_others_visible(pages):
+    far = {**RECORDS, "random": record("random", (40.0, 1.0, 30.0))}
+    picture(rp.ratios(compare(far), "title"))
+    low, high = pages[0].axes[0].get_xlim()
+    assert low < 0.7 and high <= 10.0
