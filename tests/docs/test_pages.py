@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 import subprocess
@@ -30,10 +29,9 @@ def only_the_packages_scenarios(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    import tables
+
+    return tables
 
 
 def rows(name: str) -> list[list[str]]:

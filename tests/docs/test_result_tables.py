@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from generated import recorded
 from synthetic import record
 
 from ecn_marl.experiments.publish import publish
 
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """The module, with an empty folder of results."""
-    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
-    return module
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    return recorded
 
 
 def write(folder: Path, scenario: str, **changes) -> None:

@@ -1,0 +1,1 @@
+"""What the tables of the documentation are made from; `docs/tables.py` writes them."""

@@ -1,0 +1,139 @@
+"""Tables of what was measured: the files of `results/`, and the campaign of faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ecn_marl._errors import bad_value
+from generated.markdown import markdown
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+FIRST = "restore-serve-v0"
+"""The scenario whose results the README shows."""
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    """What `results.json` files in `results/` hold of each scenario; empty without such files.
+
+    Raises:
+        ValueError: two files hold results of one scenario.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(RESULTS.rglob("results.json")):
+        for scenario, result in json.loads(file.read_text()).get("scenarios", {}).items():
+            if scenario in found:
+                raise bad_value("results", str(file), f"one file with results of {scenario}")
+            found[scenario] = result
+    return found
+
+
+def results() -> str:
+    """The table of the README: the default scenario."""
+    from ecn_marl.render.bench_table import ranked, readme_row
+
+    found = measured().get(FIRST)
+    if found is None:
+        return f"*No results of `{FIRST}` are recorded in this checkout.*"
+    rows = [row for row in ranked(found["policies"]) if not row["invalid"]]
+    head = ("policy", "J", "score", "short flows: mean / p99", "long flows", "seeds")
+    cells = [readme_row(row) for row in rows]
+    first = f"`{FIRST}`, {found['episodes']} episodes, {_streams(rows)}."
+    return f"{first}\n\n{markdown(head, cells)}"
+
+
+def leaderboard() -> str:
+    """All results, scenario by scenario, with counts and costs."""
+    from ecn_marl.render.bench_table import scenario_tables
+
+    parts = []
+    for scenario, found in sorted(measured().items()):
+        parts += [f"## {scenario}", *scenario_tables(found), _commits(found["policies"])]
+    return (
+        "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
+    )
+
+
+def rate_bench() -> str:
+    """Learners of rates and senders with own rules beside the paper ADPG: small scenarios."""
+    return _rate_bench("adpg.json")
+
+
+def rate_bench_sizes() -> str:
+    """ADPG alone, in the scenarios of the paper up to 1024 flows."""
+    return _rate_bench("adpg-1024.json")
+
+
+def _rate_bench(name: str) -> str:
+    from ecn_marl.render.rate_bench_table import rate_bench_tables
+
+    file = RESULTS / name
+    if not file.is_file():
+        return "*No results of `bench adpg` are recorded in this checkout.*"
+    return rate_bench_tables(json.loads(file.read_text())).rstrip()
+
+
+def papers_pet() -> str:
+    """The claims of PET beside what is measured."""
+    return _paper("pet")
+
+
+def papers_acc() -> str:
+    """The claims of ACC beside what is measured."""
+    return _paper("acc")
+
+
+def papers_haecn() -> str:
+    """The claims of HAECN beside what is measured."""
+    return _paper("haecn")
+
+
+def _paper(name: str) -> str:
+    """The claims of a paper, from the folder of results that `bench all` wrote."""
+    from ecn_marl.render.papers import claims_markdown
+
+    file = RESULTS / "papers" / "results.json"
+    found = json.loads(file.read_text())["papers"] if file.is_file() else []
+    for one in found:
+        if one["paper"] == name:
+            protocol = one["protocol"]
+            size = "small suite" if protocol["small"] else "full size"
+            seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
+            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(one)}"
+    return f"*No results of `bench {name}` are recorded in this checkout.*"
+
+
+def reliability() -> str:
+    """Counts of the campaign of `tests/robustness`, as its last run wrote them."""
+    found = json.loads((ROOT / "tests" / "robustness" / "counts.json").read_text())
+    names = ("tried", "refused", "sound", "accepted", "raw", "hang", "silent")
+    rows = [
+        [name, *(f"{counts[column]:,}" for column in names)]
+        for name, counts in found["families"].items()
+    ]
+    total = [sum(counts[column] for counts in found["families"].values()) for column in names]
+    rows.append(["**all**", *(f"**{n:,}**" for n in total)])
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    text = f"One run of {found['minutes']:g} minutes ({found['machine']}; {versions}):\n\n"
+    text += markdown(["family", *names], rows)
+    if memory := found["memory"]:
+        text += (
+            f"\n\n{memory['scenarios']} scenarios in one process, each a program of its own, took "
+            f"at most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
+        )
+    return text
+
+
+def _streams(rows: Sequence[dict[str, Any]]) -> str:
+    """Which episodes rows were scored on."""
+    names = dict.fromkeys(str(row["meta"].get("stream", "unnamed")) for row in rows)
+    return f"stream: {' and '.join(names)}"
+
+
+def _commits(rows: Iterable[dict[str, Any]]) -> str:
+    """Commits that rows were scored at."""
+    names = sorted({str(row["meta"]["commit"])[:12] for row in rows if "commit" in row["meta"]})
+    return f"Scored at commit {', '.join(f'`{name}`' for name in names)}." if names else ""
