@@ -12,7 +12,6 @@ from synthetic import record
 from ecn_marl.experiments.publish import publish
 
 
-
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """The module, with an empty folder of results."""
