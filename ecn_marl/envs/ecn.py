@@ -26,6 +26,7 @@ from ecn_marl.envs.episode_sums import LOSSY, EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.envs.spaces import Box, Space, of_agents
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.metrics import source_metrics
@@ -185,6 +186,14 @@ class EcnEnv:
     def obs_dim(self) -> int:
         """Length of an observation."""
         return self.feature.obs_dim
+
+    def observation_space(self, params: EnvParams | None = None) -> Space:
+        """Space of what `reset` and `step` return, `[A, obs_dim]`; the same for all parameters."""
+        return Box(-np.inf, np.inf, (self.num_agents, self.obs_dim))
+
+    def action_space(self, params: EnvParams | None = None) -> Space:
+        """Space of what `step` takes, `[A, *shape]`; the same for all parameters."""
+        return of_agents(self.action.gymnasium_space(), self.num_agents)
 
     @property
     def state_dim(self) -> int:

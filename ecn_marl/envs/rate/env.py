@@ -33,6 +33,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
 from ecn_marl.envs.rate.monitor import MONITORED, Monitor, empty_monitor, watch
+from ecn_marl.envs.spaces import Box, Space, of_agents
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
@@ -157,6 +158,14 @@ class RateEnv:
     def obs_dim(self) -> int:
         """Length of an observation."""
         return self.history * len(self.columns)
+
+    def observation_space(self, params: RateParams | None = None) -> Space:
+        """Space of what `reset` and `step` return, `[F, obs_dim]`; the same for all parameters."""
+        return Box(-np.inf, np.inf, (self.num_agents, self.obs_dim))
+
+    def action_space(self, params: RateParams | None = None) -> Space:
+        """Space of what `step` takes, `[F]`; the same for all parameters."""
+        return of_agents(self.action.gymnasium_space(), self.num_agents)
 
     @property
     def step_us(self) -> float:

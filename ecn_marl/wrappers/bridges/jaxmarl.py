@@ -7,6 +7,7 @@ baselines. Parameters are constants of the compiled program, as they are in JaxM
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.features import flatten
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.wrappers.bridges.jax_spaces import translate
+from ecn_marl.envs.spaces import Box, Discrete, MultiDiscrete
 from ecn_marl.wrappers.lanes import Lanes
 
 WORLD_STATE = "world_state"
@@ -29,6 +30,25 @@ Dicts = tuple[
     dict[str, Array], EnvState, dict[str, Array], dict[str, Bool[Array, ""]], dict[str, Array]
 ]
 """`obs, state, rewards, dones, infos` of a step."""
+
+
+def _space_classes() -> tuple[Any, Any, Any]:
+    """JaxMARL's classes where it is installed: `CTRolloutManager` asks for them by type."""
+    try:
+        spaces = import_module("jaxmarl.environments.spaces")
+    except ImportError:
+        return Discrete, MultiDiscrete, Box
+    return spaces.Discrete, spaces.MultiDiscrete, spaces.Box
+
+
+def translate(space: Any) -> Any:
+    """A `Box`, `Discrete` or `MultiDiscrete` of gymnasium as one that JAX can sample from."""
+    discrete, multi_discrete, box = _space_classes()
+    if hasattr(space, "nvec"):
+        return multi_discrete([int(n) for n in space.nvec])
+    if hasattr(space, "n"):
+        return discrete(int(space.n))
+    return box(float(space.low.min()), float(space.high.max()), space.shape)
 
 
 class EcnJaxMARL:

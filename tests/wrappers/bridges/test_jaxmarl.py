@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tiny import AGENTS, HORIZON, functions, tiny
 
+from ecn_marl.envs.spaces import Box, Discrete, MultiDiscrete
 from ecn_marl.wrappers import EcnJaxMARL, jaxmarl_env
-from ecn_marl.wrappers.bridges.jax_spaces import Box, Discrete, MultiDiscrete
 
 ENVS = 2
 

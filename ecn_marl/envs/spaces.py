@@ -1,16 +1,21 @@
-"""Spaces that JAX can sample from, as JaxMARL has them."""
+"""Spaces that JAX can sample from: of all agents of a network, and of one.
+
+Methods are those of gymnax and JaxMARL: `sample(key)`, `contains(x)`, `shape`, `dtype`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 @dataclass(frozen=True)
@@ -27,15 +32,15 @@ class Discrete:
 
     def contains(self, x: Any) -> Array:
         """Whether `x` is an element."""
-        return jnp.logical_and(x >= 0, x < self.n)
+        return jnp.all(jnp.logical_and(x >= 0, x < self.n))
 
 
 class MultiDiscrete:
-    """Vectors of integers, entry i from 0 to `num_categories[i]` - 1."""
+    """Arrays of integers, entry i from 0 to `num_categories[i]` - 1."""
 
     dtype: Any = jnp.int32
 
-    def __init__(self, num_categories: Sequence[int]) -> None:
+    def __init__(self, num_categories: Sequence[int] | np.ndarray) -> None:
         """Take the number of choices of every entry."""
         self.num_categories = np.asarray(num_categories, np.int32)
         self.shape = self.num_categories.shape
@@ -69,20 +74,21 @@ class Box:
         return jnp.logical_and(jnp.all(x >= self.low), jnp.all(x <= self.high))
 
 
-def _space_classes() -> tuple[Any, Any, Any]:
-    """JaxMARL's classes where it is installed: `CTRolloutManager` asks for them by type."""
-    try:
-        spaces = import_module("jaxmarl.environments.spaces")
-    except ImportError:
-        return Discrete, MultiDiscrete, Box
-    return spaces.Discrete, spaces.MultiDiscrete, spaces.Box
+Space: TypeAlias = Discrete | MultiDiscrete | Box
 
 
-def translate(space: Any) -> Any:
-    """A `Box`, `Discrete` or `MultiDiscrete` of gymnasium as one that JAX can sample from."""
-    discrete, multi_discrete, box = _space_classes()
-    if hasattr(space, "nvec"):
-        return multi_discrete([int(n) for n in space.nvec])
-    if hasattr(space, "n"):
-        return discrete(int(space.n))
-    return box(float(space.low.min()), float(space.high.max()), space.shape)
+def of_agents(space: gymnasium.Space[Any], agents: int) -> Space:
+    """The space of arrays that hold an element of `space` for every agent, `[A, *shape]`.
+
+    Args:
+        space: a `Box` with one bound for all entries, a `Discrete` or a `MultiDiscrete` of
+            gymnasium: that of one agent.
+        agents: number of agents A.
+    """
+    one: Any = space
+    if hasattr(one, "nvec"):
+        return MultiDiscrete(np.broadcast_to(one.nvec, (agents, *one.nvec.shape)))
+    if hasattr(one, "n"):
+        return Discrete(int(one.n), (agents,))
+    low, high = float(one.low.min()), float(one.high.max())
+    return Box(low, high, (agents, *one.shape))
