@@ -123,4 +123,4 @@ if not TYPE_CHECKING:  # type checkers then report names that do not exist
 
 def __dir__() -> list[str]:
     """Public names, loaded or not."""
-    return sorted([*globals(), *__all__, "__version__"])
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__")), "__version__"})

@@ -27,6 +27,12 @@ def test_public_names_resolve():
     assert ecn_marl.__version__ == version("ecn-marl")
 
 
+def test_tab_completion_shows_public_names_only():
+    shown = dir(ecn_marl)
+    assert len(shown) == len(set(shown))
+    assert {name for name in shown if not name.startswith("__")} == set(ecn_marl.__all__)
+
+
 def test_version_is_that_of_the_project_file():
     here = Path(__file__).parent  # beside the wheel the project file lies among the tests
     candidates = (here.parent / "pyproject.toml", here / "pytest-settings.toml")
