@@ -43,8 +43,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
+    count_tuples,
     roll_scenarios,
-    some_counts,
     start_training,
     training_envs,
 )
@@ -75,7 +75,7 @@ class ADPGConfig(RateConfig):
         positive(self, "clip", infinite=True)
         positive(self, "lr")
         not_negative(self, "steadiness")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
 
 
 @struct.dataclass

@@ -32,8 +32,8 @@ from ecn_marl.baselines.adpg import ADPGState, Deterministic, Policy
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
+    count_tuples,
     event_metrics,
-    some_counts,
     training_envs,
 )
 from ecn_marl.baselines.rl.rate_rollout import Events, restarted
@@ -67,7 +67,7 @@ class APGConfig(RateConfig):
         at_least_one(self, "horizon")
         positive(self, "lr", "max_grad_norm", "share")
         shares(self, "share")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         if self.rollout % self.horizon:
             allowed = f"a divisor of rollout = {self.rollout}"
             raise bad_value("horizon", self.horizon, allowed)

@@ -482,7 +482,7 @@ class Central(Greedy):
     def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
         """Actions of all ports."""
         seen = self.view.summary(obs)
-        return self.view.spread(self.algorithm.act(self.actor, key, seen, greedy=True))
+        return self.view.to_ports(self.algorithm.act(self.actor, key, seen, greedy=True))
 
     def costs(self) -> dict[str, float]:
         """What a decision for one port costs: a port's share of an inference."""

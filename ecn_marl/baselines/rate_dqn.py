@@ -38,12 +38,12 @@ from ecn_marl.baselines.rl.q_learning import (
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
+    count_tuples,
     draw_valid,
     equal_rows,
     event_metrics,
     limited_reward,
     roll_scenarios,
-    some_counts,
     squash,
     start_training,
     training_envs,
@@ -96,7 +96,7 @@ class RateDQNConfig(RateConfig):
         positive(self, "lr", "max_grad_norm")
         shares(self, "epsilon", "epsilon_decay", "epsilon_min")
         not_negative(self, "error_limit")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
 
 
@@ -213,7 +213,7 @@ class RateDQN(RateTrainer):
                 return x.reshape(-1, *x.shape[3:])[at]
 
             obs, action, after = pick(steps.obs), pick(steps.action), pick(steps.next_obs)
-            reward = (1.0 - c.gamma) * (pick(steps.reward) + steps.paid)
+            reward = (1.0 - c.gamma) * (pick(steps.reward) + steps.mean_reward)
             parts.append(
                 Transition(
                     obs=squash(obs),

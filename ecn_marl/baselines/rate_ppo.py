@@ -31,10 +31,10 @@ from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    count_tuples,
     equal_rows,
     event_metrics,
     limited_reward,
-    some_counts,
     squash,
     start_training,
     training_envs,
@@ -92,7 +92,7 @@ class RatePPOConfig(RateConfig):
         positive(self, "actor_lr", "critic_lr", "clip", "max_grad_norm")
         not_negative(self, "entropy", "error_limit")
         shares(self, "gae_lambda")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
         if self.rows % self.minibatches:
             allowed = f"a multiple of {self.minibatches}, the number of minibatches"
@@ -171,7 +171,7 @@ class RatePPO(PolicyGradient):
             c.minibatches,
         )
         metrics = event_metrics(batches, c.target) | losses
-        metrics["paid"] = jnp.stack([steps.paid for steps in scenarios]).mean()
+        metrics["paid"] = jnp.stack([steps.mean_reward for steps in scenarios]).mean()
         value = batch.target - batch.advantage
         metrics["explained_variance"] = explained_variance(batch.target, value)
         return replace(

@@ -25,10 +25,10 @@ from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    count_tuples,
     equal_rows,
     event_metrics,
     limited_reward,
-    some_counts,
     start_training,
     training_envs,
     transitions,
@@ -73,7 +73,7 @@ class ReinforceConfig(RateConfig):
         at_least_one(self, "rows")
         positive(self, "lr", "max_grad_norm")
         not_negative(self, "entropy", "error_limit")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
 
 

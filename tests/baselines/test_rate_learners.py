@@ -40,7 +40,7 @@ def test_credit_is_the_discounted_sum_of_later_rewards_of_the_same_flow():
     credit, _ = trainer.credit(steps)
     paid = [-(np.minimum(x, 1.0).astype(float) ** 2) for env in kept for x in env]
     mean = np.concatenate([x[1:] for x in paid]).mean()
-    assert float(steps.paid) == pytest.approx(mean, rel=1e-5)
+    assert float(steps.mean_reward) == pytest.approx(mean, rel=1e-5)
     for i, rewards in enumerate(paid):
         later = rewards[1:] - mean
         found = np.asarray(credit)[:, i // 3, i % 3]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.rl.distributions import Head, judge
+from ecn_marl.baselines.rl.distributions import Head, evaluate_actions
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.lanes import mapping
 
@@ -105,6 +105,6 @@ def test_judged_actions_and_their_gradients(name):
         return jnp.sum(weights[0] * log_prob + weights[1] * entropy)
 
     plain = jax.value_and_grad(lambda o: loss(o, head.log_prob(o, action), head.entropy(o)))(out)
-    found = jax.jit(jax.value_and_grad(lambda o: loss(o, *judge(head, o, action))))(out)
+    found = jax.jit(jax.value_and_grad(lambda o: loss(o, *evaluate_actions(head, o, action))))(out)
     for a, b in zip(found, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

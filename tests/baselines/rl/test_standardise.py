@@ -18,7 +18,7 @@ from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import (
-    SPREAD_MIN,
+    FEATURE_STD_MIN,
     Mlp,
     apply_network,
     init_network,
@@ -96,7 +96,7 @@ def test_random_observations_are_standard_at_the_first_layer():
 
 def test_features_that_hardly_differ_are_not_magnified():
     params = Mlp((4,), 5, standardised=True).init(jax.random.key(1), jnp.zeros(2))
-    params = standardise(params, jnp.array([0.5, 0.5]), jnp.array([0.0, 2 * SPREAD_MIN]))
+    params = standardise(params, jnp.array([0.5, 0.5]), jnp.array([0.0, 2 * FEATURE_STD_MIN]))
     np.testing.assert_allclose(centred_part(params)[1], [50.0, 25.0])
 
 

@@ -47,7 +47,7 @@ def test_summary_is_mean_and_largest_of_each_tier():
 def test_actions_reach_every_port_of_their_tier():
     single = Tiers(Ports("discrete"), (0, 1, 0, 1))
     assert single.action == TierAction((24,), 2) and single.action.nvec == (24, 24)
-    np.testing.assert_array_equal(single.spread(jnp.array([[7, 9]])), [7, 9, 7, 9])
+    np.testing.assert_array_equal(single.to_ports(jnp.array([[7, 9]])), [7, 9, 7, 9])
     triple = Tiers(Ports("multidiscrete"), (0, 1, 1, 1))
-    each = triple.spread(jnp.arange(12).reshape(2, 1, 6))
+    each = triple.to_ports(jnp.arange(12).reshape(2, 1, 6))
     np.testing.assert_array_equal(each[1], [[6, 7, 8], [9, 10, 11], [9, 10, 11], [9, 10, 11]])
