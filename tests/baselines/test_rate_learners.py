@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from commands import run
 
-from ecn_marl.baselines.aurora import PAID, SEEN, Aurora, AuroraConfig
+from ecn_marl.baselines.aurora import INPUTS, REWARD_TERMS, Aurora, AuroraConfig
 from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
@@ -184,7 +184,7 @@ def test_gaussians_act_on_the_factor_they_are_judged_by():
 
 def test_aurora_sees_three_columns_and_is_paid_for_three_others():
     trainer = Aurora(AuroraConfig(senders=(2,), rows=64, intervals=3))
-    assert trainer.view["columns"] == SEEN + PAID
+    assert trainer.view["columns"] == INPUTS + REWARD_TERMS
     row = np.array([0.5, 1.5, 2.0, 0.25, 4.0, 0.1])
     obs = jnp.asarray(np.concatenate([np.zeros(6), row, 2 * row]), jnp.float32)
     want = [0, 0, 0, 0.5, 0.5, 1.0, 1.0, 2.0, 3.0]

@@ -34,7 +34,7 @@ def start_environments(
     return obs, replace(state, env=replace(state.env, steps=phase))
 
 
-def wander(
+def run_randomly(
     env: Any, key: jax.Array, params: Any, carry: tuple[Any, Array], steps: int
 ) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
     """Let random actions run for a while, and see what observations are like.

@@ -24,7 +24,7 @@ from ecn_marl.baselines.rl.networks import (
     init_network,
     standardise,
 )
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
@@ -77,7 +77,7 @@ def test_random_observations_are_standard_at_the_first_layer():
     env = Recorder(Toy())
     keys = jax.random.split(jax.random.key(0), 3)
     obs, state = start_environments(env.env, keys[0], keys[1], PARAMS, 6)
-    _, mean, std = wander(env, keys[2], PARAMS, (state, obs), 8)
+    _, mean, std = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
     jax.block_until_ready(std)
     jax.effects_barrier()
     seen = np.concatenate([x.reshape(-1, 2) for x in env.seen])
