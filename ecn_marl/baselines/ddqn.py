@@ -348,9 +348,8 @@ class DDQN(Trainer):
             q = self.learner.values(actor, obs)
             exploring, random_action = ql.explore(act_key, self.head, q, chance)
             action = ql.choose(gate.idle, gate.action, self.head.mode(q))
-            action = ql.choose(
-                exploring, random_action, action
-            )  # a random setting needs no inference either
+            # A random setting takes no inference, so idle ports explore as well.
+            action = ql.choose(exploring, random_action, action)
             next_obs, env_state, reward, terminated, truncated, info = self.env.step(
                 env_key, env_state, action, params
             )
@@ -383,8 +382,8 @@ class DDQN(Trainer):
         c = self.config
         if not (c.idle_gating and "queue" in info and "kmin" in info):
             return gate
-        idle_rule = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
-        return gating.watch(gate, action, reward, *idle_rule)
+        idle_inputs = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
+        return gating.watch(gate, action, reward, *idle_inputs)
 
     def _exchange(self, state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
         """Exchange with the global memory if it is time."""

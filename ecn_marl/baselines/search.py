@@ -213,7 +213,7 @@ class Trials:
 
     def measure(self, candidates: Sequence[np.ndarray], episodes: int) -> np.ndarray:
         """J of candidates in the first episodes, `[candidates, episodes]`."""
-        ids = [_id(key) for key in candidates]
+        ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
         for key, candidate in dict(zip(ids, candidates, strict=True)).items():
             n_known = len(self._known.setdefault(key, []))

@@ -259,7 +259,7 @@ def test_a_signal_stops_after_the_update_and_saves(tmp_path):
 def test_a_second_signal_acts_at_once():
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
-        assert interrupts.wanted is signal.SIGINT
+        assert interrupts.requested is signal.SIGINT
         signal.raise_signal(signal.SIGINT)
 
 
