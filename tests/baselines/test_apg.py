@@ -18,7 +18,7 @@ def compiled():
     env, params = trainer.envs[0], trainer.default_params[0]
     state = trainer.init(jax.random.key(0), trainer.default_params)
     gradients = jax.jit(lambda actor, envs: trainer.gradients(env, actor, envs, params))
-    loss = jax.jit(lambda actor, one: trainer.loss(env, actor, one, params)[0])
+    loss = jax.jit(lambda actor, env_state: trainer.loss(env, actor, env_state, params)[0])
     return trainer, state, gradients, loss
 
 
@@ -34,7 +34,7 @@ def test_the_gradient_is_that_of_the_simulated_reward(compiled):
     flat, unravel = ravel_pytree(state.actor)
     envs = state.env[0]
     for _ in range(2):
-        grads, (after, _) = gradients(state.actor, envs)
+        grads, (envs_after, _) = gradients(state.actor, envs)
         slope = ravel_pytree(first(grads))[0]
         assert float(jnp.linalg.norm(slope)) > 0.1
         for seed in range(4):
@@ -42,7 +42,7 @@ def test_the_gradient_is_that_of_the_simulated_reward(compiled):
             along = along / jnp.linalg.norm(along)
             up, down = (float(loss(unravel(flat + h * along), first(envs))) for h in (1e-3, -1e-3))
             assert float(slope @ along) == pytest.approx((up - down) / 2e-3, rel=0.03, abs=0.01)
-        envs = after
+        envs = envs_after
 
 
 def test_rates_that_would_exceed_the_line_have_no_slope(compiled):
@@ -78,13 +78,18 @@ def test_it_learns_from_its_gradient(compiled):
     """Short steps against the gradient make its window cheaper by what they promise."""
     _, state, gradients, loss = compiled
     _, (envs, _) = gradients(state.actor, state.env[0])
-    actor, before, length, promised = state.actor, float(loss(state.actor, first(envs))), 0.004, 0.0
+    actor, first_loss, length, promised = (
+        state.actor,
+        float(loss(state.actor, first(envs))),
+        0.004,
+        0.0,
+    )
     for _ in range(5):
         grads, _ = gradients(actor, envs)
         norm = jnp.linalg.norm(ravel_pytree(first(grads))[0])
         actor = jax.tree.map(lambda a, g, n=norm: a - length * g[0] / n, actor, grads)
         promised += length * float(norm)
-    won = before - float(loss(actor, first(envs)))
+    won = first_loss - float(loss(actor, first(envs)))
     assert won == pytest.approx(promised, rel=0.3) and promised > 0.005
 
 

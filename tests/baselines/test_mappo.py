@@ -39,9 +39,9 @@ def test_value_norm_before_and_of_constants():
     x = jnp.array([-2.0, 5.0])
     np.testing.assert_array_equal(ValueNorm.create().normalise(x), x)
     np.testing.assert_array_equal(ValueNorm.create().restore(x), x)
-    same = ValueNorm.create().updated(jnp.full((9,), 4.0), 0.9)
-    assert np.isfinite(same.normalise(x)).all()
-    assert float(same.normalise(jnp.float32(4.0))) == pytest.approx(0.0, abs=1e-3)
+    constant = ValueNorm.create().updated(jnp.full((9,), 4.0), 0.9)
+    assert np.isfinite(constant.normalise(x)).all()
+    assert float(constant.normalise(jnp.float32(4.0))) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_value_loss_by_hand():
@@ -58,8 +58,8 @@ def test_value_loss_by_hand():
         value=jnp.zeros((1, 3)),
     )
     # Error of 0.5 and of the clipped 0.2; the larger counts, and 2.5 is linear: 2.5 - 0.5.
-    want = np.mean([0.5 * 0.4**2, 0.5 * 0.4**2, 2.0])
-    assert float(algorithm.value_loss(None, batch)[0]) == pytest.approx(want, rel=1e-6)
+    expected = np.mean([0.5 * 0.4**2, 0.5 * 0.4**2, 2.0])
+    assert float(algorithm.value_loss(None, batch)[0]) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("state", CRITIC_STATES)
@@ -68,10 +68,10 @@ def test_critic_sees_what_is_global_of_all_ports_and_the_rest_of_its_own(state):
     obs = jax.random.normal(jax.random.key(1), (3, 2))
     critic = JointCritic((8, 8), 1, state)
     params = jax.jit(critic.init)(jax.random.key(2), obs)
-    part = jax.jit(jax.jacobian(lambda o: critic.apply(params, o)))(obs)
-    seen = np.abs(part) > 0  # [of agent, by agent, entry]
-    assert seen[:, :, 1].all()  # the last entry is global
-    np.testing.assert_array_equal(seen[:, :, 0], np.eye(3, dtype=bool))  # the first is not
+    jacobian = jax.jit(jax.jacobian(lambda o: critic.apply(params, o)))(obs)
+    depends = np.abs(jacobian) > 0  # [of agent, by agent, entry]
+    assert depends[:, :, 1].all()  # the last entry is global
+    np.testing.assert_array_equal(depends[:, :, 0], np.eye(3, dtype=bool))  # the first is not
 
 
 def test_the_critic_of_a_mean_does_not_grow_with_the_ports():
@@ -91,12 +91,12 @@ def test_the_mean_is_that_of_the_ports():
     obs = jax.random.normal(jax.random.key(1), (5, 3, 4))
     critic = JointCritic((8, 8), 2)
     params = critic.init(jax.random.key(2), obs)
-    same = obs.at[..., 2:].set(obs[..., 2:].mean(-2, keepdims=True))
+    averaged = obs.at[..., 2:].set(obs[..., 2:].mean(-2, keepdims=True))
     shuffled = obs.at[:, 1:, 2:].set(obs[:, :0:-1, 2:])  # other ports change places
     np.testing.assert_allclose(
         critic.apply(params, obs)[:, 0], critic.apply(params, shuffled)[:, 0], rtol=1e-5
     )
-    x = np.concatenate((obs, np.broadcast_to(same[..., 2:], (5, 3, 2))), -1)
+    x = np.concatenate((obs, np.broadcast_to(averaged[..., 2:], (5, 3, 2))), -1)
     layers = params["params"]
     dense = layers["Dense_0"]
     y = np.tanh(x @ dense["kernel"] + dense["bias"] + layers["agent"])

@@ -33,13 +33,13 @@ def tuning(part):
 
 def training():
     """What training can hold: the keys of seeds, what is split off and folded in, twice over."""
-    found = set()
+    all_words = set()
     for seed in SEEDS:
         key = training_key(seed)
-        for one in (key, *jax.random.split(key, 5)):
-            found |= words(one) | words(jax.random.split(one, 1024))
-            found |= words(jax.random.fold_in(one, 0xE7A1))
-    return found
+        for parent in (key, *jax.random.split(key, 5)):
+            all_words |= words(parent) | words(jax.random.split(parent, 1024))
+            all_words |= words(jax.random.fold_in(parent, 0xE7A1))
+    return all_words
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def test_no_seed_gives_a_root():
 
 
 def test_what_used_to_be_the_test_seed_is_a_tuning_seed(streams):
-    found = words(evaluation_keys(2000, 64))
-    assert found <= streams["report"]
-    assert not found & streams["sealed"]
+    reported = words(evaluation_keys(2000, 64))
+    assert reported <= streams["report"]
+    assert not reported & streams["sealed"]
 
 
 def test_first_episodes_do_not_depend_on_their_number():

@@ -35,7 +35,7 @@ def rings(agents, capacity=CAPACITY):
     return replay.Ring(rows, zero, zero)
 
 
-def held(ring, agent=None):
+def stored_ids(ring, agent=None):
     """Ids that a ring holds, the oldest first."""
     ids, head, size = (np.asarray(x) for x in (ring.rows["id"], ring.head, ring.size))
     if agent is not None:
@@ -47,16 +47,16 @@ def held(ring, agent=None):
 @given(st.lists(st.lists(st.booleans(), min_size=10, max_size=10), max_size=5))
 def test_a_ring_is_a_deque_and_counts_what_it_loses(batches):
     ring = replay.empty(row(0), CAPACITY)
-    want: deque[int] = deque(maxlen=CAPACITY)
+    expected: deque[int] = deque(maxlen=CAPACITY)
     number = lost = 0
     for keep in batches:
         ids = np.arange(number, number + len(keep))
         number += len(keep)
-        ring, gone = append(ring, row(ids), jnp.asarray(keep, bool))
-        lost += int(gone)
-        want.extend(int(i) for i, k in zip(ids, keep, strict=True) if k)
-    assert held(ring) == list(want)
-    assert lost == sum(map(sum, batches)) - len(want)
+        ring, n_lost = append(ring, row(ids), jnp.asarray(keep, bool))
+        lost += int(n_lost)
+        expected.extend(int(i) for i, k in zip(ids, keep, strict=True) if k)
+    assert stored_ids(ring) == list(expected)
+    assert lost == sum(map(sum, batches)) - len(expected)
     np.testing.assert_array_equal(ring.rows["pair"][:, 0], ring.rows["id"])
     np.testing.assert_array_equal(ring.rows["pair"][:, 1], -np.asarray(ring.rows["id"]))
 
@@ -64,8 +64,8 @@ def test_a_ring_is_a_deque_and_counts_what_it_loses(batches):
 def reference_odds(score, size, exponent):
     """Chances in float64."""
     s = np.asarray(score[:size], np.float64)
-    spread = s.max() - s.min()
-    p = (replay.FLOOR + (s - s.min()) / (spread or 1.0)) ** exponent
+    score_range = s.max() - s.min()
+    p = (replay.FLOOR + (s - s.min()) / (score_range or 1.0)) ** exponent
     return np.concatenate([p / p.sum(), np.zeros(len(score) - size)])
 
 
@@ -91,7 +91,7 @@ def test_draws_follow_the_priorities_and_the_weights_undo_them(exponent, size):
 
 
 def test_equal_rewards_and_slots_never_written_do_no_harm():
-    score = jnp.array([0.5, 0.5, jnp.nan, 9.0])  # the last two are not held
+    score = jnp.array([0.5, 0.5, jnp.nan, 9.0])  # the last two slots are empty
     chances = odds(score, jnp.int32(2), 0.6)
     np.testing.assert_allclose(chances.probability, [0.5, 0.5, 0, 0])
     empty = odds(score, jnp.int32(0), 0.6)
@@ -103,10 +103,10 @@ def test_every_agent_draws_its_own_rows():
     ids = np.arange(12).reshape(3, 4)
 
     @jax.jit
-    def run(held, rows, key):
-        held, _ = jax.vmap(replay.append)(held, rows)
-        chances = jax.vmap(replay.odds, (0, 0, None))(held.rows["id"], held.size, 0.0)
-        return replay.draw_each(key, held, chances, 50, 1.0)
+    def run(local, rows, key):
+        local, _ = jax.vmap(replay.append)(local, rows)
+        chances = jax.vmap(replay.odds, (0, 0, None))(local.rows["id"], local.size, 0.0)
+        return replay.draw_each(key, local, chances, 50, 1.0)
 
     rows, weight = run(rings(3), row(ids), jax.random.key(2))
     assert weight.shape == (50, 3)
@@ -125,40 +125,40 @@ def memories(filled):
 
 def test_exchange_copies_both_ways_and_says_what_was_lost():
     local, shared = memories(filled=6)
-    before = [held(local, i) for i in range(3)]
+    ids_before = [stored_ids(local, i) for i in range(3)]
     local, shared, moved = exchange(jax.random.key(3), local, shared)
     assert (int(moved.up), int(moved.down)) == (12, 15)
     assert (int(moved.lost_up), int(moved.lost_down)) == (0, 3 * (6 + 5 - CAPACITY))
-    globally = held(shared)
+    globally = stored_ids(shared)
     # four rows from each agent, in their order, and each from that agent's memory
     assert [i // 100 for i in globally] == [0] * 4 + [1] * 4 + [2] * 4
-    assert all(i in before[i // 100] for i in globally)
+    assert all(i in ids_before[i // 100] for i in globally)
     for agent in range(3):
-        after = held(local, agent)
-        assert after[:2] == before[agent][-2:]  # the oldest rows made room
-        assert len(after) == CAPACITY
-        assert set(after[2:]) <= set(globally)
-    assert any(i // 100 != 0 for i in held(local, 0))  # experience of others arrived
+        ids_after = stored_ids(local, agent)
+        assert ids_after[:2] == ids_before[agent][-2:]  # the oldest rows made room
+        assert len(ids_after) == CAPACITY
+        assert set(ids_after[2:]) <= set(globally)
+    assert any(i // 100 != 0 for i in stored_ids(local, 0))  # experience of others arrived
 
     local, shared, moved = exchange(jax.random.key(4), local, shared)
-    assert len(held(shared)) == 20 and int(moved.lost_up) == 12 + 12 - 20
-    assert held(shared)[:8] == globally[4:]
+    assert len(stored_ids(shared)) == 20 and int(moved.lost_up) == 12 + 12 - 20
+    assert stored_ids(shared)[:8] == globally[4:]
     assert int(moved.lost_down) == 15
 
 
 def test_a_memory_never_gives_more_than_it_holds():
     local, shared = memories(filled=1)
     local, shared, moved = exchange(jax.random.key(5), local, shared)
-    assert held(shared) == [0, 100, 200]
+    assert stored_ids(shared) == [0, 100, 200]
     assert (int(moved.up), int(moved.down), int(moved.lost_down)) == (3, 9, 0)
-    assert [len(held(local, i)) for i in range(3)] == [4, 4, 4]
+    assert [len(stored_ids(local, i)) for i in range(3)] == [4, 4, 4]
 
 
 def test_memories_start_empty():
     ring = jax.jit(lambda: replay.copies(replay.empty(row(0), CAPACITY), 2))()
-    for found, want in zip(jax.tree.leaves(ring), jax.tree.leaves(rings(2)), strict=True):
-        np.testing.assert_array_equal(found, want)
-        assert found.dtype == want.dtype
+    for leaf, expected in zip(jax.tree.leaves(ring), jax.tree.leaves(rings(2)), strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+        assert leaf.dtype == expected.dtype
     assert jax.tree.map(lambda x: x[0], ring).capacity == CAPACITY
 
 

@@ -80,18 +80,18 @@ def test_random_observations_are_standard_at_the_first_layer():
     _, mean, std = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
     jax.block_until_ready(std)
     jax.effects_barrier()
-    seen = np.concatenate([x.reshape(-1, 2) for x in env.seen])
-    assert seen.shape == (6 * 8 * 3, 2)
+    observations = np.concatenate([x.reshape(-1, 2) for x in env.seen])
+    assert observations.shape == (6 * 8 * 3, 2)
     net = Mlp((4,), 5, standardised=True)
     params = standardise(net.init(jax.random.key(1), jnp.zeros(2)), mean, std)
     centre, gain = map(np.asarray, centred_part(params))
-    x = (seen - centre) * gain
+    x = (observations - centre) * gain
     np.testing.assert_allclose(x.mean(0), 0.0, atol=1e-5)
     np.testing.assert_allclose(x.std(0), 1.0, atol=1e-5)
     first, last = (params["params"][f"Dense_{i}"] for i in range(2))
     hidden = np.tanh(x @ first["kernel"] + first["bias"])
     out = hidden @ last["kernel"] + last["bias"]
-    np.testing.assert_allclose(net.apply(params, jnp.asarray(seen)), out, atol=1e-5)
+    np.testing.assert_allclose(net.apply(params, jnp.asarray(observations)), out, atol=1e-5)
 
 
 def test_features_that_hardly_differ_are_not_magnified():
@@ -105,11 +105,11 @@ def test_features_that_hardly_differ_are_not_magnified():
 )
 def test_moments_are_not_learnt(kind, config):
     algorithm = kind(Toy(), config(**SMALL, standardise=8))
-    before = algorithm.init(jax.random.key(2), PARAMS)
-    after, update = before, jax.jit(algorithm.update)
+    first = algorithm.init(jax.random.key(2), PARAMS)
+    state, update = first, jax.jit(algorithm.update)
     for _ in range(2):
-        after, _ = update(after, PARAMS)
-    for old, new in ((before.actor, after.actor), (before.critic, after.critic)):
+        state, _ = update(state, PARAMS)
+    for old, new in ((first.actor, state.actor), (first.critic, state.critic)):
         assert (np.abs(centred_part(old)[0]) > 0.2).all()
         assert (np.asarray(centred_part(old)[1]) > 1.5).all()
         for a, b in zip(centred_part(old), centred_part(new), strict=True):
@@ -127,10 +127,10 @@ def test_moments_are_not_learnt(kind, config):
 def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
     small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}
     algorithm = kind(Toy(), config(**small, standardise=8, shared=shared))
-    before = algorithm.init(jax.random.key(2), PARAMS)
-    after, _ = jax.jit(algorithm.update)(before, PARAMS)
+    first = algorithm.init(jax.random.key(2), PARAMS)
+    state, _ = jax.jit(algorithm.update)(first, PARAMS)
     for name in ("q",) if kind is DDQN else ("decision", "policy"):
-        old, new = getattr(before, name), getattr(after, name)
+        old, new = getattr(first, name), getattr(state, name)
         centre, gain = centred_part(old.params)
         assert (np.abs(centre) > 0.2).all() and (np.asarray(gain) > 1.5).all()
         width = algorithm.env.obs_dim * (2 if name == "decision" else 1)

@@ -49,9 +49,9 @@ def files(run, step):
 def test_what_is_whole_is_restored(run):
     checkpoints = Checkpoints(run)
     for step in (1, 2):
-        found = checkpoints.restore(STATE, step)
-        np.testing.assert_array_equal(found["w"], step * STATE["w"])
-        assert int(found["n"]) == 7 * step
+        restored = checkpoints.restore(STATE, step)
+        np.testing.assert_array_equal(restored["w"], step * STATE["w"])
+        assert int(restored["n"]) == 7 * step
 
 
 def test_a_flipped_bit_anywhere_is_found(run):
@@ -59,14 +59,14 @@ def test_a_flipped_bit_anywhere_is_found(run):
     checkpoints, paths = Checkpoints(run), files(run, 2)
     assert len(paths) > 3
     for path in paths * 8:
-        content = bytearray(whole := path.read_bytes())
+        content = bytearray(original := path.read_bytes())
         if not content:
             continue
         content[rng.integers(len(content))] ^= 1 << rng.integers(8)
         path.write_bytes(content)
         with pytest.raises(DamagedCheckpoint, match=r"2 is damaged: .*the last good one is 1: del"):
             checkpoints.restore(STATE)
-        path.write_bytes(whole)
+        path.write_bytes(original)
     assert int(checkpoints.restore(STATE)["n"]) == 14
 
 
@@ -125,10 +125,10 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text):
 
 
 def test_every_field_of_a_configuration_is_needed(tmp_path):
-    whole = GOOD | PORTS
-    for name in whole:
+    complete = GOOD | PORTS
+    for name in complete:
         for wrong in (None, 1.5, True):
-            (tmp_path / CONFIG).write_text(json.dumps(whole | {name: wrong}))
+            (tmp_path / CONFIG).write_text(json.dumps(complete | {name: wrong}))
             with pytest.raises(DamagedFile, match=f"expected {name} of type"):
                 read_config(tmp_path)
     (tmp_path / CONFIG).write_text(json.dumps(GOOD))
@@ -136,11 +136,13 @@ def test_every_field_of_a_configuration_is_needed(tmp_path):
 
 
 def test_other_versions_are_told(tmp_path):
-    here = {name: version(name) for name in ("ecn-marl", "jax")}
+    current = {name: version(name) for name in ("ecn-marl", "jax")}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_versions(tmp_path, {"versions": here | {"numpy": "0"}})
+        warn_of_versions(tmp_path, {"versions": current | {"numpy": "0"}})
         warn_of_versions(tmp_path, {})
-    for name in here:
-        with pytest.warns(VersionWarning, match=rf"made with {name} 0\.0\.1 \(here {here[name]}\)"):
-            warn_of_versions(tmp_path, {"versions": here | {name: "0.0.1"}})
+    for name in current:
+        with pytest.warns(
+            VersionWarning, match=rf"made with {name} 0\.0\.1 \(here {current[name]}\)"
+        ):
+            warn_of_versions(tmp_path, {"versions": current | {name: "0.0.1"}})

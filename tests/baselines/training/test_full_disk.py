@@ -41,9 +41,9 @@ def largest_file(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("size", [20, 60, 300, 900])
 def test_training_stops_with_one_error_and_goes_on_when_there_is_room(tmp_path, capfd, size):
     """The sizes end a checkpoint, the metrics or TensorBoard's file, whichever is first."""
-    run, whole = tmp_path / "full", tmp_path / "whole"
+    run, uninterrupted = tmp_path / "full", tmp_path / "whole"
     run.mkdir()
-    whole.mkdir()
+    uninterrupted.mkdir()
     with pytest.raises(OSError) as caught, largest_file(size):
         train(Counting(), None, steps=40, out=run, saving=EVERY_UPDATE)
     assert str(run) in str(caught.value)
@@ -53,8 +53,8 @@ def test_training_stops_with_one_error_and_goes_on_when_there_is_room(tmp_path, 
     saved = Checkpoints(run)
     assert not list(saved.folder.glob("*.orbax-checkpoint-tmp"))
     train(Counting(), None, steps=40, out=run, saving=EVERY_UPDATE, resume=saved.steps != [])
-    train(Counting(), None, steps=40, out=whole, saving=EVERY_UPDATE)
-    assert rows(run) == rows(whole)
+    train(Counting(), None, steps=40, out=uninterrupted, saving=EVERY_UPDATE)
+    assert rows(run) == rows(uninterrupted)
 
 
 @needs_full

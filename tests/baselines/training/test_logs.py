@@ -18,24 +18,24 @@ def events(folder):
     """Scalars of TensorBoard's event files: length, crc, message, crc; messages by protobuf."""
     from tensorboardX.proto.event_pb2 import Event
 
-    found, starts = [], []
+    scalars, starts = [], []
     for path in sorted(folder.glob("events.*"), key=lambda p: p.stat().st_mtime_ns):
         data = path.read_bytes()
         while data:
             (size,) = struct.unpack("<Q", data[:8])
             event = Event.FromString(data[12 : 12 + size])
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+            scalars += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
             starts += [event.step] if event.session_log.status else []
             data = data[16 + size :]
-    return found, starts
+    return scalars, starts
 
 
 def test_tensorboard_has_every_scalar(tmp_path):
     log = TensorBoard(tmp_path)
     log.write(ROW)
     log.close()
-    found, starts = events(tmp_path / "tensorboard")
-    assert sorted(found) == [(3, "reward", 0.5), (3, "seconds", 1.5), (3, "steps", 12.0)]
+    scalars, starts = events(tmp_path / "tensorboard")
+    assert sorted(scalars) == [(3, "reward", 0.5), (3, "seconds", 1.5), (3, "steps", 12.0)]
     assert starts == []
 
 
