@@ -1,4 +1,4 @@
-"""ADPG: keyed rollouts, its gradient, and what it learns."""
+"""ADPG: keyed rollouts, its gradient, and the trained policy."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_unsteadiness_looks_at_all_later_actions():
     np.testing.assert_allclose(result, 0.5 * np.mean(squares), rtol=1e-5)
 
 
-def test_slow_swings_are_not_steady():
-    """From event to event they change little; over half of a period they change by all."""
+def test_slow_oscillations_count_as_unsteady():
+    """Differences from event to event are small; those over half a period are large."""
     swing = jnp.sin(2 * jnp.pi * jnp.arange(64.0) / 32)[:, None]
     result = unsteadiness(swing, jnp.ones_like(swing))
     assert result > 0.3  # independent values of this variance have 1/2
@@ -163,7 +163,7 @@ def test_train_resume_and_eval_commands(tmp_path):
     assert list(table.columns[1].cells)[-1] == "100.0 ± 0.0"
 
 
-def test_commands_refuse_what_has_no_meaning():
+def test_commands_refuse_options_without_meaning():
     assert "--load = 0.5" in failure("train", "adpg", "--load", "0.5")
     assert "senders" in failure("train", "adpg", "--set", "senders=0")
     assert "setting of adpg" in failure("train", "adpg", "--set", "sender=4")

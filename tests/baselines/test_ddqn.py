@@ -33,7 +33,7 @@ SMALL = DDQNConfig(
 
 @dataclass(frozen=True)
 class TieredToy(ToyEnv):
-    """The toy in two tiers: what is best for a tier is best for its ports taken together."""
+    """The toy in two tiers: one action for the ports of a tier."""
 
     tiers: tuple[int, ...] = (0, 0, 1)
 
@@ -71,7 +71,7 @@ def test_finds_the_best_action_of_every_agent(trained):
     assert costs["reward"] >= 0.95  # the optimum, seeing the target, is 1
 
 
-def test_memories_hold_what_the_metrics_say(trained):
+def test_memories_agree_with_the_metrics(trained):
     result = trained[1]
     local, shared = result.state.local, result.state.shared
     origin = np.asarray(local.rows.origin)
@@ -97,7 +97,7 @@ def test_exploration_decays(trained):
     np.testing.assert_allclose(epsilons, np.maximum(0.93 ** np.arange(60), 0.02), rtol=1e-5)
 
 
-def test_rows_of_a_rollout_are_what_happened(trained):
+def test_rows_of_a_rollout_agree_with_the_environment(trained):
     """The toy's reward follows from observation and action: every remembered row must agree."""
     rows = jax.device_get(trained[1].state.local.rows)
     target, progress = rows.obs[..., 0], rows.obs[..., 1]
@@ -111,7 +111,7 @@ def test_rows_of_a_rollout_are_what_happened(trained):
     assert np.mean(steps == 2) > 0.7
 
 
-def test_an_offset_undoes_what_every_action_earns():
+def test_an_offset_cancels_a_constant_reward():
     """Bit for bit the same learner."""
 
     def learnt(env, offset):
@@ -173,7 +173,7 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
 
 
 @pytest.mark.slow
-def test_controller_sees_what_the_environment_shows():
+def test_controller_computes_the_observations_of_the_environment():
     """Decisions from reported statistics are those from the environment's own observations."""
     env = make("incast-v0", actions="discrete", max_steps=30, bins=0)
     params = env.default_params

@@ -67,7 +67,7 @@ def test_evaluation_is_the_loop_written_out(env):
     assert got["queue_mean"].min() > 1e3
 
 
-def test_info_tells_all_statistics_of_the_interval(env):
+def test_info_has_all_statistics_of_the_interval(env):
     params = env.default_params
     _, state = env.reset(jax.random.key(0), params)
     ecn = env.static_ecn("secn1", params)
@@ -101,7 +101,7 @@ def test_every_episode_starts_afresh(env):
         np.testing.assert_allclose(apart[name], together[name], rtol=1e-5)
 
 
-def test_memory_is_only_for_those_who_have_one(env):
+def test_only_controllers_with_memory_get_one(env):
     params = env.default_params
     dynamic, static = Dynamic(env, params, "pi"), Static(env, params, "secn1")
     assert with_memory(dynamic) is dynamic
@@ -110,8 +110,8 @@ def test_memory_is_only_for_those_who_have_one(env):
     assert plain(jax.random.key(0), jax.numpy.zeros(()), ()) is static.ecn
 
 
-def test_params_of_the_episode_count(env):
-    """Thresholds follow the network that the controller is told of, not the scenario's."""
+def test_the_parameters_of_the_episode_are_used(env):
+    """Thresholds follow the parameters of the controller, not the scenario's."""
     params = env.default_params
     net = replace(params.sim.net, port_rate=2 * params.sim.net.port_rate)
     faster = replace(params, sim=replace(params.sim, net=net))

@@ -139,7 +139,7 @@ def test_eval_scores_a_file_as_its_run(shared_run, shipped):
     assert wf.label(shipped) == "IPPO tiny-ippo"
 
 
-def test_names_of_what_ships(shipped):
+def test_names_of_shipped_policies(shipped):
     assert ecn_marl.pretrained_policies() == ("tiny-ippo",)
     assert ecn_marl.load_policy(shipped).header["scenario"] == TINY
     message = r"unknown pretrained policy 'tiny-ipo': did you mean 'tiny-ippo'\? known: tiny-ippo"
@@ -192,7 +192,7 @@ def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipp
         Plan((TINY,), ("none.npz",), tmp_path)
 
 
-def test_what_ships_is_small_told_of_and_fits():
+def test_shipped_policies_are_small_documented_and_fit():
     folder = Path(ecn_marl.__file__).parent / "pretrained"
     readme = (folder / "README.md").read_text()
     assert sum(path.stat().st_size for path in folder.rglob("*")) < 2_000_000

@@ -1,4 +1,4 @@
-"""HAECN: when it triggers, what its memories hold, and that it finds known best actions."""
+"""HAECN: its triggers, its memories, and known best actions."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_finds_the_best_action_of_every_agent(changing):
     assert result.metrics[0]["reward"] < 0.8
     costs = count_costs(ToyEnv(), PARAMS, algorithm, result.state.actor, episodes=32)
     assert costs["reward"] >= 0.95  # the optimum, seeing the target, is 1
-    # a target that stays needs no trigger, one that changes does; it changes every other time
+    # a target that changes needs a trigger; it changes every other time
     assert costs["activation_frequency"] > 0.45
 
 
-def test_triggers_seldom_where_little_changes_at_the_best_reward(stable):
+def test_triggers_seldom_where_targets_are_stable(stable):
     algorithm, result = stable
     costs = count_costs(StableToy(), PARAMS, algorithm, result.state.actor, episodes=32)
     # the first of ten intervals always triggers
@@ -71,7 +71,7 @@ def test_triggers_seldom_where_little_changes_at_the_best_reward(stable):
 
 
 def steady() -> Scenario:
-    """Two hosts that keep sending to a third: what fits once fits for good."""
+    """Two hosts that keep sending to a third, so that one setting stays the best."""
     return Scenario(
         topology=star(3),
         traffic=(Incast(load=0.9, n_min=2, n_max=2, flow_kb=2000.0, width=2),),
@@ -84,7 +84,7 @@ def steady() -> Scenario:
 
 
 @pytest.mark.slow
-def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path):
+def test_in_a_steady_incast_it_seldom_triggers_with_the_reward_of_acc(tmp_path):
     """Best checkpoints of both, scored on the same episodes of a small network."""
     register("steady-incast-v0", steady)
     common = {"envs": 16, "batch": 128, "gamma": 0.5, "lr": 1e-3, "epsilon_decay": 0.95}
@@ -117,7 +117,7 @@ def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path)
     assert min(cost["reward"] for cost in costs.values()) > secn1.interval("reward")[0]
 
 
-def test_memories_hold_what_happened(changing, stable):
+def test_memories_agree_with_the_environment(changing, stable):
     algorithm, result = changing
     state = jax.device_get(result.state)
     rows, size = state.intervals.rows, state.intervals.size
@@ -126,25 +126,25 @@ def test_memories_hold_what_happened(changing, stable):
     settings = state.settings.rows
     earned = 1.0 - np.abs(settings.action - (1 + 2 * settings.obs[..., 0])) / 4
     np.testing.assert_allclose(settings.reward, earned, atol=1e-6)
-    # settings are asked for in every interval here, and hardly ever where targets last
+    # triggers are frequent here, and rare where targets last
     assert np.mean(settings.kept) < 0.1
     assert np.mean(stable[1].state.settings.rows.kept) > 0.9
     assert not np.any(rows.kept)  # the decision module always has a choice
-    # a decision row shows S and S_saved; triggered, S is what is saved next, else what was stays
+    # a decision row holds S and S_saved; a trigger saves S, else S_saved stays
     trigger = rows.action.astype(bool)
     now, saved = np.split(rows.obs, 2, -1)
     next_saved = np.split(rows.next_obs, 2, -1)[1]
     np.testing.assert_array_equal(next_saved, np.where(trigger[..., None], now, saved))
     assert 0.05 < trigger.mean() < 1.0
     assert np.all(trigger[now[..., 1] == 0.0]), "every episode starts with a trigger"
-    # the penalty: what is left of the reward is one of the toy's five
+    # without the penalty, rewards are among the five of the toy
     raw = rows.reward + algorithm.config.trigger_penalty * trigger
     np.testing.assert_allclose(raw * 4, np.round(raw * 4), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_both_modules_learn_from_rewards_less_the_offset():
-    """What is remembered follows from the toy's target and the action."""
+    """Stored rewards follow from the toy's target and the action."""
     algorithm = HAECN(ToyEnv(), replace(SMALL, reward_offset=8.0))
     state = initial_state(algorithm, PARAMS, 0)
     state = jax.device_get(compiled_update(algorithm)(state, PARAMS)[0])
@@ -180,7 +180,7 @@ def test_returns_of_several_steps_in_both_memories():
         np.testing.assert_allclose(rows.reward, total, atol=1e-6)
 
 
-def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
+def test_without_every_interval_the_policy_stores_triggered_intervals_only():
     algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
     state = initial_state(algorithm, PARAMS, 0)
     state, metrics = jax.device_get(compiled_update(algorithm)(state, PARAMS))
@@ -203,7 +203,7 @@ def test_metrics_are_those_of_the_rollout(changing):
     assert result.metrics[-1]["local_replay_bytes"] == 3 * 1024 * row_bytes
 
 
-def test_kept_actions_are_kept():
+def test_ports_without_a_trigger_keep_their_action():
     """Greedy decisions by hand: a decision network that triggers when S is far from S_saved."""
     algorithm = HAECN(ToyEnv(), replace(SMALL, decision_hidden=(), hidden=()))
     # q_keep - q_trigger = 0.5 - (target - target saved): triggers only when it rises from 0 to 1

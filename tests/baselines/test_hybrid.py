@@ -51,7 +51,7 @@ def test_every_port_starts_from_the_model(runs):
         assert (np.asarray(copy) != np.asarray(model)).any() or not np.asarray(model).any()
 
 
-def test_what_does_not_fit_is_named(runs, tmp_path):
+def test_runs_that_do_not_fit_are_named(runs, tmp_path):
     offline, online, _ = runs
     other_env = make("hybrid-four-v0", features="acc")
     with pytest.raises(ValueError, match=r"pretrained = .*see and do as in"):

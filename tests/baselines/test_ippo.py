@@ -79,7 +79,7 @@ class Paid(ToyEnv):
         return obs, state, reward.at[0].mul(10.0), *rest
 
 
-def test_agents_with_parameters_of_their_own_do_not_touch_each_other():
+def test_agents_with_their_own_parameters_are_independent():
     config = IPPOConfig(
         envs=4, rollout=8, epochs=2, minibatches=1, hidden=(4,), shared=False, max_grad_norm=1e-3
     )
@@ -124,7 +124,7 @@ def test_finds_the_best_action_of_every_agent(shared):
 
 
 @pytest.mark.slow
-def test_same_seed_same_bits_and_seeds_at_once_as_one_by_one():
+def test_the_same_seed_gives_the_same_bits_alone_or_among_others():
     algorithm = IPPO(ToyEnv(), SMALL)
 
     def actor(seed, seeds=1):

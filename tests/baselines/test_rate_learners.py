@@ -51,7 +51,7 @@ def test_credit_is_the_discounted_sum_of_later_rewards_of_the_same_flow():
     assert int(steps.valid.sum()) == sum(len(x) - 1 for x in flow_rewards)
 
 
-def test_values_carry_on_where_a_rollout_ends():
+def test_the_end_of_a_rollout_is_bootstrapped():
     """With lambda 0 an advantage is r + gamma V' - V everywhere, the last transition included."""
     events, _ = sorted_events()
     steps = rl.transitions(events, events.error)
@@ -74,7 +74,7 @@ def test_drawn_rows_are_valid_and_equally_frequent():
 
 
 @pytest.mark.parametrize("actions", ["continuous", "discrete"])
-def test_batches_hold_what_was_done_and_how_likely_it_was(actions):
+def test_batches_hold_actions_and_their_log_probability(actions):
     policy = StochasticRates(actions, (8,))
     actor = policy.init(jax.random.key(0), 1)
     actor = jax.tree.map(lambda x: x + 0.3, actor)
@@ -177,7 +177,7 @@ def test_bad_settings_are_refused(config, change, message):
         config(**change)
 
 
-def test_gaussians_act_on_the_factor_they_are_judged_by():
+def test_gaussian_actions_and_choices_are_inverse():
     trainer = RatePPO(RatePPOConfig(senders=(2,), rows=64))
     choice = jnp.linspace(-3, 3, 13)[:, None]
     action = trainer.policy.action(choice)
@@ -185,7 +185,7 @@ def test_gaussians_act_on_the_factor_they_are_judged_by():
     np.testing.assert_allclose(trainer.policy.choice(action), choice, atol=2e-6)
 
 
-def test_aurora_sees_three_columns_and_is_paid_for_three_others():
+def test_aurora_observes_three_columns_and_its_reward_uses_three_others():
     trainer = Aurora(AuroraConfig(senders=(2,), rows=64, intervals=3))
     assert trainer.view["columns"] == INPUTS + REWARD_TERMS
     row = np.array([0.5, 1.5, 2.0, 0.25, 4.0, 0.1])
@@ -201,8 +201,8 @@ def test_aurora_sees_three_columns_and_is_paid_for_three_others():
     np.testing.assert_allclose(trainer.policy.choice(factor), a, atol=2e-5)
 
 
-def test_dqn_remembers_pairs_of_events():
-    """Q has the scale of a reward; what follows an event is that flow's next event."""
+def test_dqn_stores_pairs_of_events():
+    """Q has the scale of a reward; a transition leads to the same flow's next event."""
     trainer = RateDQN(RateDQNConfig(senders=(4,), rows=500, gamma=0.9, error_limit=1.0))
     events, errors = sorted_events()
     rows = trainer._rows(jax.random.key(0), [events])

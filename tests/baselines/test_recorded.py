@@ -61,7 +61,7 @@ def offered(source, state, params, ticks, tick_us):
     return flows
 
 
-def test_a_window_is_what_was_recorded_and_begins_again(flows):
+def test_a_window_replays_the_record_and_repeats(flows):
     """By hand: starts 0, 16, 42, 42 µs after the first; the next time round 42 + 14 µs later."""
     source = recorded(flows, star(3), 1.0, 4.0)
     params = source.default_params()
@@ -98,8 +98,8 @@ def test_a_recorded_list_keeps_its_load():
     assert source.width <= 128
 
 
-def test_a_list_that_was_written_anew_is_read_anew(flows):
-    """And what was made of the old one stays what it was."""
+def test_a_changed_list_is_read_again(flows):
+    """An environment of the old list keeps its flows."""
     old = make(TINY, flows=flows)
     payloads = [100.0, 200.0, 300.0, 400.0]
     lines = [f"{i},1,0,{size:.0f},{50000 * i}" for i, size in enumerate(payloads)]
@@ -112,7 +112,7 @@ def test_a_list_that_was_written_anew_is_read_anew(flows):
     assert sorted(payload_lists[1].tolist()) == [1000.0, 30000.0, 90000.0, 200000.0]
 
 
-def test_what_does_not_fit_is_named(flows, tmp_path):
+def test_records_that_do_not_fit_are_named(flows, tmp_path):
     with pytest.raises(ValueError, match="line 3: src = 5"):
         make(TINY, topology=star(1 + 1), flows=str(_with(tmp_path, "0,1,0,1,1\n1,5,0,1,1\n")))
     with pytest.raises(ValueError, match=r"flows = .*beside a load"):

@@ -1,4 +1,4 @@
-"""Searches for settings on an environment in closed form; what the reference policies play."""
+"""Searches for the settings of the reference policies, on an environment in closed form."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_static_search_finds_the_best_of_the_grid():
     assert np.log(result.objective) == pytest.approx(expected, abs=0.01)  # a bin of the histogram
 
 
-def test_oracle_is_found_by_switching_inside_the_run():
-    """Alone, 20 KB is best for the bulk phase; what it leaves behind makes 80 KB best."""
+def test_oracle_search_switches_inside_the_run():
+    """Alone, 20 KB is best for the bulk phase; its effect on the next phase makes 80 KB best."""
     assert log_j((20, 20), (5, 5)) > log_j((80, 80), (5, 5))
     result = searched(Handover()).find("oracle")
     pairs = {(a, b): log_j((a, a), (b, b)) for a, b in product(KMIN, KMIN)}
@@ -56,19 +56,19 @@ def test_oracle_is_found_by_switching_inside_the_run():
     assert result.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
 
 
-def test_a_known_setting_without_its_candidates_is_searched_for_them():
-    """Searches that ship have no table; what starts from it (`static:ports`) must be found."""
+def test_a_shipped_result_without_a_table_is_searched_again_for_it():
+    """Shipped results have no table, which other searches (`static:ports`) start from."""
     complete = searched(Handover())
     shipped = replace(complete.find("static:best"), table=(), objective=1.0)
     search = searched(Handover())
     search.know(shipped)
     assert search.shortlist() == complete.shortlist()
-    assert search.find("static:best").objective == 1.0, "what was known stays"
+    assert search.find("static:best").objective == 1.0, "the shipped result stays"
 
 
 @pytest.mark.parametrize("combinations", [1, 256])
 def test_oracle_by_coordinates_where_the_product_is_too_large(combinations):
-    """Coordinate descent may stop short of the best pair, but never behind the static setting."""
+    """Coordinate descent may miss the best pair, but is never worse than the static setting."""
     effort = sr.Effort(episodes=8, grid=GRID, thin=GRID, combinations=combinations)
     search = searched(Handover(), effort)
     result = search.find("oracle")
@@ -111,7 +111,7 @@ def test_rule_is_tuned():
     assert sr.rule_grid().shape == (45, 7)
 
 
-def test_rule_remembers_what_began():
+def test_rule_averages_the_flows_that_began():
     env = Handover(interval_us=50.0)
     rule = Rule(
         env,
@@ -155,7 +155,7 @@ def test_halving_ends_with_all_episodes_and_drops_no_incumbent():
     assert grid_scores.min() == pytest.approx(scores[0])
 
 
-def test_measured_is_what_a_run_gives_whatever_the_batch():
+def test_measured_values_do_not_depend_on_the_batch():
     env = Handover()
     keys = tuning_keys("search", 3, 5)
     candidates = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in GRID[:3]]
@@ -173,7 +173,7 @@ def test_measured_is_what_a_run_gives_whatever_the_batch():
     assert measured[0][1, 2] == pytest.approx(float(single), rel=1e-6)
 
 
-def test_what_was_found_survives_json():
+def test_results_survive_json():
     result = searched(Handover()).find("oracle")
     again = sr.Found.from_dict(json.loads(json.dumps(result.as_dict())))
     np.testing.assert_array_equal(again.settings, result.settings)

@@ -1,4 +1,4 @@
-"""What sources count of their own is in the evaluation, its summary and its tables."""
+"""Counters of traffic sources are in the evaluation, its summary and its tables."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def test_counts_of_flows():
     }
 
 
-def test_accounts_are_told_everywhere():
-    """Those of flowlets, too: step info, the metrics of the episode, and the summary."""
+def test_accounts_agree_in_info_metrics_and_summary():
+    """Those of flowlets are among them."""
     source = Poisson(load=0.5, table="FbHdp")
     net = leaf_spine(2, 2, 2, gbps=1.0, uplink_gbps=1.0)
     env = ecn_marl.make(
@@ -172,7 +172,7 @@ def test_summary():
 
 
 def test_the_summary_of_several_seeds_has_wider_intervals():
-    """Seeds that differ by a factor: the interval over episodes alone would not know."""
+    """Seeds differ by a factor, which an interval over episodes alone ignores."""
     one_seed = {name: x[None] for name, x in PLAIN.columns.items()}
     two_seeds = {name: np.concatenate([x, 2.0 * x]) for name, x in one_seed.items()}
     narrow, wide = summarise("x", one_seed)["J"], summarise("x", two_seeds)["J"]
@@ -203,7 +203,7 @@ CLEAN = {
         ({"feedback_cut": [[0.0, 1e6]]}, "50 % of flow-ticks with feedback cut"),
     ],
 )
-def test_what_does_not_count_as_a_result(change, reason):
+def test_invalid_results_have_a_reason(change, reason):
     columns = {name: np.array(x) for name, x in (CLEAN | change).items()}
     reasons = invalid_reasons(columns)
     if reason is None:

@@ -103,8 +103,8 @@ def test_resampled_means_are_those_of_the_drawn_values():
         np.testing.assert_allclose(resampled_mean(values, counts), expected)
 
 
-def test_draws_follow_from_the_name_alone():
-    """Whoever else is compared, and however many seeds others have."""
+def test_draws_depend_on_the_name_alone():
+    """They do not depend on the other policies or the numbers of their seeds."""
     draws, other_draws = Draws(8, 100, seed=1), Draws(8, 100, seed=1)
     other_draws.seeds("other", 3)
     np.testing.assert_array_equal(draws.seeds("ippo", 5), other_draws.seeds("ippo", 5))
@@ -158,7 +158,7 @@ def test_one_value_has_no_interval():
     assert np.isnan(list(none.values())).all()
 
 
-def test_crossed_interval_leaves_out_what_is_not_there():
+def test_crossed_interval_leaves_out_nan():
     values = np.random.default_rng(2).normal(size=(1, 9))
     holes = np.insert(values, 4, np.nan, axis=1)
     assert crossed_interval(holes) == pytest.approx(crossed_interval(values))

@@ -40,7 +40,7 @@ def case(actions, shared, tmp_path):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
-def test_gives_what_the_network_gives(actions, shared, tmp_path):
+def test_outputs_are_those_of_the_network(actions, shared, tmp_path):
     env, head, net, params, policy = case(actions, shared, tmp_path)
     obs = np.random.default_rng(0).uniform(size=(200, env.num_agents, env.obs_dim))
     obs = obs.astype(np.float32)
@@ -91,7 +91,7 @@ def test_make_options_are_those_of_its_environment(tmp_path):
     assert (new_env.obs_dim, new_env.interval_us) == (policy.obs_dim, env.interval_us)
 
 
-def test_own_networks_want_a_port(tmp_path):
+def test_networks_per_port_need_a_port(tmp_path):
     *_, policy = case("discrete", False, tmp_path)
     obs = np.zeros(policy.obs_dim)
     assert policy(obs, port=1).shape == ()
@@ -103,7 +103,7 @@ def test_own_networks_want_a_port(tmp_path):
         policy(np.zeros(5), port=0)
 
 
-def test_header_says_what_it_sees_and_sets(tmp_path):
+def test_header_has_features_and_actions(tmp_path):
     env, _, _, _, policy = case("discrete", True, tmp_path)
     assert policy.header["features"]["history"] * len(policy.features) == env.obs_dim
     assert policy.features[-2:] == ("incast_degree", "mice_fraction")

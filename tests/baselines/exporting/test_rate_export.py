@@ -60,7 +60,7 @@ def trained(tmp_path_factory):
 
 
 def plain_code(arrays, codes: list[int]) -> int:
-    """A quantised network in Python's integers; nothing may leave int32 on the way."""
+    """A quantised network in Python's integers; every value must fit in int32."""
 
     def fits(value: int) -> int:
         assert -(2**31) <= value < 2**31
@@ -105,7 +105,7 @@ def test_no_sum_leaves_int32(scale):
 
 
 def test_quantised_networks_act_like_their_own():
-    """Also with biases; and without, nothing to correct is no change."""
+    """Also with biases; without them, an error of 0 gives no change of rate."""
     for biases in (False, True):
         layers, obs = network(7, biases), observations(8)
         arrays, about = quantise(layers, LIMITS, obs)
@@ -119,7 +119,7 @@ def test_quantised_networks_act_like_their_own():
         quantise(network(7), LIMITS, np.zeros((0, 4)))
 
 
-def test_a_split_is_the_best_there_is():
+def test_splits_are_optimal():
     """Against trying every threshold of every column."""
     rng = np.random.default_rng(9)
     x = rng.normal(size=(60, 3)).astype(np.float32)
@@ -192,7 +192,7 @@ def test_eval_takes_files(trained):
         assert quantised[name] == pytest.approx(values, rel=0.2, abs=0.5)
 
 
-def test_what_does_not_fit_is_refused(trained, tmp_path):
+def test_wrong_files_are_refused(trained, tmp_path):
     folder, _ = trained
     out, file = tmp_path / "x.npz", folder.parent / "int8.npz"
     assert "int8, depth" in failure("export", folder, "--out", out, "--int8", "--tree", 3)

@@ -1,4 +1,4 @@
-"""Idle ports: ACC's rule against a walk through it, port by port."""
+"""Idle ports: ACC's rule against plain Python, port by port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rates that fall: the steps of Adam under a gradient that stays are the rate itself."""
+"""Learning rates that fall: under a constant gradient, the steps of Adam are the rate."""
 
 from __future__ import annotations
 

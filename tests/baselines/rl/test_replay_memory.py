@@ -90,7 +90,7 @@ def test_draws_follow_the_priorities_and_the_weights_undo_them(exponent, size):
     assert set(np.asarray(draw(jax.random.key(1), chances, n, 0.0)[1])) == {1.0}
 
 
-def test_equal_rewards_and_slots_never_written_do_no_harm():
+def test_equal_rewards_and_empty_slots():
     score = jnp.array([0.5, 0.5, jnp.nan, 9.0])  # the last two slots are empty
     chances = odds(score, jnp.int32(2), 0.6)
     np.testing.assert_allclose(chances.probability, [0.5, 0.5, 0, 0])
@@ -123,7 +123,7 @@ def memories(filled):
     return local, jax.tree.map(lambda x: x[0], rings(1, 20))
 
 
-def test_exchange_copies_both_ways_and_says_what_was_lost():
+def test_exchange_copies_both_ways_and_counts_lost_rows():
     local, shared = memories(filled=6)
     ids_before = [stored_ids(local, i) for i in range(3)]
     local, shared, moved = exchange(jax.random.key(3), local, shared)

@@ -92,7 +92,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_judged_actions_and_their_gradients(name):
+def test_evaluated_actions_and_their_gradients(name):
     """Log-probability, entropy and the gradient of both against the head's own formulas."""
     head, act = HEADS[name]
     rng = np.random.default_rng(0)

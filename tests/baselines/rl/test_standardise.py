@@ -46,7 +46,7 @@ class Sampled(ToyAction):
 
 @dataclass(frozen=True)
 class Toy(ToyEnv):
-    """Agents are paid `pay` times as much as in `ToyEnv`."""
+    """Rewards are `pay` times those of `ToyEnv`."""
 
     action: Sampled = Sampled()
     pay: float = 1.0
@@ -144,7 +144,7 @@ def test_q_networks_and_their_targets_are_standardised(kind, config, size, share
         assert not np.array_equal(*weights)
 
 
-def test_scaled_rewards_teach_what_rewards_of_that_size_teach():
+def test_scaling_equals_an_environment_with_scaled_rewards():
     def learnt(pay, scale):
         algorithm = IPPO(Toy(pay=pay), IPPOConfig(**SMALL, reward_scale=scale))
         state = train(algorithm, PARAMS, steps=STEP, seed=1).state
@@ -158,13 +158,13 @@ def test_scaled_rewards_teach_what_rewards_of_that_size_teach():
 
 @pytest.mark.parametrize("config", [IPPOConfig, MAPPOConfig])
 @pytest.mark.parametrize("scale", [0.0, -1.0])
-def test_rewards_are_not_scaled_away(config, scale):
+def test_reward_scale_must_be_positive(config, scale):
     with pytest.raises(ValueError, match=f"reward_scale = {scale} is not allowed"):
         config(reward_scale=scale)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_exported_networks_have_it_in_their_first_layer(shared, tmp_path):
+def test_exported_networks_fold_standardisation_into_their_first_layer(shared, tmp_path):
     scenario = Scenario(topology=star(3), traffic=(Incast(n_max=2, width=2),), slots=4)
     env = make(scenario, actions="discrete")
     head, rng = head_for(env.action), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The central view: tiers of known networks, what it sees, and whom its actions reach."""
+"""The central view: tiers of known networks, its observation, and its actions on ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ecn_marl.sim.topology import Link, from_links, leaf_spine, star
 
 
 class Ports:
-    """Four ports that see two numbers each."""
+    """Four ports that observe two numbers each."""
 
     num_agents, obs_dim = 4, 2
 

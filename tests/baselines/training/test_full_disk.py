@@ -29,7 +29,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Files of this process may not grow beyond so many bytes."""
+    """Limit the size of files of this process, bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -65,7 +65,7 @@ def test_metrics_name_their_file(tmp_path):
 
 
 def test_tensorboard_never_waits_for_a_disk(tmp_path, monkeypatch):
-    """More rows than any queue holds, on a disk that takes none of them."""
+    """More rows than any queue holds, on a full disk."""
     monkeypatch.setattr("ecn_marl.baselines.training.logs.FLUSH_SECONDS", 0.0)
     log = TensorBoard(tmp_path)
     failed = 0
@@ -80,7 +80,7 @@ def test_tensorboard_never_waits_for_a_disk(tmp_path, monkeypatch):
     assert failed > 50
 
 
-def test_what_is_left_is_told_at_the_end(tmp_path):
+def test_errors_at_the_end_are_raised(tmp_path):
     log = TensorBoard(tmp_path)
     log.write({"update": 1, "reward": 0.5})
     with largest_file(30), pytest.raises(OSError, match="tensorboard"):
@@ -88,7 +88,7 @@ def test_what_is_left_is_told_at_the_end(tmp_path):
 
 
 @needs_full
-def test_files_that_appear_whole_or_not_at_all(tmp_path):
+def test_files_are_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("{}")
 

@@ -1,4 +1,4 @@
-"""What is logged, read back with a reader of its own."""
+"""Logs, read back with an independent reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_tensorboard_has_every_scalar(tmp_path):
     assert starts == []
 
 
-def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path):
+def test_tensorboard_hides_rows_after_the_checkpoint(tmp_path):
     """A resumed run starts with a mark that makes the reader drop later steps of older files."""
     log = TensorBoard(tmp_path, after=3)
     log.write(ROW | {"update": 4})
@@ -47,7 +47,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path):
     assert events(tmp_path / "tensorboard")[1] == [4]
 
 
-def test_several_seeds_have_a_mean_and_each_its_own():
+def test_several_seeds_have_a_mean_and_one_scalar_each():
     row = {"update": 1, "steps": 8, "reward": [1.0, 3.0]}
     expected = {"steps": 8.0, "reward": 2.0, "reward/seed_0": 1.0, "reward/seed_1": 3.0}
     assert scalars(row) == expected

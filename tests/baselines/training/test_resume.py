@@ -111,7 +111,7 @@ def assert_same_folders(a: Path, b: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_resumed_is_as_if_never_killed(tmp_path):
+def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path):
     cache, uninterrupted, broken = tmp_path / "cache", tmp_path / "whole", tmp_path / "broken"
     finish(begin(cache, *START, "--out", uninterrupted))
 
@@ -283,7 +283,7 @@ print(checkpoints.steps)
 """
 
 
-def test_a_save_that_fails_is_told_and_nothing_waits_for_it(tmp_path):
+def test_a_failed_save_raises_and_nothing_hangs(tmp_path):
     """With a checkpoint manager that makes folders in the background the process does not end."""
     command = [sys.executable, "-c", FAILED_SAVE, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True)

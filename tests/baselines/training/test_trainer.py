@@ -83,7 +83,7 @@ def test_the_package_keeps_its_own_contract():
         (Fixed(ToyEnv(), Config()), "expected a class, derived from ecn_marl.Trainer"),
     ],
 )
-def test_what_a_class_lacks_is_named(candidate, message):
+def test_missing_members_are_named(candidate, message):
     with pytest.raises(ValueError, match=rf"trainer of mine = .*{message}"):
         as_trainer("mine", candidate)
 
@@ -121,13 +121,13 @@ def test_names_of_the_package_and_of_rules_are_not_free():
         ({"__init__": lambda self, env, config: None}, r"one that sets self\.env"),
     ],
 )
-def test_what_it_makes_is_checked_by_shapes(changes, message):
+def test_states_and_metrics_are_checked_by_shapes(changes, message):
     instance = trainer(**changes)(ToyEnv(), Config())
     with pytest.raises(ValueError, match=message):
         check_training("mine", instance, PARAMS)
 
 
-def test_the_least_of_a_trainer_is_enough():
+def test_a_minimal_trainer_is_enough():
     instance = Fixed(ToyEnv(), Config())
     check_training("fixed", instance, PARAMS)
     obs, actor = jnp.zeros((3, 2)), jnp.zeros(())

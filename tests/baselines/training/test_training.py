@@ -1,4 +1,4 @@
-"""The training loop: checkpoints, logs, stops; evaluation on traffic never trained on."""
+"""The training loop: checkpoints, logs, stops; evaluation on traffic not used in training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_checkpoint_holds_the_whole_state(tmp_path):
 
 
 def decomposed(jaxpr):
-    """Shapes of what is decomposed anywhere in a program: the first operand of each QR."""
+    """Shapes of the matrices that a program decomposes: the first operand of each QR."""
     shapes = []
     for line in jaxpr.eqns:
         if line.primitive.name in ("geqrf", "householder_product", "qr"):
@@ -67,7 +67,7 @@ def decomposed(jaxpr):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_weights_are_drawn_one_matrix_at_a_time(shared):
-    """Batches of QR decompositions can stop jaxlib's thread pool for good, see `init_network`."""
+    """Batches of QR decompositions can deadlock jaxlib's thread pool, see `init_network`."""
     algorithm = IPPO(ToyEnv(), replace(CONFIG, shared=shared))
     program = jax.make_jaxpr(lambda: initial_state(algorithm, PARAMS, 0, seeds=3))()
     shapes = decomposed(program.jaxpr)
