@@ -43,8 +43,8 @@ class AuroraConfig(RatePPOConfig):
     """Settings of Aurora: those of PPO, and its own.
 
     Attributes:
-        intervals: monitor intervals that a flow sees.
-        alpha: change of rate that a = 1 stands for.
+        intervals: monitor intervals in an observation.
+        alpha: relative change of the rate for a = 1.
         latency_weight: weight of the RTT over that of an empty network.
         loss_weight: weight of the share of lost bytes.
         error_limit: 0; the reward has no error term.
@@ -72,7 +72,7 @@ class AuroraPolicy(StochasticRates):
     """A Gaussian over a; its inputs are the columns `INPUTS` of each interval.
 
     Attributes:
-        alpha: change of rate that a = 1 stands for.
+        alpha: relative change of the rate for a = 1.
     """
 
     alpha: float = 0.025

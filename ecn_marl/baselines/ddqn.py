@@ -81,7 +81,7 @@ class DDQNConfig:
         local_capacity: rows of each agent's memory.
         global_capacity: rows of the global memory.
         exchange_every: updates between exchanges. ACC's interval is "several seconds" of network
-            time; training in a simulator sees less than that.
+            time; training in a simulator is shorter than that.
         to_global: rows that each agent gives in an exchange, as a fraction of its memory.
         to_local: rows that each agent gets in an exchange, as a fraction of its memory.
         priority: exponent of the preference for large rewards (ACC, §4.3, without a formula); 0
@@ -433,7 +433,7 @@ class DDQN(Trainer):
 
 
 class CentralACC(DDQN):
-    """C-ACC: one agent that sees the whole network and sets one action per tier of switches.
+    """C-ACC: one agent that observes the whole network and sets one action per tier of switches.
 
     ACC's authors compare with it (Fig. 14). It is DDQN in the view of `Tiers`: one Q-network, one
     memory. The exchange would only copy the agent's own rows, so it is left out.
@@ -454,7 +454,7 @@ class CentralACC(DDQN):
         super().__init__(central_view(env), replace(single, global_capacity=1))
 
     def view(self, env: Any) -> Tiers:
-        """An environment as this algorithm's agent sees it."""
+        """The environment of this algorithm's single agent."""
         return central_view(env)
 
     def costs(self, memory: Gated) -> dict[str, Array]:
@@ -463,7 +463,7 @@ class CentralACC(DDQN):
         return {name: cost / ports for name, cost in super().costs(memory).items()}
 
     def network(self, actor: Any) -> Network | None:
-        """None: the network sees all ports at once."""
+        """None: the network takes the observations of all ports at once."""
         return None
 
     def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -496,6 +496,6 @@ class Central(Greedy):
 
 
 def central_view(env: Any) -> Tiers:
-    """An environment as its central controller sees it."""
+    """The environment of a central controller."""
     tier = getattr(env, "tiers", None)
     return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

@@ -1,7 +1,7 @@
 """HAECN: a small network decides whether a setting still fits, a large one finds a new setting.
 
 HAECN: "Hierarchical Automatic ECN Tuning with Ultra-low Overhead in Datacenter Networks", §3,
-Algorithm 1. Every interval the decision module, a light DQN, sees the state S of its port and
+Algorithm 1. Every interval the decision module, a light DQN, observes the state S of its port and
 S_saved, the state in which the setting in force was chosen. If it triggers, the policy generator, a
 six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting stays. An update is
 
@@ -55,7 +55,7 @@ TRIGGER = Head(sizes=(2,), scalar=True)
 
 @dataclass(frozen=True)
 class HAECNConfig:
-    """Settings of HAECN; what its Table 1 states is the default.
+    """Settings of HAECN; defaults are those of its Table 1, where it states them.
 
     Attributes:
         envs: environments stepped at once.

@@ -59,7 +59,7 @@ from ecn_marl.wrappers import AutoReset
 
 @dataclass(frozen=True)
 class IPPOConfig(PPOConfig):
-    """Settings of IPPO. What PET states (§5.2, Table 2) is the default, but for `gae_lambda`.
+    """Settings of IPPO. Defaults are those of PET (§5.2, Table 2), but for `gae_lambda`.
 
     From PET: the learning rates 4e-4 and 1e-3, the clip of 0.2 and its decay by 0.99 every 50
     updates (Eq. 13, where the symbol of Eq. 11 stands for the rate of exploration). PET states

@@ -86,7 +86,8 @@ class MAPPOConfig(PPOConfig):
         value_clip: change of the critic's output since the rollout beyond which its gradient is
             cut, in the critic's units.
         huber: error at which the value loss goes from squared to linear, in the critic's units.
-        critic_state: what the critic sees of all ports, `mean` or `ports` (each one's features).
+        critic_state: global state in the critic's input: `mean` over ports, or `ports` (the
+            features of all).
     """
 
     epochs: int = 5

@@ -174,7 +174,7 @@ class Rule:
 
 
 class Random:
-    """A controller that draws every action uniformly: what an untrained learner does."""
+    """A controller that draws every action uniformly, as an untrained learner does."""
 
     def __init__(self, env: Any) -> None:
         """Remember the actions of the environment."""

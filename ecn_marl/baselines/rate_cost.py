@@ -23,7 +23,7 @@ REPEATS = 21
 CHAIN = 1000
 """Decisions of one flow in a run of XLA, each after the one before."""
 
-FEW = 50
+NUMPY_CHAIN = 50
 """Decisions of one flow in a run of numpy."""
 
 
@@ -55,7 +55,7 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
     many, chain = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
     return {
         "numpy": {
-            "alone": _median_us(lambda: [policy(x) for x in obs[:FEW]], FEW),
+            "alone": _median_us(lambda: [policy(x) for x in obs[:NUMPY_CHAIN]], NUMPY_CHAIN),
             "together": _median_us(lambda: policy(obs), MANY),
         },
         "xla": {

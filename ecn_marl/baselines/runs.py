@@ -6,7 +6,7 @@ metrics.jsonl     one line per update
 tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
 diverged/         a state that is not finite, if training stopped for that
-evaluation.json   results on episodes that training never saw
+evaluation.json   results on episodes that are not used in training
 references.json   scores of SECN1 and, where they are known, static:best and oracle, as in `metrics`
 """
 
@@ -255,7 +255,7 @@ def flow_lists(env: EcnEnv) -> dict[str, str]:
 
 
 def _check_flow_lists(config: dict[str, Any]) -> None:
-    """Refuse to go on with other traffic. Old runs without digests are not checked.
+    """Refuse to resume with other traffic. Old runs without digests are not checked.
 
     Raises:
         InvalidValue: a file is not what it was when the run began.
@@ -327,7 +327,7 @@ def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
 
     Args:
         run: folder of the run; of several seeds the first is taken.
-        env: environment they are to go on in.
+        env: environment in which their training continues.
 
     Raises:
         ValueError: not such a run, parameters that are not shared, or observations or actions that
@@ -378,12 +378,12 @@ def _learners(
         state = select(checkpoints.restore(like, step))
         for learner in learners:
             if steps[learner] == step:
-                states[learner] = _one_of(state, learner, config["seeds"])
+                states[learner] = _learner_state(state, learner, config["seeds"])
     checkpoints.close()
     return [states[learner] for learner in learners]
 
 
-def _one_of(states: Any, learner: int, seeds: int) -> Any:
+def _learner_state(states: Any, learner: int, seeds: int) -> Any:
     return states if seeds == 1 else jax.tree.map(lambda x: x[learner], states)
 
 

@@ -76,7 +76,7 @@ def static_grid() -> Grid:
 
 
 def thin_grid() -> Grid:
-    """30 settings over the same range: what coordinate descent tries for one phase or group."""
+    """30 settings over the same range, for coordinate descent over phases and groups."""
     grid = product((2.5, 10.0, 40.0, 160.0, 640.0), (4.0, 64.0), (0.02, 0.2, 1.0))
     return tuple(EcnSetting(k, k * ratio, p) for k, ratio, p in grid)
 
@@ -201,7 +201,7 @@ class Trials:
         """
         self.keys, self.batch, self.progress = keys, batch, progress
         self.runs = 0
-        self._known: dict[bytes, list[dict[str, float]]] = {}
+        self._results: dict[bytes, list[dict[str, float]]] = {}
 
         @lanes.mapped
         def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
@@ -216,11 +216,11 @@ class Trials:
         ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
         for key, candidate in dict(zip(ids, candidates, strict=True)).items():
-            n_known = len(self._known.setdefault(key, []))
-            rows += [(candidate, key, e) for e in range(n_known, episodes)]
+            n_episodes = len(self._results.setdefault(key, []))
+            rows += [(candidate, key, e) for e in range(n_episodes, episodes)]
         for start in range(0, len(rows), self.batch):
             self._add(rows[start : start + self.batch], len(rows))
-        return np.array([[row["J"] for row in self._known[key][:episodes]] for key in ids])
+        return np.array([[row["J"] for row in self._results[key][:episodes]] for key in ids])
 
     def _add(self, rows: list[tuple[np.ndarray, bytes, int]], total: int) -> None:
         """Run candidates in episodes; a short last batch is filled up with its first rows."""
@@ -231,14 +231,14 @@ class Trials:
         metrics = jax.device_get(self._run(self.keys[numbers], chosen))
         objectives = episode_objective(metrics)
         for i, (_, x, _) in enumerate(rows):
-            self._known[x].append({name: float(values[i]) for name, values in objectives.items()})
+            self._results[x].append({name: float(values[i]) for name, values in objectives.items()})
         self.runs += len(rows)
         if self.progress is not None:
             self.progress(self.runs, "episodes searched")
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """Results of a candidate, for JSON."""
-        rows = self._known[_id(candidate)]
+        rows = self._results[_id(candidate)]
         means = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return {
             "settings": np.asarray(candidate, float).tolist(),

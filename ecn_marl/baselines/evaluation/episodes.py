@@ -242,21 +242,21 @@ def roll_out_in_windows(
         The last state, the reward's mean over intervals and agents, the controller's memory, and
         the numbers of windows, see `windows.in_windows`; empty if there are none.
     """
-    env, acting = Lanes(env), with_memory(controller)
+    env, policy = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
     def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        chosen = acting(act_key, obs, memory)
-        move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-        obs, state, reward, _, _, info = move(env_key, state, chosen, params)
+        chosen = policy(act_key, obs, memory)
+        advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        obs, state, reward, _, _, info = advance(env_key, state, chosen, params)
         counts = counters(state) if windows else {}
-        return (obs, state, acting.observe(memory, info)), (reward.mean(), counts)
+        return (obs, state, policy.observe(memory, info)), (reward.mean(), counts)
 
     intervals = int(params.max_steps)
-    carry = (obs, state, acting.init())
+    carry = (obs, state, policy.init())
     keys = jax.random.split(run_key, intervals)
     (_, state, memory), (rewards, counts) = jax.lax.scan(step, carry, keys)
     last = ends(intervals, windows) if windows else None
@@ -283,9 +283,9 @@ def episodes_runner(
     def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
         state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
-        count = getattr(controller, "costs", None)
-        counted: dict[str, Any] = {} if count is None else count(memory)
-        costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
+        costs_of = getattr(controller, "costs", None)
+        raw_costs: dict[str, Any] = {} if costs_of is None else costs_of(memory)
+        costs = {name: jnp.asarray(x, jnp.float32) for name, x in raw_costs.items()}
         metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
         return metrics | costs | over_time
 

@@ -1,7 +1,7 @@
 """A policy of rates as a regression tree, grown on recorded observations; numpy only.
 
 CART (Breiman et al. 1984): every node splits where the squared error of two means is least, with at
-least `LEAST` observations on both sides. All leaves have the same depth. A node without such a
+least `MIN_ROWS` observations on both sides. All leaves have the same depth. A node without such a
 split sends everything to the left.
 """
 
@@ -14,7 +14,7 @@ from ecn_marl._errors import bad_value
 DEEPEST = 12
 """Deepest tree: 4096 leaves."""
 
-LEAST = 8
+MIN_ROWS = 8
 """Observations on either side of a split."""
 
 
@@ -71,7 +71,7 @@ def _split(x: np.ndarray, y: np.ndarray) -> tuple[int, np.float32]:
     """
     best, chosen = 1e-12, (0, np.float32(np.inf))
     n = len(y)
-    if n < 2 * LEAST:
+    if n < 2 * MIN_ROWS:
         return chosen
     centred = y - y.mean()
     left_n = np.arange(1, n)
@@ -79,7 +79,7 @@ def _split(x: np.ndarray, y: np.ndarray) -> tuple[int, np.float32]:
         order = np.argsort(x[:, column], kind="stable")
         values, sums = x[order, column], np.cumsum(centred[order])[:-1]
         gain = sums**2 * (1.0 / left_n + 1.0 / (n - left_n))
-        allowed = (values[1:] > values[:-1]) & (left_n >= LEAST) & (n - left_n >= LEAST)
+        allowed = (values[1:] > values[:-1]) & (left_n >= MIN_ROWS) & (n - left_n >= MIN_ROWS)
         gain = np.where(allowed, gain, 0.0)
         at = int(gain.argmax())
         if gain[at] > best:

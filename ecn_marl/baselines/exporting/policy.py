@@ -80,7 +80,7 @@ class Policy:
     settings: np.ndarray
 
     def __repr__(self) -> str:
-        """One line: what trained it, where, and its shapes."""
+        """One line: its algorithm, scenario and shapes."""
         nets = "one network for all ports" if self.shared else "a network per port"
         outputs = self.layers[-1][0].shape[-1]
         name, scenario = self.header["algorithm"], self.header["scenario"]

@@ -32,7 +32,7 @@ ENVS = 4
 ROUNDS = 4
 """Trees whose own events are added for the next one."""
 
-MOST = 50_000
+MAX_ROWS = 50_000
 """Largest number of observations of a recording, drawn at random."""
 
 
@@ -84,7 +84,7 @@ def export_rate_policy(
 
 
 def record(trainer: Any, act: Callable[..., Any], actor: Any, seed: int) -> np.ndarray:
-    """Observations of flows in a learner's training scenarios, `[N, obs]`, at most `MOST` rows.
+    """Observations of flows in a learner's training scenarios, `[N, obs]`, at most `MAX_ROWS` rows.
 
     Args:
         trainer: the learner.
@@ -98,8 +98,8 @@ def record(trainer: Any, act: Callable[..., Any], actor: Any, seed: int) -> np.n
         valid, obs = jax.device_get(_recorder(env, act)(actor, keys, params))
         recorded.append(obs[valid])
     rows = np.concatenate(recorded)
-    if len(rows) > MOST:
-        rows = rows[np.random.default_rng(seed).choice(len(rows), MOST, replace=False)]
+    if len(rows) > MAX_ROWS:
+        rows = rows[np.random.default_rng(seed).choice(len(rows), MAX_ROWS, replace=False)]
     return rows
 
 

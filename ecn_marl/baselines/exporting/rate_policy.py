@@ -142,7 +142,7 @@ class RatePolicy:
             raise unknown_name("form of the policy", self.model, MODELS)
 
     def __repr__(self) -> str:
-        """One line: what trained it, and its form."""
+        """One line: its algorithm and form."""
         size = f"{self.history} events of {len(self.columns)} numbers"
         return f"<RatePolicy of {self.header['algorithm']}: {self.model}, {size}>"
 

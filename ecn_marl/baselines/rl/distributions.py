@@ -1,6 +1,6 @@
 """Action distributions: factored categoricals and diagonal Gaussians, as pure functions.
 
-A `Head` says how the outputs of a network become a distribution over one agent's actions. All
+A `Head` turns the outputs of a network into a distribution over one agent's actions. All
 functions work on any leading axes.
 """
 

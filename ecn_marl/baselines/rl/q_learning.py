@@ -227,7 +227,7 @@ class QLearner:
             head: components of an action.
             rate: learning rate at the start.
             anneal_steps: gradient steps over which it falls, see `optimisers.adam`.
-            max_grad_norm: gradients are scaled down to this norm, those of each network by itself.
+            max_grad_norm: gradients of each network are scaled down to this norm.
             target_every: gradient steps between copies to the target network.
             shared: one network for all agents, or one each.
             double: double-Q targets, else those of plain DQN.

@@ -168,7 +168,7 @@ def roll_scenarios(
         key: PRNG key.
         config: settings.
         params: parameters of each.
-        actor: what the policy has learnt.
+        actor: parameters of the policy.
 
     Returns:
         States after, events of each scenario `[events, E, F]`, and the number of those left out.
@@ -188,11 +188,11 @@ class Transitions(NamedTuple):
     """From each event of a flow to its next, leaves `[T - 1, E, F, ...]`.
 
     Attributes:
-        valid: whether there are both.
-        cut: whether the rollout shows no event after the next.
-        obs: what the flow saw.
-        action: what it did.
-        next_obs: what it saw at its next event.
+        valid: whether there are both events.
+        cut: whether the next event is the last one of the rollout.
+        obs: observation of the flow.
+        action: its action.
+        next_obs: observation at its next event.
         reward: reward at the next event, less the mean reward.
         mean_reward: mean over all transitions, a scalar.
     """

@@ -23,8 +23,8 @@ class Events(NamedTuple):
 
     Attributes:
         valid: whether there is such an event.
-        obs: what the flow saw, `[..., obs_dim]`.
-        action: what it did.
+        obs: observation of the flow, `[..., obs_dim]`.
+        action: its action.
         error: x / target - 1 at the event, see `envs.rate.env`.
     """
 
@@ -56,7 +56,7 @@ def roll_rates(
         key: PRNG key.
         steps: steps per environment.
         params: parameters, the same for all environments.
-        actor: what the policy has learnt.
+        actor: parameters of the policy.
 
     Returns:
         States after, and rows `[steps, E, F]` in order of time; `keyed` sorts them.

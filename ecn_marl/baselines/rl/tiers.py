@@ -1,6 +1,6 @@
 """One agent for a whole network: one setting per tier of switches, the same on all its ports.
 
-ACC's authors compare with a central controller, C-ACC. It sees the network and sets the same
+ACC's authors compare with a central controller, C-ACC. It observes the network and sets the same
 thresholds on all switches of a tier, as the joint choice of all ports would be too large (their
 Fig. 14). They do not say how it summarises the network. Here its observation holds, for each tier,
 the mean and the largest value of every feature over the tier's ports. Its reward is the mean over
@@ -56,7 +56,7 @@ class TierAction:
 
 @dataclass(frozen=True)
 class Tiers:
-    """A multi-agent environment as its central controller sees it; functional and hashable.
+    """The single-agent view of a central controller on an environment; functional and hashable.
 
     Attributes:
         env: the environment, its actions discrete.
@@ -74,7 +74,7 @@ class Tiers:
 
     @property
     def num_agents(self) -> int:
-        """One."""
+        """One, the controller."""
         return 1
 
     @property

@@ -45,7 +45,7 @@ FOLDER = "checkpoints"
 BEST = "best.json"
 DIGESTS = "sha256.json"
 DIVERGED = "diverged"
-DEAD = ".dead"
+DELETED = ".dead"
 WHICH = ("latest", "best")
 
 RUN: Mapping[str, type] = {"algorithm": str, "settings": dict, "steps": int, "seed": int}
@@ -145,8 +145,8 @@ class Checkpoints:
         best = {record.step for record in self._best}
         for step in self.steps[: -self.keep]:
             if step not in best:
-                os.replace(self.folder / str(step), self.folder / f"{step}{DEAD}")
-        for path in self.folder.glob(f"*{DEAD}"):
+                os.replace(self.folder / str(step), self.folder / f"{step}{DELETED}")
+        for path in self.folder.glob(f"*{DELETED}"):
             shutil.rmtree(path, ignore_errors=True)
 
     @property
@@ -162,7 +162,7 @@ class Checkpoints:
         return max(self.steps, default=None)
 
     def best(self, learner: int = 0) -> Best | None:
-        """A learner's best checkpoint, None if none was scored or it is gone."""
+        """A learner's best checkpoint; None if none was scored or it was deleted."""
         best = self._best[learner] if self._best else None
         return best if best is not None and best.step in self.steps else None
 

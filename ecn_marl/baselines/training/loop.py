@@ -251,7 +251,7 @@ class _Loop:
         self.saving = Saving()
         self.score: Score | None = None
         self.checkpoints: Checkpoints | None = None
-        self.busy = 0.0
+        self.busy_seconds = 0.0
 
     def open(
         self, out: Path | None, saving: Saving, score: Score | None, resume: bool, stack: ExitStack
@@ -271,9 +271,9 @@ class _Loop:
             )
         if out is not None and jax.process_index() == 0:
             self.logs = [JsonLines(out, self.rows), TensorBoard(out, after=len(self.rows))]
-        self.saved = self.first = len(self.rows)
+        self.saved = self.first_update = len(self.rows)
         self.saved_at = time.perf_counter()
-        self.began = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
+        self.began_at = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
     def _restore(self, checkpoints: Checkpoints, out: Path) -> None:
         update = checkpoints.find("latest")
@@ -299,7 +299,7 @@ class _Loop:
             start = time.perf_counter()
             self.state, metrics = update(self.state, self.params)
             values = jax.device_get(metrics)
-            self.busy += time.perf_counter() - start
+            self.busy_seconds += time.perf_counter() - start
             new = self._new_rows(values)
             stop, late = _anywhere(
                 interrupts.requested is not None,
@@ -314,8 +314,10 @@ class _Loop:
 
     def _new_rows(self, values: dict[str, Any]) -> list[Row]:
         done, new = len(self.rows), []
-        seconds = round(time.perf_counter() - self.began, 3)
-        rate = (done + self.per_call - self.first) * self.steps * self.seeds / self.busy
+        seconds = round(time.perf_counter() - self.began_at, 3)
+        rate = (
+            (done + self.per_call - self.first_update) * self.steps * self.seeds / self.busy_seconds
+        )
         for i in range(self.per_call):
             row: Row = {"update": done + i + 1, "steps": (done + i + 1) * self.steps}
             row |= {k: np.asarray(v[i]).tolist() for k, v in sorted(values.items())}

@@ -140,7 +140,7 @@ class Trainer(ABC):
             obs: observations of all ports.
             greedy: the most likely actions instead of drawn ones.
         """
-        raise NotImplementedError  # for trainers with a `controller`; registration asks for one
+        raise NotImplementedError  # registration requires `act` or `controller`
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.

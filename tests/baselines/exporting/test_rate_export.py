@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from commands import failure, run
 
-from ecn_marl.baselines.exporting.distil import LEAST, grow
+from ecn_marl.baselines.exporting.distil import MIN_ROWS, grow
 from ecn_marl.baselines.exporting.policy import load_policy, save_policy
 from ecn_marl.baselines.exporting.quantise import dense_arrays, quantise
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy, record
@@ -128,7 +128,7 @@ def test_splits_are_optimal():
 
     def error(column: int, limit: float) -> float:
         right = x[:, column] > limit
-        if min(right.sum(), (~right).sum()) < LEAST:
+        if min(right.sum(), (~right).sum()) < MIN_ROWS:
             return np.inf
         return sum(((y[side] - y[side].mean()) ** 2).sum() for side in (right, ~right))
 
