@@ -5,7 +5,7 @@ run.toml          the same as a file for `train --config`, if started from the c
 metrics.jsonl     one line per update
 tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
-diverged/         a state that is not finite, if training stopped for that
+diverged/         a state that is not finite, if that stopped the training
 evaluation.json   results on episodes that are not used in training
 references.json   scores of SECN1 and, where they are known, static:best and oracle, as in `metrics`
 """
@@ -151,15 +151,15 @@ def train_run(
         seeds: number of seeds.
         out: folder of the run.
         overwrite: replace a former run there.
-        eval_every: updates between scores of the greedy policy, by which the best checkpoint is
-            known; 0 for never, None for twenty times in a run but not before ten updates.
+        eval_every: updates between scores of the greedy policy, which decide on the best
+            checkpoint; 0 for never, None for a twentieth of the run, at least ten updates.
         eval_episodes: episodes per score.
-        score_by: what a score is, `reward` or `objective`, see `scorer`.
+        score_by: kind of score, `reward` or `objective`, see `scorer`.
         randomise: ranges of parameters drawn for every training episode, see
             `wrappers.randomised.ranges_of`; scores are those of the scenario as it is.
-        about: facts that are kept in `config.json`, such as which code began the run.
+        about: facts for `config.json`, such as the version of the code.
         session: checkpoints, devices, logs.
-        notes: further files of the run, their text by name.
+        notes: texts of further files of the run, by name.
 
     Returns:
         Final state and metrics.
@@ -217,11 +217,11 @@ def train_run(
 def resume_run(
     run: str | Path, *, steps: int | None = None, session: Session | None = None
 ) -> TrainResult:
-    """Go on with a run that was stopped, as if it had not been.
+    """Resume a stopped run, with the result of a run that was not stopped.
 
     Args:
         run: its folder.
-        steps: environment steps per seed in all, as many as it was started with or more.
+        steps: environment steps per seed in all, at least as many as it was started with.
         session: checkpoints, devices, logs.
 
     Returns:
@@ -230,7 +230,7 @@ def resume_run(
     Raises:
         ValueError: not a run, fewer steps than it was started with, or the file of its flow list
             has another content.
-        FolderInUse: it was not stopped: another process trains it.
+        FolderInUse: another process still trains it.
         DamagedCheckpoint: its latest checkpoint is not what was saved.
     """
     config = read_config(run)

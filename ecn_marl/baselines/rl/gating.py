@@ -43,9 +43,8 @@ def first_gate(action: Array, num_agents: int) -> Gate:
         num_agents: number of agents A.
     """
     zero = jnp.zeros((num_agents,), jnp.int32)
-    reward = jnp.full(
-        (num_agents,), 1e30, jnp.float32
-    )  # out of range, so that the first reward is a change
+    # Out of range, so that the first reward is a change.
+    reward = jnp.full((num_agents,), 1e30, jnp.float32)
     return Gate(jnp.zeros_like(action), zero > 0, reward, zero)
 
 

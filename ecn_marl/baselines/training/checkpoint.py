@@ -81,9 +81,7 @@ class Checkpoints:
         """
         self.folder = Path(run).absolute() / FOLDER
         self.keep = keep
-        logging.getLogger("absl").addFilter(
-            _is_shown
-        )  # adding the same function again has no effect
+        logging.getLogger("absl").addFilter(_is_shown)  # a second time it has no effect
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
@@ -128,11 +126,7 @@ class Checkpoints:
             self._writer.save(path, args=args, force=True)
             if jax.process_index() == 0:
                 write_json(path / DIGESTS, _digests(path))
-        except (
-            ValueError,
-            RuntimeError,
-            OSError,
-        ) as error:  # errors of tensorstore are no OSErrors
+        except (ValueError, RuntimeError, OSError) as error:  # tensorstore raises no OSError
             self.clean()  # frees the space of a partial checkpoint on a full disk
             if isinstance(error, OSError) and error.filename is not None:
                 raise
@@ -151,7 +145,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """Steps that were saved whole and are still there, in order."""
+        """Steps of the complete checkpoints, in order."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())

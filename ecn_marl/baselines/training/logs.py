@@ -120,9 +120,7 @@ class TensorBoard:
         Raises:
             OSError: nothing can be written there.
         """
-        from tensorboardX.event_file_writer import (
-            EventsWriter,
-        )  # only needed for runs that are written
+        from tensorboardX.event_file_writer import EventsWriter  # only for runs that are written
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._folder = run / TENSORBOARD
