@@ -111,7 +111,7 @@ def prepare_folder(out: str | Path, overwrite: bool) -> Path:
     return folder
 
 
-def alone(folder: str | Path, work: str) -> AbstractContextManager[None]:
+def training_lock(folder: str | Path, work: str) -> AbstractContextManager[None]:
     """`locked`, by the first of several processes that share one training.
 
     Raises:
@@ -203,7 +203,7 @@ def train_run(
     if randomise:
         Randomised(env, ranges_of(randomise))  # checks them
     check_folder(out, overwrite)
-    with alone(out, "train"):
+    with training_lock(out, "train"):
         if jax.process_index() == 0:
             folder = prepare_folder(out, overwrite)
             write_json(folder / CONFIG, written)
@@ -242,7 +242,7 @@ def resume_run(
     config["steps"] = steps or config["steps"]
     session = session or Session()
     _saving(session, config)
-    with alone(run, "train --resume"):
+    with training_lock(run, "train --resume"):
         if jax.process_index() == 0:
             write_json(Path(run) / CONFIG, config)
         # Without a checkpoint the training starts again.

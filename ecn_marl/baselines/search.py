@@ -122,7 +122,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Result of a search.
 
     Attributes:
@@ -159,7 +159,7 @@ class Found:
         }
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Found:
+    def from_dict(cls, content: dict[str, Any]) -> SearchResult:
         """The result from the content of `as_dict`."""
         settings, table = np.asarray(content["settings"], np.float64), tuple(content["table"])
         return cls(**{**content, "settings": settings, "table": table})
@@ -289,7 +289,7 @@ class Search:
     """The searches of one environment; later ones reuse the episodes of earlier ones.
 
     Attributes:
-        found: results so far, by name.
+        results: results so far, by name.
     """
 
     def __init__(
@@ -314,10 +314,10 @@ class Search:
         self.keys = tuning_keys("search", self.effort.seed, self.effort.episodes)
         self._batch, self._progress = batch, progress
         self._trials: dict[bool, Trials] = {}
-        self.found: dict[str, Found] = {}
+        self.results: dict[str, SearchResult] = {}
         self.phases, self.groups = len(phase_names(env)), len(group_names(env))
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> SearchResult:
         """The settings of a policy.
 
         Args:
@@ -328,7 +328,7 @@ class Search:
         """
         if name not in SEARCHED:
             raise unknown_name("policy to search for", name, SEARCHED)
-        if name not in self.found:
+        if name not in self.results:
             searches = {
                 BEST: self._static,
                 PORTS: self._ports,
@@ -336,14 +336,14 @@ class Search:
                 ORACLE_PORTS: self._oracle_ports,
                 RULE: self._rule,
             }
-            self.found[name] = searches[name]()
-        return self.found[name]
+            self.results[name] = searches[name]()
+        return self.results[name]
 
-    def know(self, found: Found) -> None:
+    def add(self, result: SearchResult) -> None:
         """Add the result of an earlier search, unless there is one of that name."""
-        self.found.setdefault(found.name, found)
+        self.results.setdefault(result.name, result)
 
-    def listen(self, progress: Progress | None) -> None:
+    def report_to(self, progress: Progress | None) -> None:
         """Report progress to another function from now on."""
         self._progress = progress
         for trials in self._trials.values():
@@ -370,22 +370,22 @@ class Search:
 
     def _result(
         self, name: str, best: np.ndarray, log: list[np.ndarray], runs_before: int
-    ) -> Found:
+    ) -> SearchResult:
         trials = self.trials(name)
         final = float(geometric_means(trials.measure([best], self.effort.episodes))[0])
         unique = {_id(x): x for x in (best, *log)}
         rows = [trials.row(x) for x in unique.values()]
         rows.sort(key=lambda row: (-row["episodes"], row["J"]))
         runs = trials.runs - runs_before
-        return Found(name, best, final, self.effort.episodes, runs, tuple(rows))
+        return SearchResult(name, best, final, self.effort.episodes, runs, tuple(rows))
 
-    def _static(self) -> Found:
+    def _static(self) -> SearchResult:
         trials, runs_before = self.trials(BEST), self.trials(BEST).runs
         tried = [self._settings(s) for s in self.effort.grid or static_grid()]
         best = halving(trials, tried, self.effort.episodes, finalists=2 * SHORTLIST)[0]
         return self._result(BEST, best, tried, runs_before)
 
-    def _rule(self) -> Found:
+    def _rule(self) -> SearchResult:
         trials, runs_before = self.trials(RULE), self.trials(RULE).runs
         tried = [np.asarray(x, float) for x in self.effort.rules or rule_grid()]
         return self._result(
@@ -395,8 +395,8 @@ class Search:
     def shortlist(self) -> list[tuple[float, ...]]:
         """Static settings to combine: the best by J, by short and by long flows, the extremes."""
         if not self.find(BEST).table:  # a shipped search has no table of candidates
-            self.found[BEST] = replace(self.found[BEST], table=self._static().table)
-        table = self.found[BEST].table
+            self.results[BEST] = replace(self.results[BEST], table=self._static().table)
+        table = self.results[BEST].table
         complete = [row for row in table if row["episodes"] == self.effort.episodes]
         named = [row["settings"][0][0] for row in complete[:SHORTLIST]]
         for metric in ("short_mean", "short_p99", "long_geomean"):
@@ -409,7 +409,7 @@ class Search:
         thin = self.effort.thin or thin_grid()
         return list(dict.fromkeys((*self.shortlist(), *(tuple(s) for s in thin))))
 
-    def _ports(self) -> Found:
+    def _ports(self) -> SearchResult:
         best, log = self.find(BEST).settings, list[np.ndarray]()
         runs_before = self.trials(PORTS).runs
         places = [(slice(None), group) for group in range(self.groups)]
@@ -417,7 +417,7 @@ class Search:
             best = self._descend(PORTS, best, places, log)
         return self._result(PORTS, best, log, runs_before)
 
-    def _oracle(self) -> Found:
+    def _oracle(self) -> SearchResult:
         best, log = self.find(BEST).settings, list[np.ndarray]()
         runs_before = self.trials(ORACLE).runs
         if self.phases > 1:
@@ -430,7 +430,7 @@ class Search:
             best = self._descend(ORACLE, best, range(self.phases), log)
         return self._result(ORACLE, best, log, runs_before)
 
-    def _oracle_ports(self) -> Found:
+    def _oracle_ports(self) -> SearchResult:
         log: list[np.ndarray] = []
         starts = [self.find(ORACLE).settings, self.find(PORTS).settings]
         runs_before = self.trials(ORACLE_PORTS).runs

@@ -61,7 +61,7 @@ def test_a_shipped_result_without_a_table_is_searched_again_for_it():
     complete = searched(Handover())
     shipped = replace(complete.find("static:best"), table=(), objective=1.0)
     search = searched(Handover())
-    search.know(shipped)
+    search.add(shipped)
     assert search.shortlist() == complete.shortlist()
     assert search.find("static:best").objective == 1.0, "the shipped result stays"
 
@@ -175,7 +175,7 @@ def test_measured_values_do_not_depend_on_the_batch():
 
 def test_results_survive_json():
     result = searched(Handover()).find("oracle")
-    again = sr.Found.from_dict(json.loads(json.dumps(result.as_dict())))
+    again = sr.SearchResult.from_dict(json.loads(json.dumps(result.as_dict())))
     np.testing.assert_array_equal(again.settings, result.settings)
     assert again.as_dict() == result.as_dict()
     env = Handover()

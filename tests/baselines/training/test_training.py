@@ -236,5 +236,5 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path):
     """The other one comes after both have seen that the folder is new."""
     with locked(tmp_path / "run", "train"):
         assert runs.check_folder(tmp_path / "run", overwrite=False)
-        with pytest.raises(FolderInUse), runs.alone(tmp_path / "run", "train"):
+        with pytest.raises(FolderInUse), runs.training_lock(tmp_path / "run", "train"):
             raise AssertionError
