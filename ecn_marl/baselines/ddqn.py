@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.scoring import Greedy
-from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gating import Gate
@@ -85,7 +85,7 @@ class DDQNConfig:
         to_global: rows that each agent gives in an exchange, as a fraction of its memory.
         to_local: rows that each agent gets in an exchange, as a fraction of its memory.
         priority: exponent of the preference for large rewards (ACC, §4.3, without a formula); 0
-            draws uniformly. See `replay.odds`.
+            draws uniformly. See `replay.sampling_table`.
         correction: exponent of the weights that correct the bias of that preference. 1 corrects all
             of it; else values overestimate noisy rewards.
         idle_gating: idle ports keep their setting without an inference (ACC, §4.2).
@@ -143,7 +143,7 @@ class DDQNConfig:
 
 
 @struct.dataclass
-class Gated:
+class PolicyMemory:
     """Memory of the greedy policy, and its costs so far.
 
     Attributes:
@@ -275,32 +275,32 @@ class DDQN(Trainer):
         total = sum(float(np.mean(row[column])) for row in rows for column in columns)
         return float(total / rows[-1]["steps"] * 1e6 / env.interval_us)
 
-    def start(self, num_agents: int) -> Gated:
+    def start(self, num_agents: int) -> PolicyMemory:
         """Memory of the greedy policy at the start of an episode."""
         zero = jnp.zeros((), jnp.int32)
-        return Gated(self._first_gate(num_agents), zero, zero)
+        return PolicyMemory(self._first_gate(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: Gated, obs: Float[Array, "agents obs"]
-    ) -> tuple[Gated, Array]:
+        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
         """Actions of the greedy policy: idle ports keep theirs, the others take the best ones."""
         gate = memory.gate
         best = self.head.mode(self.learner.values(actor, obs))
         action = ql.choose(gate.idle, gate.action, best)
         busy = jnp.sum(~gate.idle, dtype=jnp.int32)
-        return Gated(
+        return PolicyMemory(
             replace(gate, action=action),
             memory.inferences + busy,
             memory.decisions + gate.idle.shape[-1],
         ), action
 
     def watch(
-        self, memory: Gated, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> Gated:
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
         """Memory of the policy after an interval."""
         return replace(memory, gate=self._watch(memory.gate, memory.gate.action, reward, info))
 
-    def costs(self, memory: Gated) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Inferences and floating-point operations per decision so far."""
         share = memory.inferences / jnp.maximum(memory.decisions, 1)
         return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
@@ -311,7 +311,7 @@ class DDQN(Trainer):
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
-        return Remembering(self, actor, env)
+        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, exchange, learn.
@@ -422,10 +422,12 @@ class DDQN(Trainer):
     def _learn(self, q: QState, key: jax.Array, local: Ring) -> tuple[QState, dict[str, Array]]:
         """Several gradient steps on rows that the agents draw from their memories."""
         c = self.config
-        odds = jax.vmap(replay.odds, (0, 0, None))(local.rows.score, local.size, c.priority)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(
+            local.rows.score, local.size, c.priority
+        )
 
         def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            rows, weight = replay.draw_each(key, local, odds, c.batch, c.correction)
+            rows, weight = replay.draw_each(key, local, table, c.batch, c.correction)
             return self.learner.learn(q, rows, weight)
 
         q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
@@ -457,7 +459,7 @@ class CentralACC(DDQN):
         """The environment of this algorithm's single agent."""
         return central_view(env)
 
-    def costs(self, memory: Gated) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Costs so far per port and interval: one inference makes the decisions of all ports."""
         ports = len(self.env.env.tier)
         return {name: cost / ports for name, cost in super().costs(memory).items()}

@@ -36,7 +36,7 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head
@@ -144,7 +144,7 @@ class Saved:
 
 
 @struct.dataclass
-class Remembered:
+class PolicyMemory:
     """Memory of the greedy policy, and its costs so far.
 
     Attributes:
@@ -292,28 +292,28 @@ class HAECN(Trainer):
         )
         return in_force, trigger, decision_obs
 
-    def start(self, num_agents: int) -> Remembered:
+    def start(self, num_agents: int) -> PolicyMemory:
         """Memory of the greedy policy at the start of an episode."""
         zero = jnp.zeros((), jnp.int32)
-        return Remembered(self._nothing_saved(num_agents), zero, zero)
+        return PolicyMemory(self._nothing_saved(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: Remembered, obs: Float[Array, "agents obs"]
-    ) -> tuple[Remembered, Array]:
+        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
         """Actions of the greedy policy; ports without a trigger keep theirs."""
         saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
         triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
-        memory = Remembered(saved, triggers, memory.decisions + trigger.shape[-1])
+        memory = PolicyMemory(saved, triggers, memory.decisions + trigger.shape[-1])
         return memory, saved.action
 
     def watch(
-        self, memory: Remembered, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> Remembered:
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
         """Memory of the policy after an interval: the same."""
         del reward, info
         return memory
 
-    def costs(self, memory: Remembered) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Triggers, inferences and floating-point operations per decision so far."""
         share = memory.triggers / jnp.maximum(memory.decisions, 1)
         return self._costs(share)
@@ -334,7 +334,7 @@ class HAECN(Trainer):
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`."""
-        return Remembering(self, actor, env)
+        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, learn.
@@ -438,10 +438,10 @@ class HAECN(Trainer):
     ) -> tuple[QState, dict[str, Array]]:
         """Several gradient steps on rows drawn uniformly (§3.4)."""
         c = self.config
-        odds = jax.vmap(replay.odds, (0, 0, None))(memory.rows.score, memory.size, 0.0)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
 
         def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            return module.learn(q, *replay.draw_each(key, memory, odds, c.batch, 0.0))
+            return module.learn(q, *replay.draw_each(key, memory, table, c.batch, 0.0))
 
         q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
         return q, {name: x.mean() for name, x in metrics.items()}

@@ -185,10 +185,10 @@ class RateDQN(RateTrainer):
         )
         rows = self._rows(keys[1], batches)
         memory, _ = jax.vmap(replay.append)(state.memory, jax.tree.map(lambda x: x[None], rows))
-        odds = jax.vmap(replay.odds, (0, 0, None))(memory.rows.score, memory.size, 0.0)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
 
         def learn(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            batch, weight = replay.draw_each(key, memory, odds, c.batch, 0.0)
+            batch, weight = replay.draw_each(key, memory, table, c.batch, 0.0)
             return self.learner.learn(q, batch, weight)
 
         q, losses = jax.lax.scan(learn, state.q, jax.random.split(keys[2], c.gradient_steps))

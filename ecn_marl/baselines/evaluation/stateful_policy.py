@@ -20,7 +20,7 @@ from ecn_marl.sim.stats import from_info
 
 
 class Memory(NamedTuple):
-    """Memory of `Remembering`."""
+    """Memory of `StatefulPolicy`."""
 
     policy: Any
     """Memory of the policy."""
@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     """The thresholds for the next interval, bytes, `[A]` each."""
 
 
-class Remembering:
+class StatefulPolicy:
     """A trained policy with a memory, as a `StatefulController`."""
 
     def __init__(self, algorithm: Any, actor: Any, env: EcnEnv) -> None:

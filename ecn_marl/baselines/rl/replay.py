@@ -92,8 +92,8 @@ def append(
 
 
 @struct.dataclass
-class Odds:
-    """Chances of the rows of a ring.
+class SamplingTable:
+    """Probabilities of drawing each row of a ring.
 
     Attributes:
         probability: `[capacity]`, 0 where no row is held.
@@ -106,10 +106,10 @@ class Odds:
     size: Leaf
 
 
-def odds(
+def sampling_table(
     score: Float[Array, " capacity"], size: Int[Array, ""], exponent: float | Float[Array, ""]
-) -> Odds:
-    """Chances that prefer large scores: P(i) ∝ p_i^exponent (Schaul et al. 2016, Eq. 1).
+) -> SamplingTable:
+    """Probabilities that prefer large scores: P(i) ∝ p_i^exponent (Schaul et al. 2016, Eq. 1).
 
     ACC says "actions resulting large reward will be prioritised" (§4.3) and gives no formula. Here
     p_i = `FLOOR` + (s_i - min s) / (max s - min s). It does not depend on the unit or the offset of
@@ -128,39 +128,39 @@ def odds(
     priority = FLOOR + (jnp.where(filled, score, low) - low) / score_range
     weight = jnp.where(filled, priority**exponent, 0.0)
     probability = weight / jnp.maximum(jnp.sum(weight), 1e-30)
-    return Odds(probability, jnp.cumsum(probability), size)
+    return SamplingTable(probability, jnp.cumsum(probability), size)
 
 
 def draw(
-    key: jax.Array, chances: Odds, n: int, correction: float
+    key: jax.Array, table: SamplingTable, n: int, correction: float
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """Slots drawn with replacement, and the weights that undo the preference.
 
     Args:
         key: PRNG key.
-        chances: chances of the rows.
+        table: probabilities of the rows.
         n: number of draws.
         correction: exponent beta of the weights (N P(i))^-beta, scaled so that the largest weight
             of the memory is 1 (Schaul et al. 2016, §3.4). 1 makes the mean of the weighted rows
             that of uniform draws (but for a factor), 0 gives all rows weight 1.
     """
-    point = jax.random.uniform(key, (n,)) * chances.cumulative[-1]
-    slot = jnp.searchsorted(chances.cumulative, point, side="right")
-    slot = jnp.clip(slot, 0, jnp.maximum(chances.size - 1, 0))
-    least = jnp.min(jnp.where(chances.probability > 0.0, chances.probability, jnp.inf))
-    weight = (chances.probability[slot] / least) ** -correction
+    point = jax.random.uniform(key, (n,)) * table.cumulative[-1]
+    slot = jnp.searchsorted(table.cumulative, point, side="right")
+    slot = jnp.clip(slot, 0, jnp.maximum(table.size - 1, 0))
+    least = jnp.min(jnp.where(table.probability > 0.0, table.probability, jnp.inf))
+    weight = (table.probability[slot] / least) ** -correction
     return slot, weight
 
 
 def draw_each(
-    key: jax.Array, rings: Ring, chances: Odds, n: int, correction: float
+    key: jax.Array, rings: Ring, table: SamplingTable, n: int, correction: float
 ) -> tuple[Any, Float[Array, "n agents"]]:
     """Rows that every agent draws from its own ring, and their weights; see `draw`.
 
     Args:
         key: PRNG key.
         rings: a ring per agent, leaves with a leading axis A.
-        chances: their chances, leaves with a leading axis A.
+        table: their tables, leaves with a leading axis A.
         n: number of draws of each agent.
         correction: exponent of the weights.
 
@@ -168,7 +168,7 @@ def draw_each(
         Rows, leaves `[n, A, ...]`, and weights.
     """
     keys = jax.random.split(key, rings.size.shape[0])
-    slot, weight = jax.vmap(draw, (0, 0, None, None))(keys, chances, n, correction)
+    slot, weight = jax.vmap(draw, (0, 0, None, None))(keys, table, n, correction)
     rows = jax.tree.map(
         lambda x: jax.vmap(lambda column, i: column[i], out_axes=1)(x, slot), rings.rows
     )

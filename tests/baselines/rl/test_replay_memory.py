@@ -17,7 +17,7 @@ from ecn_marl.baselines.rl import replay
 CAPACITY = 7
 append = jax.jit(replay.append)
 append_each = jax.jit(jax.vmap(replay.append))
-odds = jax.jit(replay.odds)
+sampling_table = jax.jit(replay.sampling_table)
 draw = jax.jit(replay.draw, static_argnums=(2, 3))
 exchange = jax.jit(partial(replay.exchange, up=4, down=5))
 
@@ -61,8 +61,8 @@ def test_a_ring_is_a_deque_and_counts_what_it_loses(batches):
     np.testing.assert_array_equal(ring.rows["pair"][:, 1], -np.asarray(ring.rows["id"]))
 
 
-def reference_odds(score, size, exponent):
-    """Chances in float64."""
+def reference_probabilities(score, size, exponent):
+    """Probabilities in float64."""
     s = np.asarray(score[:size], np.float64)
     score_range = s.max() - s.min()
     p = (replay.FLOOR + (s - s.min()) / (score_range or 1.0)) ** exponent
@@ -73,12 +73,12 @@ def reference_odds(score, size, exponent):
 @pytest.mark.parametrize("size", [1, 5, 7])
 def test_draws_follow_the_priorities_and_the_weights_undo_them(exponent, size):
     score = np.array([0.3, -1.0, 2.0, 0.3, 1.1, 50.0, -50.0], np.float32)
-    p = reference_odds(score, size, exponent)
-    chances = odds(jnp.asarray(score), jnp.int32(size), exponent)
-    np.testing.assert_allclose(chances.probability, p, rtol=1e-5)
+    p = reference_probabilities(score, size, exponent)
+    table = sampling_table(jnp.asarray(score), jnp.int32(size), exponent)
+    np.testing.assert_allclose(table.probability, p, rtol=1e-5)
 
     n = 100_000
-    slot, weight = draw(jax.random.key(1), chances, n, 1.0)
+    slot, weight = draw(jax.random.key(1), table, n, 1.0)
     share = np.bincount(np.asarray(slot), minlength=len(score)) / n
     assert np.abs(share - p).max() < 5 * np.sqrt(0.25 / n)  # five standard errors
     assert share[size:].sum() == 0
@@ -87,14 +87,14 @@ def test_draws_follow_the_priorities_and_the_weights_undo_them(exponent, size):
     # weighted, the rows drawn count as if drawn uniformly
     weighted = np.bincount(np.asarray(slot), np.asarray(weight), minlength=len(score))
     np.testing.assert_allclose(weighted[:size] / weighted.sum(), 1 / size, atol=0.02)
-    assert set(np.asarray(draw(jax.random.key(1), chances, n, 0.0)[1])) == {1.0}
+    assert set(np.asarray(draw(jax.random.key(1), table, n, 0.0)[1])) == {1.0}
 
 
 def test_equal_rewards_and_empty_slots():
     score = jnp.array([0.5, 0.5, jnp.nan, 9.0])  # the last two slots are empty
-    chances = odds(score, jnp.int32(2), 0.6)
-    np.testing.assert_allclose(chances.probability, [0.5, 0.5, 0, 0])
-    empty = odds(score, jnp.int32(0), 0.6)
+    table = sampling_table(score, jnp.int32(2), 0.6)
+    np.testing.assert_allclose(table.probability, [0.5, 0.5, 0, 0])
+    empty = sampling_table(score, jnp.int32(0), 0.6)
     slot, _ = draw(jax.random.key(0), empty, 4, 1.0)
     assert np.all(np.asarray(slot) == 0)
 
@@ -105,8 +105,8 @@ def test_every_agent_draws_its_own_rows():
     @jax.jit
     def run(local, rows, key):
         local, _ = jax.vmap(replay.append)(local, rows)
-        chances = jax.vmap(replay.odds, (0, 0, None))(local.rows["id"], local.size, 0.0)
-        return replay.draw_each(key, local, chances, 50, 1.0)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(local.rows["id"], local.size, 0.0)
+        return replay.draw_each(key, local, table, 50, 1.0)
 
     rows, weight = run(rings(3), row(ids), jax.random.key(2))
     assert weight.shape == (50, 3)
