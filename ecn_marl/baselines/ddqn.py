@@ -72,7 +72,7 @@ class DDQNConfig:
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
         shared: one network for all agents, as when ACC installs one model offline, or one each, as
             when its switches train on online. Memories are one each in both cases.
         epsilon: chance of a random action at first.

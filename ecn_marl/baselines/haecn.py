@@ -75,7 +75,7 @@ class HAECNConfig:
             widths are not stated.
         decision_hidden: hidden layers of the decision module; "lightweight", not stated.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
         every_interval: the policy generator learns from every interval, and values a setting for as
             long as it stays; else it learns from triggered ones only, as in the paper.
         shared: one pair of modules for all agents, or one each (the paper's agents are

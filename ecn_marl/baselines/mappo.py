@@ -8,10 +8,10 @@ port, but only in training. An update is
     ->  values from the global state, normalised by the returns' running mean and deviation  ->  GAE
     ->  `epochs` passes of clipped policy loss and clipped Huber value loss
 
-What its authors found to matter (section 5), and what is done here:
+What its authors found to matter (section 5), as it is done here:
 
 * value normalisation: running mean and standard deviation (`rl/value_norm.py`);
-* the critic's input: the global state with what is specific to an agent (their "AS"), here the last
+* the critic's input: the global state with agent-specific features (their "AS"), here the last
   interval of all ports, the agent's own history, and a learnt vector that identifies the agent. Of
   all ports it gets the mean of every feature, so that its input and the memory of an update grow
   with the number of ports, not with its square. `critic_state="ports"` is the paper's: the features

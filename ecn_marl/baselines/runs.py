@@ -231,7 +231,7 @@ def resume_run(
         ValueError: not a run, fewer steps than it was started with, or the file of its flow list
             has another content.
         FolderInUse: another process still trains it.
-        DamagedCheckpoint: its latest checkpoint is not what was saved.
+        DamagedCheckpoint: the files of its latest checkpoint have changed.
     """
     config = read_config(run)
     warn_of_versions(run, config)
@@ -258,7 +258,7 @@ def _check_flow_lists(config: dict[str, Any]) -> None:
     """Refuse to resume with other traffic. Old runs without digests are not checked.
 
     Raises:
-        InvalidValue: a file is not what it was when the run began.
+        InvalidValue: a file has changed since the run began.
     """
     current = flow_lists(make(config["scenario"], **config["options"]))
     for path, digest in config.get("sha256", {}).items():

@@ -1,4 +1,4 @@
-"""Idle queues: ports whose setting stays as it is, without an inference (ACC, §4.2).
+"""Idle queues: ports that keep their setting without an inference (ACC, §4.2).
 
 ACC calls a queue idle if it is shorter than Kmin, or if its reward has not changed for three
 intervals, and busy again once it is longer than Kmin. What that leaves open:

@@ -53,7 +53,7 @@ class PPOConfig:
         reward_scale: factor of the rewards that are learnt from. It should bring returns to about
             1: a critic starts near 0 and takes long to reach returns of a hundred.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
     """
 
     envs: int = 64

@@ -176,7 +176,7 @@ def draw_each(
 
 
 class Moved(NamedTuple):
-    """What an exchange moved, rows in all."""
+    """Rows that an exchange moved, in all."""
 
     up: Array
     """Rows copied from local memories to the global one."""
@@ -204,7 +204,7 @@ def exchange(
         down: rows that every agent gets.
 
     Returns:
-        Local rings, global ring, and what was moved.
+        Local rings, global ring, and numbers of rows.
     """
     agents = local.size.shape[0]
     up_key, down_key = jax.random.split(key)

@@ -195,7 +195,7 @@ class Checkpoints:
 
         Raises:
             ValueError: there is no checkpoint, or it is not of this structure.
-            DamagedCheckpoint: it is not what was saved.
+            DamagedCheckpoint: its files have changed since they were saved.
         """
         step = self.find() if step is None else step
         path = self.folder / str(step)

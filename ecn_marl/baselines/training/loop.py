@@ -200,8 +200,8 @@ def train(
         out: folder for `metrics.jsonl`, TensorBoard and checkpoints; nothing is written if None.
         progress: called with every row of metrics.
         updates_per_call: updates per compiled call; a checkpoint can be made between calls.
-        resume: go on from the latest checkpoint in `out`. Parameters become what they would have
-            been without the stop, bit for bit on the same machine.
+        resume: go on from the latest checkpoint in `out`. On the same machine, the parameters are
+            bit for bit those of a run without the stop.
         saving: when checkpoints are made.
         score: scores states every `saving.score_every` updates, see `scorer`.
         logs: further logs; closed at the end.
