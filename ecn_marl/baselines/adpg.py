@@ -1,29 +1,29 @@
 r"""ADPG: the analytic deterministic policy gradient, for flows that set their own rates.
 
 Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §6. Every flow has
-the same deterministic policy pi over what it saw of its last round trips, and the gain to maximise
-is the mean reward G = lim 1/T sum_t r_t with r = -(target - x)^2, see `envs.rate.env`. What changes
-r when an action changes is known but for one factor:
+the same deterministic policy pi over its observations of the last round trips. The gain to maximise
+is the mean reward G = lim 1/T sum_t r_t with r = -(target - x)^2, see `envs.rate.env`. The
+derivative of r by an action is known but for one factor:
 
     dr/da = 2 (target - x) dx/da,    x = inflation * sqrt(rate share).
 
-A larger rate makes sqrt(rate) larger and no queue shorter, so dx/da > 0. ADPG takes this factor for
-a constant (Claim 2) and follows
+A larger rate makes sqrt(rate) larger and no queue shorter, so dx/da > 0. ADPG assumes that this
+factor is constant (Claim 2) and follows
 
     grad G  ~  mean_t [ grad_theta pi_theta(o_t) * mean_{s >= t} gamma^(s - t) (target - x_s) ]
 
-along the events of each flow: no value function, no noise, no other flow's data. The approximation
-is that one constant, which makes it exact in sign only where a flow alone decides; the discount
-says how long an action matters. Our reconstruction, for the stored text lost its formulas: the
-discounted mean, and the penalty on actions that differ from later ones, are those of the published
-code. The penalty looks at all later actions, not at the next one only: among many flows the queue
-answers slowly, and a policy that is steady from event to event may still swing over twenty of them.
+along the events of each flow: no value function, no noise, no other flow's data. The constant is
+the only approximation. With it, the sign is exact only where a flow alone decides. The discount
+bounds for how long an action is credited. The formulas here are a reconstruction: the discounted
+mean, and the penalty on actions that differ from later ones, are those of the published code. The
+penalty covers all later actions, not the next one only. Among many flows the queue answers slowly,
+and a policy that is steady from event to event may still oscillate over twenty of them.
 
     roll out (`rate_learning.roll_scenarios`)  ->  sort by flow (`keyed`)  ->  one step of Adam
 
 The policy is a network without biases: an error of 0 twice in a row with no change of rate gives
 no change of rate, so the point where x = target is a fixed point whatever the weights are, for any
-number of flows. It is trained on 4, 8 and 32 senders to one receiver and meets 8192 later.
+number of flows. It is trained on 4, 8 and 32 senders to one receiver and evaluated on up to 8192.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
+    count_tuples,
     roll_scenarios,
-    some_counts,
     start_training,
     training_envs,
 )
@@ -75,7 +75,7 @@ class ADPGConfig(RateConfig):
         positive(self, "clip", infinite=True)
         positive(self, "lr")
         not_negative(self, "steadiness")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
 
 
 @struct.dataclass
@@ -108,7 +108,7 @@ class Policy(nn.Module):
 
 
 class Deterministic(RateTrainer):
-    """A policy without chance that follows a gradient: what ADPG shares with `apg`."""
+    """A deterministic policy that follows a gradient: what ADPG shares with `apg`."""
 
     policy: Policy
     optimiser: optax.GradientTransformation
@@ -174,60 +174,60 @@ class ADPG(Deterministic):
         return new, metrics | {"events_left_out": left_out}
 
     def loss(self, actor: Any, batches: list[Events]) -> tuple[Array, dict[str, Array]]:
-        """Mean over scenarios of what ADPG descends; its gradient is minus the estimate above."""
-        found = [self._loss(actor, events) for events in batches]
-        metrics = jax.tree.map(lambda *x: jnp.stack(x).mean(), *(m for _, m in found))
-        return jnp.stack([loss for loss, _ in found]).mean(), metrics
+        """Mean of the scenarios' losses; its gradient is minus the estimate of the module."""
+        results = [self._loss(actor, events) for events in batches]
+        metrics = jax.tree.map(lambda *x: jnp.stack(x).mean(), *(m for _, m in results))
+        return jnp.stack([loss for loss, _ in results]).mean(), metrics
 
     def _loss(self, actor: Any, events: Events) -> tuple[Array, dict[str, Array]]:
-        """That of one scenario. Errors are in units of the target."""
-        here = events.valid.astype(jnp.float32)
-        n = jnp.maximum(here.sum(), 1.0)
+        """Loss and metrics of one scenario. Errors are in units of the target."""
+        present = events.valid.astype(jnp.float32)
+        n = jnp.maximum(present.sum(), 1.0)
         change = jnp.asarray(self.policy.apply(actor, events.obs))
-        ahead = later_mean(events.error, here, self.config.gamma)
-        follow = (here * change * ahead).sum() / n
-        swing = unsteadiness(change, here)
+        ahead = later_mean(events.error, present, self.config.gamma)
+        follow = (present * change * ahead).sum() / n
+        swing = unsteadiness(change, present)
         metrics = {
-            "error": (here * events.error).sum() / n,
-            "reward": -(here * (self.config.target * events.error) ** 2).sum() / n,
+            "error": (present * events.error).sum() / n,
+            "reward": -(present * (self.config.target * events.error) ** 2).sum() / n,
             "swing": swing,
-            "events": here.sum(),
+            "events": present.sum(),
         }
         return follow + self.config.steadiness * swing, metrics
 
 
 def later_mean(
-    values: Float[Array, "t *b"], here: Float[Array, "t *b"], gamma: float
+    values: Float[Array, "t *b"], present: Float[Array, "t *b"], gamma: float
 ) -> Float[Array, "t *b"]:
     """Discounted mean of each flow's values from an event on, 0 where there is none.
 
     Args:
         values: values by event, the time first.
-        here: 1 where there is an event, 0 elsewhere.
+        present: 1 where there is an event, 0 elsewhere.
         gamma: discount from event to event.
     """
     t = values.shape[0]
     ahead = jnp.arange(t)[None] - jnp.arange(t)[:, None]
     weight = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)
-    total = jnp.tensordot(weight, here * values, 1)
-    return total / jnp.maximum(jnp.tensordot(weight, here, 1), 1e-6)
+    total = jnp.tensordot(weight, present * values, 1)
+    return total / jnp.maximum(jnp.tensordot(weight, present, 1), 1e-6)
 
 
-def unsteadiness(values: Float[Array, "t *b"], here: Float[Array, "t *b"]) -> Float[Array, ""]:
+def unsteadiness(values: Float[Array, "t *b"], present: Float[Array, "t *b"]) -> Float[Array, ""]:
     """Half of the mean squared difference between a flow's value and each of its later ones.
 
-    Every event that has a later one counts the same, whatever the number of those.
+    Every event that has a later one has the same weight, however many follow.
 
     Args:
         values: values by event, the time first.
-        here: 1 where there is an event, 0 elsewhere.
+        present: 1 where there is an event, 0 elsewhere.
     """
 
-    def later(x: Float[Array, "t *b"]) -> Float[Array, "t *b"]:
+    def later_sum(x: Float[Array, "t *b"]) -> Float[Array, "t *b"]:
         return jnp.cumsum(x[::-1], 0)[::-1] - x
 
-    n = later(here)
-    mean, square = (later(here * x) / jnp.maximum(n, 1.0) for x in (values, values**2))
-    counted = here * (n > 0)
-    spread = values**2 - 2.0 * values * mean + square
-    return 0.5 * (counted * spread).sum() / jnp.maximum(counted.sum(), 1.0)
+    n = later_sum(present)
+    mean, square = (later_sum(present * x) / jnp.maximum(n, 1.0) for x in (values, values**2))
+    counted = present * (n > 0)
+    difference = values**2 - 2.0 * values * mean + square
+    return 0.5 * (counted * difference).sum() / jnp.maximum(counted.sum(), 1.0)

@@ -19,8 +19,8 @@ RESERVED = (
     *("adpg", "ppo", "reinforce", "aurora", "dqn", "apg"),
     *(*RULES, "static", "dynamic", "pretrained"),
 )
-"""Names that mean something else where policies are named: rows of the benchmark, learners of
-rates, rules."""
+"""Names of policies that are not in this registry: rows of the benchmark, learners of rates,
+rules."""
 
 ALGORITHMS: Registry[type[Trainer]] = Registry(
     "algorithm",
@@ -37,7 +37,7 @@ def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False)
     Args:
         name: e.g. `my-algorithm`.
         trainer: a class derived from `Trainer`, which states all that is needed.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace a trainer of this name.
 
     Raises:
         ValueError: the name is no name or taken, or the class does not keep the contract; the
@@ -53,10 +53,10 @@ def algorithm_config(algorithm: str, **settings: Any) -> Any:
         ValueError: unknown algorithm or setting, or a value that is not allowed.
     """
     kind = ALGORITHMS[algorithm].config_class
-    known = [f.name for f in fields(kind) if f.init]
+    names = [f.name for f in fields(kind) if f.init]
     for name in settings:
-        if name not in known:
-            raise unknown_name(f"setting of {algorithm}", name, known)
+        if name not in names:
+            raise unknown_name(f"setting of {algorithm}", name, names)
     tuples = [f.name for f in fields(kind) if isinstance(f.default, tuple)]
     for name in tuples:  # JSON has no tuples
         if name in settings:

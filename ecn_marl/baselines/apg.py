@@ -1,20 +1,21 @@
 """APG: the gradient of the reward through the simulator itself, over short horizons.
 
-The policy is that of ADPG, and so is the problem. ADPG takes dx/da, how a flow's action changes
-what it is paid for, for a constant; here it is what the fluid says, by reverse-mode differentiation
-of the steps of `envs.rate.env`, effects on other flows and on later events among them:
+Policy and problem are those of ADPG. ADPG assumes that dx/da, the effect of a flow's action on the
+quantity in its reward, is constant. Here it comes from reverse-mode differentiation of the steps of
+`envs.rate.env`, and includes effects on other flows and on later events:
 
     grad of  mean over events of log(1 + error^2),    error = x / target - 1.
 
-The logarithm has its minimum where the reward has its maximum, and slopes that do not grow with the
+The logarithm has its minimum where the reward has its maximum, and its slope does not grow with the
 error. As in SHAC (Xu et al., "Accelerated Policy Learning with Parallel Differentiable Simulation",
-ICLR 2022) the gradient is cut every `horizon` steps and environments go on from there; without a
-critic nothing is known of what lies beyond.
+ICLR 2022) the gradient is cut every `horizon` steps and environments go on from there. There is no
+critic, so later rewards do not enter.
 
-What the derivative does not see: when packets come back, which is decided by comparisons; a rate at
-the line rate that would like to rise; how much is dropped by a full buffer, where the queue, and
-with it the RTT, no longer depends on any rate; an RTT below the offset. `docs/adpg.md` says what
-that costs. Gradients that are not finite are counted (`lost_gradients`) and left out.
+The derivative leaves out: the times at which packets come back, which comparisons decide; a higher
+rate for a flow at the line rate; the drops of a full buffer, where the queue, and with it the RTT,
+no longer depends on any rate; an RTT below the offset. `docs/adpg.md` says what that costs.
+
+Gradients that are not finite are counted (`lost_gradients`) and left out.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from ecn_marl.baselines.adpg import ADPGState, Deterministic, Policy
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
+    count_tuples,
     event_metrics,
-    some_counts,
     training_envs,
 )
 from ecn_marl.baselines.rl.rate_rollout import Events, restarted
@@ -44,15 +45,15 @@ from ecn_marl.envs.rate.scenarios import SENDERS
 
 @dataclass(frozen=True)
 class APGConfig(RateConfig):
-    """Settings of APG; `gamma` and `events` of `RateConfig` play no part.
+    """Settings of APG; `gamma` and `events` of `RateConfig` are not used.
 
     Attributes:
         hidden: widths of the hidden layers.
         lr: learning rate of Adam.
         max_grad_norm: gradients are scaled down to this norm.
         horizon: steps that a gradient goes back over, a divisor of `rollout`.
-        share: rate that flows start at, of the line rate. At 1 a rate that would like to rise has
-            no slope from the start.
+        share: rate that flows start at, of the line rate. At 1 rates are clipped from the start,
+            where the gradient for a higher rate is zero.
     """
 
     hidden: tuple[int, ...] = (12, 12)
@@ -67,7 +68,7 @@ class APGConfig(RateConfig):
         at_least_one(self, "horizon")
         positive(self, "lr", "max_grad_norm", "share")
         shares(self, "share")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         if self.rollout % self.horizon:
             allowed = f"a divisor of rollout = {self.rollout}"
             raise bad_value("horizon", self.horizon, allowed)
@@ -96,25 +97,25 @@ class APG(Deterministic):
             New state, and the update's metrics.
         """
         key = jax.random.fold_in(state.key, state.updates)
-        grads, after, rows, lost = [], [], [], jnp.zeros((), jnp.int32)
+        grads, states_after, rollouts, lost = [], [], [], jnp.zeros((), jnp.int32)
         for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):
-            grad, (then, events) = self.gradients(env, state.actor, state.env[i], p)
-            grad, bad = mean_of_finite(grad)
+            grad, (final, events) = self.gradients(env, state.actor, state.env[i], p)
+            grad, n_lost = mean_of_finite(grad)
             grads.append(grad)
-            rows.append(events)
-            lost = lost + bad
-            after.append(restarted(env, then, jax.random.fold_in(key, i), p))
+            rollouts.append(events)
+            lost = lost + n_lost
+            states_after.append(restarted(env, final, jax.random.fold_in(key, i), p))
         mean = jax.tree.map(lambda *x: jnp.stack(x).mean(0), *grads)
         change, opt = self.optimiser.update(mean, state.opt, state.actor)
         new = replace(
             state,
             actor=optax.apply_updates(state.actor, change),
             opt=opt,
-            env=tuple(after),
+            env=tuple(states_after),
             updates=state.updates + 1,
         )
         logged = {"gradient": optax.global_norm(mean), "lost_gradients": lost}
-        return new, event_metrics(rows, self.config.target) | logged
+        return new, event_metrics(rollouts, self.config.target) | logged
 
     def gradients(
         self, env: RateEnv, actor: Any, state: RateState, params: RateParams
@@ -132,7 +133,7 @@ class APG(Deterministic):
         """
         windows = self.config.rollout // self.config.horizon
 
-        def one(state: RateState) -> tuple[Any, tuple[RateState, Events]]:
+        def environment_gradient(state: RateState) -> tuple[Any, tuple[RateState, Events]]:
             def window(state: RateState, _: None) -> tuple[RateState, tuple[Any, Events]]:
                 grad, (state, rows) = jax.grad(self.loss, 1, has_aux=True)(
                     env, actor, state, params
@@ -143,13 +144,13 @@ class APG(Deterministic):
             rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
             return jax.tree.map(lambda g: g.mean(0), grad), (state, rows)
 
-        grads, (state, rows) = jax.vmap(one)(state)
+        grads, (state, rows) = jax.vmap(environment_gradient)(state)
         return grads, (state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows))
 
     def loss(
         self, env: RateEnv, actor: Any, state: RateState, params: RateParams
     ) -> tuple[Array, tuple[RateState, Events]]:
-        """Mean over the events of one environment's window; states and events beside it."""
+        """Mean cost over the events of one environment's window; its state after; its events."""
 
         @jax.checkpoint
         def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, Any]]:
@@ -176,7 +177,7 @@ def mean_of_finite(grads: Any) -> tuple[Any, Array]:
     n = jnp.maximum(finite.sum(), 1)
 
     def mean(g: Array) -> Array:
-        here = finite.reshape(-1, *(1,) * (g.ndim - 1))
-        return jnp.where(here, g, 0.0).sum(0) / n
+        mask = finite.reshape(-1, *(1,) * (g.ndim - 1))
+        return jnp.where(mask, g, 0.0).sum(0) / n
 
     return jax.tree.map(mean, grads), (~finite).sum().astype(jnp.int32)

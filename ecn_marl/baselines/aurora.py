@@ -1,20 +1,20 @@
-r"""Aurora: PPO on what a flow's last monitor intervals were like. A rival of ADPG.
+r"""Aurora: PPO on statistics of a flow's last monitor intervals. A rival of ADPG.
 
 Jay et al., "A Deep Reinforcement Learning Perspective on Internet Congestion Control", ICML 2019.
-A flow sees latency gradient, latency ratio and send ratio of its last ten monitor intervals
-(`envs.rate.monitor`), answers with a number a, and goes on at the rate
+A flow observes latency gradient, latency ratio and send ratio of its last ten monitor intervals
+(`envs.rate.monitor`). Its action is a number a, which changes its rate x to
 
-    x (1 + alpha a)  if a >= 0,  else  x / (1 - alpha a),    alpha = 0.025,
+    x (1 + alpha a)  if a >= 0,  else  x / (1 - alpha a),    alpha = 0.025.
 
-which is paid 10 throughput (packets/s) - 1000 latency (s) - 2000 loss. In these units the first
-term outweighs the others by four orders of magnitude or more on a link of 100 Gb/s. Ours keeps the
-balance that they have on a path of 300 packets/s and 50 ms, which is what an Internet path may be:
+The reward is 10 throughput (packets/s) - 1000 latency (s) - 2000 loss. In these units the first
+term outweighs the others by four orders of magnitude or more on a link of 100 Gb/s. The reward here
+has the balance of the terms on a possible Internet path of 300 packets/s and 50 ms:
 
     r = throughput / line rate - 0.02 RTT / RTT of an empty network - 0.7 loss.
 
-A flow that is paid for its own throughput has no reason to leave room for others, and the target of
-ADPG plays no part: it is one agent's problem, put to many (Tessler et al. 2021, C.1, where all runs
-end in packet loss). The learner is `rate_ppo.RatePPO`.
+With its own throughput as reward, a flow has no reason to leave capacity to others. There is no
+target as in ADPG. The method is made for a single agent and is applied to many here (Tessler et al.
+2021, C.1, where all runs end in packet loss). The learner is `rate_ppo.RatePPO`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ecn_marl.baselines.rl.rate_rollout import Events
 from ecn_marl.baselines.rl.stochastic_rates import StochasticRates
 from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive
 
-SEEN = ("latency_gradient", "latency_ratio", "send_ratio")
-"""What the policy looks at of each interval."""
+INPUTS = ("latency_gradient", "latency_ratio", "send_ratio")
+"""Columns of an interval that are inputs of the policy."""
 
-PAID = ("throughput", "inflation", "loss")
-"""What the reward is made of."""
+REWARD_TERMS = ("throughput", "inflation", "loss")
+"""Columns of an interval that enter the reward."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class AuroraConfig(RatePPOConfig):
     """Settings of Aurora: those of PPO, and its own.
 
     Attributes:
-        intervals: monitor intervals that a flow sees.
-        alpha: change of rate that a = 1 stands for.
-        latency_weight: weight of the RTT, in those of an empty network.
+        intervals: monitor intervals in an observation.
+        alpha: relative change of the rate for a = 1.
+        latency_weight: weight of the RTT over that of an empty network.
         loss_weight: weight of the share of lost bytes.
-        error_limit: 0; the reward knows no error.
+        error_limit: 0; the reward has no error term.
     """
 
     error_limit: float = 0.0
@@ -69,19 +69,19 @@ class AuroraConfig(RatePPOConfig):
 
 @dataclass(frozen=True)
 class AuroraPolicy(StochasticRates):
-    """A Gaussian over a; what it sees are the columns `SEEN` of each interval.
+    """A Gaussian over a; its inputs are the columns `INPUTS` of each interval.
 
     Attributes:
-        alpha: change of rate that a = 1 stands for.
+        alpha: relative change of the rate for a = 1.
     """
 
     alpha: float = 0.025
 
     def features(self, obs: Float[Array, "*b obs"]) -> Float[Array, "*b features"]:
-        """The columns `SEEN`; the latency ratio and the send ratio as what they exceed 1 by."""
-        rows = obs.reshape(*obs.shape[:-1], -1, len(SEEN) + len(PAID))[..., : len(SEEN)]
-        there = rows[..., 1:2] > 0.0  # intervals before the first are all 0
-        excess = jnp.where(there, rows - jnp.array([0.0, 1.0, 1.0]), 0.0)
+        """The columns `INPUTS`; latency ratio and send ratio less 1."""
+        rows = obs.reshape(*obs.shape[:-1], -1, len(INPUTS) + len(REWARD_TERMS))[..., : len(INPUTS)]
+        begun = rows[..., 1:2] > 0.0  # intervals before the first are all 0
+        excess = jnp.where(begun, rows - jnp.array([0.0, 1.0, 1.0]), 0.0)
         return excess.reshape(*obs.shape[:-1], -1)
 
     def action(self, choice: Array) -> Array:
@@ -102,8 +102,8 @@ class Aurora(RatePPO):
 
     @property
     def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations."""
-        return {"columns": (*SEEN, *PAID), "history": self.config.intervals}
+        """Options of `make_rate` for actions and observations."""
+        return {"columns": (*INPUTS, *REWARD_TERMS), "history": self.config.intervals}
 
     def make_policy(self) -> StochasticRates:
         """The policy."""
@@ -112,5 +112,5 @@ class Aurora(RatePPO):
     def reward(self, events: Events) -> Float[Array, "t envs flows"]:
         """Reward for the interval that ended at each event, see the module."""
         c = self.config
-        throughput, inflation, loss = (events.obs[..., i] for i in range(-len(PAID), 0))
+        throughput, inflation, loss = (events.obs[..., i] for i in range(-len(REWARD_TERMS), 0))
         return throughput - c.latency_weight * inflation - c.loss_weight * loss

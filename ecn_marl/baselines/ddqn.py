@@ -8,9 +8,9 @@ global memory exchanges experience between them. An update is
     ->  into the local memories  ->  now and then: exchange with the global memory
     ->  `gradient_steps` times: draw from the local memories, large rewards first, double-Q (Eq. 3)
 
-and is one compiled function; the memories stay on the device. What ACC does not say: a port that is
-about to be idle cannot choose, so the target takes the value of the setting that it keeps, not that
-of the best one. Use it with `reward="acc"` (the step-shaped D(L)), `features="acc"` (k = 3) and
+and is one compiled function; the memories stay on the device. A port that is about to be idle
+cannot choose, so the target takes the value of the setting that it keeps, not that of the best one;
+ACC does not say so. Use it with `reward="acc"` (the step-shaped D(L)), `features="acc"` (k = 3) and
 `actions="discrete"`, as ACC has them.
 """
 
@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.scoring import Greedy
-from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gating import Gate
@@ -40,7 +40,7 @@ from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
@@ -52,7 +52,7 @@ class DDQNConfig:
     """Settings of DDQN.
 
     ACC states the structure of its algorithm but none of its numbers (network, rates, discount,
-    exploration, memories); values without a source are ours.
+    exploration, memories). Values without a source are not ACC's.
 
     Attributes:
         envs: environments stepped at once.
@@ -60,34 +60,34 @@ class DDQNConfig:
         gradient_steps: gradient steps per update.
         batch: rows that each agent draws from its memory per gradient step.
         lr: learning rate.
-        anneal_updates: updates over which it falls to `optimisers.FINAL_RATE` of what it was; 0 for
+        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
             a rate that does not fall.
         gamma: discount per tuning interval, as for IPPO.
         n_step: steps of a return before it is bootstrapped (ACC, Eq. 3: 1).
         target_every: gradient steps between copies to the target network (ACC's n; HAECN: 20).
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
-            where they end, instead of first climbing to offset / (1 - gamma); which action is best
-            does not change, as no episode terminates (Naik et al. 2024, "Reward Centering").
-        reward_scale: factor of what is left, see `PPOConfig`.
+            their final level, instead of first climbing to offset / (1 - gamma). The best action
+            stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
+        reward_scale: factor of the rewards after that, see `PPOConfig`.
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
         shared: one network for all agents, as when ACC installs one model offline, or one each, as
             when its switches train on online. Memories are one each in both cases.
         epsilon: chance of a random action at first.
-        epsilon_decay: factor that it shrinks by every update (ACC, §4.3: exponential decay).
-        epsilon_min: it never shrinks below this.
+        epsilon_decay: factor of that chance at every update (ACC, §4.3: exponential decay).
+        epsilon_min: smallest chance.
         local_capacity: rows of each agent's memory.
         global_capacity: rows of the global memory.
         exchange_every: updates between exchanges. ACC's interval is "several seconds" of network
-            time; training in a simulator sees less than that.
+            time; training in a simulator is shorter than that.
         to_global: rows that each agent gives in an exchange, as a fraction of its memory.
         to_local: rows that each agent gets in an exchange, as a fraction of its memory.
         priority: exponent of the preference for large rewards (ACC, §4.3, without a formula); 0
-            draws uniformly. See `replay.odds`.
-        correction: exponent of the weights that undo the bias of that preference; 1 undoes all of
-            it, so that noise in the rewards is not taken for their mean.
+            draws uniformly. See `replay.sampling_table`.
+        correction: exponent of the weights that correct the bias of that preference. 1 corrects all
+            of it; else values overestimate noisy rewards.
         idle_gating: idle ports keep their setting without an inference (ACC, §4.2).
         idle_intervals: intervals without a change of the reward that make a port idle (ACC: 3).
         idle_tolerance: changes of the reward up to this are none (ACC does not say).
@@ -143,8 +143,8 @@ class DDQNConfig:
 
 
 @struct.dataclass
-class Gated:
-    """What the greedy policy remembers, and what it cost so far.
+class PolicyMemory:
+    """Memory of the greedy policy, and its costs so far.
 
     Attributes:
         gate: idle ports, `[A]`.
@@ -159,7 +159,7 @@ class Gated:
 
 @struct.dataclass
 class TrainState:
-    """Everything training needs to go on.
+    """Everything that is needed to continue training.
 
     Attributes:
         q: Q-network, target network, optimiser.
@@ -233,9 +233,11 @@ class DDQN(Trainer):
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         moments = None
         if c.standardise:
-            wander_key = jax.random.fold_in(env_key, 0)
-            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
-            moments = (seen[0], seen[1])
+            random_key = jax.random.fold_in(env_key, 0)
+            (state, obs), mean, std = run_randomly(
+                env, random_key, params, (state, obs), c.standardise
+            )
+            moments = (mean, std)
         local = replay.empty(self.row, c.local_capacity)
         return TrainState(
             q=self.learner.init(q_key, env.obs_dim, env.num_agents, moments),
@@ -260,8 +262,8 @@ class DDQN(Trainer):
         best = self.head.mode(q)
         if greedy:
             return best
-        random, other = ql.explore(key, self.head, q, self.config.epsilon_min)
-        return ql.choose(random, other, best)
+        exploring, random_action = ql.explore(key, self.head, q, self.config.epsilon_min)
+        return ql.choose(exploring, random_action, best)
 
     def network(self, actor: Any) -> Network | None:
         """The policy, to be exported, without idle gating."""
@@ -269,36 +271,36 @@ class DDQN(Trainer):
 
     def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
         """Bytes of the exchanges of memories while training."""
-        ways = ("exchanged_up_bytes", "exchanged_down_bytes")
-        moved = sum(float(np.mean(row[way])) for row in rows for way in ways)
-        return float(moved / rows[-1]["steps"] * 1e6 / env.interval_us)
+        columns = ("exchanged_up_bytes", "exchanged_down_bytes")
+        total = sum(float(np.mean(row[column])) for row in rows for column in columns)
+        return float(total / rows[-1]["steps"] * 1e6 / env.interval_us)
 
-    def start(self, num_agents: int) -> Gated:
-        """What the greedy policy remembers at the start of an episode."""
+    def start(self, num_agents: int) -> PolicyMemory:
+        """Memory of the greedy policy at the start of an episode."""
         zero = jnp.zeros((), jnp.int32)
-        return Gated(self._first_gate(num_agents), zero, zero)
+        return PolicyMemory(self._first_gate(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: Gated, obs: Float[Array, "agents obs"]
-    ) -> tuple[Gated, Array]:
-        """The greedy policy's actions: kept by idle ports, the best ones elsewhere."""
+        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
+        """Actions of the greedy policy: idle ports keep theirs, the others take the best ones."""
         gate = memory.gate
         best = self.head.mode(self.learner.values(actor, obs))
         action = ql.choose(gate.idle, gate.action, best)
         busy = jnp.sum(~gate.idle, dtype=jnp.int32)
-        return Gated(
+        return PolicyMemory(
             replace(gate, action=action),
             memory.inferences + busy,
             memory.decisions + gate.idle.shape[-1],
         ), action
 
     def watch(
-        self, memory: Gated, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> Gated:
-        """What the policy remembers of an interval."""
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
+        """Memory of the policy after an interval."""
         return replace(memory, gate=self._watch(memory.gate, memory.gate.action, reward, info))
 
-    def costs(self, memory: Gated) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Inferences and floating-point operations per decision so far."""
         share = memory.inferences / jnp.maximum(memory.decisions, 1)
         return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
@@ -309,10 +311,10 @@ class DDQN(Trainer):
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
-        return Remembering(self, actor, env)
+        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, remember, exchange, learn.
+        """Roll out, store, exchange, learn.
 
         Args:
             state: training state.
@@ -323,13 +325,13 @@ class DDQN(Trainer):
         """
         key, roll_key, exchange_key, learn_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)
-        state, rows, seen = self._collect(state, roll_key, params)
+        state, rows, metrics = self._collect(state, roll_key, params)
         local, lost = jax.vmap(replay.append)(state.local, rows)
         state, moved = self._exchange(replace(state, local=local), exchange_key)
         q, losses = self._learn(state.q, learn_key, state.local)
-        seen["overwritten"] = lost.sum() + moved.pop("overwritten")
+        metrics["overwritten"] = lost.sum() + moved.pop("overwritten")
         state = replace(state, q=q, updates=state.updates + 1)
-        return state, seen | moved | losses | self._memory(state)
+        return state, metrics | moved | losses | self._memory(state)
 
     def _collect(
         self, state: TrainState, key: jax.Array, params: Any
@@ -344,94 +346,99 @@ class DDQN(Trainer):
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)
             q = self.learner.values(actor, obs)
-            random, other = ql.explore(act_key, self.head, q, chance)
+            exploring, random_action = ql.explore(act_key, self.head, q, chance)
             action = ql.choose(gate.idle, gate.action, self.head.mode(q))
-            action = ql.choose(random, other, action)  # a random setting needs no inference either
-            after, env_state, reward, terminated, truncated, info = self.env.step(
+            # A random setting takes no inference, so idle ports explore as well.
+            action = ql.choose(exploring, random_action, action)
+            next_obs, env_state, reward, terminated, truncated, info = self.env.step(
                 env_key, env_state, action, params
             )
-            seen = {
+            means = {
                 "reward": reward.mean(),
                 "queue_mean": info["queue_mean"].mean(),
                 "utilisation": info["utilisation"].mean(),
                 "inferences_saved": gate.idle.mean(),
             }
             gate = self._watch(gate, action, reward, info)
-            paid = c.reward_scale * (reward - c.reward_offset)
-            step = (obs, action, paid, terminated, truncated, info["final_obs"], gate.idle)
+            learnt_reward = c.reward_scale * (reward - c.reward_offset)
+            step = (obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle)
             done = info["episode_done"]
             first = self._first_gate(reward.shape[-1])
             gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)
-            return (env_state, after, gate), (step, seen)
+            return (env_state, next_obs, gate), (step, means)
 
         carry = (state.env, state.obs, state.gate)
         shared = (state.q.params, chance, params)
-        (env_state, obs, gate), (steps, seen) = roll(self.env, step, carry, key, c.rollout, *shared)
-        metrics = {name: x.mean() for name, x in seen.items()} | {"epsilon": chance}
+        (env_state, obs, gate), (steps, means) = roll(
+            self.env, step, carry, key, c.rollout, *shared
+        )
+        metrics = {name: x.mean() for name, x in means.items()} | {"epsilon": chance}
         metrics["flops_per_decision"] = self.flops * (1.0 - metrics["inferences_saved"])
-        after = replace(state, env=env_state, obs=obs, gate=gate)
-        return after, ql.transitions(steps, c.gamma, c.n_step), metrics
+        next_state = replace(state, env=env_state, obs=obs, gate=gate)
+        return next_state, ql.transitions(steps, c.gamma, c.n_step), metrics
 
     def _watch(self, gate: Gate, action: Array, reward: Array, info: dict[str, Array]) -> Gate:
-        """Who is idle next; nobody where the environment shows no queues and thresholds."""
+        """Which ports are idle next; none if `info` has no queues and thresholds."""
         c = self.config
         if not (c.idle_gating and "queue" in info and "kmin" in info):
             return gate
-        seen = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
-        return gating.watch(gate, action, reward, *seen)
+        idle_inputs = (info["queue"], info["kmin"], c.idle_tolerance, c.idle_intervals)
+        return gating.watch(gate, action, reward, *idle_inputs)
 
     def _exchange(self, state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
         """Exchange with the global memory if it is time."""
         c = self.config
-        unit = replay.row_bytes(self.row)
+        row_bytes = replay.row_bytes(self.row)
         zero = jnp.zeros((), jnp.int32)
 
-        def swap(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
+        def exchange(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
             return replay.exchange(key, local, shared, self.up, self.down)
 
         def skip(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
             return local, shared, replay.Moved(zero, zero, zero, zero)
 
         due = (state.updates + 1) % c.exchange_every == 0
-        local, shared, moved = jax.lax.cond(due, swap, skip, state.local, state.shared)
+        local, shared, moved = jax.lax.cond(due, exchange, skip, state.local, state.shared)
         return replace(state, local=local, shared=shared), {
-            "exchanged_up_bytes": moved.up.astype(jnp.float32) * unit,
-            "exchanged_down_bytes": moved.down.astype(jnp.float32) * unit,
+            "exchanged_up_bytes": moved.up.astype(jnp.float32) * row_bytes,
+            "exchanged_down_bytes": moved.down.astype(jnp.float32) * row_bytes,
             "overwritten": moved.lost_up + moved.lost_down,
         }
 
     def _memory(self, state: TrainState) -> dict[str, Array]:
-        """What the memories take, how full they are, and how much of it agents have from others."""
-        c, unit, agents = self.config, replay.row_bytes(self.row), self.env.num_agents
+        """Size of the memories, how full they are, and the share of rows from other agents."""
+        c, row_bytes, agents = self.config, replay.row_bytes(self.row), self.env.num_agents
         slots = jnp.arange(c.local_capacity)
-        held = slots < state.local.size[:, None]
+        filled = slots < state.local.size[:, None]
         foreign = state.local.rows.origin != jnp.arange(agents)[:, None]
         return {
-            "local_replay_bytes": jnp.float32(unit * c.local_capacity * agents),
-            "global_replay_bytes": jnp.float32(unit * c.global_capacity),
+            "local_replay_bytes": jnp.float32(row_bytes * c.local_capacity * agents),
+            "global_replay_bytes": jnp.float32(row_bytes * c.global_capacity),
             "local_filled": state.local.size.mean() / c.local_capacity,
             "global_filled": state.shared.size / c.global_capacity,
-            "foreign": jnp.sum(held & foreign) / jnp.maximum(jnp.sum(held), 1),
+            "foreign": jnp.sum(filled & foreign) / jnp.maximum(jnp.sum(filled), 1),
         }
 
     def _learn(self, q: QState, key: jax.Array, local: Ring) -> tuple[QState, dict[str, Array]]:
-        """Several gradient steps on what the agents draw from their memories."""
+        """Several gradient steps on rows that the agents draw from their memories."""
         c = self.config
-        odds = jax.vmap(replay.odds, (0, 0, None))(local.rows.score, local.size, c.priority)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(
+            local.rows.score, local.size, c.priority
+        )
 
         def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            rows, weight = replay.draw_each(key, local, odds, c.batch, c.correction)
+            rows, weight = replay.draw_each(key, local, table, c.batch, c.correction)
             return self.learner.learn(q, rows, weight)
 
-        q, seen = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
-        return q, {name: x.mean() for name, x in seen.items()}
+        q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
+        return q, {name: x.mean() for name, x in metrics.items()}
 
 
 class CentralACC(DDQN):
-    """C-ACC: one agent that sees the whole network and sets one action per tier of switches.
+    """C-ACC: one agent that observes the whole network and sets one action per tier of switches.
 
-    ACC's authors compare with it (Fig. 14). It is DDQN on the network as `Tiers` shows it: one
-    Q-network, one memory; the exchange copies rows of its own, so it is left out.
+    ACC's authors compare with it (Fig. 14). It is DDQN in the view of `Tiers`: one Q-network, one
+    memory. The exchange would only copy the agent's own rows, so it is left out.
     """
 
     def __init__(self, env: Any, config: DDQNConfig) -> None:
@@ -440,29 +447,29 @@ class CentralACC(DDQN):
         Args:
             env: functional environment with discrete actions. Its `tiers`, one per port, are those
                 of its topology if it names none.
-            config: settings; `shared`, the exchange and idle gating mean nothing here.
+            config: settings; `shared`, the exchange and idle gating have no effect here.
 
         Raises:
             ValueError: its actions are continuous.
         """
-        alone = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
-        super().__init__(central_view(env), replace(alone, global_capacity=1))
+        single = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
+        super().__init__(central_view(env), replace(single, global_capacity=1))
 
     def view(self, env: Any) -> Tiers:
-        """An environment as this algorithm's agent sees it."""
+        """The environment of this algorithm's single agent."""
         return central_view(env)
 
-    def costs(self, memory: Gated) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Costs so far per port and interval: one inference makes the decisions of all ports."""
         ports = len(self.env.env.tier)
         return {name: cost / ports for name, cost in super().costs(memory).items()}
 
     def network(self, actor: Any) -> Network | None:
-        """None: the network sees all ports at once."""
+        """None: the network takes the observations of all ports at once."""
         return None
 
     def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
-        """What ports send to the centre (features of an interval) and get (a setting), always."""
+        """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
         numbers = env.num_agents * (env.feature.width + 3)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
@@ -475,22 +482,22 @@ class Central(Greedy):
     """The greedy policy of C-ACC on all ports; one inference makes all their decisions."""
 
     def __init__(self, algorithm: CentralACC, actor: Any, view: Tiers) -> None:
-        """Remember the view as well."""
+        """Keep the view as well."""
         super().__init__(algorithm, actor)
         self.view = view
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
         """Actions of all ports."""
-        seen = self.view.summary(obs)
-        return self.view.spread(self.algorithm.act(self.actor, key, seen, greedy=True))
+        summary = self.view.summary(obs)
+        return self.view.to_ports(self.algorithm.act(self.actor, key, summary, greedy=True))
 
     def costs(self) -> dict[str, float]:
-        """What a decision for one port costs: a port's share of an inference."""
+        """Costs of a decision for one port: its share of an inference."""
         ports = len(self.view.tier)
         return {name: cost / ports for name, cost in super().costs().items()}
 
 
 def central_view(env: Any) -> Tiers:
-    """An environment as its central controller sees it."""
+    """The environment of a central controller."""
     tier = getattr(env, "tiers", None)
     return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

@@ -1,4 +1,4 @@
-"""Rules that retune the thresholds every interval from what a switch counts, without learning."""
+"""Rules that set the thresholds every interval from counters of a switch, without learning."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ecn_marl.sim.stats import from_info
 from ecn_marl.sim.tuners import parse_tuner
 
 PREFIX = "dynamic:"
-"""How a rule is named where a run could stand, e.g. `dynamic:pi`."""
+"""Prefix of the name of a rule, e.g. `dynamic:pi`."""
 
 Memory = tuple[Any, Ecn]
-"""State of the tuner, and the thresholds it wants next."""
+"""State of the tuner, and its thresholds for the next interval."""
 
 
 class Dynamic:

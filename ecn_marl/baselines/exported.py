@@ -1,7 +1,7 @@
 """Exported policies in an environment: `FILE.npz`, or `pretrained:NAME` for one that ships.
 
-The file's header says what its network sees, how often, and what its actions mean; `view_of` makes
-options of `ecn_marl.make` of that. The network is the one that `Policy` runs with numpy.
+The file's header has the network's observations, interval and actions; `view_of` gives them as
+options of `ecn_marl.make`. The network is the one that `Policy` runs with numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ecn_marl.envs.registry import lookup
 SUFFIX = ".npz"
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
-"""Those of `policy.ACTIVATIONS`."""
+"""The same functions as `policy.ACTIVATIONS`, in JAX."""
 
 
 def is_exported(policy: str) -> bool:
@@ -48,25 +48,25 @@ def read_exported(policy: str) -> Policy:
     file = policy_file(policy)
     if not file.is_file():
         raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
-    found = load_policy(file)
-    if isinstance(found, RatePolicy):
+    loaded = load_policy(file)
+    if isinstance(loaded, RatePolicy):
         raise bad_value("policy", policy, "a policy of ports here: this one is of flows, for rates")
-    restore_imports(found.header.get("imports") or {}, f"policy {policy}", trusted=False)
+    restore_imports(loaded.header.get("imports") or {}, f"policy {policy}", trusted=False)
     try:
-        view_of(found), episodes_of(found), found.header["network"]["head"]
+        view_of(loaded), episodes_of(loaded), loaded.header["network"]["head"]
     except (KeyError, TypeError):
         allowed = "a file whose header has the scenario, features, actions, interval and network"
         raise bad_value("policy", policy, allowed) from None
-    return found
+    return loaded
 
 
 def digest(policy: str) -> str:
-    """SHA-256 of the file of a policy; a name may come to stand for another file."""
+    """SHA-256 of the file of a policy; the file behind a name may change."""
     return hashlib.sha256(policy_file(policy).read_bytes()).hexdigest()
 
 
 def view_of(policy: Policy) -> dict[str, Any]:
-    """What the policy sees and sets, as options of `ecn_marl.make`."""
+    """Observations, actions and interval of the policy, as options of `ecn_marl.make`."""
     return policy.make_options
 
 
@@ -77,11 +77,11 @@ def episodes_of(policy: Policy) -> tuple[str, dict[str, Any]]:
     scenario, as in `envs.registry.in_view`.
     """
     header, view = policy.header, view_of(policy)
-    given = dict(header.get("options", {}))
-    options = {name: x for name, x in given.items() if name not in view}
+    trained_with = dict(header.get("options", {}))
+    options = {name: x for name, x in trained_with.items() if name not in view}
     if "max_steps" in options:
-        every = lookup(header["scenario"]).interval_us
-        options["max_steps"] = round(options["max_steps"] * view["interval_us"] / every)
+        scenario_us = lookup(header["scenario"]).interval_us
+        options["max_steps"] = round(options["max_steps"] * view["interval_us"] / scenario_us)
     return str(header["scenario"]), options
 
 
@@ -94,7 +94,7 @@ class Exported:
         Args:
             env: functional environment, made with the options of `view_of`.
             policy: the policy.
-            name: how errors call it.
+            name: its name in errors.
 
         Raises:
             ValueError: an environment with other observations, actions or intervals, or with
@@ -103,12 +103,14 @@ class Exported:
         header, self.head = policy.header, head_for(env.action)
         network = header["network"]
         options = {key: getattr(env.action, key) for key in env.action.options()}
-        sees = (tuple(env.feature.names), env.feature.history, round(env.interval_us, 3))
+        offered = (tuple(env.feature.names), env.feature.history, round(env.interval_us, 3))
         features = header["features"]
-        meant = (tuple(features["names"]), features["history"], round(header["interval_us"], 3))
-        if sees != meant or env.obs_dim != policy.obs_dim:
-            allowed = f"features, history and interval (µs) {meant}, what {name} was trained with"
-            raise bad_value("observations", sees, allowed)
+        expected = (tuple(features["names"]), features["history"], round(header["interval_us"], 3))
+        if offered != expected or env.obs_dim != policy.obs_dim:
+            allowed = (
+                f"features, history and interval (µs) {expected}, what {name} was trained with"
+            )
+            raise bad_value("observations", offered, allowed)
         if head_header(self.head) != network["head"] or not _same(options, header["actions"]):
             allowed = f"{header['actions']['codec']} actions with the options of {name}"
             raise bad_value("actions", env.action, allowed)

@@ -1,7 +1,7 @@
 """HAECN: a small network decides whether a setting still fits, a large one finds a new setting.
 
 HAECN: "Hierarchical Automatic ECN Tuning with Ultra-low Overhead in Datacenter Networks", §3,
-Algorithm 1. Every interval the decision module, a light DQN, sees the state S of its port and
+Algorithm 1. Every interval the decision module, a light DQN, observes the state S of its port and
 S_saved, the state in which the setting in force was chosen. If it triggers, the policy generator, a
 six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting stays. An update is
 
@@ -9,16 +9,16 @@ six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting
     ->  into the memories of both modules
     ->  `gradient_steps` times: DQN for the decision, DDQN for the policy (Algorithm 1, line 14)
 
-and is one compiled function. Where the paper is silent or at odds, and what is done here:
+and is one compiled function. Where the paper is silent or contradicts itself:
 
-* Text and Algorithm 1 store a transition only if it was triggered. A decision module that never
-  sees what follows when it stays quiet could not learn when to, so it remembers every interval.
-* The policy generator's target (line 14) takes it to choose anew in the next interval. A setting
-  that lasts for fifty would be valued for one. Here it learns from every interval as well, and
-  where the decision module is quiet, what follows is worth Q of the setting that stays.
+* Text and Algorithm 1 store a transition only if it was triggered. From those alone the decision
+  module could not learn when not to trigger, so it learns from every interval here.
+* The policy generator's target (line 14) assumes that it chooses anew in the next interval. A
+  setting that lasts for fifty intervals would be valued for one. Here it learns from every interval
+  as well. Where the decision module does not trigger, the target takes Q of the setting that stays.
   `HAECNConfig(every_interval=False)` is the paper to the letter.
-* The penalty is the decision module's: its reward is r - alpha * trigger (Eq. 2); settings are not
-  worth less for having been asked for.
+* The penalty enters the decision module's reward only, r - alpha * trigger (Eq. 2). The policy
+  generator learns from r.
 * At the start of an episode there is no setting to keep: the first interval always triggers.
 * S_saved, S and the history k: see `ecn_marl.envs.features` (`features="haecn"`).
 """
@@ -36,7 +36,7 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head
@@ -45,7 +45,7 @@ from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.wrappers import AutoReset
 
@@ -55,7 +55,7 @@ TRIGGER = Head(sizes=(2,), scalar=True)
 
 @dataclass(frozen=True)
 class HAECNConfig:
-    """Settings of HAECN; what its Table 1 states is the default.
+    """Settings of HAECN; defaults are those of its Table 1, where it states them.
 
     Attributes:
         envs: environments stepped at once.
@@ -63,26 +63,26 @@ class HAECNConfig:
         gradient_steps: gradient steps of both modules per update.
         batch: rows that each agent draws per gradient step (Table 1: 64).
         lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
-        anneal_updates: updates over which it falls, see `DDQNConfig`.
+        anneal_updates: updates over which `lr` falls, see `DDQNConfig`.
         gamma: discount per tuning interval (Table 1: 0.98).
         n_step: steps of a return before it is bootstrapped (Algorithm 1, line 14: 1).
         target_every: gradient steps between copies to the target networks (Table 1: 20).
         reward_offset: subtracted from the rewards that both modules learn from, see `DDQNConfig`.
-        reward_scale: factor of what is left, see `PPOConfig`.
-        trigger_penalty: alpha, what a trigger costs (Table 1: 0.05).
+        reward_scale: factor of the rewards after that, see `PPOConfig`.
+        trigger_penalty: alpha, subtracted from the reward for a trigger (Table 1: 0.05).
         max_grad_norm: gradients are scaled down to this norm.
         hidden: hidden layers of the policy generator; with its output these are six layers, their
             widths are not stated.
         decision_hidden: hidden layers of the decision module; "lightweight", not stated.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
         every_interval: the policy generator learns from every interval, and values a setting for as
-            long as it stays; else from triggered ones only, as the paper has it.
+            long as it stays; else it learns from triggered ones only, as in the paper.
         shared: one pair of modules for all agents, or one each (the paper's agents are
             independent). Memories are one each in both cases.
         epsilon: chance of a random trigger and of a random setting at first; not stated.
-        epsilon_decay: factor that it shrinks by every update; not stated.
-        epsilon_min: it never shrinks below this; not stated.
+        epsilon_decay: factor of that chance at every update; not stated.
+        epsilon_min: smallest chance; not stated.
         capacity: rows of each memory of an agent; not stated.
     """
 
@@ -130,12 +130,12 @@ class HAECNConfig:
 
 @struct.dataclass
 class Saved:
-    """What is in force at every port, leaves `[..., A]`.
+    """The setting in force at every port, leaves `[..., A]`.
 
     Attributes:
         obs: S_saved, `[..., A, obs_dim]`.
         action: the setting chosen then, `[..., A, *action.shape]`.
-        first: whether there is none yet.
+        first: whether no setting was chosen yet.
     """
 
     obs: Leaf
@@ -144,11 +144,11 @@ class Saved:
 
 
 @struct.dataclass
-class Remembered:
-    """What the greedy policy remembers, and what it cost so far.
+class PolicyMemory:
+    """Memory of the greedy policy, and its costs so far.
 
     Attributes:
-        saved: what is in force, leaves `[A, ...]`.
+        saved: the settings in force, leaves `[A, ...]`.
         triggers: decisions that ran the policy generator, over all ports.
         decisions: all decisions.
     """
@@ -160,14 +160,14 @@ class Remembered:
 
 @struct.dataclass
 class TrainState:
-    """Everything training needs to go on.
+    """Everything that is needed to continue training.
 
     Attributes:
-        decision: the decision module, what it learns with.
-        policy: the policy generator, what it learns with.
+        decision: the decision module: networks and optimiser.
+        policy: the policy generator: networks and optimiser.
         intervals: memories of the decision module, leaves `[A, capacity, ...]`.
         settings: memories of the policy generator, leaves `[A, capacity, ...]`.
-        saved: what is in force, leaves `[envs, A, ...]`.
+        saved: the settings in force, leaves `[envs, A, ...]`.
         env: environment states, leading axis `envs`.
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
@@ -239,17 +239,21 @@ class HAECN(Trainer):
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
-        once = twice = None
+        moments = pair_moments = None
         if c.standardise:
-            wander_key = jax.random.fold_in(env_key, 0)
-            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
-            once = (seen[0], seen[1])
-            twice = (jnp.tile(seen[0], 2), jnp.tile(seen[1], 2))  # what is, and what was
+            random_key = jax.random.fold_in(env_key, 0)
+            (state, obs), mean, std = run_randomly(
+                env, random_key, params, (state, obs), c.standardise
+            )
+            moments = (mean, std)
+            pair_moments = (jnp.tile(mean, 2), jnp.tile(std, 2))  # of S and S_saved
         intervals = replay.empty(self.decision_row, c.capacity)
         settings = replay.empty(self.policy_row, c.capacity)
         return TrainState(
-            decision=self.decision.init(decision_key, 2 * env.obs_dim, env.num_agents, twice),
-            policy=self.policy.init(policy_key, env.obs_dim, env.num_agents, once),
+            decision=self.decision.init(
+                decision_key, 2 * env.obs_dim, env.num_agents, pair_moments
+            ),
+            policy=self.policy.init(policy_key, env.obs_dim, env.num_agents, moments),
             intervals=replay.copies(intervals, env.num_agents),
             settings=replay.copies(settings, env.num_agents),
             saved=replay.copies(self._nothing_saved(env.num_agents), c.envs),
@@ -272,44 +276,44 @@ class HAECN(Trainer):
         key: jax.Array,
         chance: Float[Array, ""] | float,
     ) -> tuple[Saved, Array, Array]:
-        """Decide on triggers, choose where one falls; returns also what the decision saw."""
+        """Settings in force, triggers, and observations of the decision module."""
         trigger_key, setting_key = jax.random.split(key)
-        seen = jnp.concatenate([obs, saved.obs], -1)
-        q = self.decision.values(actor["decision"], seen)
-        random, other = ql.explore(trigger_key, TRIGGER, q, chance)
-        trigger = saved.first | (jnp.where(random, other, TRIGGER.mode(q)) == 1)
+        decision_obs = jnp.concatenate([obs, saved.obs], -1)
+        q = self.decision.values(actor["decision"], decision_obs)
+        exploring, random_action = ql.explore(trigger_key, TRIGGER, q, chance)
+        trigger = saved.first | (jnp.where(exploring, random_action, TRIGGER.mode(q)) == 1)
         q = self.policy.values(actor["policy"], obs)
-        random, other = ql.explore(setting_key, self.head, q, chance)
-        setting = ql.choose(random, other, self.head.mode(q))
-        kept = Saved(
+        exploring, random_action = ql.explore(setting_key, self.head, q, chance)
+        setting = ql.choose(exploring, random_action, self.head.mode(q))
+        in_force = Saved(
             obs=jnp.where(trigger[..., None], obs, saved.obs),
             action=ql.choose(trigger, setting, saved.action),
             first=jnp.zeros_like(saved.first),
         )
-        return kept, trigger, seen
+        return in_force, trigger, decision_obs
 
-    def start(self, num_agents: int) -> Remembered:
-        """What the greedy policy remembers at the start of an episode."""
+    def start(self, num_agents: int) -> PolicyMemory:
+        """Memory of the greedy policy at the start of an episode."""
         zero = jnp.zeros((), jnp.int32)
-        return Remembered(self._nothing_saved(num_agents), zero, zero)
+        return PolicyMemory(self._nothing_saved(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: Remembered, obs: Float[Array, "agents obs"]
-    ) -> tuple[Remembered, Array]:
-        """The greedy policy's actions, kept where nothing triggers."""
+        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
+        """Actions of the greedy policy; ports without a trigger keep theirs."""
         saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
         triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
-        memory = Remembered(saved, triggers, memory.decisions + trigger.shape[-1])
+        memory = PolicyMemory(saved, triggers, memory.decisions + trigger.shape[-1])
         return memory, saved.action
 
     def watch(
-        self, memory: Remembered, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> Remembered:
-        """What the policy remembers of an interval: nothing new."""
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
+        """Memory of the policy after an interval: the same."""
         del reward, info
         return memory
 
-    def costs(self, memory: Remembered) -> dict[str, Array]:
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Triggers, inferences and floating-point operations per decision so far."""
         share = memory.triggers / jnp.maximum(memory.decisions, 1)
         return self._costs(share)
@@ -330,10 +334,10 @@ class HAECN(Trainer):
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation in `env`."""
-        return Remembering(self, actor, env)
+        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, remember, learn.
+        """Roll out, store, learn.
 
         Args:
             state: training state.
@@ -344,25 +348,27 @@ class HAECN(Trainer):
         """
         key, roll_key, decision_key, policy_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)
-        state, (intervals, settings, trigger), seen = self._collect(state, roll_key, params)
-        first, lost = jax.vmap(replay.append)(state.intervals, intervals)
+        state, (intervals, settings, trigger), metrics = self._collect(state, roll_key, params)
+        intervals_ring, intervals_lost = jax.vmap(replay.append)(state.intervals, intervals)
         keep = trigger | self.config.every_interval
-        second, gone = jax.vmap(replay.append)(state.settings, settings, keep)
-        decision, judged = self._learn(self.decision, state.decision, decision_key, first)
-        policy, valued = self._learn(self.policy, state.policy, policy_key, second)
-        seen |= {f"decision_{name}": x for name, x in judged.items()} | valued
+        settings_ring, settings_lost = jax.vmap(replay.append)(state.settings, settings, keep)
+        decision, decision_losses = self._learn(
+            self.decision, state.decision, decision_key, intervals_ring
+        )
+        policy, policy_losses = self._learn(self.policy, state.policy, policy_key, settings_ring)
+        metrics |= {f"decision_{name}": x for name, x in decision_losses.items()} | policy_losses
         rows = (self.decision_row, self.policy_row)
-        room = sum(replay.row_bytes(row) for row in rows) * self.config.capacity
-        seen["local_replay_bytes"] = jnp.float32(room * self.env.num_agents)
-        seen["overwritten"] = lost.sum() + gone.sum()
+        memory_bytes = sum(replay.row_bytes(row) for row in rows) * self.config.capacity
+        metrics["local_replay_bytes"] = jnp.float32(memory_bytes * self.env.num_agents)
+        metrics["overwritten"] = intervals_lost.sum() + settings_lost.sum()
         return replace(
             state,
             decision=decision,
             policy=policy,
-            intervals=first,
-            settings=second,
+            intervals=intervals_ring,
+            settings=settings_ring,
             updates=state.updates + 1,
-        ), seen
+        ), metrics
 
     def _collect(
         self, state: TrainState, key: jax.Array, params: Any
@@ -381,31 +387,38 @@ class HAECN(Trainer):
         ) -> tuple[Any, Any]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)
-            saved, trigger, seen = self._act(actor, saved, obs, act_key, chance)
-            after, env_state, reward, terminated, truncated, info = self.env.step(
+            saved, trigger, decision_obs = self._act(actor, saved, obs, act_key, chance)
+            next_obs, env_state, reward, terminated, truncated, info = self.env.step(
                 env_key, env_state, saved.action, params
             )
             last = info["final_obs"]
-            next_seen = jnp.concatenate([last, saved.obs], -1)
-            paid = reward - c.trigger_penalty * trigger
+            next_decision_obs = jnp.concatenate([last, saved.obs], -1)
+            penalised = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
             base, scale = c.reward_offset, c.reward_scale
-            quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_seen)) == 0
+            quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_decision_obs)) == 0
             free = jnp.zeros_like(quiet)
             rows = (
-                (seen, trigger.astype(jnp.int32), scale * (paid - base), *ends, next_seen, free),
+                (
+                    decision_obs,
+                    trigger.astype(jnp.int32),
+                    scale * (penalised - base),
+                    *ends,
+                    next_decision_obs,
+                    free,
+                ),
                 (obs, saved.action, scale * (reward - base), *ends, last, quiet & c.every_interval),
                 trigger,
             )
             metrics = {
                 "reward": reward.mean(),
-                "reward_after_penalty": paid.mean(),
+                "reward_after_penalty": penalised.mean(),
                 "queue_mean": info["queue_mean"].mean(),
                 "utilisation": info["utilisation"].mean(),
                 "triggered": trigger.mean(),
             }
             saved = replace(saved, first=saved.first | info["episode_done"])
-            return (env_state, after, saved), (rows, metrics)
+            return (env_state, next_obs, saved), (rows, metrics)
 
         carry = (state.env, state.obs, state.saved)
         shared = (state.actor, chance, params)
@@ -415,20 +428,20 @@ class HAECN(Trainer):
         intervals = ql.transitions(rows[0], c.gamma, c.n_step)
         settings = ql.transitions(rows[1], c.gamma, c.n_step)
         trigger = jnp.moveaxis(rows[2], 2, 0).reshape(self.env.num_agents, -1)
-        found = {name: x.mean() for name, x in metrics.items()} | {"epsilon": chance}
-        found |= self._costs(found.pop("triggered"))
-        after = replace(state, env=env_state, obs=obs, saved=saved)
-        return after, (intervals, settings, trigger), found
+        means = {name: x.mean() for name, x in metrics.items()} | {"epsilon": chance}
+        means |= self._costs(means.pop("triggered"))
+        next_state = replace(state, env=env_state, obs=obs, saved=saved)
+        return next_state, (intervals, settings, trigger), means
 
     def _learn(
         self, module: QLearner, q: QState, key: jax.Array, memory: Ring
     ) -> tuple[QState, dict[str, Array]]:
         """Several gradient steps on rows drawn uniformly (§3.4)."""
         c = self.config
-        odds = jax.vmap(replay.odds, (0, 0, None))(memory.rows.score, memory.size, 0.0)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
 
         def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            return module.learn(q, *replay.draw_each(key, memory, odds, c.batch, 0.0))
+            return module.learn(q, *replay.draw_each(key, memory, table, c.batch, 0.0))
 
-        q, seen = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
-        return q, {name: x.mean() for name, x in seen.items()}
+        q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
+        return q, {name: x.mean() for name, x in metrics.items()}

@@ -12,9 +12,9 @@ bootstrapped from the value of its final observation.
 
 PET trains twice (§4.4). Offline, one model is trained on generated or recorded traffic:
 `IPPOConfig(shared=True)` in any scenario. It is then installed on every switch, and each port goes
-on training its own copy on what it sees: `IPPOConfig(shared=False, pretrained=RUN)`, where the
-network may be another one than that of the run. Agents that do not share parameters share nothing:
-advantages, gradients and optimisers are each port's own.
+on training its own copy on its own traffic: `IPPOConfig(shared=False, pretrained=RUN)`. The network
+may be another one than that of the run. Agents that do not share parameters share nothing:
+advantages, gradients and optimisers are per port.
 
 With the features `pet` and the reward `pet` this is PET; the features `pet-no-incast` and
 `pet-no-mice` are the ablations of its §5.5.7.
@@ -52,19 +52,19 @@ from ecn_marl.baselines.rl.ppo import (
     over_agents,
     policy_loss,
 )
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 
 @dataclass(frozen=True)
 class IPPOConfig(PPOConfig):
-    """Settings of IPPO. What PET states (§5.2, Table 2) is the default, but for `gae_lambda`.
+    """Settings of IPPO. Defaults are those of PET (§5.2, Table 2), but for `gae_lambda`.
 
-    PET's are the learning rates 4e-4 and 1e-3, the clip of 0.2 and its decay by 0.99 every 50
-    updates (Eq. 13, where the symbol of Eq. 11 stands for the rate of exploration). It does not
-    state the discount (the effect of a threshold on the queue is over within some ten intervals)
-    and the widths of its networks.
+    From PET: the learning rates 4e-4 and 1e-3, the clip of 0.2 and its decay by 0.99 every 50
+    updates (Eq. 13, where the symbol of Eq. 11 stands for the rate of exploration). PET states
+    neither the discount nor the widths of its networks. A threshold acts on the queue for some ten
+    intervals, which the discount here reflects.
 
     PET prints a "GAE coefficient" of 0.01. Taken as lambda it makes learners myopic: a high
     threshold raises the utilisation of this interval and the queue of the next ones, and on
@@ -111,9 +111,11 @@ class IPPO(Trainer):
         critic = init_network(self.critic, critic_key, *shape)
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         if c.standardise:
-            wander_key = jax.random.fold_in(env_key, 0)
-            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
-            actor, critic = standardise(actor, *seen), standardise(critic, *seen)
+            random_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *moments = run_randomly(
+                env, random_key, params, (state, obs), c.standardise
+            )
+            actor, critic = standardise(actor, *moments), standardise(critic, *moments)
         if self.start is not None:
             actor, critic = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(jnp.asarray(old), new.shape),
@@ -171,27 +173,27 @@ class IPPO(Trainer):
         def policy(actor: Any, obs: Array) -> Array:
             return apply_network(self.actor, actor, obs, c.shared)
 
-        state, seen, metrics = collect(
+        state, rollout, metrics = collect(
             self.env, self.head, policy, replace(state, key=key), roll_key, params, c.rollout
         )
-        value = self.value(state.critic, seen.obs)
-        after = self.value(state.critic, seen.final_obs)
+        value = self.value(state.critic, rollout.obs)
+        next_value = self.value(state.critic, rollout.final_obs)
         advantage, target = gae(
-            c.reward_scale * seen.reward,
+            c.reward_scale * rollout.reward,
             value,
-            after,
-            seen.terminated,
-            seen.truncated,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
             c.gamma,
             c.gae_lambda,
         )
-        batch = Batch(seen.obs, seen.action, seen.log_prob, advantage, target)
+        batch = Batch(rollout.obs, rollout.action, rollout.log_prob, advantage, target)
         clip = clip_range(c, state.updates)
         (actor, critic), (actor_opt, critic_opt), losses = improve(
             (state.actor, state.critic),
             (state.actor_opt, state.critic_opt),
             (
-                (lambda net, part: self.policy_loss(net, part, clip), self.actor_opt),
+                (lambda net, minibatch: self.policy_loss(net, minibatch, clip), self.actor_opt),
                 (self.value_loss, self.critic_opt),
             ),
             batch,

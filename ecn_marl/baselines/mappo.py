@@ -1,27 +1,27 @@
 """MAPPO: decentralised actors, a centralised critic.
 
 Yu et al., "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", NeurIPS'22.
-Actors see what IPPO's see, and a switch needs nothing else to act; only in training does the critic
-see every port. An update is
+Actors have the observations of IPPO's, so a switch needs nothing else to act. The critic sees every
+port, but only in training. An update is
 
     roll out `rollout` intervals in `envs` environments
-    ->  values from the global state, in units of the returns' running spread  ->  GAE
+    ->  values from the global state, normalised by the returns' running mean and deviation  ->  GAE
     ->  `epochs` passes of clipped policy loss and clipped Huber value loss
 
-What its authors found to matter (section 5), and what is done here:
+What its authors found to matter (section 5), as it is done here:
 
-* value normalisation: running mean and standard deviation (`common/value_norm.py`);
-* the critic's input: the global state with what is specific to an agent (their "AS"), here the last
-  interval of all ports, the agent's own history, and a learnt vector that tells agents apart. Of
-  all ports it gets the mean of every feature: its input, and the memory of an update, then grow
-  with the number of ports, not with its square. `critic_state="ports"` is the paper's, every port's
-  features side by side (432 ports with 6 features: 2,592 numbers for each port);
+* value normalisation: running mean and standard deviation (`rl/value_norm.py`);
+* the critic's input: the global state with agent-specific features (their "AS"), here the last
+  interval of all ports, the agent's own history, and a learnt vector that identifies the agent. Of
+  all ports it gets the mean of every feature, so that its input and the memory of an update grow
+  with the number of ports, not with its square. `critic_state="ports"` is the paper's: the features
+  of all ports side by side (432 ports with 6 features: 2,592 numbers for each port);
 * few passes over a rollout, undivided: 5 passes, 1 minibatch;
 * a clip of at most 0.2;
 * large batches: 64 environments x 32 intervals x all agents.
 
-Each agent is paid for its own port, as in IPPO, so that the two differ in the critic only; the
-cooperative games of the paper pay all agents the same.
+Each agent's reward is that of its own port, as in IPPO, so that the two differ in the critic only.
+In the cooperative games of the paper all agents have the same reward.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from ecn_marl.baselines.rl.ppo import (
 )
 from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
-"""What the critic can see of all ports."""
+"""Forms of the global state in the critic's input."""
 
 
 FLOAT_BYTES = 4
@@ -77,16 +77,17 @@ FLOAT_BYTES = 4
 class MAPPOConfig(PPOConfig):
     """Settings of MAPPO; its authors' but for `gamma`.
 
-    They discount by 0.99 in games of hundreds of moves; thresholds take effect within some ten
-    intervals, and `gamma` is IPPO's.
+    They discount by 0.99 in games of hundreds of moves. Thresholds take effect within some ten
+    intervals, so `gamma` is IPPO's.
 
     Attributes:
         value_norm: whether returns are normalised for the critic.
-        value_norm_decay: what is left of earlier returns' weight after an update.
-        value_clip: the critic's output moves at most this far from that of the rollout before its
-            gradient is cut, in the critic's units.
-        huber: where the value loss goes from squared to linear, in the critic's units.
-        critic_state: what the critic sees of all ports, `mean` or `ports` (each one's features).
+        value_norm_decay: factor of earlier returns' weight at every update.
+        value_clip: change of the critic's output since the rollout beyond which its gradient is
+            cut, in the critic's units.
+        huber: error at which the value loss goes from squared to linear, in the critic's units.
+        critic_state: global state in the critic's input: `mean` over ports, or `ports` (the
+            features of all).
     """
 
     epochs: int = 5
@@ -116,7 +117,7 @@ class MAPPOConfig(PPOConfig):
 
 @struct.dataclass
 class MAPPOState(TrainState):
-    """Everything training needs to go on.
+    """Everything that is needed to continue training.
 
     Attributes:
         norm: running averages of the returns.
@@ -129,7 +130,7 @@ class JointCritic(nn.Module):
     """Value of every agent from the state of all and its own observation.
 
     Every agent's input repeats the state of all. Two products, one of them made once for all
-    agents, would save that memory, but made the CPU backend wait for itself.
+    agents, would save that memory, but deadlocked the CPU backend.
 
     Attributes:
         hidden: widths of the hidden layers.
@@ -177,8 +178,8 @@ class MAPPO(Trainer):
         self.config = config
         self.head: Head = head_for(env.action)
         self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
-        whole = env.num_agents * env.obs_dim
-        width = getattr(env, "state_dim", whole) // env.num_agents
+        features = env.num_agents * env.obs_dim
+        width = getattr(env, "state_dim", features) // env.num_agents
         self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
         self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr)
@@ -191,10 +192,12 @@ class MAPPO(Trainer):
         critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
         obs, state = start_environments(env, env_key, phase_key, params, c.envs)
         if c.standardise:
-            wander_key = jax.random.fold_in(env_key, 0)
-            (state, obs), *seen = wander(env, wander_key, params, (state, obs), c.standardise)
-            actor = standardise(actor, *seen)
-            critic = standardise(critic, *seen)
+            random_key = jax.random.fold_in(env_key, 0)
+            (state, obs), *moments = run_randomly(
+                env, random_key, params, (state, obs), c.standardise
+            )
+            actor = standardise(actor, *moments)
+            critic = standardise(critic, *moments)
         return MAPPOState(
             actor=actor,
             critic=critic,
@@ -221,7 +224,7 @@ class MAPPO(Trainer):
         return Network(self.head, actor)
 
     def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
-        """What the critic is shown while training."""
+        """Bytes of the critic's input in training."""
         return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def act(
@@ -251,29 +254,36 @@ class MAPPO(Trainer):
         def policy(actor: Any, obs: Array) -> Array:
             return apply_network(self.actor, actor, obs, c.shared)
 
-        state, seen, metrics = collect(
+        state, rollout, metrics = collect(
             self.env, self.head, policy, replace(state, key=key), roll_key, params, c.rollout
         )
-        said = self.value(state.critic, seen.obs)
-        value = state.norm.restore(said)
-        after = state.norm.restore(self.value(state.critic, seen.final_obs))
+        old_output = self.value(state.critic, rollout.obs)
+        value = state.norm.restore(old_output)
+        next_value = state.norm.restore(self.value(state.critic, rollout.final_obs))
         advantage, target = gae(
-            c.reward_scale * seen.reward,
+            c.reward_scale * rollout.reward,
             value,
-            after,
-            seen.terminated,
-            seen.truncated,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
             c.gamma,
             c.gae_lambda,
         )
         norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
-        batch = Batch(seen.obs, seen.action, seen.log_prob, advantage, norm.normalise(target), said)
+        batch = Batch(
+            rollout.obs,
+            rollout.action,
+            rollout.log_prob,
+            advantage,
+            norm.normalise(target),
+            old_output,
+        )
         clip = clip_range(c, state.updates)
         (actor, critic), (actor_opt, critic_opt), losses = improve(
             (state.actor, state.critic),
             (state.actor_opt, state.critic_opt),
             (
-                (lambda net, part: self.policy_loss(net, part, clip), self.actor_opt),
+                (lambda net, minibatch: self.policy_loss(net, minibatch, clip), self.actor_opt),
                 (self.value_loss, self.critic_opt),
             ),
             batch,
@@ -303,10 +313,10 @@ class MAPPO(Trainer):
     def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """The larger of the Huber losses of the output and of the output clipped to the old one."""
         c = self.config
-        value, before = self.value(critic, batch.obs), jnp.asarray(batch.value)
-        near = before + jnp.clip(value - before, -c.value_clip, c.value_clip)
+        value, old_value = self.value(critic, batch.obs), jnp.asarray(batch.value)
+        clipped = old_value + jnp.clip(value - old_value, -c.value_clip, c.value_clip)
         error = jnp.maximum(
             optax.huber_loss(value, batch.target, delta=c.huber),
-            optax.huber_loss(near, batch.target, delta=c.huber),
+            optax.huber_loss(clipped, batch.target, delta=c.huber),
         )
         return error.mean(), {"value_loss": error.mean()}

@@ -4,13 +4,13 @@
     static:ports    one setting for each group of ports (`env.port_groups`) for the whole episode
     oracle          one setting for each traffic phase, on all ports, switched inside the run
     oracle:ports    one setting for each traffic phase and group of ports
-    rule            deep while few flows begin at a port, shallow otherwise; two settings, a limit
+    rule            deep thresholds while few flows begin at a port, shallow ones otherwise
     random          uniformly random actions
 
-Which settings these are is found by `baselines.search` on tuning episodes. The oracle knows the
-phase and when it ends, which no agent does; queues and rates carry over from phase to phase, as
-they do for everything else. It bounds settings that are constant in a phase, not every conceivable
-policy. Without phases the oracles are the static settings.
+`baselines.search` finds these settings on tuning episodes. The oracle knows the phase and when it
+ends, which no agent does. Queues and rates carry over from phase to phase, as they do for every
+policy. It bounds settings that are constant in a phase, not every conceivable policy. Without
+phases the oracles are the static settings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ecn_marl.sim.topology import KB
 
 BEST, PORTS, ORACLE, ORACLE_PORTS = "static:best", "static:ports", "oracle", "oracle:ports"
 RULE, RANDOM = "rule", "random"
-"""How these policies are named where a run could stand."""
+"""Names of these policies, where the name of a run is also allowed."""
 
 RULES = {
     BEST: "best static",
@@ -41,19 +41,19 @@ RULES = {
     RULE: "rule",
     RANDOM: "random",
 }
-"""Policies of this module by name, and how they are shown."""
+"""Policies of this module by name, and their titles."""
 
 SEARCHED = (BEST, PORTS, ORACLE, ORACLE_PORTS, RULE)
-"""Those whose settings a search must find."""
+"""Policies whose settings a search must find."""
 
 NEEDS: dict[str, dict[str, Any]] = {RULE: {"counts": ("flows_begun",)}}
-"""Options of `ecn_marl.make` that a policy cannot do without: counters that it reads."""
+"""Options of `ecn_marl.make` that a policy needs: counters that it reads."""
 
 MEMORY = 0.3
 """Share of its memory that the rule keeps from one interval to the next."""
 
 COUNT_US = 100.0
-"""The rule's limit is a number of flows in this time, µs."""
+"""Time unit of the rule's limit, a number of flows, µs."""
 
 
 def phase_names(env: Any) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def group_names(env: Any) -> tuple[str, ...]:
 
 
 class Settings:
-    """A controller that plays a setting for each phase and group of ports."""
+    """A controller with one setting for each phase and group of ports."""
 
     def __init__(self, env: Any, params: Any, settings: Any) -> None:
         """Scale the settings to the ports.
@@ -97,26 +97,26 @@ class Settings:
             raise bad_value("settings shape", tuple(settings.shape), allowed)
         scale = env.port_scale(params.sim)
         group = np.asarray([names.index(name) for name in port_groups(env)])
-        each = jnp.asarray(settings, jnp.float32)[:, group]
-        kmin, kmax = (each[..., i] * KB * scale for i in (0, 1))
+        by_port = jnp.asarray(settings, jnp.float32)[:, group]
+        kmin, kmax = (by_port[..., i] * KB * scale for i in (0, 1))
         if len(phases) == 1:
-            self.ecn = Ecn(kmin=kmin[0], kmax=kmax[0], pmax=each[0, :, 2])
+            self.ecn = Ecn(kmin=kmin[0], kmax=kmax[0], pmax=by_port[0, :, 2])
         else:
-            self.ecn = PhaseEcn(kmin=kmin, kmax=kmax, pmax=each[..., 2])
+            self.ecn = PhaseEcn(kmin=kmin, kmax=kmax, pmax=by_port[..., 2])
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
-        """The thresholds for all phases; the environment takes those of the one that is on."""
+        """The thresholds for all phases; the environment takes those of the current one."""
         return self.ecn
 
 
 @struct.dataclass
 class RuleSettings:
-    """What the rule is set to; leaves may be traced.
+    """Settings of the rule; leaves may be traced.
 
     Attributes:
         deep: Kmin and Kmax (KB at 25 Gb/s) and Pmax while few flows begin, `[3]`.
-        shallow: likewise while many do, `[3]`.
-        limit: flows per 100 µs above which they are many.
+        shallow: the same while many flows begin, `[3]`.
+        limit: flows per 100 µs above which the rule is shallow.
     """
 
     deep: Leaf
@@ -128,8 +128,8 @@ class Rule:
     """A controller with memory: deep thresholds while few flows begin at a port, else shallow.
 
     Each port keeps a decaying mean m of the flows that began there, m <- 0.3 m + 0.7 n with n the
-    flows of the last interval per 100 µs, and is shallow while m is above the limit. All a switch
-    needs for it is a counter of flows.
+    flows of the last interval per 100 µs, and is shallow while m is above the limit. A switch needs
+    only a counter of flows for it.
     """
 
     def __init__(self, env: Any, params: Any, settings: RuleSettings) -> None:
@@ -154,7 +154,7 @@ class Rule:
         return jnp.zeros((self.agents,), jnp.float32)
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Float[Array, " agents"]) -> Ecn:
-        """The thresholds for what has begun so far."""
+        """The thresholds for the decaying mean of flows so far."""
         many = memory > self.limit
         chosen: Ecn = jax.tree.map(lambda a, b: jnp.where(many, a, b), self.shallow, self.deep)
         return chosen
@@ -174,7 +174,7 @@ class Rule:
 
 
 class Random:
-    """A controller that draws every action uniformly: what an untrained learner does."""
+    """A controller that draws every action uniformly, as an untrained learner does."""
 
     def __init__(self, env: Any) -> None:
         """Remember the actions of the environment."""

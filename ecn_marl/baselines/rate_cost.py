@@ -1,4 +1,4 @@
-"""What a decision of an exported policy of flows costs on this machine."""
+"""Time of a decision of an exported policy of flows on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MANY = 8192
 """Flows that decide together: those of the largest scenario."""
 
 REPEATS = 21
-"""Runs of which the median is taken."""
+"""Timed runs, of which the median is taken."""
 
 CHAIN = 1000
 """Decisions of one flow in a run of XLA, each after the one before."""
 
-FEW = 50
-"""Those in a run of numpy."""
+NUMPY_CHAIN = 50
+"""Decisions of one flow in a run of numpy."""
 
 
 def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
@@ -34,8 +34,8 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
         policy: the policy.
 
     Returns:
-        `alone`: one flow decides, in XLA each time after its decision before; `together`: `MANY`
-        flows do in one call, per flow.
+        `alone`: one flow decides, in XLA each decision after the one before; `together`: `MANY`
+        flows decide in one call, time per flow.
     """
     obs = np.random.default_rng(0).normal(size=(MANY, policy.obs_dim)).astype(np.float32)
     arrays, decide = device_arrays(policy), MODELS[policy.model]
@@ -46,20 +46,20 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
 
     @jax.jit
     def alone(arrays: Any, obs: Array) -> Array:
-        def one(last: Array, x: Array) -> tuple[Array, None]:
-            # The decision before enters (times zero), so that no two can be made at once.
+        def decide_next(last: Array, x: Array) -> tuple[Array, None]:
+            # The decision before enters (times zero), or XLA could batch the decisions.
             return jnp.asarray(decide(jnp, arrays, x + 0.0 * last)), None
 
-        return jax.lax.scan(one, jnp.ones(()), obs)[0]
+        return jax.lax.scan(decide_next, jnp.ones(()), obs)[0]
 
-    many, few = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
+    many, chain = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
     return {
         "numpy": {
-            "alone": _median_us(lambda: [policy(x) for x in obs[:FEW]], FEW),
+            "alone": _median_us(lambda: [policy(x) for x in obs[:NUMPY_CHAIN]], NUMPY_CHAIN),
             "together": _median_us(lambda: policy(obs), MANY),
         },
         "xla": {
-            "alone": _median_us(lambda: alone(arrays, few).block_until_ready(), CHAIN),
+            "alone": _median_us(lambda: alone(arrays, chain).block_until_ready(), CHAIN),
             "together": _median_us(lambda: together(arrays, many).block_until_ready(), MANY),
         },
     }

@@ -4,12 +4,13 @@ Mnih et al., "Human-level control through deep reinforcement learning", Nature 2
 et al. (2021) name among those that fail. One Q-network for all flows, on the factors of
 `envs.rate.actions.FACTORS`; transitions lead from an event of a flow to its next one. An update
 
-    rolls out epsilon-greedily  ->  remembers as many events of each scenario  ->  draws minibatches
-    from memory, uniformly  ->  descends the squared error to r + gamma max_a Q'(s', a)
+    rolls out epsilon-greedily  ->  stores equally many events of each scenario
+    ->  draws minibatches from memory, uniformly
+    ->  descends the squared error to r + gamma max_a Q'(s', a)
 
-Rewards are multiplied by 1 - gamma, so that Q is a discounted mean of them. What other flows did is
-no part of a transition, and they change while they learn: old memories are of another world, the
-reason the paper gives for learning on-policy.
+Rewards are multiplied by 1 - gamma, so that Q is a discounted mean of them. A transition does not
+hold the actions of other flows, and their policy changes while they learn. So the dynamics of old
+transitions no longer hold, which is the paper's reason for learning on-policy.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from ecn_marl.baselines.rl.q_learning import (
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     RateTrainer,
+    count_tuples,
     draw_valid,
     equal_rows,
     event_metrics,
     limited_reward,
     roll_scenarios,
-    some_counts,
     squash,
     start_training,
     training_envs,
@@ -63,8 +64,8 @@ class RateDQNConfig(RateConfig):
         hidden: widths of the hidden layers.
         lr: learning rate of Adam.
         max_grad_norm: gradients are scaled down to this norm.
-        rows: events remembered per update, as many of each scenario.
-        memory: events remembered in all.
+        rows: events stored per update, equally many of each scenario.
+        memory: capacity of the memory, events.
         batch: rows of a minibatch.
         gradient_steps: minibatches per update.
         target_every: gradient steps between copies to the target network.
@@ -72,7 +73,7 @@ class RateDQNConfig(RateConfig):
         epsilon: chance of a random action at first.
         epsilon_decay: factor of that chance from update to update.
         epsilon_min: smallest chance.
-        error_limit: largest error that is punished, in targets; 0 for the reward as it is.
+        error_limit: largest error that counts in the reward, in targets; 0 for no limit.
     """
 
     hidden: tuple[int, ...] = (32, 32)
@@ -96,7 +97,7 @@ class RateDQNConfig(RateConfig):
         positive(self, "lr", "max_grad_norm")
         shares(self, "epsilon", "epsilon_decay", "epsilon_min")
         not_negative(self, "error_limit")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
 
 
@@ -120,7 +121,7 @@ class RateDQNState:
 
     @property
     def actor(self) -> Any:
-        """What the policy has learnt."""
+        """Parameters of the policy."""
         return self.q.params
 
 
@@ -144,7 +145,7 @@ class RateDQN(RateTrainer):
 
     @property
     def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations."""
+        """Options of `make_rate` for actions and observations."""
         return {"actions": "discrete"}
 
     def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
@@ -167,7 +168,7 @@ class RateDQN(RateTrainer):
     def update(
         self, state: RateDQNState, params: tuple[RateParams, ...]
     ) -> tuple[RateDQNState, dict[str, Array]]:
-        """Roll out in all scenarios, remember, and learn from memory.
+        """Roll out in all scenarios, store, and learn from memory.
 
         Args:
             state: training state.
@@ -184,10 +185,10 @@ class RateDQN(RateTrainer):
         )
         rows = self._rows(keys[1], batches)
         memory, _ = jax.vmap(replay.append)(state.memory, jax.tree.map(lambda x: x[None], rows))
-        odds = jax.vmap(replay.odds, (0, 0, None))(memory.rows.score, memory.size, 0.0)
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
 
         def learn(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            batch, weight = replay.draw_each(key, memory, odds, c.batch, 0.0)
+            batch, weight = replay.draw_each(key, memory, table, c.batch, 0.0)
             return self.learner.learn(q, batch, weight)
 
         q, losses = jax.lax.scan(learn, state.q, jax.random.split(keys[2], c.gradient_steps))
@@ -199,12 +200,12 @@ class RateDQN(RateTrainer):
         """Actions of a rollout; `actor` is parameters, chance of a random action."""
         params, chance = actor
         q = self.learner.values(params, squash(obs))
-        at_random, anything = explore(key, self.head, q, chance)
-        return choose(at_random, anything, self.head.mode(q))
+        exploring, random_action = explore(key, self.head, q, chance)
+        return choose(exploring, random_action, self.head.mode(q))
 
     def _rows(self, key: jax.Array, batches: list[Events]) -> Transition:
-        """What is remembered of rollouts, `[rows, ...]`."""
-        c, parts = self.config, []
+        """Rows of rollouts to store, `[rows, ...]`."""
+        c, scenario_rows = self.config, []
         for i, events in enumerate(batches):
             steps = transitions(events, limited_reward(events.error, c.error_limit))
             at = draw_valid(jax.random.fold_in(key, i), steps.valid, c.rows // len(batches))
@@ -212,20 +213,20 @@ class RateDQN(RateTrainer):
             def pick(x: Array, at: Array = at) -> Array:
                 return x.reshape(-1, *x.shape[3:])[at]
 
-            obs, action, after = pick(steps.obs), pick(steps.action), pick(steps.next_obs)
-            reward = (1.0 - c.gamma) * (pick(steps.reward) + steps.paid)
-            parts.append(
+            obs, action, next_obs = pick(steps.obs), pick(steps.action), pick(steps.next_obs)
+            reward = (1.0 - c.gamma) * (pick(steps.reward) + steps.mean_reward)
+            scenario_rows.append(
                 Transition(
                     obs=squash(obs),
                     action=action,
                     reward=reward,
                     discount=jnp.full_like(reward, c.gamma),
-                    next_obs=squash(after),
+                    next_obs=squash(next_obs),
                     last_action=action,
                     kept=jnp.zeros(reward.shape, bool),
                     score=reward,
                     origin=jnp.zeros(reward.shape, jnp.int32),
                 )
             )
-        rows: Transition = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+        rows: Transition = jax.tree.map(lambda *x: jnp.concatenate(x), *scenario_rows)
         return rows

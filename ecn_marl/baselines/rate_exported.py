@@ -1,4 +1,4 @@
-"""Exported policies of flows in the simulator: `FILE.npz` where a run of a learner can stand."""
+"""Exported policies of flows in the simulator: `FILE.npz` in place of a run of a learner."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Deployed:
 
 
 def device_arrays(policy: RatePolicy) -> dict[str, jax.Array]:
-    """What `Deployed` reads; integers are int32, for vector code has no narrower ones."""
+    """Arrays that `Deployed` reads; integers are int32, as vector code has no narrower ones."""
     kinds = {"i": np.int32, "f": np.float32}
     return {name: jnp.asarray(x, kinds[x.dtype.kind]) for name, x in policy.arrays.items()}
 
 
 def is_rate_file(policy: str) -> bool:
-    """Whether a policy is a file that holds one of flows."""
+    """Whether a policy is a file with a policy of flows."""
     if not is_exported(policy) or not policy_file(policy).is_file():
         return False
     return isinstance(load_policy(policy), RatePolicy)
@@ -56,14 +56,14 @@ def read_rate_exported(policy: str) -> RatePolicy:
     """
     if not policy_file(policy).is_file():
         raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
-    found = load_policy(policy)
-    if not isinstance(found, RatePolicy):
+    loaded = load_policy(policy)
+    if not isinstance(loaded, RatePolicy):
         raise bad_value("policy", policy, "a policy of flows here: this one is of ports")
-    return found
+    return loaded
 
 
 def rate_view(policy: RatePolicy) -> dict[str, Any]:
-    """What the policy sees and sets, as options of `make_rate`."""
+    """Observations and actions of the policy, as options of `make_rate`."""
     header = policy.header
     return {
         "columns": policy.columns,

@@ -1,14 +1,14 @@
 """PPO for flows that set their own rates: a rival of ADPG.
 
 Tessler et al. (2021, §7 and C.2) train PPO on the reward of `envs.rate.env`, with Gaussian and with
-discrete actions, and find that it fails. Everybody shares one actor and one critic; both see what
-the flow itself sees, and no more. An update is
+discrete actions, and find that it fails. All flows share one actor and one critic, and the input of
+both is the flow's own observation. An update is
 
     roll out (`rate_learning.roll_scenarios`)  ->  GAE from event to event of a flow
-    ->  as many events of each scenario  ->  `epochs` passes of clipped policy and value loss
+    ->  equally many events of each scenario  ->  `epochs` passes of clipped policy and value loss
 
-on as many environment steps as an update of ADPG takes. Flows act at random while they are trained,
-by the most likely action when they are measured.
+on as many environment steps as an update of ADPG takes. Flows sample actions in training and take
+the most likely one in evaluation.
 
 The reward has a long tail: see `rate_learning.limited_reward`. `error_limit=0` is the paper's raw
 reward.
@@ -31,10 +31,10 @@ from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    count_tuples,
     equal_rows,
     event_metrics,
     limited_reward,
-    some_counts,
     squash,
     start_training,
     training_envs,
@@ -66,9 +66,9 @@ class RatePPOConfig(RateConfig):
         entropy: weight of the entropy bonus.
         epochs: passes over an update's rows.
         minibatches: gradient steps per pass.
-        rows: events per update, as many of each scenario.
+        rows: events per update, equally many of each scenario.
         max_grad_norm: gradients are scaled down to this norm.
-        error_limit: largest error that is punished, in targets; 0 for the reward as it is.
+        error_limit: largest error that counts in the reward, in targets; 0 for no limit.
     """
 
     actions: str = "continuous"
@@ -92,7 +92,7 @@ class RatePPOConfig(RateConfig):
         positive(self, "actor_lr", "critic_lr", "clip", "max_grad_norm")
         not_negative(self, "entropy", "error_limit")
         shares(self, "gae_lambda")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
         if self.rows % self.minibatches:
             allowed = f"a multiple of {self.minibatches}, the number of minibatches"
@@ -155,12 +155,12 @@ class RatePPO(PolicyGradient):
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
         envs, batches, left_out = self.roll_out(state, keys[0], params)
 
-        def judge(steps: Transitions) -> tuple[Array, Array]:
-            value, after = (self.value(state.critic, x) for x in (steps.obs, steps.next_obs))
-            return advantages(steps, value, after, c.gamma, c.gae_lambda)
+        def estimate(steps: Transitions) -> tuple[Array, Array]:
+            value, next_value = (self.value(state.critic, x) for x in (steps.obs, steps.next_obs))
+            return advantages(steps, value, next_value, c.gamma, c.gae_lambda)
 
         scenarios = [transitions(events, self.reward(events)) for events in batches]
-        batch = draw_batch(keys[1], self.policy, state.actor, scenarios, judge, c.rows)
+        batch = draw_batch(keys[1], self.policy, state.actor, scenarios, estimate, c.rows)
         (actor, critic), (actor_opt, critic_opt), losses = improve(
             (state.actor, state.critic),
             (state.actor_opt, state.critic_opt),
@@ -171,7 +171,7 @@ class RatePPO(PolicyGradient):
             c.minibatches,
         )
         metrics = event_metrics(batches, c.target) | losses
-        metrics["paid"] = jnp.stack([steps.paid for steps in scenarios]).mean()
+        metrics["paid"] = jnp.stack([steps.mean_reward for steps in scenarios]).mean()
         value = batch.target - batch.advantage
         metrics["explained_variance"] = explained_variance(batch.target, value)
         return replace(

@@ -6,8 +6,8 @@ rewards in the rollout, relative to the mean reward of the scenario, and
 
     grad G  ~  mean_t [ grad log pi(a_t | o_t) * sum_{s > t} gamma^(s - t - 1) (r_s - mean r) ]
 
-is followed once per rollout, sums scaled to mean 0 and standard deviation 1. That is the gradient
-of PPO's objective where the policy has not moved yet, so the code is `ppo.policy_loss`'s.
+is followed once per rollout, with the sums scaled to mean 0 and standard deviation 1. This is the
+gradient of PPO's objective before the policy has changed, so `ppo.policy_loss` computes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
     advantages,
+    count_tuples,
     equal_rows,
     event_metrics,
     limited_reward,
-    some_counts,
     start_training,
     training_envs,
     transitions,
@@ -53,9 +53,9 @@ class ReinforceConfig(RateConfig):
         hidden: widths of the hidden layers.
         lr: learning rate of Adam.
         entropy: weight of the entropy bonus.
-        rows: events per update, as many of each scenario.
+        rows: events per update, equally many of each scenario.
         max_grad_norm: gradients are scaled down to this norm.
-        error_limit: largest error that is punished, in targets; 0 for the reward as it is.
+        error_limit: largest error that counts in the reward, in targets; 0 for no limit.
     """
 
     actions: str = "continuous"
@@ -73,7 +73,7 @@ class ReinforceConfig(RateConfig):
         at_least_one(self, "rows")
         positive(self, "lr", "max_grad_norm")
         not_negative(self, "entropy", "error_limit")
-        some_counts(self, "hidden")
+        count_tuples(self, "hidden")
         equal_rows(self)
 
 
@@ -128,10 +128,10 @@ class Reinforce(PolicyGradient):
         self, steps: Transitions
     ) -> tuple[Float[Array, "t envs flows"], Float[Array, "t envs flows"]]:
         """Discounted sums of later rewards, twice: as advantages and as returns."""
-        nothing = jnp.zeros_like(steps.reward)
-        return advantages(steps, nothing, nothing, self.config.gamma, 1.0)
+        zero = jnp.zeros_like(steps.reward)
+        return advantages(steps, zero, zero, self.config.gamma, 1.0)
 
     def loss(self, actor: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        """What is descended."""
+        """Loss of the policy, and metrics."""
         out = self.policy.outputs(actor, batch.obs)
         return policy_loss(self.policy.head, out, batch, 1.0, self.config.entropy)

@@ -1,12 +1,12 @@
-"""Runs: a folder that holds what was trained, how, and how well it did.
+"""Runs: a folder with a training's configuration, checkpoints, metrics and results.
 
 config.json       scenario, its options, algorithm, its settings, seeds, imports, versions
-run.toml          the same as a file for `train --config`, if the command line wrote it
+run.toml          the same as a file for `train --config`, if started from the command line
 metrics.jsonl     one line per update
 tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
-diverged/         a state that is not finite, if training stopped for that
-evaluation.json   results on episodes that training never saw
+diverged/         a state that is not finite, if that stopped the training
+evaluation.json   results on episodes that are not used in training
 references.json   scores of SECN1 and, where they are known, static:best and oracle, as in `metrics`
 """
 
@@ -62,7 +62,7 @@ RUN_FOLDERS = (FOLDER, TENSORBOARD, DIVERGED, "wandb")
 
 @dataclass(frozen=True)
 class Session:
-    """How a run is trained that has no bearing on what comes out, but for rounding.
+    """Options of a training that do not change its result, but for rounding.
 
     Attributes:
         save_updates: updates between checkpoints, None to go by time.
@@ -81,7 +81,7 @@ class Session:
 
 
 def check_folder(out: str | Path, overwrite: bool) -> Path:
-    """Check that a run may be left in a folder.
+    """Check that a run may be written to a folder.
 
     Raises:
         ValueError: it holds something and `overwrite` is False, or it is not a run's folder.
@@ -111,7 +111,7 @@ def prepare_folder(out: str | Path, overwrite: bool) -> Path:
     return folder
 
 
-def alone(folder: str | Path, work: str) -> AbstractContextManager[None]:
+def training_lock(folder: str | Path, work: str) -> AbstractContextManager[None]:
     """`locked`, by the first of several processes that share one training.
 
     Raises:
@@ -139,7 +139,7 @@ def train_run(
     session: Session | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Train and leave a run behind.
+    """Train and write a run.
 
     Args:
         algorithm: name in `ALGORITHMS`.
@@ -150,16 +150,16 @@ def train_run(
         seed: first seed.
         seeds: number of seeds.
         out: folder of the run.
-        overwrite: replace what a former run left there.
-        eval_every: updates between scores of the greedy policy, by which the best checkpoint is
-            known; 0 for never, None for twenty times in a run but not before ten updates.
+        overwrite: replace a former run there.
+        eval_every: updates between scores of the greedy policy, which decide on the best
+            checkpoint; 0 for never, None for a twentieth of the run, at least ten updates.
         eval_episodes: episodes per score.
-        score_by: what a score is, `reward` or `objective`, see `scorer`.
-        randomise: what is drawn for every training episode, see `wrappers.randomised.ranges_of`;
-            scores are those of the scenario as it is.
-        about: facts that are kept in `config.json`, such as which code began the run.
+        score_by: kind of score, `reward` or `objective`, see `scorer`.
+        randomise: ranges of parameters drawn for every training episode, see
+            `wrappers.randomised.ranges_of`; scores are those of the scenario as it is.
+        about: facts for `config.json`, such as the version of the code.
         session: checkpoints, devices, logs.
-        notes: further files of the run, their text by name.
+        notes: texts of further files of the run, by name.
 
     Returns:
         Final state and metrics.
@@ -203,7 +203,7 @@ def train_run(
     if randomise:
         Randomised(env, ranges_of(randomise))  # checks them
     check_folder(out, overwrite)
-    with alone(out, "train"):
+    with training_lock(out, "train"):
         if jax.process_index() == 0:
             folder = prepare_folder(out, overwrite)
             write_json(folder / CONFIG, written)
@@ -217,11 +217,11 @@ def train_run(
 def resume_run(
     run: str | Path, *, steps: int | None = None, session: Session | None = None
 ) -> TrainResult:
-    """Go on with a run that was stopped, as if it had not been.
+    """Resume a stopped run, with the result of a run that was not stopped.
 
     Args:
         run: its folder.
-        steps: environment steps per seed in all, as many as it was started with or more.
+        steps: environment steps per seed in all, at least as many as it was started with.
         session: checkpoints, devices, logs.
 
     Returns:
@@ -230,8 +230,8 @@ def resume_run(
     Raises:
         ValueError: not a run, fewer steps than it was started with, or the file of its flow list
             has another content.
-        FolderInUse: it was not stopped: another process trains it.
-        DamagedCheckpoint: its latest checkpoint is not what was saved.
+        FolderInUse: another process still trains it.
+        DamagedCheckpoint: the files of its latest checkpoint have changed.
     """
     config = read_config(run)
     warn_of_versions(run, config)
@@ -242,10 +242,10 @@ def resume_run(
     config["steps"] = steps or config["steps"]
     session = session or Session()
     _saving(session, config)
-    with alone(run, "train --resume"):
+    with training_lock(run, "train --resume"):
         if jax.process_index() == 0:
             write_json(Path(run) / CONFIG, config)
-        # What was stopped before its first checkpoint is done again.
+        # Without a checkpoint the training starts again.
         return _train(Path(run), config, session, resume=Checkpoints(run).latest is not None)
 
 
@@ -255,14 +255,14 @@ def flow_lists(env: EcnEnv) -> dict[str, str]:
 
 
 def _check_flow_lists(config: dict[str, Any]) -> None:
-    """Refuse to go on with other traffic; runs from before there were digests go on.
+    """Refuse to resume with other traffic. Old runs without digests are not checked.
 
     Raises:
-        InvalidValue: a file is not what it was when the run began.
+        InvalidValue: a file has changed since the run began.
     """
-    found = flow_lists(make(config["scenario"], **config["options"]))
+    current = flow_lists(make(config["scenario"], **config["options"]))
     for path, digest in config.get("sha256", {}).items():
-        if found.get(path) != digest:
+        if current.get(path) != digest:
             allowed = f"the file that the run began with (SHA-256 {digest[:12]}…); it has changed"
             raise bad_value("flows", path, allowed)
 
@@ -318,8 +318,8 @@ def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> 
     env: Any = make(config["scenario"], **config["options"])
     if config.get("randomise"):
         env = Randomised(env, ranges_of(config["randomise"]))
-    more = {} if start is None else {"start": start}
-    return ALGORITHMS[config["algorithm"]](env, settings, **more)
+    optional = {} if start is None else {"start": start}
+    return ALGORITHMS[config["algorithm"]](env, settings, **optional)
 
 
 def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
@@ -327,7 +327,7 @@ def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
 
     Args:
         run: folder of the run; of several seeds the first is taken.
-        env: environment they are to go on in.
+        env: environment in which their training continues.
 
     Raises:
         ValueError: not such a run, parameters that are not shared, or observations or actions that
@@ -365,25 +365,25 @@ def _learners(
     config: dict[str, Any],
     which: str,
     learners: Sequence[int],
-    part: Callable[[Any], Any] = lambda state: state,
+    select: Callable[[Any], Any] = lambda state: state,
 ) -> list[Any]:
-    """Of the training states of some of a run's learners, each from its own checkpoint, a part."""
+    """A selected part of the training states of learners, each from its own checkpoint."""
     warn_of_versions(run, config)
     params = make(config["scenario"], **config["options"]).default_params
     like = state_shapes(trainer_of(config), params, config["seeds"])
     checkpoints = Checkpoints(run)
     steps = {learner: checkpoints.find(which, learner) for learner in learners}
-    found = {}
+    states = {}
     for step in sorted(set(steps.values())):
-        state = part(checkpoints.restore(like, step))
+        state = select(checkpoints.restore(like, step))
         for learner in learners:
             if steps[learner] == step:
-                found[learner] = _one_of(state, learner, config["seeds"])
+                states[learner] = _learner_state(state, learner, config["seeds"])
     checkpoints.close()
-    return [found[learner] for learner in learners]
+    return [states[learner] for learner in learners]
 
 
-def _one_of(states: Any, learner: int, seeds: int) -> Any:
+def _learner_state(states: Any, learner: int, seeds: int) -> Any:
     return states if seeds == 1 else jax.tree.map(lambda x: x[learner], states)
 
 
@@ -473,13 +473,13 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
 
 
 def _check_export(policy: Policy, controller: Any, env: EcnEnv) -> None:
-    """Check that a file acts as the trainer that it is of, on random observations."""
+    """Check that an exported policy acts as its trainer does, on random observations."""
     name = policy.header["algorithm"]
     if isinstance(controller, StatefulController):
         raise bad_value("algorithm", name, "a trainer whose policy has no memory, to be exported")
     obs = jax.random.uniform(jax.random.key(0), (64, env.num_agents, env.obs_dim))
-    meant = np.asarray(jax.vmap(lambda x: controller(jax.random.key(1), x))(obs), np.float64)
-    same = np.isclose(policy(np.asarray(obs)), meant, atol=1e-3)
-    if same.mean() < 0.99:  # rounding may change which of two actions is the best
+    expected = np.asarray(jax.vmap(lambda x: controller(jax.random.key(1), x))(obs), np.float64)
+    equal = np.isclose(policy(np.asarray(obs)), expected, atol=1e-3)
+    if equal.mean() < 0.99:  # rounding may change which of two actions is the best
         allowed = "layers, head and activation that act as act(greedy=True) does"
-        raise bad_value(f"network() of {name}", f"{same.mean():.0%} of the same actions", allowed)
+        raise bad_value(f"network() of {name}", f"{equal.mean():.0%} of the same actions", allowed)

@@ -1,12 +1,12 @@
-"""Searches for settings: what the reference policies of `baselines.oracle` play.
+"""Searches for the settings of the reference policies of `baselines.oracle`.
 
-Every candidate is run in whole episodes of the tuning stream; the lowest geometric mean of J
-(`completion`) over them wins. All candidates meet the same episodes.
+Every candidate is run in whole episodes of the tuning stream, the same for all. The lowest
+geometric mean of J (`completion`) over them wins.
 
-* **Successive halving** (`halving`): all candidates run in the first 8 episodes; the best third, at
-  least as many as are asked for, goes on to three times as many, and so on. The last ones have run
-  in all episodes, 64 by default, and the winner is the best of these. What was best before is never
-  dropped.
+* **Successive halving** (`halving`): all candidates run in the first 8 episodes. The best third,
+  but at least `finalists`, goes on to three times as many episodes, and so on. The last ones have
+  run in all episodes, 64 by default, and the winner is the best of these. The best setting of an
+  earlier search is never dropped.
 * `static:best`: a grid of more than 150 settings, broad and fixed in advance (`static_grid`).
 * `oracle`: a setting for each phase, switched inside the run, so that queues and rates carry over.
   Candidates are all combinations over the phases of a shortlist (the eight best static settings,
@@ -52,8 +52,8 @@ from ecn_marl.baselines.oracle import (
 from ecn_marl.envs.actions import PUBLISHED, STATIC_ECN, EcnSetting, checked_setting
 
 FIRST, FACTOR = 8, 3
-"""Episodes of the first round of halving; each further round has this many times as many episodes
-and this part of the candidates."""
+"""Episodes of the first round of halving, and the factor by which each further round has more
+episodes and fewer candidates."""
 
 SHORTLIST = 8
 """Best static settings that the oracle combines, beside the extremes."""
@@ -61,7 +61,7 @@ SHORTLIST = 8
 Grid = tuple[EcnSetting, ...]
 
 Progress = Callable[[int, str], None]
-"""`progress(episodes run so far, what is done)`."""
+"""`progress(episodes run so far, description)`."""
 
 
 def static_grid() -> Grid:
@@ -76,7 +76,7 @@ def static_grid() -> Grid:
 
 
 def thin_grid() -> Grid:
-    """30 settings over the same range: what coordinate descent tries for one phase or group."""
+    """30 settings over the same range, for coordinate descent over phases and groups."""
     grid = product((2.5, 10.0, 40.0, 160.0, 640.0), (4.0, 64.0), (0.02, 0.2, 1.0))
     return tuple(EcnSetting(k, k * ratio, p) for k, ratio, p in grid)
 
@@ -91,15 +91,15 @@ def rule_grid() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is searched.
+    """Size of a search.
 
     Attributes:
         episodes: tuning episodes that the last candidates run in.
-        seed: which of them.
+        seed: which tuning episodes.
         grid: static settings tried; those of `static_grid` if empty.
         thin: settings that coordinate descent tries beside the shortlist; `thin_grid` if empty.
         rules: candidates of the rule, `(deep, shallow, limit)` flattened; `rule_grid` if empty.
-        combinations: most combinations over phases that are tried as they are.
+        combinations: most combinations over phases that are all tried.
         sweeps: most sweeps of coordinate descent.
     """
 
@@ -122,16 +122,16 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found.
+class SearchResult:
+    """Result of a search.
 
     Attributes:
         name: the policy.
         settings: `[phases, groups, 3]` (Kmin, Kmax in KB at 25 Gb/s, Pmax), or for the rule its
             deep setting, shallow setting and limit, `[7]`.
-        objective: geometric mean of J over the episodes searched on; chosen there, so optimistic.
-        episodes: how many these are.
-        runs: episodes simulated for this search, a measure of what it cost.
+        objective: geometric mean of J over the episodes searched on; as a minimum, optimistic.
+        episodes: number of these episodes.
+        runs: episodes simulated for this search, a measure of its cost.
         table: every candidate, best first: `settings`, `episodes` it ran in, `J` and its parts
             (geometric means over these).
     """
@@ -144,11 +144,11 @@ class Found:
     table: tuple[dict[str, Any], ...]
 
     def controller(self, env: Any, params: Any) -> Controller | StatefulController:
-        """The policy that plays these settings."""
+        """The policy with these settings."""
         return _build(self.name, env, params)(jnp.asarray(self.settings, jnp.float32))
 
     def as_dict(self) -> dict[str, Any]:
-        """The same, for JSON."""
+        """The result for JSON."""
         return {
             "name": self.name,
             "settings": self.settings.tolist(),
@@ -159,10 +159,10 @@ class Found:
         }
 
     @classmethod
-    def from_dict(cls, known: dict[str, Any]) -> Found:
-        """What `as_dict` wrote."""
-        settings, table = np.asarray(known["settings"], np.float64), tuple(known["table"])
-        return cls(**{**known, "settings": settings, "table": table})
+    def from_dict(cls, content: dict[str, Any]) -> SearchResult:
+        """The result from the content of `as_dict`."""
+        settings, table = np.asarray(content["settings"], np.float64), tuple(content["table"])
+        return cls(**{**content, "settings": settings, "table": table})
 
 
 def _build(name: str, env: Any, params: Any) -> Callable[[Any], Any]:
@@ -201,7 +201,7 @@ class Trials:
         """
         self.keys, self.batch, self.progress = keys, batch, progress
         self.runs = 0
-        self._known: dict[bytes, list[dict[str, float]]] = {}
+        self._results: dict[bytes, list[dict[str, float]]] = {}
 
         @lanes.mapped
         def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
@@ -215,12 +215,12 @@ class Trials:
         """J of candidates in the first episodes, `[candidates, episodes]`."""
         ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
-        for x, known in dict(zip(ids, candidates, strict=True)).items():
-            have = len(self._known.setdefault(x, []))
-            rows += [(known, x, e) for e in range(have, episodes)]
+        for key, candidate in dict(zip(ids, candidates, strict=True)).items():
+            n_episodes = len(self._results.setdefault(key, []))
+            rows += [(candidate, key, e) for e in range(n_episodes, episodes)]
         for start in range(0, len(rows), self.batch):
             self._add(rows[start : start + self.batch], len(rows))
-        return np.array([[row["J"] for row in self._known[x][:episodes]] for x in ids])
+        return np.array([[row["J"] for row in self._results[key][:episodes]] for key in ids])
 
     def _add(self, rows: list[tuple[np.ndarray, bytes, int]], total: int) -> None:
         """Run candidates in episodes; a short last batch is filled up with its first rows."""
@@ -228,17 +228,17 @@ class Trials:
         index = np.resize(np.arange(len(rows)), size)
         chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])[index]
         numbers = np.asarray([e for _, _, e in rows])[index]
-        found = jax.device_get(self._run(self.keys[numbers], chosen))
-        each = episode_objective(found)
+        metrics = jax.device_get(self._run(self.keys[numbers], chosen))
+        objectives = episode_objective(metrics)
         for i, (_, x, _) in enumerate(rows):
-            self._known[x].append({name: float(values[i]) for name, values in each.items()})
+            self._results[x].append({name: float(values[i]) for name, values in objectives.items()})
         self.runs += len(rows)
         if self.progress is not None:
             self.progress(self.runs, "episodes searched")
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
-        """What is known of a candidate, for JSON."""
-        rows = self._known[_id(candidate)]
+        """Results of a candidate, for JSON."""
+        rows = self._results[_id(candidate)]
         means = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return {
             "settings": np.asarray(candidate, float).tolist(),
@@ -270,26 +270,26 @@ def halving(
     Raises:
         ValueError: no candidates, or J is not defined in one of the episodes.
     """
-    left = list({_id(x): x for x in candidates}.values())
-    if not left:
-        raise bad_value("candidates", left, "at least one setting")
-    always = [_id(x) for x in left[:keep]]
+    remaining = list({_id(x): x for x in candidates}.values())
+    if not remaining:
+        raise bad_value("candidates", remaining, "at least one setting")
+    always = [_id(x) for x in remaining[:keep]]
     n = min(FIRST, episodes)
     while True:
-        scores = geometric_means(trials.measure(left, n))
-        left = [left[i] for i in np.argsort(scores, kind="stable")]
+        scores = geometric_means(trials.measure(remaining, n))
+        remaining = [remaining[i] for i in np.argsort(scores, kind="stable")]
         if n == episodes:
-            return left
-        size = max(finalists, -(-len(left) // FACTOR))
-        left = left[:size] + [x for x in left[size:] if _id(x) in always]
+            return remaining
+        size = max(finalists, -(-len(remaining) // FACTOR))
+        remaining = remaining[:size] + [x for x in remaining[size:] if _id(x) in always]
         n = min(episodes, n * FACTOR)
 
 
 class Search:
-    """The searches of one environment; later ones reuse what earlier ones ran.
+    """The searches of one environment; later ones reuse the episodes of earlier ones.
 
     Attributes:
-        found: what was found so far, by name.
+        results: results so far, by name.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class Search:
         Args:
             env: functional environment (without auto-reset).
             params: its parameters.
-            effort: how much is searched.
+            effort: size of the searches.
             batch: episodes run at once.
             progress: called after every batch.
         """
@@ -314,10 +314,10 @@ class Search:
         self.keys = tuning_keys("search", self.effort.seed, self.effort.episodes)
         self._batch, self._progress = batch, progress
         self._trials: dict[bool, Trials] = {}
-        self.found: dict[str, Found] = {}
+        self.results: dict[str, SearchResult] = {}
         self.phases, self.groups = len(phase_names(env)), len(group_names(env))
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> SearchResult:
         """The settings of a policy.
 
         Args:
@@ -328,29 +328,29 @@ class Search:
         """
         if name not in SEARCHED:
             raise unknown_name("policy to search for", name, SEARCHED)
-        if name not in self.found:
-            how = {
+        if name not in self.results:
+            searches = {
                 BEST: self._static,
                 PORTS: self._ports,
                 ORACLE: self._oracle,
                 ORACLE_PORTS: self._oracle_ports,
                 RULE: self._rule,
             }
-            self.found[name] = how[name]()
-        return self.found[name]
+            self.results[name] = searches[name]()
+        return self.results[name]
 
-    def know(self, found: Found) -> None:
-        """Take over what an earlier search found, unless it was searched for here."""
-        self.found.setdefault(found.name, found)
+    def add(self, result: SearchResult) -> None:
+        """Add the result of an earlier search, unless there is one of that name."""
+        self.results.setdefault(result.name, result)
 
-    def listen(self, progress: Progress | None) -> None:
-        """Report progress to someone else from now on."""
+    def report_to(self, progress: Progress | None) -> None:
+        """Report progress to another function from now on."""
         self._progress = progress
         for trials in self._trials.values():
             trials.progress = progress
 
     def trials(self, name: str) -> Trials:
-        """What runs the candidates of a policy."""
+        """Trials of the candidates of a policy."""
         rule = name == RULE
         if rule not in self._trials:
             build = _build(name, self.env, self.params)
@@ -364,39 +364,43 @@ class Search:
         return np.broadcast_to(np.asarray(setting, float), (self.phases, self.groups, 3)).copy()
 
     def _halving(self, name: str, tried: list[np.ndarray], log: list[np.ndarray]) -> np.ndarray:
-        """The best of some candidates; of these, the first is never dropped."""
+        """The best candidate by halving; the first one is never dropped."""
         log += tried
         return halving(self.trials(name), tried, self.effort.episodes, keep=1)[0]
 
-    def _result(self, name: str, best: np.ndarray, log: list[np.ndarray], before: int) -> Found:
+    def _result(
+        self, name: str, best: np.ndarray, log: list[np.ndarray], runs_before: int
+    ) -> SearchResult:
         trials = self.trials(name)
         final = float(geometric_means(trials.measure([best], self.effort.episodes))[0])
         unique = {_id(x): x for x in (best, *log)}
         rows = [trials.row(x) for x in unique.values()]
         rows.sort(key=lambda row: (-row["episodes"], row["J"]))
-        runs = trials.runs - before
-        return Found(name, best, final, self.effort.episodes, runs, tuple(rows))
+        runs = trials.runs - runs_before
+        return SearchResult(name, best, final, self.effort.episodes, runs, tuple(rows))
 
-    def _static(self) -> Found:
-        trials, before = self.trials(BEST), self.trials(BEST).runs
+    def _static(self) -> SearchResult:
+        trials, runs_before = self.trials(BEST), self.trials(BEST).runs
         tried = [self._settings(s) for s in self.effort.grid or static_grid()]
         best = halving(trials, tried, self.effort.episodes, finalists=2 * SHORTLIST)[0]
-        return self._result(BEST, best, tried, before)
+        return self._result(BEST, best, tried, runs_before)
 
-    def _rule(self) -> Found:
-        trials, before = self.trials(RULE), self.trials(RULE).runs
+    def _rule(self) -> SearchResult:
+        trials, runs_before = self.trials(RULE), self.trials(RULE).runs
         tried = [np.asarray(x, float) for x in self.effort.rules or rule_grid()]
-        return self._result(RULE, halving(trials, tried, self.effort.episodes)[0], tried, before)
+        return self._result(
+            RULE, halving(trials, tried, self.effort.episodes)[0], tried, runs_before
+        )
 
     def shortlist(self) -> list[tuple[float, ...]]:
         """Static settings to combine: the best by J, by short and by long flows, the extremes."""
-        if not self.find(BEST).table:  # of a search that ships: its candidates were left out
-            self.found[BEST] = replace(self.found[BEST], table=self._static().table)
-        table = self.found[BEST].table
-        whole = [row for row in table if row["episodes"] == self.effort.episodes]
-        named = [row["settings"][0][0] for row in whole[:SHORTLIST]]
-        for part in ("short_mean", "short_p99", "long_geomean"):
-            named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[part])[:2]]
+        if not self.find(BEST).table:  # a shipped search has no table of candidates
+            self.results[BEST] = replace(self.results[BEST], table=self._static().table)
+        table = self.results[BEST].table
+        complete = [row for row in table if row["episodes"] == self.effort.episodes]
+        named = [row["settings"][0][0] for row in complete[:SHORTLIST]]
+        for metric in ("short_mean", "short_p99", "long_geomean"):
+            named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[metric])[:2]]
         by_depth = sorted((row["settings"][0][0] for row in table), key=lambda s: (s[0], s[1]))
         named += [by_depth[0], by_depth[-1]]
         return list(dict.fromkeys(tuple(s) for s in named))
@@ -405,51 +409,51 @@ class Search:
         thin = self.effort.thin or thin_grid()
         return list(dict.fromkeys((*self.shortlist(), *(tuple(s) for s in thin))))
 
-    def _ports(self) -> Found:
+    def _ports(self) -> SearchResult:
         best, log = self.find(BEST).settings, list[np.ndarray]()
-        before = self.trials(PORTS).runs
+        runs_before = self.trials(PORTS).runs
         places = [(slice(None), group) for group in range(self.groups)]
         if self.groups > 1:
             best = self._descend(PORTS, best, places, log)
-        return self._result(PORTS, best, log, before)
+        return self._result(PORTS, best, log, runs_before)
 
-    def _oracle(self) -> Found:
+    def _oracle(self) -> SearchResult:
         best, log = self.find(BEST).settings, list[np.ndarray]()
-        before = self.trials(ORACLE).runs
+        runs_before = self.trials(ORACLE).runs
         if self.phases > 1:
             tried, short = [best], self.shortlist()
             if len(short) ** self.phases <= self.effort.combinations:
-                for each in product(short, repeat=self.phases):
-                    phased = np.asarray(each, float)[:, None]
+                for combination in product(short, repeat=self.phases):
+                    phased = np.asarray(combination, float)[:, None]
                     tried.append(np.repeat(phased, self.groups, axis=1))
             best = self._halving(ORACLE, tried, log)
             best = self._descend(ORACLE, best, range(self.phases), log)
-        return self._result(ORACLE, best, log, before)
+        return self._result(ORACLE, best, log, runs_before)
 
-    def _oracle_ports(self) -> Found:
+    def _oracle_ports(self) -> SearchResult:
         log: list[np.ndarray] = []
         starts = [self.find(ORACLE).settings, self.find(PORTS).settings]
-        before = self.trials(ORACLE_PORTS).runs
+        runs_before = self.trials(ORACLE_PORTS).runs
         best = self._halving(ORACLE_PORTS, starts, log)
         if self.phases > 1 and self.groups > 1:
             places = list(product(range(self.phases), range(self.groups)))
             best = self._descend(ORACLE_PORTS, best, places, log)
-        return self._result(ORACLE_PORTS, best, log, before)
+        return self._result(ORACLE_PORTS, best, log, runs_before)
 
     def _descend(
         self, name: str, best: np.ndarray, places: Sequence[Any], log: list[np.ndarray]
     ) -> np.ndarray:
-        """Coordinate descent: at each place in turn the best option, all else fixed."""
+        """Coordinate descent: at each place in turn the best option, all others fixed."""
         options = self._options()
         for _ in range(self.effort.sweeps):
-            before = _id(best)
+            previous = _id(best)
             for place in places:
                 tried = [best]
                 for option in options:
-                    other = best.copy()
-                    other[place] = option
-                    tried.append(other)
+                    changed = best.copy()
+                    changed[place] = option
+                    tried.append(changed)
                 best = self._halving(name, tried, log)
-            if _id(best) == before:
+            if _id(best) == previous:
                 break
         return best

@@ -10,7 +10,7 @@ from ecn_marl.envs.actions import EcnSetting, parse_ecn
 from ecn_marl.sim.queues import Ecn
 
 PREFIX = "static:"
-"""How a static setting is named where a run could stand, e.g. `static:secn1`."""
+"""Prefix of the name of a static setting, e.g. `static:secn1`."""
 
 
 class Static:
@@ -40,5 +40,5 @@ class Static:
         return f"<Static Kmin {kmin:g} KB, Kmax {kmax:g} KB, Pmax {pmax:g}>"
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
-        """The thresholds, whatever is seen."""
+        """The thresholds, for all observations."""
         return self.ecn

@@ -32,7 +32,7 @@ from ecn_marl.baselines.rate_exported import (
 )
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
-from ecn_marl.baselines.runs import alone, check_folder, prepare_folder
+from ecn_marl.baselines.runs import check_folder, prepare_folder, training_lock
 from ecn_marl.baselines.training.checkpoint import (
     CONFIG,
     RUN,
@@ -127,7 +127,7 @@ def train_rate(
     }
     trainer = kind(config)
     check_folder(out, overwrite)
-    with alone(out, "train"):
+    with training_lock(out, "train"):
         write_json(prepare_folder(out, overwrite) / CONFIG, written)
         return _train(trainer, Path(out), written, False, saving, progress)
 
@@ -151,7 +151,7 @@ def resume_rate(
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
     config["steps"] = steps or config["steps"]
-    with alone(run, "train --resume"):
+    with training_lock(run, "train --resume"):
         write_json(Path(run) / CONFIG, config)
         begun = Checkpoints(run).latest is not None
         return _train(_trainer(config), Path(run), config, begun, saving, progress)

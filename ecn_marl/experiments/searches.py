@@ -15,7 +15,7 @@ from typing import Any
 
 from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.oracle import NEEDS, RULE
-from ecn_marl.baselines.search import Effort, Found, Progress, Search
+from ecn_marl.baselines.search import Effort, Progress, Search, SearchResult
 from ecn_marl.envs.registry import VIEW, lookup, make
 from ecn_marl.experiments.sources import code, own_sources
 
@@ -50,7 +50,7 @@ def find(
     effort: Effort | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> Found:
+) -> SearchResult:
     """The settings of a reference policy.
 
     Args:
@@ -73,16 +73,16 @@ def find(
         env = make(scenario, **{n: x for n, x in options.items() if n not in UNSEEN})
         _KNOWN[key] = Search(env, env.default_params, effort)
     search = _KNOWN[key]
-    search.listen(progress)
+    search.report_to(progress)
     for file in sorted((folder or REFERENCES / scenario).glob("*.json")):
         known = json.loads(file.read_text())
         if folder is None:  # found by the code of a release, not by this very code
             known["asked"]["code"] = facts["code"]
         if known["asked"] == facts:
-            search.know(Found.from_dict(known["found"]))
+            search.add(SearchResult.from_dict(known["found"]))
     found = search.find(name)
     if folder is not None:
-        for each in search.found.values():
+        for each in search.results.values():
             _write(folder / f"{file_name(each.name)}.json", facts, each)
     return found
 
@@ -93,7 +93,7 @@ def shipped(scenario: str) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
 
 
-def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> Found | None:
+def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> SearchResult | None:
     """A search that ships with the package; None where it was made in other episodes.
 
     Args:
@@ -107,10 +107,10 @@ def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> Foun
     known = json.loads(file.read_text())
     facts = asked(scenario, {**options, **NEEDS.get(name, {})}, Effort())
     known["asked"]["code"] = facts["code"]  # found by the code of a release, not by this very code
-    return Found.from_dict(known["found"]) if known["asked"] == facts else None
+    return SearchResult.from_dict(known["found"]) if known["asked"] == facts else None
 
 
-def listed(found: Found) -> list[list[float]]:
+def listed(found: SearchResult) -> list[list[float]]:
     """Settings as a list of `[kmin, kmax, pmax]`: one if all phases and groups have the same.
 
     Of the rule its deep and its shallow setting; by phases, then groups otherwise.
@@ -123,7 +123,7 @@ def listed(found: Found) -> list[list[float]]:
     return rows[:1] if all(row == rows[0] for row in rows) else rows
 
 
-def _write(file: Path, facts: dict[str, Any], found: Found) -> None:
+def _write(file: Path, facts: dict[str, Any], found: SearchResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json_text({"asked": facts, "found": found.as_dict()}) + "\n"
     write_all({file: Output("w", lambda out: out.write(text))})

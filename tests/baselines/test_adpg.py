@@ -1,4 +1,4 @@
-"""ADPG: keyed rollouts, its gradient, and what it learns."""
+"""ADPG: keyed rollouts, its gradient, and the trained policy."""
 
 from __future__ import annotations
 
@@ -35,47 +35,47 @@ def test_keyed_rollouts_keep_the_events_of_every_flow_in_order():
     for e in range(3):
         for f in range(5):
             at = np.flatnonzero(rows.valid[:, e, f])
-            kept, missing = at[:10], missing + len(at[10:])
-            assert events.valid[:, e, f].sum() == len(kept)
+            first, missing = at[:10], missing + len(at[10:])
+            assert events.valid[:, e, f].sum() == len(first)
             for name in ("obs", "action", "error"):
                 column = np.asarray(getattr(events, name))[:, e, f]
                 np.testing.assert_array_equal(
-                    column[: len(kept)], np.asarray(getattr(rows, name))[kept, e, f]
+                    column[: len(first)], np.asarray(getattr(rows, name))[first, e, f]
                 )
-                assert not column[len(kept) :].any()
+                assert not column[len(first) :].any()
     assert int(left_out) == missing > 0
 
 
 def test_later_means():
     values = np.array([[3.0, 1.0], [-1.0, 5.0], [2.0, 7.0]])
-    here = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
-    found = later_mean(jnp.asarray(values), jnp.asarray(here), 0.5)
-    want = [
+    present = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    means = later_mean(jnp.asarray(values), jnp.asarray(present), 0.5)
+    expected = [
         [(3 - 0.5 + 0.5) / 1.75, (1 + 2.5) / 1.5],
         [(-1 + 1) / 1.5, 5.0],
         [2.0, 0.0],
     ]
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+    np.testing.assert_allclose(means, expected, rtol=1e-6)
 
 
 def test_unsteadiness_looks_at_all_later_actions():
     rng = np.random.default_rng(1)
-    values, here = rng.normal(size=(9, 2, 3)), (rng.random((9, 2, 3)) < 0.6).astype(float)
-    here[:, 0, 0] = np.eye(9)[4]  # one event: nothing to differ from
+    values, present = rng.normal(size=(9, 2, 3)), (rng.random((9, 2, 3)) < 0.6).astype(float)
+    present[:, 0, 0] = np.eye(9)[4]  # one event: nothing to differ from
     squares = []
     for e, f in np.ndindex(2, 3):
-        of_flow = values[here[:, e, f] > 0, e, f]
+        of_flow = values[present[:, e, f] > 0, e, f]
         squares += [np.mean((of_flow[t + 1 :] - of_flow[t]) ** 2) for t in range(len(of_flow) - 1)]
-    found = unsteadiness(jnp.asarray(values), jnp.asarray(here))
-    np.testing.assert_allclose(found, 0.5 * np.mean(squares), rtol=1e-5)
+    result = unsteadiness(jnp.asarray(values), jnp.asarray(present))
+    np.testing.assert_allclose(result, 0.5 * np.mean(squares), rtol=1e-5)
 
 
-def test_slow_swings_are_not_steady():
-    """From event to event they change little; over half of a period they change by all."""
+def test_slow_oscillations_count_as_unsteady():
+    """Differences from event to event are small; those over half a period are large."""
     swing = jnp.sin(2 * jnp.pi * jnp.arange(64.0) / 32)[:, None]
-    found = unsteadiness(swing, jnp.ones_like(swing))
-    assert found > 0.3  # independent values of this variance have 1/2
-    assert found > 10 * 0.5 * jnp.mean((swing[1:] - swing[:-1]) ** 2)
+    result = unsteadiness(swing, jnp.ones_like(swing))
+    assert result > 0.3  # independent values of this variance have 1/2
+    assert result > 10 * 0.5 * jnp.mean((swing[1:] - swing[:-1]) ** 2)
 
 
 def test_the_gradient_is_that_of_the_paper():
@@ -84,16 +84,20 @@ def test_the_gradient_is_that_of_the_paper():
     events, _ = keyed(random_events(20, 2, 3), 8)
     actor = trainer.policy.init(jax.random.key(1), jnp.zeros(4))
     grads, _ = jax.grad(trainer.loss, has_aux=True)(actor, [events])
-    want = jax.tree.map(np.zeros_like, actor)
+    expected = jax.tree.map(np.zeros_like, actor)
     slope = jax.jit(jax.grad(lambda net, obs: trainer.policy.apply(net, obs)))
     valid, error = np.asarray(events.valid), -np.asarray(events.error, np.float64)
     for t, e, f in np.argwhere(valid):
         later = np.flatnonzero(valid[t:, e, f]) + t
         weight = 0.9 ** (later - t)
         ahead = (weight * error[later, e, f]).sum() / weight.sum()
-        one = slope(actor, events.obs[t, e, f])
-        want = jax.tree.map(lambda w, g, a=ahead: w - a * np.asarray(g) / valid.sum(), want, one)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, want)
+        event_grad = slope(actor, events.obs[t, e, f])
+        expected = jax.tree.map(
+            lambda w, g, a=ahead: w - a * np.asarray(g) / valid.sum(), expected, event_grad
+        )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, expected
+    )
 
 
 def test_a_flow_on_target_keeps_its_rate():
@@ -117,35 +121,38 @@ def test_trained_from_scratch_it_fills_links_fairly():
     for flows in (2, 16):
         options = {"duration_us": 8e4, "warm_up_us": 5e4, "buffer_mib": 1.0}
         spec = with_options(f"many-to-one-{flows}-v0", options)
-        found = measure(Steered(make_rate(spec), trainer.act), spec, actor=state.actor, seeds=2)
-        assert (found["utilisation"] > 0.9).all()
-        assert (found["fairness"] > 0.8).all()
-        assert (found["queue_us"] < 12.0).all()
-        assert (found["drop_rate"] == 0.0).all()
+        measured = measure(Steered(make_rate(spec), trainer.act), spec, actor=state.actor, seeds=2)
+        assert (measured["utilisation"] > 0.9).all()
+        assert (measured["fairness"] > 0.8).all()
+        assert (measured["queue_us"] < 12.0).all()
+        assert (measured["drop_rate"] == 0.0).all()
 
 
 def test_train_resume_and_eval_commands(tmp_path):
     """A run that is stopped and goes on ends where one that was not stopped ends."""
-    sets = [part for text in TINY for part in ("--set", text)]
+    sets = [word for text in TINY for word in ("--set", text)]
     steps = 4 * 64 * 20
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder, n in ((whole, 2 * steps), (parts, steps)):
+    uninterrupted, resumed = tmp_path / "whole", tmp_path / "parts"
+    for folder, n in ((uninterrupted, 2 * steps), (resumed, steps)):
         result = run("train", "adpg", "--out", folder, "--steps", n, *sets)
         assert result.exit_code == 0, result.output
-    result = run("train", "--resume", parts, "--steps", 2 * steps, "--json")
+    result = run("train", "--resume", resumed, "--steps", 2 * steps, "--json")
     assert result.exit_code == 0, result.output
-    last = [json.loads((f / "metrics.jsonl").read_text().splitlines()[-1]) for f in (whole, parts)]
+    last = [
+        json.loads((f / "metrics.jsonl").read_text().splitlines()[-1])
+        for f in (uninterrupted, resumed)
+    ]
     times = ("seconds", "steps_per_second")
     a, b = ({k: v for k, v in row.items() if k not in times} for row in last)
     assert a == b
     assert a["update"] == 40
     short = ["--env", "duration_us=1.2e4", "--env", "warm_up_us=6e3"]
-    place = ["--scenario", "many-to-one-4-v0", "--episodes", "2", "--json", *short]
-    result = run("eval", whole, parts, "rate-agent:line-rate", *place)
+    scenario = ["--scenario", "many-to-one-4-v0", "--episodes", "2", "--json", *short]
+    result = run("eval", uninterrupted, resumed, "rate-agent:line-rate", *scenario)
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["policies"]
-    assert found[str(whole)] == found[str(parts)]
-    assert found["rate-agent:line-rate"]["utilisation"] == pytest.approx([1.0, 1.0])
+    policies = json.loads(result.stdout)["policies"]
+    assert policies[str(uninterrupted)] == policies[str(resumed)]
+    assert policies["rate-agent:line-rate"]["utilisation"] == pytest.approx([1.0, 1.0])
     from ecn_marl.render.rate_table import rate_table
 
     table = rate_table(json.loads(result.stdout))
@@ -156,7 +163,7 @@ def test_train_resume_and_eval_commands(tmp_path):
     assert list(table.columns[1].cells)[-1] == "100.0 ± 0.0"
 
 
-def test_commands_refuse_what_has_no_meaning():
+def test_commands_refuse_options_without_meaning():
     assert "--load = 0.5" in failure("train", "adpg", "--load", "0.5")
     assert "senders" in failure("train", "adpg", "--set", "senders=0")
     assert "setting of adpg" in failure("train", "adpg", "--set", "sender=4")

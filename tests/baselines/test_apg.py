@@ -1,4 +1,4 @@
-"""APG: its gradient against finite differences, and where there is none."""
+"""APG: its gradient against finite differences, and where it is zero."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compiled():
     env, params = trainer.envs[0], trainer.default_params[0]
     state = trainer.init(jax.random.key(0), trainer.default_params)
     gradients = jax.jit(lambda actor, envs: trainer.gradients(env, actor, envs, params))
-    loss = jax.jit(lambda actor, one: trainer.loss(env, actor, one, params)[0])
+    loss = jax.jit(lambda actor, env_state: trainer.loss(env, actor, env_state, params)[0])
     return trainer, state, gradients, loss
 
 
@@ -34,7 +34,7 @@ def test_the_gradient_is_that_of_the_simulated_reward(compiled):
     flat, unravel = ravel_pytree(state.actor)
     envs = state.env[0]
     for _ in range(2):
-        grads, (after, _) = gradients(state.actor, envs)
+        grads, (envs_after, _) = gradients(state.actor, envs)
         slope = ravel_pytree(first(grads))[0]
         assert float(jnp.linalg.norm(slope)) > 0.1
         for seed in range(4):
@@ -42,11 +42,11 @@ def test_the_gradient_is_that_of_the_simulated_reward(compiled):
             along = along / jnp.linalg.norm(along)
             up, down = (float(loss(unravel(flat + h * along), first(envs))) for h in (1e-3, -1e-3))
             assert float(slope @ along) == pytest.approx((up - down) / 2e-3, rel=0.03, abs=0.01)
-        envs = after
+        envs = envs_after
 
 
-def test_rates_that_would_exceed_the_line_have_no_slope(compiled):
-    """Both flows at line rate, both wish for more: no weight changes anything."""
+def test_rates_clipped_to_the_line_rate_have_no_gradient(compiled):
+    """Both flows are at line rate and the policy raises them: all gradients are zero."""
     _, state, gradients, loss = compiled
     for seed in range(20):
         actor = jax.tree.map(
@@ -74,17 +74,18 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted():
     assert int(lost) == 3
 
 
-def test_it_learns_from_its_gradient(compiled):
-    """Short steps against the gradient make its window cheaper by what they promise."""
+def test_its_gradient_reduces_the_loss(compiled):
+    """Short steps against the gradient reduce the loss of its window by the predicted amount."""
     _, state, gradients, loss = compiled
     _, (envs, _) = gradients(state.actor, state.env[0])
-    actor, before, length, promised = state.actor, float(loss(state.actor, first(envs))), 0.004, 0.0
+    actor, length, promised = state.actor, 0.004, 0.0
+    first_loss = float(loss(state.actor, first(envs)))
     for _ in range(5):
         grads, _ = gradients(actor, envs)
         norm = jnp.linalg.norm(ravel_pytree(first(grads))[0])
         actor = jax.tree.map(lambda a, g, n=norm: a - length * g[0] / n, actor, grads)
         promised += length * float(norm)
-    won = before - float(loss(actor, first(envs)))
+    won = first_loss - float(loss(actor, first(envs)))
     assert won == pytest.approx(promised, rel=0.3) and promised > 0.005
 
 

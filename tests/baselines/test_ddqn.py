@@ -33,7 +33,7 @@ SMALL = DDQNConfig(
 
 @dataclass(frozen=True)
 class TieredToy(ToyEnv):
-    """The toy in two tiers: what is best for a tier is best for its ports taken together."""
+    """The toy in two tiers: one action for the ports of a tier."""
 
     tiers: tuple[int, ...] = (0, 0, 1)
 
@@ -67,11 +67,11 @@ def trained():
 def test_finds_the_best_action_of_every_agent(trained):
     algorithm, result = trained
     assert result.metrics[0]["reward"] < 0.8
-    found = count_costs(ToyEnv(), PARAMS, algorithm, result.state.actor, episodes=32)
-    assert found["reward"] >= 0.95  # the optimum, seeing the target, is 1
+    costs = count_costs(ToyEnv(), PARAMS, algorithm, result.state.actor, episodes=32)
+    assert costs["reward"] >= 0.95  # the optimum, seeing the target, is 1
 
 
-def test_memories_hold_what_the_metrics_say(trained):
+def test_memories_agree_with_the_metrics(trained):
     result = trained[1]
     local, shared = result.state.local, result.state.shared
     origin = np.asarray(local.rows.origin)
@@ -80,10 +80,10 @@ def test_memories_hold_what_the_metrics_say(trained):
     assert last["foreign"] == pytest.approx(np.mean(origin != agents))
     assert 0.02 < last["foreign"] < 0.5
     assert set(np.asarray(shared.rows.origin)) == {0, 1, 2}
-    unit = 2 * 2 * 4 + 6 * 4 + 1  # two observations of two numbers, six scalars, a flag
-    assert last["local_replay_bytes"] == 3 * 1024 * unit
-    assert last["global_replay_bytes"] == 2048 * unit
-    fraction = round(0.05 * 1024) * 3 * unit
+    row_bytes = 2 * 2 * 4 + 6 * 4 + 1  # two observations of two numbers, six scalars, a flag
+    assert last["local_replay_bytes"] == 3 * 1024 * row_bytes
+    assert last["global_replay_bytes"] == 2048 * row_bytes
+    fraction = round(0.05 * 1024) * 3 * row_bytes
     for row in result.metrics:
         due = fraction if row["update"] % 3 == 0 else 0
         assert (row["exchanged_up_bytes"], row["exchanged_down_bytes"]) == (due, due)
@@ -93,11 +93,11 @@ def test_memories_hold_what_the_metrics_say(trained):
 
 
 def test_exploration_decays(trained):
-    found = [row["epsilon"] for row in trained[1].metrics]
-    np.testing.assert_allclose(found, np.maximum(0.93 ** np.arange(60), 0.02), rtol=1e-5)
+    epsilons = [row["epsilon"] for row in trained[1].metrics]
+    np.testing.assert_allclose(epsilons, np.maximum(0.93 ** np.arange(60), 0.02), rtol=1e-5)
 
 
-def test_rows_of_a_rollout_are_what_happened(trained):
+def test_rows_of_a_rollout_agree_with_the_environment(trained):
     """The toy's reward follows from observation and action: every remembered row must agree."""
     rows = jax.device_get(trained[1].state.local.rows)
     target, progress = rows.obs[..., 0], rows.obs[..., 1]
@@ -111,7 +111,7 @@ def test_rows_of_a_rollout_are_what_happened(trained):
     assert np.mean(steps == 2) > 0.7
 
 
-def test_an_offset_undoes_what_every_action_earns():
+def test_an_offset_cancels_a_constant_reward():
     """Bit for bit the same learner."""
 
     def learnt(env, offset):
@@ -140,7 +140,7 @@ def test_c_acc_finds_the_best_joint_action_of_the_tiers():
         return (1 - np.abs(action - (1 + 2 * targets)) / 4).mean(-1)
 
     joint = [(a, a, b) for a in range(5) for b in range(5)]
-    best = np.max([earned(np.array(one)) for one in joint], 0)
+    best = np.max([earned(np.array(setting)) for setting in joint], 0)
     assert earned(action).mean() >= 0.95 * best.mean()
     assert best.mean() < 1.0, "one setting per tier must cost something here"
 
@@ -159,21 +159,21 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
     start = (step == 0) | (np.arange(16)[:, None] == 0)  # of an episode, or of training
     idle = (step % 2 == 1) & ~start
     assert idle.any() and float(metrics["inferences_saved"]) == pytest.approx(idle.mean())
-    kept = action[:, 1:] == action[:, :-1]
-    assert np.all(kept[idle[:, 1:]]) and not np.all(kept)
+    same_as_before = action[:, 1:] == action[:, :-1]
+    assert np.all(same_as_before[idle[:, 1:]]) and not np.all(same_as_before)
     # a row says whether the agent is idle next, before an episode ends also
-    after = slice(1, None)  # training's first episodes start in the middle, unseen by the agents
-    np.testing.assert_array_equal(by_time(rows.kept)[:, after], step[:, after] % 2 == 0)
+    later = slice(1, None)  # training's first episodes start in the middle, unseen by the agents
+    np.testing.assert_array_equal(by_time(rows.kept)[:, later], step[:, later] % 2 == 0)
     np.testing.assert_array_equal(rows.last_action, rows.action)
     share = 1 - float(metrics["inferences_saved"])
     assert float(metrics["flops_per_decision"]) == pytest.approx(algorithm.flops * share)
 
-    found = count_costs(QueueToy(), PARAMS, algorithm, state.actor, episodes=4)
-    assert found["inferences_per_decision"] == pytest.approx(0.5)  # every other interval
+    costs = count_costs(QueueToy(), PARAMS, algorithm, state.actor, episodes=4)
+    assert costs["inferences_per_decision"] == pytest.approx(0.5)  # every other interval
 
 
 @pytest.mark.slow
-def test_controller_sees_what_the_environment_shows():
+def test_controller_computes_the_observations_of_the_environment():
     """Decisions from reported statistics are those from the environment's own observations."""
     env = make("incast-v0", actions="discrete", max_steps=30, bins=0)
     params = env.default_params
@@ -182,8 +182,8 @@ def test_controller_sees_what_the_environment_shows():
     actor = jax.tree.map(lambda x: 10 * x, actor)  # a policy that moves a lot
     direct = count_costs(env, params, algorithm, actor, episodes=2)
     assert 0.0 < direct["inferences_per_decision"] < 0.9
-    found = evaluate(env, params, algorithm.controller(actor, env), name="", episodes=2)
-    assert found.episodes["reward"].mean() == pytest.approx(direct["reward"], rel=1e-6)
+    evaluation = evaluate(env, params, algorithm.controller(actor, env), name="", episodes=2)
+    assert evaluation.episodes["reward"].mean() == pytest.approx(direct["reward"], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -191,10 +191,10 @@ def test_same_seed_same_bits():
     algorithm = DDQN(ToyEnv(), SMALL)
     run = compiled_update(algorithm, updates=4)
     states = [run(initial_state(algorithm, PARAMS, seed), PARAMS)[0] for seed in (5, 5, 6)]
-    first, again, other = ([np.asarray(x) for x in jax.tree.leaves(s.actor)] for s in states)
+    first, again, other_seed = ([np.asarray(x) for x in jax.tree.leaves(s.actor)] for s in states)
     for a, b in zip(first, again, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other_seed, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def env():
     )
 
 
-def found(env, setting, **options):
+def evaluated(env, setting, **options):
     params = env.default_params
     kind, _, text = setting.partition(":")
     controller = {"static": Static, "dynamic": Dynamic}[kind](env, params, text)
@@ -60,48 +60,48 @@ def test_evaluation_is_the_loop_written_out(env):
             np.testing.assert_allclose(network.queue, state.sim.queue, rtol=1e-4, atol=1)
         results.append(env.episode_metrics(state, params))
     assert len(set(chosen)) > STEPS  # the rule did act
-    got = found(env, "dynamic:pi:qref_kb=1000", episodes=2, seed=3)
+    got = evaluated(env, "dynamic:pi:qref_kb=1000", episodes=2, seed=3)
     for name in ("reward", "queue_mean", "utilisation", "flows_finished"):
-        want = np.stack([row[name] for row in results])
-        np.testing.assert_allclose(got[name], want, rtol=1e-4)
+        expected = np.stack([row[name] for row in results])
+        np.testing.assert_allclose(got[name], expected, rtol=1e-4)
     assert got["queue_mean"].min() > 1e3
 
 
-def test_info_tells_all_statistics_of_the_interval(env):
+def test_info_has_all_statistics_of_the_interval(env):
     params = env.default_params
     _, state = env.reset(jax.random.key(0), params)
     ecn = env.static_ecn("secn1", params)
     _, stats = jax.jit(env.sim.interval)(state.sim, params.sim, ecn)
     *_, info = jax.jit(env.step_ecn)(jax.random.key(1), state, ecn, params)
     # What is told per traffic class is None with a single one.
-    told = {f.name for f in fields(PortStats) if getattr(stats, f.name) is not None}
-    for name in told:
+    names = {f.name for f in fields(PortStats) if getattr(stats, f.name) is not None}
+    for name in names:
         np.testing.assert_allclose(info[name], getattr(stats, name), rtol=1e-5)
     assert float(info["tx_bytes"].sum()) > 0
-    assert len(told) >= 9
+    assert len(names) >= 9
     accounts = env.accounts(state.sim, params)
-    assert set(info) == told | {"kmin", "kmax", "pmax", "reward"} | set(accounts)
+    assert set(info) == names | {"kmin", "kmax", "pmax", "reward"} | set(accounts)
 
 
 def test_a_tuner_at_rest_is_a_static_setting(env):
     """Buffer-coupled thresholds on their floor are SECN2, to the last bit of every metric."""
-    rule = found(env, "dynamic:buffer:alpha=1e-9,floor_kb=400,spread=4,pmax=0.2", episodes=3)
-    static = found(env, "static:secn2", episodes=3)
+    rule = evaluated(env, "dynamic:buffer:alpha=1e-9,floor_kb=400,spread=4,pmax=0.2", episodes=3)
+    static = evaluated(env, "static:secn2", episodes=3)
     for name, values in static.items():
         np.testing.assert_array_equal(rule[name], values, err_msg=name)
-    moving = found(env, "dynamic:queue", episodes=3)
+    moving = evaluated(env, "dynamic:queue", episodes=3)
     assert (moving["queue_mean"] != static["queue_mean"]).all()
 
 
 def test_every_episode_starts_afresh(env):
     """Memory does not leak from batch to batch."""
-    together = found(env, "dynamic:ecn-sharp", episodes=3)
-    apart = found(env, "dynamic:ecn-sharp", episodes=3, batch=1)
+    together = evaluated(env, "dynamic:ecn-sharp", episodes=3)
+    apart = evaluated(env, "dynamic:ecn-sharp", episodes=3, batch=1)
     for name in ("reward", "queue_mean"):
         np.testing.assert_allclose(apart[name], together[name], rtol=1e-5)
 
 
-def test_memory_is_only_for_those_who_have_one(env):
+def test_only_controllers_with_memory_get_one(env):
     params = env.default_params
     dynamic, static = Dynamic(env, params, "pi"), Static(env, params, "secn1")
     assert with_memory(dynamic) is dynamic
@@ -110,13 +110,13 @@ def test_memory_is_only_for_those_who_have_one(env):
     assert plain(jax.random.key(0), jax.numpy.zeros(()), ()) is static.ecn
 
 
-def test_params_of_the_episode_count(env):
-    """Thresholds follow the network that the controller is told of, not the scenario's."""
+def test_the_parameters_of_the_episode_are_used(env):
+    """Thresholds follow the parameters of the controller, not the scenario's."""
     params = env.default_params
     net = replace(params.sim.net, port_rate=2 * params.sim.net.port_rate)
     faster = replace(params, sim=replace(params.sim, net=net))
-    one, two = (Dynamic(env, p, "ecn-sharp").init()[1] for p in (params, faster))
-    np.testing.assert_allclose(two.kmax, 2 * np.asarray(one.kmax))
+    slow, fast = (Dynamic(env, p, "ecn-sharp").init()[1] for p in (params, faster))
+    np.testing.assert_allclose(fast.kmax, 2 * np.asarray(slow.kmax))
 
 
 def test_tuners_know_the_switches_of_the_network():

@@ -36,9 +36,9 @@ OPTIONS = {
 }
 
 
-def trained(folder, actions, shared=True, **more):
+def trained(folder, actions, shared=True, **extra):
     """A run of two updates with intervals twice as long as the scenario's, and its file."""
-    options = {**OPTIONS[actions], "interval_us": 80.0, "max_steps": 6, "reward": "pet", **more}
+    options = {**OPTIONS[actions], "interval_us": 80.0, "max_steps": 6, "reward": "pet", **extra}
     settings = {**SETTINGS, "shared": shared, "standardise": 4}
     train_run("ippo", TINY, steps=16, options=options, settings=settings, out=folder)
     save_policy(run_policy(folder), folder.parent / f"{folder.name}.npz")
@@ -65,21 +65,21 @@ def shipped(shared_run, tmp_path, monkeypatch):
 
 def acts_as_its_run(folder, file):
     """Both choose the same in every interval of an episode; numpy alone agrees."""
-    place = wf.arena([str(file)], None)
-    env, theirs = place.env(str(file)), place.controller(str(file))
+    arena = wf.arena([str(file)], None)
+    env, theirs = arena.env(str(file)), arena.controller(str(file))
     ours = run_controller(folder, env)
     policy, params, key = load_policy(file), env.default_params, jax.random.key(3)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     obs, state = reset(key, params)
-    seen = []
+    actions = []
     for _ in range(env.horizon):
         action = ours(key, obs)
         np.testing.assert_allclose(theirs(key, obs), action, atol=1e-5)
         np.testing.assert_allclose(policy(np.asarray(obs)), action, atol=1e-5)
         np.testing.assert_allclose(theirs.outputs(obs), policy.outputs(np.asarray(obs)), atol=1e-4)
-        seen.append(np.asarray(action))
+        actions.append(np.asarray(action))
         obs, state, *_ = step(key, state, action, params)
-    assert len(np.unique(np.stack(seen).reshape(len(seen) * env.num_agents, -1), axis=0)) > 1
+    assert len(np.unique(np.stack(actions).reshape(len(actions) * env.num_agents, -1), axis=0)) > 1
     return env
 
 
@@ -117,11 +117,11 @@ def test_gives_the_means_of_continuous_actions(shared):
 
 def test_keeps_its_view_in_other_episodes(shared_run):
     """Episodes of the arena last as long as the arena's, in intervals of the policy."""
-    place = wf.arena(["static:secn1", str(shared_run[1])], "incast-v0", max_steps=8)
-    assert place.env("static:secn1").horizon == 8  # of 100 µs
-    env = place.env(str(shared_run[1]))
+    arena = wf.arena(["static:secn1", str(shared_run[1])], "incast-v0", max_steps=8)
+    assert arena.env("static:secn1").horizon == 8  # of 100 µs
+    env = arena.env(str(shared_run[1]))
     assert (env.name, env.horizon, env.interval_us) == ("incast-v0", 10, 80.0)
-    assert place.controller(str(shared_run[1])).costs()["inferences_per_decision"] == 1.0
+    assert arena.controller(str(shared_run[1])).costs()["inferences_per_decision"] == 1.0
 
 
 def test_eval_scores_a_file_as_its_run(shared_run, shipped):
@@ -139,7 +139,7 @@ def test_eval_scores_a_file_as_its_run(shared_run, shipped):
     assert wf.label(shipped) == "IPPO tiny-ippo"
 
 
-def test_names_of_what_ships(shipped):
+def test_names_of_shipped_policies(shipped):
     assert ecn_marl.pretrained_policies() == ("tiny-ippo",)
     assert ecn_marl.load_policy(shipped).header["scenario"] == TINY
     message = r"unknown pretrained policy 'tiny-ipo': did you mean 'tiny-ippo'\? known: tiny-ippo"
@@ -149,14 +149,14 @@ def test_names_of_what_ships(shipped):
 
 
 def test_wrong_files_are_refused(shared_run, tmp_path):
-    other, bare = tmp_path / "other.npz", tmp_path / "bare.npz"
-    np.savez(other, x=np.zeros(2))
+    not_a_policy, bare = tmp_path / "other.npz", tmp_path / "bare.npz"
+    np.savez(not_a_policy, x=np.zeros(2))
     policy = load_policy(shared_run[1])
     header = {name: x for name, x in policy.header.items() if name != "interval_us"}
     save_policy(files.Policy(header, policy.layers, policy.settings), bare)
     written = "is not allowed: expected a file that `ecn-marl export` has written"
     assert written in failure("eval", tmp_path / "none.npz")
-    assert written in failure("eval", other)
+    assert written in failure("eval", not_a_policy)
     assert "its header has no interval_us" in failure("eval", bare)
     assert "expected the folder of a run, FILE.npz, pretr" in failure("eval", "runs/none")
 
@@ -182,25 +182,25 @@ def test_options_of_its_episodes(shared_run):
 def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipped, tmp_path):
     plan = Plan((TINY,), (str(shared_run[1]), shipped), tmp_path)
     place = plan.places()[0]
-    before = _asked(plan, place, shipped)
-    assert before["file"] == digest(shipped) == _asked(plan, place, str(shared_run[1]))["file"]
+    facts = _asked(plan, place, shipped)
+    assert facts["file"] == digest(shipped) == _asked(plan, place, str(shared_run[1]))["file"]
     shutil.copy(own_run[1], files.SHIPPED / "tiny-ippo.npz")
-    assert _asked(plan, place, shipped) != before
+    assert _asked(plan, place, shipped) != facts
     with pytest.raises(ValueError, match="expected one with 3 ports"):
         Plan(("restore-serve-v0",), (str(own_run[1]),), tmp_path)
     with pytest.raises(ValueError, match="expected a file that"):
         Plan((TINY,), ("none.npz",), tmp_path)
 
 
-def test_what_ships_is_small_told_of_and_fits():
+def test_shipped_policies_are_small_documented_and_fit():
     folder = Path(ecn_marl.__file__).parent / "pretrained"
-    told = (folder / "README.md").read_text()
+    readme = (folder / "README.md").read_text()
     assert sum(path.stat().st_size for path in folder.rglob("*")) < 2_000_000
     assert {path.suffix for path in folder.iterdir()} <= {".md", ".npz"}
     for name in ecn_marl.pretrained_policies():
-        assert f"| `{name}` |" in told, f"{folder}/README.md does not say how {name} was made"
+        assert f"| `{name}` |" in readme, f"{folder}/README.md does not say how {name} was made"
         policy = f"pretrained:{name}"
-        place = wf.arena([policy], None)
-        env = place.env(policy)
+        arena = wf.arena([policy], None)
+        env = arena.env(policy)
         shapes = jax.eval_shape(env.reset, jax.random.key(0), env.default_params)
-        jax.eval_shape(place.controller(policy), jax.random.key(0), shapes[0])
+        jax.eval_shape(arena.controller(policy), jax.random.key(0), shapes[0])

@@ -1,4 +1,4 @@
-"""HAECN: when it triggers, what its memories hold, and that it finds known best actions."""
+"""HAECN: its triggers, its memories, and known best actions."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ def stable():
 def test_finds_the_best_action_of_every_agent(changing):
     algorithm, result = changing
     assert result.metrics[0]["reward"] < 0.8
-    found = count_costs(ToyEnv(), PARAMS, algorithm, result.state.actor, episodes=32)
-    assert found["reward"] >= 0.95  # the optimum, seeing the target, is 1
-    # a target that stays needs no trigger, one that changes does; it changes every other time
-    assert found["activation_frequency"] > 0.45
+    costs = count_costs(ToyEnv(), PARAMS, algorithm, result.state.actor, episodes=32)
+    assert costs["reward"] >= 0.95  # the optimum, seeing the target, is 1
+    # a target that changes needs a trigger; it changes every other time
+    assert costs["activation_frequency"] > 0.45
 
 
-def test_triggers_seldom_where_little_changes_at_the_best_reward(stable):
+def test_triggers_seldom_where_targets_are_stable(stable):
     algorithm, result = stable
-    found = count_costs(StableToy(), PARAMS, algorithm, result.state.actor, episodes=32)
+    costs = count_costs(StableToy(), PARAMS, algorithm, result.state.actor, episodes=32)
     # the first of ten intervals always triggers
-    assert 0.1 - 1e-6 <= found["activation_frequency"] < 0.3
+    assert 0.1 - 1e-6 <= costs["activation_frequency"] < 0.3
     # 1 is the most that anything can earn here, so this is within 2 % of any other learner
-    assert found["reward"] >= 0.98
+    assert costs["reward"] >= 0.98
     small, large = algorithm.flops
-    share = found["activation_frequency"]
-    assert found["flops_per_decision"] == pytest.approx(small + share * large)
-    assert found["inferences_per_decision"] == pytest.approx(1 + share)
-    assert 0.0 < decision_us(algorithm, result.state.actor, found) < 1e4
+    share = costs["activation_frequency"]
+    assert costs["flops_per_decision"] == pytest.approx(small + share * large)
+    assert costs["inferences_per_decision"] == pytest.approx(1 + share)
+    assert 0.0 < decision_us(algorithm, result.state.actor, costs) < 1e4
 
 
 def steady() -> Scenario:
-    """Two hosts that keep sending to a third: what fits once fits for good."""
+    """Two hosts that keep sending to a third, so that one setting stays the best."""
     return Scenario(
         topology=star(3),
         traffic=(Incast(load=0.9, n_min=2, n_max=2, flow_kb=2000.0, width=2),),
@@ -84,28 +84,28 @@ def steady() -> Scenario:
 
 
 @pytest.mark.slow
-def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path):
+def test_in_a_steady_incast_it_seldom_triggers_with_the_reward_of_acc(tmp_path):
     """Best checkpoints of both, scored on the same episodes of a small network."""
     register("steady-incast-v0", steady)
     common = {"envs": 16, "batch": 128, "gamma": 0.5, "lr": 1e-3, "epsilon_decay": 0.95}
-    found = {}
+    costs = {}
     for name, features in (("ddqn", "acc"), ("haecn", "haecn")):
         options = {"features": features, "actions": "discrete"}
-        room = {"local_capacity": 4096} if name == "ddqn" else {"capacity": 4096}
+        memory = {"local_capacity": 4096} if name == "ddqn" else {"capacity": 4096}
         train_run(
             name,
             "steady-incast-v0",
             steps=9_600,
             options=options,
-            settings=common | room,
+            settings=common | memory,
             out=tmp_path / name,
             eval_every=25,
         )
         algorithm, (actor,) = run_actors(tmp_path / name)
         env = make("steady-incast-v0", **options)
-        found[name] = count_costs(env, env.default_params, algorithm, actor, episodes=32, seed=9)
-    assert 1 / 25 - 1e-6 <= found["haecn"]["activation_frequency"] < 0.3
-    assert found["haecn"]["reward"] >= 0.98 * found["ddqn"]["reward"]
+        costs[name] = count_costs(env, env.default_params, algorithm, actor, episodes=32, seed=9)
+    assert 1 / 25 - 1e-6 <= costs["haecn"]["activation_frequency"] < 0.3
+    assert costs["haecn"]["reward"] >= 0.98 * costs["ddqn"]["reward"]
     secn1 = evaluate(
         env,
         env.default_params,
@@ -114,10 +114,10 @@ def test_in_a_steady_incast_it_seldom_triggers_and_earns_what_acc_does(tmp_path)
         episodes=32,
         seed=9,
     )
-    assert min(one["reward"] for one in found.values()) > secn1.interval("reward")[0]
+    assert min(cost["reward"] for cost in costs.values()) > secn1.interval("reward")[0]
 
 
-def test_memories_hold_what_happened(changing, stable):
+def test_memories_agree_with_the_environment(changing, stable):
     algorithm, result = changing
     state = jax.device_get(result.state)
     rows, size = state.intervals.rows, state.intervals.size
@@ -126,25 +126,25 @@ def test_memories_hold_what_happened(changing, stable):
     settings = state.settings.rows
     earned = 1.0 - np.abs(settings.action - (1 + 2 * settings.obs[..., 0])) / 4
     np.testing.assert_allclose(settings.reward, earned, atol=1e-6)
-    # settings are asked for in every interval here, and hardly ever where targets last
+    # triggers are frequent here, and rare where targets last
     assert np.mean(settings.kept) < 0.1
     assert np.mean(stable[1].state.settings.rows.kept) > 0.9
     assert not np.any(rows.kept)  # the decision module always has a choice
-    # a decision row shows S and S_saved; triggered, S is what is saved next, else what was stays
+    # a decision row holds S and S_saved; a trigger saves S, else S_saved stays
     trigger = rows.action.astype(bool)
     now, saved = np.split(rows.obs, 2, -1)
-    then = np.split(rows.next_obs, 2, -1)[1]
-    np.testing.assert_array_equal(then, np.where(trigger[..., None], now, saved))
+    next_saved = np.split(rows.next_obs, 2, -1)[1]
+    np.testing.assert_array_equal(next_saved, np.where(trigger[..., None], now, saved))
     assert 0.05 < trigger.mean() < 1.0
     assert np.all(trigger[now[..., 1] == 0.0]), "every episode starts with a trigger"
-    # the penalty: what is left of the reward is one of the toy's five
+    # without the penalty, rewards are among the five of the toy
     raw = rows.reward + algorithm.config.trigger_penalty * trigger
     np.testing.assert_allclose(raw * 4, np.round(raw * 4), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_both_modules_learn_from_rewards_less_the_offset():
-    """What is remembered follows from the toy's target and the action."""
+    """Stored rewards follow from the toy's target and the action."""
     algorithm = HAECN(ToyEnv(), replace(SMALL, reward_offset=8.0))
     state = initial_state(algorithm, PARAMS, 0)
     state = jax.device_get(compiled_update(algorithm)(state, PARAMS)[0])
@@ -153,8 +153,8 @@ def test_both_modules_learn_from_rewards_less_the_offset():
     )
     earned = 1.0 - np.abs(rows.action - (1 + 2 * rows.obs[..., 0])) / 4
     np.testing.assert_allclose(rows.reward, earned - 8.0, atol=2e-6)
-    paid = earned - algorithm.config.trigger_penalty * decisions.action
-    np.testing.assert_allclose(decisions.reward, paid - 8.0, atol=2e-6)
+    penalised = earned - algorithm.config.trigger_penalty * decisions.action
+    np.testing.assert_allclose(decisions.reward, penalised - 8.0, atol=2e-6)
 
 
 @pytest.mark.slow
@@ -168,9 +168,9 @@ def test_returns_of_several_steps_in_both_memories():
         steps = np.round(np.log(rows.discount) / np.log(0.5)).astype(int)
         # environments start within episodes, which the first observation does not show
         progress, later = (x[:, 1:, :, 1] for x in (rows.obs, rows.next_obs))
-        left = np.round((1 - progress) * 10).astype(int)
-        left = np.minimum(left, 15 - np.arange(15)[:, None])
-        np.testing.assert_array_equal(steps[:, 1:], np.minimum(left, 3))
+        steps_left = np.round((1 - progress) * 10).astype(int)
+        steps_left = np.minimum(steps_left, 15 - np.arange(15)[:, None])
+        np.testing.assert_array_equal(steps[:, 1:], np.minimum(steps_left, 3))
         np.testing.assert_allclose(later, progress + steps[:, 1:] / 10, atol=1e-6)
         assert {1, 2, 3} == set(steps.ravel())
         total = np.zeros_like(rows.reward)
@@ -180,30 +180,30 @@ def test_returns_of_several_steps_in_both_memories():
         np.testing.assert_allclose(rows.reward, total, atol=1e-6)
 
 
-def test_to_the_letter_the_policy_remembers_triggered_intervals_only():
+def test_without_every_interval_the_policy_stores_triggered_intervals_only():
     algorithm = HAECN(ToyEnv(), replace(SMALL, every_interval=False))
     state = initial_state(algorithm, PARAMS, 0)
     state, metrics = jax.device_get(compiled_update(algorithm)(state, PARAMS))
-    held, trigger = state.settings, state.intervals.rows.action[:, :256] == 1
-    np.testing.assert_array_equal(held.size, trigger.sum(1))
+    memory, trigger = state.settings, state.intervals.rows.action[:, :256] == 1
+    np.testing.assert_array_equal(memory.size, trigger.sum(1))
     assert float(metrics["activation_frequency"][0]) == pytest.approx(trigger.mean())
     for agent in range(3):
-        seen = state.intervals.rows.obs[agent, :256][trigger[agent]][:, :2]
-        np.testing.assert_array_equal(held.rows.obs[agent, : held.size[agent]], seen)
-    assert not np.any(held.rows.kept)
+        triggered_obs = state.intervals.rows.obs[agent, :256][trigger[agent]][:, :2]
+        np.testing.assert_array_equal(memory.rows.obs[agent, : memory.size[agent]], triggered_obs)
+    assert not np.any(memory.rows.kept)
 
 
 def test_metrics_are_those_of_the_rollout(changing):
     algorithm, result = changing
     for row in result.metrics[::20]:
-        paid = algorithm.config.trigger_penalty * row["activation_frequency"]
-        assert row["reward_after_penalty"] == pytest.approx(row["reward"] - paid, abs=1e-5)
+        penalty = algorithm.config.trigger_penalty * row["activation_frequency"]
+        assert row["reward_after_penalty"] == pytest.approx(row["reward"] - penalty, abs=1e-5)
     assert result.metrics[0]["activation_frequency"] == pytest.approx(0.55, abs=0.05)
-    unit = 2 * 4 * 4 + 2 * 2 * 4 + 2 * (6 * 4 + 1)
-    assert result.metrics[-1]["local_replay_bytes"] == 3 * 1024 * unit
+    row_bytes = 2 * 4 * 4 + 2 * 2 * 4 + 2 * (6 * 4 + 1)
+    assert result.metrics[-1]["local_replay_bytes"] == 3 * 1024 * row_bytes
 
 
-def test_kept_actions_are_kept():
+def test_ports_without_a_trigger_keep_their_action():
     """Greedy decisions by hand: a decision network that triggers when S is far from S_saved."""
     algorithm = HAECN(ToyEnv(), replace(SMALL, decision_hidden=(), hidden=()))
     # q_keep - q_trigger = 0.5 - (target - target saved): triggers only when it rises from 0 to 1
@@ -216,10 +216,10 @@ def test_kept_actions_are_kept():
     actor = {"decision": {"params": {"Dense_0": decision}}}
     actor["policy"] = {"params": {"Dense_0": policy | {"bias": np.float32(policy["bias"])}}}
     targets = [[0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 0]]
-    want = [[0, 3, 0], [0, 3, 3], [3, 3, 3], [3, 3, 3]]
+    expected = [[0, 3, 0], [0, 3, 3], [3, 3, 3], [3, 3, 3]]
     decide = jax.jit(algorithm.decide)
     memory = algorithm.start(3)
-    for target, best in zip(targets, want, strict=True):
+    for target, best in zip(targets, expected, strict=True):
         obs = np.stack([target, np.zeros(3)], -1).astype(np.float32)
         memory, action = decide(actor, memory, jnp.asarray(obs))
         np.testing.assert_array_equal(action, best)
@@ -229,8 +229,8 @@ def test_kept_actions_are_kept():
 def test_six_layers_and_the_settings_of_table_1():
     config = HAECNConfig()
     assert len(config.hidden) + 1 == 6
-    found = (config.lr, config.gamma, config.batch, config.target_every, config.trigger_penalty)
-    assert found == (0.005, 0.98, 64, 20, 0.05)
+    settings = (config.lr, config.gamma, config.batch, config.target_every, config.trigger_penalty)
+    assert settings == (0.005, 0.98, 64, 20, 0.05)
     small, large = HAECN(make("incast-v0", features="haecn", actions="discrete"), config).flops
     assert small < 0.1 * large
 

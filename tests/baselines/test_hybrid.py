@@ -45,17 +45,17 @@ def test_every_port_starts_from_the_model(runs):
     offline, _, copies = runs
     env = make("hybrid-four-v0", features="pet", reward="pet")
     actor, _ = shared_networks(offline, env)
-    for one, four in zip(jax.tree.leaves(actor), jax.tree.leaves(copies), strict=True):
-        assert four.shape == (4, *one.shape)
-        np.testing.assert_allclose(four, np.broadcast_to(one, four.shape), atol=1e-5)
-        assert (np.asarray(four) != np.asarray(one)).any() or not np.asarray(one).any()
+    for model, copy in zip(jax.tree.leaves(actor), jax.tree.leaves(copies), strict=True):
+        assert copy.shape == (4, *model.shape)
+        np.testing.assert_allclose(copy, np.broadcast_to(model, copy.shape), atol=1e-5)
+        assert (np.asarray(copy) != np.asarray(model)).any() or not np.asarray(model).any()
 
 
-def test_what_does_not_fit_is_named(runs, tmp_path):
+def test_runs_that_do_not_fit_are_named(runs, tmp_path):
     offline, online, _ = runs
-    other = make("hybrid-four-v0", features="acc")
+    other_env = make("hybrid-four-v0", features="acc")
     with pytest.raises(ValueError, match=r"pretrained = .*see and do as in"):
-        shared_networks(offline, other)
+        shared_networks(offline, other_env)
     with pytest.raises(ValueError, match=r"pretrained = .*share parameters"):
         shared_networks(online, make("hybrid-four-v0", features="pet"))
     settings = SMALL | {"pretrained": str(tmp_path / "nothing")}

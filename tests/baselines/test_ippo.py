@@ -35,9 +35,9 @@ def test_policy_loss_by_hand():
     ratio = 0.2 / np.exp(old)  # 2, 1, 0.5
     advantage = (np.array([[1.0, -2.0, 4.0]]) - 1.0) / np.std([1.0, -2.0, 4.0])
     gain = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
-    loss, seen = algorithm.policy_loss(zero, batch, 0.2)
+    loss, metrics = algorithm.policy_loss(zero, batch, 0.2)
     assert float(loss) == pytest.approx(-gain - 0.5 * np.log(5), rel=1e-5)
-    assert float(seen["clipped"]) == pytest.approx(2 / 3)
+    assert float(metrics["clipped"]) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("advantage", [-1.0, 1.0])
@@ -79,7 +79,7 @@ class Paid(ToyEnv):
         return obs, state, reward.at[0].mul(10.0), *rest
 
 
-def test_agents_with_parameters_of_their_own_do_not_touch_each_other():
+def test_agents_with_their_own_parameters_are_independent():
     config = IPPOConfig(
         envs=4, rollout=8, epochs=2, minibatches=1, hidden=(4,), shared=False, max_grad_norm=1e-3
     )
@@ -105,10 +105,10 @@ def test_hybrid_training_starts_every_port_from_the_shared_model():
     for new, old in zip(jax.tree.leaves(shapes), jax.tree.leaves(start[0]), strict=True):
         assert new.shape == (5, *old.shape)
     result = train(algorithm, PARAMS, steps=256, seed=9)
-    before = np.mean([row["reward"] for row in first.metrics[-3:]])
-    assert before > 0.9
+    offline_reward = np.mean([row["reward"] for row in first.metrics[-3:]])
+    assert offline_reward > 0.9
     # Its first rollout is played by the shared model: an untrained one earns 0.7 at most.
-    assert result.metrics[0]["reward"] == pytest.approx(before, abs=0.05)
+    assert result.metrics[0]["reward"] == pytest.approx(offline_reward, abs=0.05)
     kernel = jax.tree.leaves(result.state.actor)[1]
     assert not np.array_equal(kernel[0], kernel[1])  # copies go their own ways
     for copy in kernel:
@@ -124,21 +124,21 @@ def test_finds_the_best_action_of_every_agent(shared):
 
 
 @pytest.mark.slow
-def test_same_seed_same_bits_and_seeds_at_once_as_one_by_one():
+def test_the_same_seed_gives_the_same_bits_alone_or_among_others():
     algorithm = IPPO(ToyEnv(), SMALL)
 
     def actor(seed, seeds=1):
         return train(algorithm, PARAMS, steps=3 * 256, seed=seed, seeds=seeds).state.actor
 
-    first, again, other = actor(5), actor(5), actor(6)
+    first, again, other_seed = actor(5), actor(5), actor(6)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     assert any(
         not np.array_equal(a, b)
-        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other_seed), strict=True)
     )
-    both = actor(5, seeds=2)
-    for a, b, c in zip(*map(jax.tree.leaves, (both, first, other)), strict=True):
+    two_seeds = actor(5, seeds=2)
+    for a, b, c in zip(*map(jax.tree.leaves, (two_seeds, first, other_seed)), strict=True):
         np.testing.assert_allclose(a[0], b, atol=1e-4)
         np.testing.assert_allclose(a[1], c, atol=1e-4)
 
@@ -189,8 +189,8 @@ def test_solves_a_port_whose_best_setting_is_known():
     def uniform(key, obs):
         return jax.random.randint(key, (env.num_agents,), 0, n)
 
-    each = jax.vmap(jax.vmap(lanes.mapped(fixed), (0, None)), (None, 0))
-    tried = jax.jit(each)(keys, jnp.arange(n)).mean(1)
+    all_fixed = jax.vmap(jax.vmap(lanes.mapped(fixed), (0, None)), (None, 0))
+    tried = jax.jit(all_fixed)(keys, jnp.arange(n)).mean(1)
     best = float(tried.max())
     chance = float(jax.jit(jax.vmap(lanes.mapped(earned(uniform))))(keys).mean())
     assert chance < 0.9 * best, "the case must tell a good policy from a random one"

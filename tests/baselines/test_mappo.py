@@ -1,4 +1,4 @@
-"""MAPPO: value normalisation and loss by hand, what the critic sees, known best actions."""
+"""MAPPO: value normalisation and loss by hand, the critic's inputs, known best actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARAMS = ToyParams(max_steps=10)
 SMALL = MAPPOConfig(envs=16, rollout=16, actor_lr=3e-3, critic_lr=3e-3)
 
 
-def test_value_norm_is_the_weighted_mean_and_spread_of_all_batches():
+def test_value_norm_is_the_weighted_mean_and_deviation_of_all_batches():
     """Against weights decay**age written out in float64."""
     rng = np.random.default_rng(0)
     batches = rng.normal(3.0, 2.0, size=(7, 50)) * np.arange(1, 8)[:, None]
@@ -39,9 +39,9 @@ def test_value_norm_before_and_of_constants():
     x = jnp.array([-2.0, 5.0])
     np.testing.assert_array_equal(ValueNorm.create().normalise(x), x)
     np.testing.assert_array_equal(ValueNorm.create().restore(x), x)
-    same = ValueNorm.create().updated(jnp.full((9,), 4.0), 0.9)
-    assert np.isfinite(same.normalise(x)).all()
-    assert float(same.normalise(jnp.float32(4.0))) == pytest.approx(0.0, abs=1e-3)
+    constant = ValueNorm.create().updated(jnp.full((9,), 4.0), 0.9)
+    assert np.isfinite(constant.normalise(x)).all()
+    assert float(constant.normalise(jnp.float32(4.0))) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_value_loss_by_hand():
@@ -58,20 +58,20 @@ def test_value_loss_by_hand():
         value=jnp.zeros((1, 3)),
     )
     # Error of 0.5 and of the clipped 0.2; the larger counts, and 2.5 is linear: 2.5 - 0.5.
-    want = np.mean([0.5 * 0.4**2, 0.5 * 0.4**2, 2.0])
-    assert float(algorithm.value_loss(None, batch)[0]) == pytest.approx(want, rel=1e-6)
+    expected = np.mean([0.5 * 0.4**2, 0.5 * 0.4**2, 2.0])
+    assert float(algorithm.value_loss(None, batch)[0]) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("state", CRITIC_STATES)
-def test_critic_sees_what_is_global_of_all_ports_and_the_rest_of_its_own(state):
+def test_critic_depends_on_the_global_state_and_its_own_observation(state):
     """Derivatives of one agent's value with respect to every agent's observation."""
     obs = jax.random.normal(jax.random.key(1), (3, 2))
     critic = JointCritic((8, 8), 1, state)
     params = jax.jit(critic.init)(jax.random.key(2), obs)
-    part = jax.jit(jax.jacobian(lambda o: critic.apply(params, o)))(obs)
-    seen = np.abs(part) > 0  # [of agent, by agent, entry]
-    assert seen[:, :, 1].all()  # the last entry is global
-    np.testing.assert_array_equal(seen[:, :, 0], np.eye(3, dtype=bool))  # the first is not
+    jacobian = jax.jit(jax.jacobian(lambda o: critic.apply(params, o)))(obs)
+    depends = np.abs(jacobian) > 0  # [of agent, by agent, entry]
+    assert depends[:, :, 1].all()  # the last entry is global
+    np.testing.assert_array_equal(depends[:, :, 0], np.eye(3, dtype=bool))  # the first is not
 
 
 def test_the_critic_of_a_mean_does_not_grow_with_the_ports():
@@ -86,17 +86,17 @@ def test_the_critic_of_a_mean_does_not_grow_with_the_ports():
     assert [inputs(n, "ports") for n in (3, 432)] == [24 + 3 * 6, 24 + 432 * 6]
 
 
-def test_the_mean_is_that_of_the_ports():
+def test_critic_state_mean_is_that_of_the_ports():
     """A network fed with the mean by hand gives what the critic gives."""
     obs = jax.random.normal(jax.random.key(1), (5, 3, 4))
     critic = JointCritic((8, 8), 2)
     params = critic.init(jax.random.key(2), obs)
-    same = obs.at[..., 2:].set(obs[..., 2:].mean(-2, keepdims=True))
+    averaged = obs.at[..., 2:].set(obs[..., 2:].mean(-2, keepdims=True))
     shuffled = obs.at[:, 1:, 2:].set(obs[:, :0:-1, 2:])  # other ports change places
     np.testing.assert_allclose(
         critic.apply(params, obs)[:, 0], critic.apply(params, shuffled)[:, 0], rtol=1e-5
     )
-    x = np.concatenate((obs, np.broadcast_to(same[..., 2:], (5, 3, 2))), -1)
+    x = np.concatenate((obs, np.broadcast_to(averaged[..., 2:], (5, 3, 2))), -1)
     layers = params["params"]
     dense = layers["Dense_0"]
     y = np.tanh(x @ dense["kernel"] + dense["bias"] + layers["agent"])
@@ -107,7 +107,7 @@ def test_the_mean_is_that_of_the_ports():
 
 
 def test_joint_part_is_the_global_state():
-    """What the critic cuts from observations is `EcnEnv.global_state`."""
+    """The critic's part of the observations is `EcnEnv.global_state`."""
     scenario = Scenario(topology=star(3), traffic=(Incast(n_max=2, width=2),), slots=4, bins=0)
     env = make(scenario)
     params = env.default_params
@@ -127,8 +127,8 @@ def test_finds_the_best_action_of_every_agent():
 
 
 @pytest.mark.slow
-def test_several_seeds_at_once_come_back():
-    """A critic of two separate products made the CPU backend wait for itself at this size."""
+def test_several_seeds_at_once_do_not_deadlock():
+    """A critic of two separate products deadlocked the CPU backend at this size."""
     algorithm = MAPPO(ToyEnv(num_agents=8), MAPPOConfig())
     result = train(algorithm, PARAMS, steps=2 * 2048, seeds=3)
     assert np.shape(result.metrics[-1]["reward"]) == (3,)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from commands import run
 
-from ecn_marl.baselines.aurora import PAID, SEEN, Aurora, AuroraConfig
+from ecn_marl.baselines.aurora import INPUTS, REWARD_TERMS, Aurora, AuroraConfig
 from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
@@ -29,36 +29,36 @@ def sorted_events() -> tuple[Events, list[list[np.ndarray]]]:
     valid = rng.random((30, 2, 3)) < 0.3
     obs, action, error = rng.normal(size=(3, 30, 2, 3)).astype(np.float32)
     events, _ = keyed(Events(*map(jnp.asarray, (valid, obs[..., None], action, error))), 12)
-    kept = [[error[valid[:, e, f], e, f][:12] for f in range(3)] for e in range(2)]
-    return events, kept
+    errors = [[error[valid[:, e, f], e, f][:12] for f in range(3)] for e in range(2)]
+    return events, errors
 
 
 def test_credit_is_the_discounted_sum_of_later_rewards_of_the_same_flow():
-    events, kept = sorted_events()
+    events, errors = sorted_events()
     trainer = Reinforce(ReinforceConfig(senders=(4,), rows=64, gamma=0.9, error_limit=1.0))
     steps = rl.transitions(events, rl.limited_reward(events.error, 1.0))
     credit, _ = trainer.credit(steps)
-    paid = [-(np.minimum(x, 1.0).astype(float) ** 2) for env in kept for x in env]
-    mean = np.concatenate([x[1:] for x in paid]).mean()
-    assert float(steps.paid) == pytest.approx(mean, rel=1e-5)
-    for i, rewards in enumerate(paid):
+    flow_rewards = [-(np.minimum(x, 1.0).astype(float) ** 2) for env in errors for x in env]
+    mean = np.concatenate([x[1:] for x in flow_rewards]).mean()
+    assert float(steps.mean_reward) == pytest.approx(mean, rel=1e-5)
+    for i, rewards in enumerate(flow_rewards):
         later = rewards[1:] - mean
-        found = np.asarray(credit)[:, i // 3, i % 3]
+        flow_credit = np.asarray(credit)[:, i // 3, i % 3]
         for t in range(len(later)):
-            want = sum(0.9**k * x for k, x in enumerate(later[t:]))
-            assert found[t] == pytest.approx(want, rel=1e-4, abs=1e-5)
-        assert not found[len(later) :].any()
-    assert int(steps.valid.sum()) == sum(len(x) - 1 for x in paid)
+            expected = sum(0.9**k * x for k, x in enumerate(later[t:]))
+            assert flow_credit[t] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert not flow_credit[len(later) :].any()
+    assert int(steps.valid.sum()) == sum(len(x) - 1 for x in flow_rewards)
 
 
-def test_values_carry_on_where_a_rollout_ends():
+def test_the_end_of_a_rollout_is_bootstrapped():
     """With lambda 0 an advantage is r + gamma V' - V everywhere, the last transition included."""
     events, _ = sorted_events()
     steps = rl.transitions(events, events.error)
-    value, after = jnp.sin(steps.obs[..., 0]), jnp.sin(steps.next_obs[..., 0])
-    found, _ = rl.advantages(steps, value, after, 0.5, 0.0)
-    want = steps.reward + 0.5 * after - value
-    np.testing.assert_allclose(found[steps.valid], want[steps.valid], rtol=1e-5)
+    value, next_value = jnp.sin(steps.obs[..., 0]), jnp.sin(steps.next_obs[..., 0])
+    advantage, _ = rl.advantages(steps, value, next_value, 0.5, 0.0)
+    expected = steps.reward + 0.5 * next_value - value
+    np.testing.assert_allclose(advantage[steps.valid], expected[steps.valid], rtol=1e-5)
 
 
 def test_drawn_rows_are_valid_and_equally_frequent():
@@ -74,7 +74,7 @@ def test_drawn_rows_are_valid_and_equally_frequent():
 
 
 @pytest.mark.parametrize("actions", ["continuous", "discrete"])
-def test_batches_hold_what_was_done_and_how_likely_it_was(actions):
+def test_batches_hold_actions_and_their_log_probability(actions):
     policy = StochasticRates(actions, (8,))
     actor = policy.init(jax.random.key(0), 1)
     actor = jax.tree.map(lambda x: x + 0.3, actor)
@@ -89,12 +89,12 @@ def test_batches_hold_what_was_done_and_how_likely_it_was(actions):
     out = np.asarray(policy.outputs(actor, batch.obs), float)
     if actions == "discrete":
         p = np.exp(out) / np.exp(out).sum(-1, keepdims=True)
-        want = np.log(np.take_along_axis(p, np.asarray(batch.action)[..., None], -1))[..., 0]
+        expected = np.log(np.take_along_axis(p, np.asarray(batch.action)[..., None], -1))[..., 0]
     else:
         mean, std = np.tanh(out[..., 0]), np.exp(out[..., 1] - 0.5)
         z = (np.asarray(batch.action)[..., 0] - mean) / std
-        want = -0.5 * z**2 - np.log(std * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(batch.log_prob, want, atol=2e-5)
+        expected = -0.5 * z**2 - np.log(std * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(batch.log_prob, expected, atol=2e-5)
 
 
 def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
@@ -104,7 +104,7 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("name", "extra"),
     [
         ("ppo", ("actions=discrete",)),
         ("reinforce", ("actions=discrete",)),
@@ -113,36 +113,39 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
     ],
 )
 @pytest.mark.slow
-def test_train_resume_and_eval(tmp_path, name, more):
+def test_train_resume_and_eval(tmp_path, name, extra):
     """A run that is stopped and goes on ends where one that was not stopped ends."""
-    sets = [part for text in (*TINY, *more) for part in ("--set", text)]
+    sets = [word for text in (*TINY, *extra) for word in ("--set", text)]
     steps = 4 * 64 * 20
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder, n in ((whole, 2 * steps), (parts, steps)):
+    uninterrupted, resumed = tmp_path / "whole", tmp_path / "parts"
+    for folder, n in ((uninterrupted, 2 * steps), (resumed, steps)):
         result = run("train", name, "--out", folder, "--steps", n, *sets)
         assert result.exit_code == 0, result.output
-    result = run("train", "--resume", parts, "--steps", 2 * steps, "--json")
+    result = run("train", "--resume", resumed, "--steps", 2 * steps, "--json")
     assert result.exit_code == 0, result.output
-    last = [json.loads((f / "metrics.jsonl").read_text().splitlines()[-1]) for f in (whole, parts)]
+    last = [
+        json.loads((f / "metrics.jsonl").read_text().splitlines()[-1])
+        for f in (uninterrupted, resumed)
+    ]
     times = ("seconds", "steps_per_second")
     a, b = ({k: v for k, v in row.items() if k not in times} for row in last)
     assert a == b
     assert a["update"] == 40
     short = ["--env", "duration_us=6e3", "--env", "warm_up_us=3e3"]
-    place = ["--scenario", "many-to-one-4-v0", "--episodes", "1", "--json", *short]
-    result = run("eval", whole, parts, *place)
+    scenario = ["--scenario", "many-to-one-4-v0", "--episodes", "1", "--json", *short]
+    result = run("eval", uninterrupted, resumed, *scenario)
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["policies"]
-    assert found[str(whole)] == found[str(parts)]
-    assert 0.0 <= found[str(whole)]["utilisation"][0] <= 1.0
+    policies = json.loads(result.stdout)["policies"]
+    assert policies[str(uninterrupted)] == policies[str(resumed)]
+    assert 0.0 <= policies[str(uninterrupted)]["utilisation"][0] <= 1.0
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce", "dqn"])
 def test_it_raises_its_own_reward(name):
     """Two senders, discrete factors: from a full buffer to a fraction of its error."""
     kind, settings = ALGORITHMS[name]
-    more = {} if name == "dqn" else {"actions": "discrete"}
-    trainer = kind(settings(senders=(2,), envs=16, rows=2048, **more))
+    extra = {} if name == "dqn" else {"actions": "discrete"}
+    trainer = kind(settings(senders=(2,), envs=16, rows=2048, **extra))
     from ecn_marl.baselines.training.loop import compiled_update, initial_state
 
     state = initial_state(trainer, trainer.default_params, 0)
@@ -174,7 +177,7 @@ def test_bad_settings_are_refused(config, change, message):
         config(**change)
 
 
-def test_gaussians_act_on_the_factor_they_are_judged_by():
+def test_gaussian_actions_and_choices_are_inverse():
     trainer = RatePPO(RatePPOConfig(senders=(2,), rows=64))
     choice = jnp.linspace(-3, 3, 13)[:, None]
     action = trainer.policy.action(choice)
@@ -182,38 +185,38 @@ def test_gaussians_act_on_the_factor_they_are_judged_by():
     np.testing.assert_allclose(trainer.policy.choice(action), choice, atol=2e-6)
 
 
-def test_aurora_sees_three_columns_and_is_paid_for_three_others():
+def test_aurora_observes_three_columns_and_its_reward_uses_three_others():
     trainer = Aurora(AuroraConfig(senders=(2,), rows=64, intervals=3))
-    assert trainer.view["columns"] == SEEN + PAID
+    assert trainer.view["columns"] == INPUTS + REWARD_TERMS
     row = np.array([0.5, 1.5, 2.0, 0.25, 4.0, 0.1])
     obs = jnp.asarray(np.concatenate([np.zeros(6), row, 2 * row]), jnp.float32)
-    want = [0, 0, 0, 0.5, 0.5, 1.0, 1.0, 2.0, 3.0]
-    np.testing.assert_allclose(trainer.policy.features(obs), want, rtol=1e-6)
+    expected = [0, 0, 0, 0.5, 0.5, 1.0, 1.0, 2.0, 3.0]
+    np.testing.assert_allclose(trainer.policy.features(obs), expected, rtol=1e-6)
     events = Events(*(jnp.zeros((1, 1, 1)),) * 4)._replace(obs=obs[None, None, None])
-    want = 0.5 - 0.02 * 8.0 - 0.7 * 0.2
-    np.testing.assert_allclose(trainer.reward(events), [[[want]]], rtol=1e-6)
+    expected = 0.5 - 0.02 * 8.0 - 0.7 * 0.2
+    np.testing.assert_allclose(trainer.reward(events), [[[expected]]], rtol=1e-6)
     a = jnp.array([[-2.0], [0.0], [4.0]])
     factor = trainer.policy.action(a)
     np.testing.assert_allclose(factor, [1 / 1.05, 1.0, 1.1], rtol=1e-6)
     np.testing.assert_allclose(trainer.policy.choice(factor), a, atol=2e-5)
 
 
-def test_dqn_remembers_pairs_of_events():
-    """Q has the scale of a reward; what follows an event is that flow's next event."""
+def test_dqn_stores_pairs_of_events():
+    """Q has the scale of a reward; a transition leads to the same flow's next event."""
     trainer = RateDQN(RateDQNConfig(senders=(4,), rows=500, gamma=0.9, error_limit=1.0))
-    events, kept = sorted_events()
+    events, errors = sorted_events()
     rows = trainer._rows(jax.random.key(0), [events])
     pairs = set()
-    for env in kept:
+    for env in errors:
         for x in env:
             pairs |= {round(0.1 * -(min(float(v), 1.0) ** 2), 4) for v in x[1:]}
     assert {round(float(r), 4) for r in rows.reward} == pairs
-    after = {}
+    next_error = {}
     obs, valid = np.asarray(rl.squash(events.obs))[..., 0], np.asarray(events.valid)
     for e in range(2):
         for f in range(3):
             line = obs[valid[:, e, f], e, f]
-            after |= dict(pairwise(line))
+            next_error |= dict(pairwise(line))
     for a, b in zip(np.asarray(rows.obs)[:, 0], np.asarray(rows.next_obs)[:, 0], strict=True):
-        assert after[a] == b
+        assert next_error[a] == b
     np.testing.assert_array_equal(rows.discount, np.float32(0.9))

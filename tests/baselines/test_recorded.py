@@ -43,7 +43,7 @@ def flows(tmp_path):
 
 def offered(source, state, params, ticks, tick_us):
     """Everything that a source offers in some ticks: start (µs after the first tick) and flow."""
-    found = []
+    flows = []
     rate = jnp.full(3, 25.0 * GBPS, jnp.float32)
 
     @jax.jit
@@ -56,12 +56,12 @@ def offered(source, state, params, ticks, tick_us):
         due = np.asarray(offer.start) < tick_us
         for i in np.flatnonzero(due):
             at = tick * tick_us + float(offer.start[i])
-            found.append((at, int(offer.src[i]), int(offer.dst[i]), int(offer.payload[i])))
+            flows.append((at, int(offer.src[i]), int(offer.dst[i]), int(offer.payload[i])))
         _, state = step(state, np.int32(due.sum()))
-    return found
+    return flows
 
 
-def test_a_window_is_what_was_recorded_and_begins_again(flows):
+def test_a_window_replays_the_record_and_repeats(flows):
     """By hand: starts 0, 16, 42, 42 µs after the first; the next time round 42 + 14 µs later."""
     source = recorded(flows, star(3), 1.0, 4.0)
     params = source.default_params()
@@ -71,13 +71,13 @@ def test_a_window_is_what_was_recorded_and_begins_again(flows):
         state = source.init(jax.random.key(seed), params, jnp.ones(3))
         begin = int(state.step)
         assert 0 <= begin < 56
-        want = [
+        expected = [
             (lap * 56 + at - begin, *flow)
             for lap in range(5)
             for at, *flow in rows
             if 0 <= lap * 56 + at - begin < 160
         ]
-        assert offered(source, state, params, 40, 4.0) == want
+        assert offered(source, state, params, 40, 4.0) == expected
     begins = jax.vmap(lambda key: source.init(key, params, jnp.ones(3)).step)
     steps = np.asarray(begins(jax.random.split(jax.random.key(0), 2000)))
     assert np.bincount(steps, minlength=56).min() > 0 and abs(steps.mean() - 27.5) < 1.5
@@ -98,8 +98,8 @@ def test_a_recorded_list_keeps_its_load():
     assert source.width <= 128
 
 
-def test_a_list_that_was_written_anew_is_read_anew(flows):
-    """And what was made of the old one stays what it was."""
+def test_a_changed_list_is_read_again(flows):
+    """An environment of the old list keeps its flows."""
     old = make(TINY, flows=flows)
     payloads = [100.0, 200.0, 300.0, 400.0]
     lines = [f"{i},1,0,{size:.0f},{50000 * i}" for i, size in enumerate(payloads)]
@@ -107,12 +107,12 @@ def test_a_list_that_was_written_anew_is_read_anew(flows):
     new = make(TINY, flows=flows)
     assert new != old
     assert new == make(TINY, flows=flows)
-    found = [env.default_params.sim.traffic[0].flows.payload for env in (new, old)]
-    assert sorted(found[0].tolist()) == payloads
-    assert sorted(found[1].tolist()) == [1000.0, 30000.0, 90000.0, 200000.0]
+    payload_lists = [env.default_params.sim.traffic[0].flows.payload for env in (new, old)]
+    assert sorted(payload_lists[0].tolist()) == payloads
+    assert sorted(payload_lists[1].tolist()) == [1000.0, 30000.0, 90000.0, 200000.0]
 
 
-def test_what_does_not_fit_is_named(flows, tmp_path):
+def test_records_that_do_not_fit_are_named(flows, tmp_path):
     with pytest.raises(ValueError, match="line 3: src = 5"):
         make(TINY, topology=star(1 + 1), flows=str(_with(tmp_path, "0,1,0,1,1\n1,5,0,1,1\n")))
     with pytest.raises(ValueError, match=r"flows = .*beside a load"):
@@ -171,7 +171,7 @@ def test_a_run_does_not_go_on_with_another_flow_list(flows, tmp_path, monkeypatc
     """The digest of the file is in the run's configuration."""
     trained = []
 
-    def train(*args, **more):
+    def train(*args, **options):
         trained.append(args)
         return TrainResult(None, [])
 

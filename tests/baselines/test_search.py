@@ -1,4 +1,4 @@
-"""Searches for settings on an environment in closed form; what the reference policies play."""
+"""Searches for the settings of the reference policies, on an environment in closed form."""
 
 from __future__ import annotations
 
@@ -30,63 +30,63 @@ def searched(env, effort=EFFORT):
 
 
 def test_static_search_finds_the_best_of_the_grid():
-    found = searched(Handover()).find("static:best")
+    result = searched(Handover()).find("static:best")
     best = min(KMIN, key=lambda k: log_j((k, k), (k, k)))
-    assert found.settings.shape == (2, 2, 3)
-    assert (found.settings == np.array([best, 2 * best, 1.0])).all()
-    assert found.episodes == 24
-    assert len(found.table) == len(GRID)
-    assert {tuple(row["settings"][0][0]) for row in found.table} == set(GRID)
-    assert found.table[0]["J"] == found.objective
-    luck = [  # J is proportional to the root of an episode's luck
+    assert result.settings.shape == (2, 2, 3)
+    assert (result.settings == np.array([best, 2 * best, 1.0])).all()
+    assert result.episodes == 24
+    assert len(result.table) == len(GRID)
+    assert {tuple(row["settings"][0][0]) for row in result.table} == set(GRID)
+    assert result.table[0]["J"] == result.objective
+    log_luck = [  # J is proportional to the root of an episode's luck
         0.5 * np.log(float(Handover().reset(jax.random.split(key)[0], None)[1].luck))
         for key in tuning_keys("search", 0, 24)
     ]
-    want = log_j((best, best), (best, best)) + np.mean(luck)
-    assert np.log(found.objective) == pytest.approx(want, abs=0.01)  # a bin of the histogram
+    expected = log_j((best, best), (best, best)) + np.mean(log_luck)
+    assert np.log(result.objective) == pytest.approx(expected, abs=0.01)  # a bin of the histogram
 
 
-def test_oracle_is_found_by_switching_inside_the_run():
-    """Alone, 20 KB is best for the bulk phase; what it leaves behind makes 80 KB best."""
+def test_oracle_search_switches_inside_the_run():
+    """Alone, 20 KB is best for the bulk phase; its effect on the next phase makes 80 KB best."""
     assert log_j((20, 20), (5, 5)) > log_j((80, 80), (5, 5))
-    found = searched(Handover()).find("oracle")
+    result = searched(Handover()).find("oracle")
     pairs = {(a, b): log_j((a, a), (b, b)) for a, b in product(KMIN, KMIN)}
     best = min(pairs, key=pairs.__getitem__)
     assert best == (80.0, 5.0)
-    assert found.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
+    assert result.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
 
 
-def test_a_known_setting_without_its_candidates_is_searched_for_them():
-    """Searches that ship have no table; what starts from it (`static:ports`) must be found."""
-    whole = searched(Handover())
-    known = replace(whole.find("static:best"), table=(), objective=1.0)
+def test_a_shipped_result_without_a_table_is_searched_again_for_it():
+    """Shipped results have no table, which other searches (`static:ports`) start from."""
+    complete = searched(Handover())
+    shipped = replace(complete.find("static:best"), table=(), objective=1.0)
     search = searched(Handover())
-    search.know(known)
-    assert search.shortlist() == whole.shortlist()
-    assert search.find("static:best").objective == 1.0, "what was known stays"
+    search.add(shipped)
+    assert search.shortlist() == complete.shortlist()
+    assert search.find("static:best").objective == 1.0, "the shipped result stays"
 
 
 @pytest.mark.parametrize("combinations", [1, 256])
 def test_oracle_by_coordinates_where_the_product_is_too_large(combinations):
-    """Coordinate descent may stop short of the best pair, but never behind the static setting."""
+    """Coordinate descent may miss the best pair, but is never worse than the static setting."""
     effort = sr.Effort(episodes=8, grid=GRID, thin=GRID, combinations=combinations)
     search = searched(Handover(), effort)
-    found = search.find("oracle")
-    assert found.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
-    assert found.objective <= search.find("static:best").objective
+    result = search.find("oracle")
+    assert result.settings[..., 0].tolist() == [[80.0, 80.0], [5.0, 5.0]]
+    assert result.objective <= search.find("static:best").objective
 
 
 def test_groups_of_ports_get_settings_of_their_own():
     env = Handover(phase_names=("all",), want=(5.0, 160.0))
     search = searched(env)
-    found = search.find("static:ports")
-    each = {(a, b): log_j((a, b), (a, b), (5.0, 160.0)) for a, b in product(KMIN, KMIN)}
-    assert log_j(found.settings[0, :, 0], found.settings[0, :, 0], (5, 160)) <= min(
-        each[(k, k)] for k in KMIN
+    result = search.find("static:ports")
+    objectives = {(a, b): log_j((a, b), (a, b), (5.0, 160.0)) for a, b in product(KMIN, KMIN)}
+    assert log_j(result.settings[0, :, 0], result.settings[0, :, 0], (5, 160)) <= min(
+        objectives[(k, k)] for k in KMIN
     )
-    assert found.objective <= search.find("static:best").objective
-    both = searched(Handover(want=(80.0, 160.0))).find("oracle:ports")
-    assert both.settings[..., 0].tolist() == [[80.0, 160.0], [5.0, 5.0]]
+    assert result.objective <= search.find("static:best").objective
+    phased = searched(Handover(want=(80.0, 160.0))).find("oracle:ports")
+    assert phased.settings[..., 0].tolist() == [[80.0, 160.0], [5.0, 5.0]]
 
 
 def test_without_groups_and_phases_all_are_the_best_static_setting():
@@ -105,25 +105,25 @@ def test_rule_is_tuned():
         (*d, *s, x) for d, s, x in product((deep, shallow), (deep, shallow), (0.1, 2.0, 9.0))
     )
     search = searched(Handover(), sr.Effort(episodes=8, grid=GRID, rules=rules))
-    found = search.find("rule")
-    assert found.settings.tolist() == [*deep, *shallow, 2.0]
-    assert found.runs == 12 * 8 and len(found.table) == 12
+    result = search.find("rule")
+    assert result.settings.tolist() == [*deep, *shallow, 2.0]
+    assert result.runs == 12 * 8 and len(result.table) == 12
     assert sr.rule_grid().shape == (45, 7)
 
 
-def test_rule_remembers_what_began():
+def test_rule_averages_the_flows_that_began():
     env = Handover(interval_us=50.0)
     rule = Rule(
         env,
         env.default_params,
         RuleSettings(jnp.array((80.0, 160.0, 0.1)), jnp.array((5.0, 10.0, 1.0)), 2.0),
     )
-    none = (jax.random.key(0), jnp.zeros((2, 1)))
+    inputs = (jax.random.key(0), jnp.zeros((2, 1)))
     memory = rule.init()
-    assert rule(*none, memory).kmin.tolist() == [80e3, 80e3]
+    assert rule(*inputs, memory).kmin.tolist() == [80e3, 80e3]
     memory = rule.observe(memory, {"flows_begun": jnp.array([1.0, 2.0])})  # 2 and 4 per 100 µs
     np.testing.assert_allclose(memory, [1.4, 2.8])
-    chosen = rule(*none, memory)
+    chosen = rule(*inputs, memory)
     assert chosen.kmin.tolist() == [80e3, 5e3]
     np.testing.assert_allclose(chosen.pmax, [0.1, 1.0])
     np.testing.assert_allclose(
@@ -144,40 +144,40 @@ def test_settings_must_fit_phases_and_groups():
 def test_halving_ends_with_all_episodes_and_drops_no_incumbent():
     env = Handover()
     trials = searched(env).trials("static:best")
-    every = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in sr.static_grid()]
+    grid = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in sr.static_grid()]
     incumbent = np.broadcast_to(np.array((640.0, 40960.0, 0.005)), (2, 2, 3))  # the worst of all
-    left = sr.halving(trials, [incumbent, *every], 24, finalists=4, keep=1)
-    assert any((x == incumbent).all() for x in left)
-    scores = geometric_means(trials.measure(left, 24))
+    finalists = sr.halving(trials, [incumbent, *grid], 24, finalists=4, keep=1)
+    assert any((x == incumbent).all() for x in finalists)
+    scores = geometric_means(trials.measure(finalists, 24))
     assert (np.diff(scores) >= 0).all()
-    whole = geometric_means(trials.measure(every, 24))  # nothing is run twice
-    assert trials.runs == 24 * len(every)
-    assert whole.min() == pytest.approx(scores[0])
+    grid_scores = geometric_means(trials.measure(grid, 24))  # nothing is run twice
+    assert trials.runs == 24 * len(grid)
+    assert grid_scores.min() == pytest.approx(scores[0])
 
 
-def test_measured_is_what_a_run_gives_whatever_the_batch():
+def test_measured_values_do_not_depend_on_the_batch():
     env = Handover()
     keys = tuning_keys("search", 3, 5)
-    each = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in GRID[:3]]
-    found = [
+    candidates = [np.broadcast_to(np.array(s), (2, 2, 3)) for s in GRID[:3]]
+    measured = [
         sr.Trials(
             env, env.default_params, lambda x: Settings(env, env.default_params, x), keys, batch=b
-        ).measure(each, 5)
+        ).measure(candidates, 5)
         for b in (4, 64)
     ]
-    np.testing.assert_allclose(*found, rtol=1e-6)
+    np.testing.assert_allclose(*measured, rtol=1e-6)
     state, _, _ = roll_out(
-        env, env.default_params, Settings(env, env.default_params, each[1]), keys[2]
+        env, env.default_params, Settings(env, env.default_params, candidates[1]), keys[2]
     )
-    alone = episode_objective(jax.device_get(env.episode_metrics(state, None)))["J"]
-    assert found[0][1, 2] == pytest.approx(float(alone), rel=1e-6)
+    single = episode_objective(jax.device_get(env.episode_metrics(state, None)))["J"]
+    assert measured[0][1, 2] == pytest.approx(float(single), rel=1e-6)
 
 
-def test_what_was_found_survives_json():
-    found = searched(Handover()).find("oracle")
-    again = sr.Found.from_dict(json.loads(json.dumps(found.as_dict())))
-    np.testing.assert_array_equal(again.settings, found.settings)
-    assert again.as_dict() == found.as_dict()
+def test_results_survive_json():
+    result = searched(Handover()).find("oracle")
+    again = sr.SearchResult.from_dict(json.loads(json.dumps(result.as_dict())))
+    np.testing.assert_array_equal(again.settings, result.settings)
+    assert again.as_dict() == result.as_dict()
     env = Handover()
     assert again.controller(env, env.default_params).ecn.kmin.shape == (2, 2)
 

@@ -1,4 +1,4 @@
-"""What sources count of their own is in the evaluation, its summary and its tables."""
+"""Counters of traffic sources are in the evaluation, its summary and its tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_operations_and_steps_are_evaluated():
     params = env.default_params
     secn1 = Static(env, params, "secn1")
     row = evaluate(env, params, secn1, name="secn1", episodes=2).summary()
-    found = row["sources"]
-    assert set(found) == {"1", "2"}
+    sources = row["sources"]
+    assert set(sources) == {"1", "2"}
 
     # The same episodes, interval by interval.
     reset, interval, counted = jax.jit(env.reset), jax.jit(env.sim.interval), []
@@ -36,10 +36,10 @@ def test_operations_and_steps_are_evaluated():
             state, _ = interval(state, params.sim, env.static_ecn("secn1", params))
         counted.append(source_metrics(env.sim, state))
     for number in (1, 2):
-        for name, value in found[str(number)].items():
-            mean = sum(float(each[number][name]) for each in counted) / 2
+        for name, value in sources[str(number)].items():
+            mean = sum(float(episode_counts[number][name]) for episode_counts in counted) / 2
             assert value == (None if mean != mean else pytest.approx(mean, rel=1e-5)), name
-    assert found["1"]["operations"] > 20 and found["2"]["steps"] >= 2
+    assert sources["1"]["operations"] > 20 and sources["2"]["steps"] >= 2
 
     result = {"scenario": "own", "episodes": 2, "seed": 0, "policies": [row]}
     file = io.StringIO()

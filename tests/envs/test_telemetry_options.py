@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ecn_marl
-from ecn_marl.baselines.evaluation.stateful_policy import Remembering
+from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.envs.ecn import EnvState, EpisodeSums
 from ecn_marl.envs.features import FeatureScale, fill, flatten, push
 from ecn_marl.envs.phases import Phase, PhaseEcn
@@ -348,7 +348,7 @@ def test_policies_that_make_observations_anew_refuse_other_views() -> None:
     with pytest.raises(
         ValueError, match=r"telemetry = .*policies with a memory see every interval"
     ):
-        Remembering(None, None, make({"observation_delay": 1}))
+        StatefulPolicy(None, None, make({"observation_delay": 1}))
 
 
 def test_networks_whose_switches_are_not_in_order() -> None:

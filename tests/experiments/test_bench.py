@@ -216,7 +216,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
         asked.append(how)
         raise Stop
 
-    found = search.Found("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
+    found = search.SearchResult("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
     monkeypatch.setattr(searches.Search, "find", lambda self, name: found)
     monkeypatch.setattr(en, "train_run", noted)
     for name in rc.LEARNERS:

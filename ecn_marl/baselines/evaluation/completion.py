@@ -1,7 +1,7 @@
-"""What a policy is judged by: completion times of an episode, and when a result does not count.
+"""The objective J from completion times of an episode, and when a result is invalid.
 
 Slowdown is a flow's completion time over the time it would take alone. Flows are measured if they
-begin after the warm-up and before the last millisecond; one that is unfinished at the end enters
+begin after the warm-up and before the last millisecond. One that is unfinished at the end enters
 with its age, which is a lower bound.
 
     J = (mean short · p99 short)^(1/4) · (geometric mean long)^(1/2)     of an episode
@@ -43,15 +43,15 @@ COUNTERS = {
     "late_feedback": "feedback_cut",
     **{name: name for name in ("flowlets", "flowlets_kept")},
 }
-"""What became of the flows besides, and the column of an episode that holds it: time that the
-deferred flows waited together, µs; bytes dropped; ticks of flows whose feedback was cut; with
-flowlets, new paths and ticks of flows that kept one."""
+"""Further counters of flows, and their columns: total waiting time of the deferred flows, µs; bytes
+dropped; ticks of flows whose feedback was cut; with flowlets, new paths and ticks of flows that
+kept one."""
 
 COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency")
-"""What a controller with a method `costs` reports of an episode, per port and interval."""
+"""Costs that a controller with a method `costs` reports, per port and interval."""
 
 TOLERANCE = 1e-3
-"""Share of flows, bytes or flow-ticks above which a simulation does not count as a result."""
+"""Share of flows, bytes or flow-ticks above which a result is invalid."""
 
 
 def objective(
@@ -64,12 +64,12 @@ def objective(
 
 
 def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
-    """Why a result does not count; empty if it does.
+    """Why a result is invalid; empty if it is valid.
 
     Args:
         columns: per-episode numbers of any shape: `offered`, `deferred`, `waiting` (flows),
             `bytes_offered`, `bytes_dropped`, `flow_ticks`, `feedback_cut` (flow-ticks). Where
-            `lossy_classes` is above 0, drops are how those learn of congestion, and no reason.
+            `lossy_classes` is above 0, drops are a congestion signal, and no reason.
     """
     total = {name: float(np.sum(columns[name])) for name in _CHECKED}
     shares: tuple[tuple[str, float, float], ...] = (
@@ -80,10 +80,10 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
     if np.any(columns.get("lossy_classes", 0)):
         shares = tuple(share for share in shares if "dropped" not in share[0])
     reasons = []
-    for what, part, whole in shares:
-        share = part / whole if whole > 0 else float(part > 0)
+    for label, amount, base in shares:
+        share = amount / base if base > 0 else float(amount > 0)
         if share > TOLERANCE:
-            reasons.append(f"{100 * share:.2g} % {what} (allowed: {100 * TOLERANCE:g} %)")
+            reasons.append(f"{100 * share:.2g} % {label} (allowed: {100 * TOLERANCE:g} %)")
     return reasons
 
 
@@ -94,7 +94,7 @@ _CHECKED = (
 
 
 def accounts(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """What became of the flows: those of `columns` that say so, by the names of `EcnEnv.accounts`.
+    """Counters of flows among `columns`, by the names of `EcnEnv.accounts`.
 
     Columns may hold episodes or totals. Records of old versions lack `deferred_us`.
     """
@@ -117,8 +117,8 @@ def summarise(
         `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
         `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
         (totals, see `accounts`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
-        `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of what each
-        counts of its own, by number and name (None if no episode has it).
+        `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of the counters
+        of each traffic source, by number and name (None if no episode has it).
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -158,13 +158,13 @@ def summarise(
 
 def _of_sources(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float | None]]:
     """Means of the columns `source:i:name`, by number and name."""
-    found: dict[str, dict[str, float | None]] = {}
+    means: dict[str, dict[str, float | None]] = {}
     for key, values in columns.items():
         if key.startswith("source:"):
             _, number, name = key.split(":")
-            known = values[np.isfinite(values)]
-            found.setdefault(number, {})[name] = float(known.mean()) if known.size else None
-    return found
+            finite = values[np.isfinite(values)]
+            means.setdefault(number, {})[name] = float(finite.mean()) if finite.size else None
+    return means
 
 
 def slowdown(values: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
@@ -175,13 +175,13 @@ def slowdown(values: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
         left out.
     """
     missing = int(np.isnan(values).sum())
-    found: dict[str, Any] = {"value": None, "low": None, "high": None, "missing": missing}
+    estimate: dict[str, Any] = {"value": None, "low": None, "high": None, "missing": missing}
     if missing < values.size:
         mean, half = crossed_interval(np.log(values))
-        found["value"] = float(np.exp(mean))
+        estimate["value"] = float(np.exp(mean))
         if half == half:
-            found |= {"low": float(np.exp(mean - half)), "high": float(np.exp(mean + half))}
-    return found
+            estimate |= {"low": float(np.exp(mean - half)), "high": float(np.exp(mean + half))}
+    return estimate
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,7 +1,7 @@
-"""What decisions cost: inferences and operations counted over episodes, time measured on this CPU.
+"""Costs of decisions: inferences and operations counted over episodes, time measured on this CPU.
 
-Counts are those of a deployment, where a network that is not asked is not run. Compiled training
-evaluates all networks of all agents at once and gains nothing from that.
+Counts are those of a deployment, where a network that is not needed is not run. Compiled training
+evaluates all networks of all agents at once and saves nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def count_costs(
         params: its parameters; `max_steps` is the length of an episode.
         algorithm: has `start`, `decide`, `watch` and `costs`, as `DDQN`, `CentralACC` and `HAECN`.
         actor: its parameters.
-        episodes: number of episodes, all at once.
+        episodes: number of episodes, all run at once.
         seed: seed of the evaluation stream.
     """
     env = algorithm.view(env) if hasattr(algorithm, "view") else env
@@ -58,25 +58,25 @@ def count_costs(
 def inference_us(net: nn.Module, params: Any, *, rows: int = 1000, repeats: int = 5) -> float:
     """Time of one inference for one port on this machine, µs: best of `repeats` runs of `rows`.
 
-    One observation after the other, compiled, so that what is measured is the network.
+    One observation after the other, compiled, so that only the network is measured.
     """
     width = jax.tree.leaves(params["params"]["Dense_0"]["kernel"])[0].shape[0]
-    seen = jax.random.uniform(jax.random.key(0), (rows, width))
+    obs = jax.random.uniform(jax.random.key(0), (rows, width))
 
     @jax.jit
     def run(x: Array) -> Array:
-        def one(last: Array, obs: Array) -> tuple[Array, Array]:
-            # The answer before enters (times zero), so that no two inferences can be batched.
+        def decide_next(last: Array, obs: Array) -> tuple[Array, Array]:
+            # The output before enters (times zero), or XLA could batch the inferences.
             best = jnp.argmax(jnp.asarray(net.apply(params, obs + 0.0 * last)))
             return best.astype(jnp.float32), best
 
-        return jax.lax.scan(one, jnp.zeros(()), x)[1]
+        return jax.lax.scan(decide_next, jnp.zeros(()), x)[1]
 
-    jax.block_until_ready(run(seen))
+    jax.block_until_ready(run(obs))
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        jax.block_until_ready(run(seen))
+        jax.block_until_ready(run(obs))
         times.append(time.perf_counter() - began)
     return min(times) / rows * 1e6
 
@@ -84,8 +84,8 @@ def inference_us(net: nn.Module, params: Any, *, rows: int = 1000, repeats: int 
 def decision_delay_us(env: Any, us_per_decision: float) -> float:
     """How late the thresholds of a switch are if its CPU decides for one port after the other, µs.
 
-    ACC runs one thread over the queues of a switch (§4.2); the last of its ports waits for all
-    others. Of a network with switches of several sizes the largest counts.
+    ACC runs one thread over the queues of a switch (§4.2), so the last port waits for all others.
+    The delay is that of the switch with the most ports.
 
     Args:
         env: functional environment, its agents ports.
@@ -97,9 +97,9 @@ def decision_delay_us(env: Any, us_per_decision: float) -> float:
 
 def decision_us(algorithm: Any, actor: Any, costs: Costs) -> float:
     """Time per decision on this machine, µs: that of each module times how often it runs."""
-    each = {
+    module_us = {
         name: inference_us(net, params) for name, (net, params) in algorithm.modules(actor).items()
     }
-    if "decision" in each:
-        return each["decision"] + costs["activation_frequency"] * each["policy"]
-    return costs["inferences_per_decision"] * each["policy"]
+    if "decision" in module_us:
+        return module_us["decision"] + costs["activation_frequency"] * module_us["policy"]
+    return costs["inferences_per_decision"] * module_us["policy"]

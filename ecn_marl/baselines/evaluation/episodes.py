@@ -1,7 +1,7 @@
-"""Evaluation: how well thresholds are set, on episodes that training never saw.
+"""Evaluation of policies on episodes that are not used in training.
 
-Episode `i` of seed `s` is the same traffic for everything that is evaluated, so differences are not
-differences of luck. Its key is one of the tuning stream unless keys are given, see `streams`.
+Episode `i` of seed `s` has the same traffic for all policies, so their differences are paired. Its
+key is one of the tuning stream unless keys are given, see `streams`.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
 
 Controller = Callable[[jax.Array, jax.Array], Any]
-"""`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set as it is."""
+"""`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set without decoding."""
 
 
 @runtime_checkable
 class StatefulController(Protocol):
-    """A controller that remembers: its memory is a pytree that is carried through an episode."""
+    """A controller with memory, a pytree that is carried through an episode."""
 
     def init(self) -> Any:
         """Memory at the start of an episode."""
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Any) -> Any:
-        """What a `Controller` returns."""
+        """Actions or thresholds, as of a `Controller`."""
 
     def observe(self, memory: Any, info: dict[str, jax.Array]) -> Any:
         """Memory after an interval, given the `info` of its step."""
 
 
 @dataclass(frozen=True)
-class _Forgetful:
+class _Memoryless:
     """A plain controller, with an empty memory."""
 
     controller: Controller
@@ -74,10 +74,10 @@ class _Forgetful:
 
 
 def with_memory(controller: Controller | StatefulController) -> StatefulController:
-    """Any controller as one with a memory, so that a loop has only one kind to deal with."""
+    """Any controller as one with memory, so that loops handle a single kind."""
     if isinstance(controller, StatefulController):
         return controller
-    return _Forgetful(controller)
+    return _Memoryless(controller)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Evaluation:
     """Results of evaluating one controller.
 
     Attributes:
-        name: what was evaluated.
+        name: label of the policy.
         episodes: per-episode metrics of the environment (see `EcnEnv.episode_metrics`), and the
             controller's costs, each `[episodes, ...]`.
     """
@@ -95,13 +95,13 @@ class Evaluation:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Every per-episode number that tables and figures are made of, `[episodes]` float64 each.
+        """Per-episode numbers for tables and figures, `[episodes]` float64 each.
 
         `J`; of each size class its `_mean`, `_p99`, `_geomean` slowdown (NaN where no flow of the
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
-        `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; what `accounts` and
-        `invalid_reasons` read; reward, queue (bytes), utilisation, pauses, those of
-        `envs.episode_sums`; costs, what sources count (`source:…`) and numbers of windows
+        `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; counters for
+        `accounts` and `invalid_reasons`; reward, queue (bytes), utilisation, pauses, those of
+        `envs.episode_sums`; costs, counters of sources (`source:…`) and numbers of windows
         (`windows:…`), if there are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
@@ -109,19 +109,21 @@ class Evaluation:
         p99 = histogram_quantile(raw["slowdown_histogram"], 0.99)
         for i, size in enumerate(SIZES):
             flows = raw["flows_measured"][:, i]
-            each = np.where(flows > 0, flows, np.nan)
+            n_measured = np.where(flows > 0, flows, np.nan)
             columns |= {
-                f"{size}_mean": raw["slowdown_sum"][:, i] / each,
+                f"{size}_mean": raw["slowdown_sum"][:, i] / n_measured,
                 f"{size}_p99": np.where(flows > 0, p99[:, i], np.nan),
-                f"{size}_geomean": np.exp(raw["slowdown_log_sum"][:, i] / each),
+                f"{size}_geomean": np.exp(raw["slowdown_log_sum"][:, i] / n_measured),
                 f"{size}_sum": raw["slowdown_sum"][:, i],
                 f"{size}_measured": flows,
                 f"{size}_unfinished": raw["flows_unfinished"][:, i],
                 f"{size}_finished": raw["flows_finished"][:, i],
             }
-        both = raw["slowdown_histogram"][:, :2].sum(1, keepdims=True)
-        some_mice = raw["flows_measured"][:, :2].sum(1) > 0
-        columns["mice_p99"] = np.where(some_mice, histogram_quantile(both, 0.99)[:, 0], np.nan)
+        mice_histogram = raw["slowdown_histogram"][:, :2].sum(1, keepdims=True)
+        has_mice = raw["flows_measured"][:, :2].sum(1) > 0
+        columns["mice_p99"] = np.where(
+            has_mice, histogram_quantile(mice_histogram, 0.99)[:, 0], np.nan
+        )
         finished = raw["flows_finished"].sum(1)
         counts = {
             "offered": raw["flows_started"] + raw["flows_waiting"],
@@ -132,12 +134,12 @@ class Evaluation:
             "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
-        counted = (name for name in raw if name.startswith(("source:", SHARE)))
-        some = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
-        names = (*_COPIED, *some, *counted)
-        found = {"J": objective(*(columns[part] for part in PARTS))}
+        prefixed = (name for name in raw if name.startswith(("source:", SHARE)))
+        optional = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
+        names = (*_COPIED, *optional, *prefixed)
+        objectives = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}
-        return found | columns | counts | copied | window_columns(raw)
+        return objectives | columns | counts | copied | window_columns(raw)
 
     def short_mean(self) -> Float[np.ndarray, " episodes"]:
         """Mean slowdown of short flows; NaN where an episode has none."""
@@ -157,7 +159,7 @@ class Evaluation:
 
     @property
     def invalid(self) -> list[str]:
-        """Why this does not count as a result; empty if it does."""
+        """Why this result is invalid; empty if it is valid."""
         return invalid_reasons(self.columns)
 
     def interval(self, metric: str) -> tuple[float, float]:
@@ -173,7 +175,7 @@ _COPIED = (
     *("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut"),
     *("reward", "queue_mean", "queue_std", "utilisation", "pauses", "paused"),
 )
-"""Metrics that are columns as they are."""
+"""Metrics that are columns without a change."""
 
 
 def evaluation_keys(seed: int, episodes: int) -> jax.Array:
@@ -186,12 +188,12 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
 
 
 def thresholds(env: Any, params: Any, state: Any, chosen: Any) -> Ecn:
-    """The thresholds that a controller's choice stands for, bytes, `[A]` each.
+    """Thresholds for the choice of a controller, bytes, `[A]` each.
 
     Args:
         env: functional environment.
         params: its parameters.
-        state: its state when they are set: of a `PhaseEcn` they depend on the phase.
+        state: its state then; the thresholds of a `PhaseEcn` depend on the phase.
         chosen: actions, thresholds, or a `PhaseEcn`.
     """
     if isinstance(chosen, PhaseEcn):
@@ -210,7 +212,7 @@ def roll_out(
     Args:
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of the episode.
-        controller: what sets the thresholds.
+        controller: the policy that sets the thresholds.
         key: PRNG key.
 
     Returns:
@@ -227,38 +229,38 @@ def roll_out_in_windows(
     key: jax.Array,
     windows: int,
 ) -> tuple[Any, Float[Array, ""], Any, dict[str, Array]]:
-    """`roll_out`, and how the episode went over time.
+    """`roll_out`, with the numbers of equal windows of the episode.
 
     Args:
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of the episode.
-        controller: what sets the thresholds.
+        controller: the policy that sets the thresholds.
         key: PRNG key.
-        windows: equal parts of the episode whose numbers are kept, 0 for none.
+        windows: number of windows, 0 for none.
 
     Returns:
         The last state, the reward's mean over intervals and agents, the controller's memory, and
         the numbers of windows, see `windows.in_windows`; empty if there are none.
     """
-    env, acting = Lanes(env), with_memory(controller)
+    env, policy = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
     def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        chosen = acting(act_key, obs, memory)
-        move = env.step_ecn if isinstance(chosen, Ecn) else env.step
-        obs, state, reward, _, _, info = move(env_key, state, chosen, params)
-        seen = counters(state) if windows else {}
-        return (obs, state, acting.observe(memory, info)), (reward.mean(), seen)
+        chosen = policy(act_key, obs, memory)
+        advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        obs, state, reward, _, _, info = advance(env_key, state, chosen, params)
+        counts = counters(state) if windows else {}
+        return (obs, state, policy.observe(memory, info)), (reward.mean(), counts)
 
     intervals = int(params.max_steps)
-    carry = (obs, state, acting.init())
+    carry = (obs, state, policy.init())
     keys = jax.random.split(run_key, intervals)
-    (_, state, memory), (rewards, seen) = jax.lax.scan(step, carry, keys)
+    (_, state, memory), (rewards, counts) = jax.lax.scan(step, carry, keys)
     last = ends(intervals, windows) if windows else None
-    over_time = {} if last is None else in_windows({name: x[last] for name, x in seen.items()})
+    over_time = {} if last is None else in_windows({name: x[last] for name, x in counts.items()})
     return state, rewards.mean(), memory, over_time
 
 
@@ -281,16 +283,16 @@ def episodes_runner(
     def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
         state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
-        count = getattr(controller, "costs", None)
-        counted: dict[str, Any] = {} if count is None else count(memory)
-        costs = {name: jnp.asarray(x, jnp.float32) for name, x in counted.items()}
+        costs_of = getattr(controller, "costs", None)
+        raw_costs: dict[str, Any] = {} if costs_of is None else costs_of(memory)
+        costs = {name: jnp.asarray(x, jnp.float32) for name, x in raw_costs.items()}
         metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
         return metrics | costs | over_time
 
     @jax.jit
     def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        found: dict[str, jax.Array] = jax.vmap(lanes.mapped(episode), (0, None))(keys, actor)
-        return found
+        metrics: dict[str, jax.Array] = jax.vmap(lanes.mapped(episode), (0, None))(keys, actor)
+        return metrics
 
     return run
 
@@ -318,7 +320,7 @@ def evaluate(
     Args:
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of an episode.
-        controller: what sets the thresholds.
+        controller: the policy that sets the thresholds.
         name: label of the result.
         episodes: number of episodes.
         seed: which episodes; the same seed is the same traffic for every controller.
@@ -339,10 +341,10 @@ def evaluate(
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
-    parts = []
+    batches = []
     for start in range(0, len(padded), batch):
-        parts.append(jax.device_get(run(padded[start : start + batch])))
+        batches.append(jax.device_get(run(padded[start : start + batch])))
         if progress is not None:
             progress(min(start + batch, episodes))
-    joined = {k: np.concatenate([part[k] for part in parts])[:episodes] for k in parts[0]}
+    joined = {k: np.concatenate([metrics[k] for metrics in batches])[:episodes] for k in batches[0]}
     return Evaluation(name, joined)

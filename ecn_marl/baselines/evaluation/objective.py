@@ -1,7 +1,7 @@
 """J of episodes straight from the environment's metrics, for scores and searches.
 
-`Evaluation` makes every number of an episode; while thousands of candidates are compared only J and
-its parts are wanted (see `completion`), and their geometric means over episodes.
+`Evaluation` computes every number of an episode. A comparison of thousands of candidates needs only
+J and its parts (see `completion`), and their geometric means over episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHORT, LONG = 0, 2
 """Size classes of J, in the order of `completion.SIZES`."""
 
 NEEDS = ("flows_measured", "slowdown_sum", "slowdown_log_sum", "slowdown_histogram")
-"""The metrics of an episode that J is made of."""
+"""The metrics of an episode from which J is computed."""
 
 
 def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -40,12 +40,12 @@ def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
             raise bad_value("metrics", sorted(metrics), f"those of an episode with {name}")
     raw = {name: np.asarray(metrics[name], np.float64) for name in NEEDS}
     flows = np.where(raw["flows_measured"] > 0, raw["flows_measured"], np.nan)
-    found = {
+    parts = {
         "short_mean": raw["slowdown_sum"][..., SHORT] / flows[..., SHORT],
         "short_p99": histogram_quantile(raw["slowdown_histogram"][..., SHORT, :], 0.99),
         "long_geomean": np.exp(raw["slowdown_log_sum"][..., LONG] / flows[..., LONG]),
     }
-    return {"J": objective(*(np.asarray(found[part]) for part in PARTS)), **found}
+    return {"J": objective(*(np.asarray(parts[name]) for name in PARTS)), **parts}
 
 
 def geometric_means(values: Float[np.ndarray, "*b episodes"]) -> Float[np.ndarray, "*b"]:
@@ -58,8 +58,8 @@ def geometric_means(values: Float[np.ndarray, "*b episodes"]) -> Float[np.ndarra
         ValueError: no episode has a value in all rows.
     """
     values = np.asarray(values, np.float64)
-    known = np.isfinite(values).reshape(-1, values.shape[-1]).all(0)
-    if not known.any():
+    defined = np.isfinite(values).reshape(-1, values.shape[-1]).all(0)
+    if not defined.any():
         allowed = "at least one episode with short (<= 100 KB) and long (> 1 MB) flows"
         raise bad_value("episodes", f"{values.shape[-1]} without J", f"{allowed}, e.g. longer ones")
-    return np.asarray(np.exp(np.log(values[..., known]).mean(-1)))
+    return np.asarray(np.exp(np.log(values[..., defined]).mean(-1)))

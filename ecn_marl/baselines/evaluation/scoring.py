@@ -1,7 +1,7 @@
-"""Scores of a training state: how well its greedy policy does on episodes kept for that.
+"""Scores of training states: performance of the greedy policy on episodes kept for that.
 
-The same episodes every time, so that scores of one run differ by the policy alone. They are a part
-of the tuning stream of their own (`streams`): the checkpoint that is best here was chosen for it.
+The episodes are always the same, so that scores of one run differ by the policy alone. They have
+their own part of the tuning stream (`streams`), as the best checkpoint is chosen by its score.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCORES = ("reward", "objective")
 
 
 class Scores(NamedTuple):
-    """How well policies do, and how sure that is; higher is better.
+    """Scores of policies, with intervals; higher is better.
 
     Attributes:
         value: the score, `[policies]`.
@@ -42,10 +42,10 @@ Score = Callable[[Any], Scores]
 
 
 def score_episodes(by: str, reward: np.ndarray, metrics: Any) -> Scores:
-    """Scores from episodes that all policies have met.
+    """Scores from episodes that are the same for all policies.
 
-    The interval is Student's t over episodes (of log J for `objective`); what differs between
-    policies in the same episodes is known better than that.
+    The interval is Student's t over episodes (of log J for `objective`). Differences between
+    policies in the same episodes are more certain than that.
 
     Args:
         by: `reward` or `objective`, see `scorer`.
@@ -58,9 +58,9 @@ def score_episodes(by: str, reward: np.ndarray, metrics: Any) -> Scores:
     if by == "reward":
         value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
         return Scores(value) if half is None else Scores(value, value - half, value + half)
-    each = episode_objective(metrics)["J"]
-    value = geometric_means(each)
-    half = _half_width(np.log(each[..., np.isfinite(each).all(0)]))
+    episode_j = episode_objective(metrics)["J"]
+    value = geometric_means(episode_j)
+    half = _half_width(np.log(episode_j[..., np.isfinite(episode_j).all(0)]))
     if half is None:
         return Scores(-value)
     return Scores(-value, -value * np.exp(half), -value * np.exp(-half))
@@ -79,7 +79,7 @@ class Greedy:
     """The mode of an algorithm's `act` as a controller: one inference for every decision."""
 
     def __init__(self, algorithm: Any, actor: Any) -> None:
-        """Remember the algorithm and the parameters of its policy."""
+        """Keep the algorithm and the parameters of its policy."""
         self.algorithm, self.actor = algorithm, actor
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Any:
@@ -87,7 +87,7 @@ class Greedy:
         return self.algorithm.act(self.actor, key, obs, greedy=True)
 
     def costs(self) -> dict[str, float]:
-        """What a decision costs; nothing is known of algorithms that do not count operations."""
+        """Costs of a decision; empty for algorithms that do not count operations."""
         flops = getattr(self.algorithm, "flops", None)
         if flops is None:
             return {}
@@ -118,7 +118,7 @@ def scorer(
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of an episode.
         episodes: episodes per score.
-        seed: which episodes.
+        seed: seed of the episodes.
         seeds: number of learners in a state.
         by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
             mean of J over episodes.
@@ -129,21 +129,25 @@ def scorer(
     if by not in SCORES:
         raise unknown_name("score", by, SCORES)
     keys = tuning_keys("checkpoints", seed, episodes)
-    wanted = NEEDS if by == "objective" else ()
+    needed = NEEDS if by == "objective" else ()
 
     def episode(key: Array, actor: Any) -> tuple[Array, dict[str, Array]]:
         controller = greedy_controller(algorithm, actor, env)
         state, reward, _ = roll_out(env, params, controller, key)
-        metrics = env.episode_metrics(state, params) if wanted else {}
-        return reward, {name: metrics[name] for name in wanted if name in metrics}
+        metrics = env.episode_metrics(state, params) if needed else {}
+        return reward, {name: metrics[name] for name in needed if name in metrics}
 
     @jax.jit
     def run(actor: Any) -> tuple[Array, dict[str, Array]]:
-        def one(actor: Any) -> tuple[Array, dict[str, Array]]:
-            found: tuple[Array, dict[str, Array]] = jax.vmap(episode, (0, None))(keys, actor)
-            return found
+        def policy_episodes(actor: Any) -> tuple[Array, dict[str, Array]]:
+            results: tuple[Array, dict[str, Array]] = jax.vmap(episode, (0, None))(keys, actor)
+            return results
 
-        return jax.tree.map(lambda x: x[None], one(actor)) if seeds == 1 else jax.vmap(one)(actor)
+        return (
+            jax.tree.map(lambda x: x[None], policy_episodes(actor))
+            if seeds == 1
+            else jax.vmap(policy_episodes)(actor)
+        )
 
     def score(state: Any) -> Scores:
         return score_episodes(by, *jax.device_get(run(state.actor)))

@@ -1,8 +1,8 @@
-"""Policies that remember, as controllers: what they decide follows from what the ports report.
+"""Policies with memory, as controllers that decide from the statistics of the ports.
 
-A port's next thresholds depend on its observations and on what the policy keeps in mind: an idle
-port's last action (ACC), the state at the last trigger (HAECN). The evaluation loop shows a
-controller the statistics and rewards of every interval; observations follow from them.
+A port's next thresholds depend on its observations and on the policy's memory: an idle port's last
+action (ACC), the state at the last trigger (HAECN). The evaluation loop passes statistics and
+rewards of every interval to a controller, which computes observations from them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ecn_marl.sim.stats import from_info
 
 
 class Memory(NamedTuple):
-    """Memory of `Remembering`."""
+    """Memory of `StatefulPolicy`."""
 
     policy: Any
-    """What the policy remembers."""
+    """Memory of the policy."""
     history: Array
     """Features of the last k intervals, `[A, k, width]`."""
     ecn: Ecn
-    """The thresholds that it wants next, bytes, `[A]` each."""
+    """The thresholds for the next interval, bytes, `[A]` each."""
 
 
-class Remembering:
+class StatefulPolicy:
     """A trained policy with a memory, as a `StatefulController`."""
 
     def __init__(self, algorithm: Any, actor: Any, env: EcnEnv) -> None:
@@ -43,7 +43,7 @@ class Remembering:
             env: environment to act in.
 
         Raises:
-            ValueError: the environment's telemetry alters observations, which are made anew here.
+            ValueError: the environment's telemetry alters observations, which are recomputed here.
         """
         if env.telemetry.alters_view:
             allowed = "none that alters observations: policies with a memory see every interval"
@@ -56,8 +56,8 @@ class Remembering:
         """Memory at the start of an episode."""
         env = self.env
         ecn = env.initial.scaled(self.scale)
-        seen = env.feature.compute(env.idle_stats(), ecn, self.params.scale)
-        return self._next(self.algorithm.start(env.num_agents), fill(seen, env.feature.history))
+        features = env.feature.compute(env.idle_stats(), ecn, self.params.scale)
+        return self._next(self.algorithm.start(env.num_agents), fill(features, env.feature.history))
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Memory) -> Ecn:
         """The thresholds decided after the last interval."""
@@ -72,12 +72,12 @@ class Remembering:
         return self._next(self.algorithm.watch(memory.policy, info["reward"], info), history)
 
     def costs(self, memory: Memory) -> dict[str, Array]:
-        """What the policy's decisions took so far, per port and interval.
+        """Costs of the policy's decisions so far, per port and interval.
 
-        The decision after the last interval is among them, although nothing comes of it.
+        They include the decision after the last interval, which is not applied.
         """
-        found: dict[str, Array] = self.algorithm.costs(memory.policy)
-        return found
+        costs: dict[str, Array] = self.algorithm.costs(memory.policy)
+        return costs
 
     def _next(self, policy: Any, history: Array) -> Memory:
         policy, action = self.algorithm.decide(self.actor, policy, flatten(history))

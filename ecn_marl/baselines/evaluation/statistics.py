@@ -4,15 +4,14 @@
 Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS'21. A score is that of one
 learner (one seed of training) in one scenario, lower is better; scores are arrays
 `[seeds, scenarios]`. The bootstrap draws seeds with replacement within each scenario (the strata).
-Their library, `rliable`, brings `arch`, `pandas`, `seaborn` and `absl-py` along; what is needed of
-it is here, on top of `scipy.stats.trim_mean`.
+Their library, `rliable`, depends on `arch`, `pandas`, `seaborn` and `absl-py`. The few functions
+needed are here, on top of `scipy.stats.trim_mean`.
 
 **Seeds and episodes** (`Draws`, `estimate`): all seeds meet the same episodes, so a mean over both
-is uncertain for two reasons: other seeds would have learnt otherwise, other episodes would have
-gone otherwise. The bootstrap draws both with replacement, each as a whole (Owen, "The pigeonhole
-bootstrap", Annals of Applied Statistics 1, 2007); noise that belongs to one seed in one episode is
-drawn with either, so the interval is rather too wide than too narrow. With few seeds a percentile
-interval is too narrow; `stretch` says how much wider it must be.
+varies with the seeds and with the episodes. The bootstrap draws both with replacement, each as a
+whole (Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1, 2007). Noise of one seed in
+one episode enters with both draws, so the interval is rather too wide than too narrow. With few
+seeds a percentile interval is too narrow; `stretch` is the factor that corrects it.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ def interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval of a statistic from the stratified bootstrap.
 
-    With few seeds it is too narrow (three seeds cannot show what a fourth would do); report their
-    number beside it.
+    With few seeds it is too narrow, so report their number beside it.
 
     Args:
         scores: scores.
@@ -101,9 +99,9 @@ def interval(
         raise bad_value("scores", scores.shape, "at least one seed and one scenario")
     if not 0.0 < level < 1.0:
         raise bad_value("level", level, "a number in (0, 1)")
-    found = statistic(resampled(scores, seed, resamples))
+    estimates = statistic(resampled(scores, seed, resamples))
     tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(found, [tail, 100.0 - tail], axis=0)
+    low, high = np.percentile(estimates, [tail, 100.0 - tail], axis=0)
     return np.asarray(low), np.asarray(high)
 
 
@@ -113,7 +111,7 @@ def crossed_interval(
     """Mean of all values, and half the width of an interval over both seeds and episodes.
 
     Without a bootstrap: the half-widths of Student's t over the seeds' means and over the episodes'
-    means are added in quadrature. What has one seed only (a rule) gets the interval over episodes.
+    means are added in quadrature. With one seed only (a rule), the interval is that over episodes.
 
     Args:
         values: a metric, or its difference to that of another policy in the same episode. NaN is
@@ -135,19 +133,19 @@ def crossed_interval(
 
 def _known_means(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
     """Means over axes without NaN, of those rows that have a number."""
-    known = np.isfinite(values)
-    number = known.sum(axes)
-    total = np.where(known, values, 0.0).sum(axes)
-    return np.asarray(total[number > 0] / number[number > 0])
+    finite = np.isfinite(values)
+    count = finite.sum(axes)
+    total = np.where(finite, values, 0.0).sum(axes)
+    return np.asarray(total[count > 0] / count[count > 0])
 
 
 @dataclass(frozen=True)
 class Draws:
     """Resamples of a two-way bootstrap, as how often each seed and each episode was drawn.
 
-    The draws of episodes are common to all policies, so that whatever is computed of several
-    policies is paired; every policy's seeds are drawn on their own. They depend on the policy's
-    name only, so that a policy's interval does not change with those beside it.
+    The draws of episodes are common to all policies, so that comparisons of policies are paired.
+    The seeds of every policy are drawn independently. These draws depend on the policy's name only,
+    so that its interval does not change with the other policies.
 
     Attributes:
         n_episodes: number of episodes.
@@ -165,7 +163,7 @@ class Draws:
         return self._counts("", self.n_episodes)
 
     def seeds(self, name: str, n: int) -> Float[np.ndarray, "resamples seeds"]:
-        """How often each of the `n` seeds of a policy was drawn; with one seed there is no choice.
+        """How often each of the `n` seeds of a policy was drawn.
 
         Args:
             name: the policy.
@@ -173,8 +171,8 @@ class Draws:
         """
         return self._counts(f"policy {name}", n)
 
-    def _counts(self, what: str, n: int) -> np.ndarray:
-        rng = np.random.default_rng([self.seed, crc32(what.encode())])
+    def _counts(self, label: str, n: int) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, crc32(label.encode())])
         return rng.multinomial(n, np.full(n, 1.0 / n), size=self.resamples).astype(np.float64)
 
 
@@ -190,21 +188,21 @@ def resampled_mean(
     Returns:
         Means; NaN where nothing but NaN was drawn.
     """
-    known = np.isfinite(values)
-    total, number = _contracted(np.where(known, values, 0.0), counts), None
-    if known.all():
-        number = np.full(len(total), float(values.size))
+    finite = np.isfinite(values)
+    total, count = _contracted(np.where(finite, values, 0.0), counts), None
+    if finite.all():
+        count = np.full(len(total), float(values.size))
     else:
-        number = _contracted(known.astype(np.float64), counts)
-    return np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+        count = _contracted(finite.astype(np.float64), counts)
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
 
 def _contracted(values: np.ndarray, counts: Sequence[np.ndarray]) -> np.ndarray:
     """Sum of `values`, each times how often it was drawn, in every resample."""
-    found = values @ counts[-1].T
-    for each in reversed(counts[:-1]):
-        found = (found * each.T).sum(-2)
-    return np.asarray(found)
+    sums = values @ counts[-1].T
+    for axis_counts in reversed(counts[:-1]):
+        sums = (sums * axis_counts.T).sum(-2)
+    return np.asarray(sums)
 
 
 def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
@@ -217,31 +215,31 @@ def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
     that sum are Welch's and Satterthwaite's, and Student's quantile replaces the normal one.
 
     Args:
-        values: what is averaged; NaN is left out. Axes of length 1 add no variance.
+        values: numbers to average; NaN is left out. Axes of length 1 add no variance.
         level: coverage.
 
     Returns:
         A factor of at least 1; NaN if there is one value only.
     """
-    found, naive, weight = 0.0, 0.0, 0.0
+    variance_sum, bootstrap_variance, weight = 0.0, 0.0, 0.0
     several = False
     for axis in range(values.ndim):
-        others = tuple(i for i in range(values.ndim) if i != axis)
-        means = _known_means(values, others)
+        other_axes = tuple(i for i in range(values.ndim) if i != axis)
+        means = _known_means(values, other_axes)
         n = means.size
         if n > 1:
             several = True
             variance = float(means.var(ddof=1)) / n
-            found += variance
-            naive += variance * (n - 1) / n
+            variance_sum += variance
+            bootstrap_variance += variance * (n - 1) / n
             weight += variance**2 / (n - 1)
     if not several:
         return float("nan")
     if weight == 0.0:
         return 1.0
     tail = 0.5 + level / 2.0
-    student = float(stats.t.ppf(tail, found**2 / weight)) / float(stats.norm.ppf(tail))
-    return float((found / naive) ** 0.5) * student
+    student = float(stats.t.ppf(tail, variance_sum**2 / weight)) / float(stats.norm.ppf(tail))
+    return float((variance_sum / bootstrap_variance) ** 0.5) * student
 
 
 def estimate(
@@ -255,8 +253,8 @@ def estimate(
     Args:
         value: the statistic.
         resamples: the statistic of every resample.
-        influence: what it is the mean of (its linear part, if it is not a mean), by seed and
-            episode, from which `stretch` follows.
+        influence: values of which it is the mean (its linear part, if it is not a mean), by seed
+            and episode, for `stretch`.
         level: coverage.
 
     Returns:

@@ -1,17 +1,17 @@
-"""Keys of episodes: which are trained on and which are tuned on, and why they cannot meet.
+"""Keys of episodes: separate streams for training, tuning and tests.
 
 A stream is a root key; an episode's key is a hash (Threefry) of the root, a seed and a number.
 
     training    `jax.random.key(seed)`, whose first word is 0
-    tuning      everything that is chosen by its score: checkpoints, settings found by search,
-                hyperparameters; also what `eval`, `headroom` and `bench` show by default
+    tuning      episodes for every choice by score: checkpoints, settings found by search,
+                hyperparameters; also the default of `eval`, `headroom` and `bench`
     sealed      the test episodes of `ecn-marl bench --sealed`; not in this module
 
-The roots of tuning and sealed episodes have a first word that no `jax.random.key(seed)` has. A tag
-folded into a seed's own key would not do: `fold_in(key, n)` is entry `n` of `split(key)`, so a
-large enough batch of training environments would hold that very key.
+The roots of tuning and sealed episodes have a first word that no `jax.random.key(seed)` has, so
+streams cannot overlap. A tag folded into a seed's own key would not ensure that: `fold_in(key, n)`
+is entry `n` of `split(key)`, so a large enough batch of training environments would hold that key.
 
-Tuning has parts, so that what is reported by default was not also what settings were searched on.
+Tuning has parts, so that reported episodes are not those on which settings were searched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = {
     "rewards": 5,
 }
 """Parts of the tuning stream: scores of checkpoints; searches for static settings, oracle and rule;
-trials of hyperparameters; what is shown; what rewards are relative to (`reward_reference`)."""
+trials of hyperparameters; reported results; references of relative rewards (`reward_reference`)."""
 
 
 def training_key(seed: int | UInt[Array, ""]) -> jax.Array:
@@ -50,9 +50,9 @@ def tuning_keys(part: str, seed: int, episodes: int) -> jax.Array:
     """Keys of tuning episodes, `[episodes]`; the first ones do not depend on their number.
 
     Args:
-        part: what they are for, a name in `PARTS`.
+        part: their purpose, a name in `PARTS`.
         seed: which episodes of that part.
-        episodes: how many.
+        episodes: number of episodes.
 
     Raises:
         ValueError: unknown part, a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
@@ -78,5 +78,5 @@ def stream_keys(root: jax.Array, seed: int, episodes: int) -> jax.Array:
         raise bad_value("seed", seed, "an integer from 0 to 2^32 - 1")
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
-    own = jax.random.fold_in(root, np.uint32(seed))
-    return jax.vmap(lambda n: jax.random.fold_in(own, n))(np.arange(episodes, dtype=np.uint32))
+    seed_key = jax.random.fold_in(root, np.uint32(seed))
+    return jax.vmap(lambda n: jax.random.fold_in(seed_key, n))(np.arange(episodes, dtype=np.uint32))

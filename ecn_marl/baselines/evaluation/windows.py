@@ -1,8 +1,8 @@
-"""How an episode went over time: its numbers in equal windows of it.
+"""Numbers of an episode over time, in windows of equal length.
 
-Counters of the simulation since its start, read after every interval, give what happened in a
-window as a difference. Flows count in the window in which they finish; which are measured at all
-follows from the scenario's margins.
+The simulation's counters since its start are read after every interval. Numbers of a window are
+differences of them. Flows count in the window in which they finish; the scenario's margins decide
+which flows are measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ecn_marl.baselines.evaluation.completion import SIZES
 from ecn_marl.sim.sizes import CHUNK
 
 PREFIX = "windows:"
-"""How metrics and columns of windows begin; the number of the window ends a column's name."""
+"""Prefix of metrics and columns of windows; a column's name ends with the number of its window."""
 
 RATES = {"queue": 1e-3, "utilisation": 100.0}
 """Means over intervals and ports, and the factor to KB and percent."""
@@ -35,7 +35,7 @@ def counters(state: Any) -> dict[str, Array]:
     Returns:
         By size class flows `finished` and the sum of their `slowdown` (measured ones), `[3]`; sums
         over intervals of the mean `queue` (bytes) and `utilisation` of ports; `intervals`;
-        `delivered` bytes in chunks and a rest, `[2]`.
+        `delivered` bytes in chunks and a remainder, `[2]`.
     """
     totals, sums = state.sim.totals, state.sums
     return {
@@ -60,7 +60,7 @@ def ends(intervals: int, windows: int) -> np.ndarray:
 
 
 def in_windows(rows: Mapping[str, Array]) -> dict[str, Float[Array, " windows"]]:
-    """What happened in each window.
+    """Numbers of each window.
 
     Args:
         rows: `counters` at the ends of windows, leading axis windows.
@@ -70,17 +70,17 @@ def in_windows(rows: Mapping[str, Array]) -> dict[str, Float[Array, " windows"]]
         `windows:queue` (bytes) and `windows:utilisation` (means), `windows:delivered` (bytes), each
         `[windows]`.
     """
-    gone: dict[str, Array] = jax.tree.map(
+    deltas: dict[str, Array] = jax.tree.map(
         lambda x: jnp.diff(x, axis=0, prepend=jnp.zeros_like(x[:1])), dict(rows)
     )
-    found = {}
+    figures = {}
     for i, size in enumerate(SIZES):
-        found[f"{size}_finished"] = gone["finished"][:, i]
-        found[f"{size}_slowdown"] = gone["slowdown"][:, i]
+        figures[f"{size}_finished"] = deltas["finished"][:, i]
+        figures[f"{size}_slowdown"] = deltas["slowdown"][:, i]
     for name in RATES:
-        found[name] = gone[name] / jnp.maximum(gone["intervals"], 1.0)
-    found["delivered"] = gone["delivered"][:, 0] * CHUNK + gone["delivered"][:, 1]
-    return {PREFIX + name: x for name, x in found.items()}
+        figures[name] = deltas[name] / jnp.maximum(deltas["intervals"], 1.0)
+    figures["delivered"] = deltas["delivered"][:, 0] * CHUNK + deltas["delivered"][:, 1]
+    return {PREFIX + name: x for name, x in figures.items()}
 
 
 def window_columns(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -126,20 +126,22 @@ def series_column(
         columns: columns of a record.
         name: name in `SERIES`.
         first: first window, from 0.
-        last: last window, itself among them.
+        last: last window, included.
 
     Raises:
         ValueError: unknown figure, or windows that the columns do not have.
     """
     if name not in SERIES:
         raise unknown_name("series", name, SERIES)
-    known = count_windows(columns)
-    if not 0 <= first <= last < known:
-        raise bad_value("windows", (first, last), f"0 <= first <= last < {known}, what was kept")
+    n_windows = count_windows(columns)
+    if not 0 <= first <= last < n_windows:
+        raise bad_value(
+            "windows", (first, last), f"0 <= first <= last < {n_windows}, what was kept"
+        )
     span = range(first, last + 1)
 
-    def total(what: str) -> np.ndarray:
-        return np.asarray(sum(columns[f"{PREFIX}{what}:{i}"] for i in span))
+    def total(metric: str) -> np.ndarray:
+        return np.asarray(sum(columns[f"{PREFIX}{metric}:{i}"] for i in span))
 
     if name in RATES:
         return total(name) * RATES[name] / len(span)

@@ -1,8 +1,8 @@
 """A policy of rates as a regression tree, grown on recorded observations; numpy only.
 
-CART (Breiman et al. 1984): every node splits where the squared error of two means is least, as long
-as both sides keep `LEAST` observations. All leaves have the same depth; a node that nothing splits
-sends everything to the left.
+CART (Breiman et al. 1984): every node splits where the squared error of two means is least, with at
+least `MIN_ROWS` observations on both sides. All leaves have the same depth. A node without such a
+split sends everything to the left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ecn_marl._errors import bad_value
 DEEPEST = 12
 """Deepest tree: 4096 leaves."""
 
-LEAST = 8
+MIN_ROWS = 8
 """Observations on either side of a split."""
 
 
@@ -29,11 +29,11 @@ def grow(obs: np.ndarray, factor: np.ndarray, depth: int) -> dict[str, np.ndarra
 
     Args:
         obs: observations, `[N, obs]`.
-        factor: what the policy does, `[N]`.
+        factor: factors of the rate that the policy chooses, `[N]`.
         depth: comparisons per decision.
 
     Returns:
-        What `rate_policy.tree` reads.
+        Arrays for `rate_policy.tree`.
 
     Raises:
         ValueError: a depth that is not allowed, or no observations.
@@ -48,15 +48,15 @@ def grow(obs: np.ndarray, factor: np.ndarray, depth: int) -> dict[str, np.ndarra
     value = np.zeros(2 * leaves - 1)
     rows = {0: np.arange(len(x))}
     for node in range(inner + leaves):
-        here = rows.pop(node)
-        # What nothing reaches has the value of its parent: it is never asked for.
-        value[node] = y[here].mean() if len(here) else value[(node - 1) // 2]
+        members = rows.pop(node)
+        # A node without observations is never reached; it gets the value of its parent.
+        value[node] = y[members].mean() if len(members) else value[(node - 1) // 2]
         if node >= inner:
             continue
-        column, limit = _split(x[here], y[here])
+        column, limit = _split(x[members], y[members])
         feature[node], threshold[node] = column, limit
-        right = x[here, column] > limit
-        rows[2 * node + 1], rows[2 * node + 2] = here[~right], here[right]
+        right = x[members, column] > limit
+        rows[2 * node + 1], rows[2 * node + 2] = members[~right], members[right]
     return {
         "feature": feature,
         "threshold": threshold,
@@ -65,13 +65,13 @@ def grow(obs: np.ndarray, factor: np.ndarray, depth: int) -> dict[str, np.ndarra
 
 
 def _split(x: np.ndarray, y: np.ndarray) -> tuple[int, np.float32]:
-    """Column and threshold with the least squared error; above infinity if there is none.
+    """Column and threshold with the least squared error; an infinite threshold if there is none.
 
     The squared error of two means is least where sum(left)^2 / n + sum(right)^2 / m is largest.
     """
     best, chosen = 1e-12, (0, np.float32(np.inf))
     n = len(y)
-    if n < 2 * LEAST:
+    if n < 2 * MIN_ROWS:
         return chosen
     centred = y - y.mean()
     left_n = np.arange(1, n)
@@ -79,8 +79,8 @@ def _split(x: np.ndarray, y: np.ndarray) -> tuple[int, np.float32]:
         order = np.argsort(x[:, column], kind="stable")
         values, sums = x[order, column], np.cumsum(centred[order])[:-1]
         gain = sums**2 * (1.0 / left_n + 1.0 / (n - left_n))
-        open_here = (values[1:] > values[:-1]) & (left_n >= LEAST) & (n - left_n >= LEAST)
-        gain = np.where(open_here, gain, 0.0)
+        allowed = (values[1:] > values[:-1]) & (left_n >= MIN_ROWS) & (n - left_n >= MIN_ROWS)
+        gain = np.where(allowed, gain, 0.0)
         at = int(gain.argmax())
         if gain[at] > best:
             # The lower value itself, not the middle: float32 could round that up to the higher one.

@@ -1,4 +1,4 @@
-"""From a run to a policy in one file (`policy.py`)."""
+"""Export of a trained policy to one file (`policy.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.topology import KB
 
 ACTIVATION = "tanh"
-"""That of `networks.Mlp`."""
+"""Activation of `networks.Mlp`."""
 
 
 def export_policy(
@@ -29,7 +29,7 @@ def export_policy(
     activation: str = ACTIVATION,
     **about: Any,
 ) -> Policy:
-    """A greedy policy without JAX; of a Q-network, the action of the highest value.
+    """A greedy policy without JAX; for a Q-network, the action of the highest value.
 
     Args:
         env: environment that it was trained in.
@@ -74,23 +74,23 @@ def export_policy(
 
 
 def head_header(head: Head) -> dict[str, Any]:
-    """How outputs become a greedy action, as the header has it."""
+    """How outputs become a greedy action, in the form of the header."""
     if head.dim:
         return {"kind": "tanh_mean", "dim": head.dim}
     return {"kind": "argmax", "sizes": list(head.sizes), "scalar": head.scalar}
 
 
 def _normalisation(env: EcnEnv) -> dict[str, float]:
-    """What features are measured against (`FeatureScale`), bytes, for a 25 Gb/s port."""
+    """Scales of the features (`FeatureScale`), bytes, for a 25 Gb/s port."""
     scale = env.default_params.scale
     names = [f.name for f in fields(scale) if f.name != "port_scale"]
     return {name: float(getattr(scale, name)) for name in names}
 
 
 def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
-    """Weights and biases, given or those of an `Mlp`; None if it is something else.
+    """Weights and biases, given or those of an `Mlp`; None for anything else.
 
-    What standardises the features goes into the first layer.
+    The standardisation of the features is folded into the first layer.
     """
     if isinstance(actor, list | tuple):
         pairs = jax.device_get([tuple(pair) for pair in actor])
@@ -100,8 +100,8 @@ def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | Non
     names = [f"Dense_{i}" for i in range(len(params))]
     if not params or set(names) != set(params):
         return None
-    found = [jax.device_get(params[name]) for name in names]
-    layers = [(np.asarray(x["kernel"]), np.asarray(x["bias"])) for x in found]
+    dense = [jax.device_get(params[name]) for name in names]
+    layers = [(np.asarray(x["kernel"]), np.asarray(x["bias"])) for x in dense]
     if centre is not None:
         weight, bias = layers[0]
         weight = weight * np.asarray(gain)[..., None]
@@ -110,10 +110,10 @@ def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | Non
 
 
 def _settings(env: EcnEnv, head: Head) -> np.ndarray:
-    """What every discrete action means on a 25 Gb/s port: KB, KB, probability, `[actions, 3]`."""
+    """Thresholds of every discrete action at 25 Gb/s: KB, KB, probability, `[actions, 3]`."""
     if head.dim:
         return np.zeros((0, 3), np.float32)
-    every = np.asarray(list(product(*map(range, head.sizes))), np.int32)
-    actions = jnp.asarray(every[:, 0] if head.scalar else every)
-    ecn = env.action.decode(actions, jnp.ones(len(every), jnp.float32))
+    choices = np.asarray(list(product(*map(range, head.sizes))), np.int32)
+    actions = jnp.asarray(choices[:, 0] if head.scalar else choices)
+    ecn = env.action.decode(actions, jnp.ones(len(choices), jnp.float32))
     return np.stack([ecn.kmin / KB, ecn.kmax / KB, ecn.pmax], -1)

@@ -1,8 +1,8 @@
 """A trained policy in one file, to be used where there is neither JAX nor a simulator.
 
 The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
-the layers of a network, `settings` the thresholds that discrete actions mean. This module needs
-numpy only.
+the layers of a network, `settings` the thresholds of discrete actions. This module needs numpy
+only.
 
     policy = ecn_marl.load_policy("policy.npz")
     policy.features                                   # what an observation holds, oldest first
@@ -38,13 +38,13 @@ FLOWS = "flows"
 """Value of `agents` in the header where they are flows; policies of ports have no such entry."""
 
 PRETRAINED = "pretrained:"
-"""How a policy that ships is named where a file could stand."""
+"""Prefix of the name of a shipped policy, in place of a file."""
 
 SHIPPED = Path(__file__).resolve().parents[2] / "pretrained"
 """Folder of the policies that ship."""
 
 BASE_GBPS = 25.0
-"""Port rate for which thresholds in KB are meant; they grow with the rate."""
+"""Port rate to which thresholds in KB refer; they are proportional to the rate."""
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
@@ -65,10 +65,10 @@ class Thresholds(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Policy:
-    """A greedy policy; the most likely action, or that of the highest value.
+    """A greedy policy: the most likely action, or that of the highest value.
 
     Attributes:
-        header: what it was trained on and what it sees and sets, see `export_policy`.
+        header: its training, observations and actions, see `export_policy`.
         layers: weights `[in, out]` and biases `[out]` of its network; one network per port if they
             have one more axis in front.
         settings: Kmin KB, Kmax KB, Pmax of every discrete action of a 25 Gb/s port, in the order of
@@ -80,11 +80,13 @@ class Policy:
     settings: np.ndarray
 
     def __repr__(self) -> str:
-        """One line: what trained it, where, and its shapes."""
-        one = "one network for all ports" if self.shared else "a network per port"
+        """One line: its algorithm, scenario and shapes."""
+        nets = "one network for all ports" if self.shared else "a network per port"
         outputs = self.layers[-1][0].shape[-1]
         name, scenario = self.header["algorithm"], self.header["scenario"]
-        return f"<Policy of {name} for {scenario}: {self.obs_dim} inputs, {outputs} outputs, {one}>"
+        return (
+            f"<Policy of {name} for {scenario}: {self.obs_dim} inputs, {outputs} outputs, {nets}>"
+        )
 
     @property
     def obs_dim(self) -> int:
@@ -105,8 +107,7 @@ class Policy:
     def make_options(self) -> dict[str, Any]:
         """Options of `ecn_marl.make` and its faces for environments that suit the policy.
 
-        What it sees and sets, and how often: `features`, `history`, `actions`, `action_options`,
-        `interval_us` (µs).
+        These are `features`, `history`, `actions`, `action_options` and `interval_us` (µs).
         """
         return {
             "features": self.features,
@@ -120,26 +121,26 @@ class Policy:
         """Outputs of the network: logits, values of actions, or means.
 
         Args:
-            obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`. Without `port`, ports that
-                have networks of their own want `[..., ports, obs_dim]`.
+            obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`. Without `port`, a policy
+                with a network per port needs `[..., ports, obs_dim]`.
             port: number of the port, from 0.
 
         Raises:
             ValueError: an observation of another length, or no such port.
         """
         x = np.asarray(obs, np.float32)
-        own = not self.shared
+        per_port = not self.shared
         if x.shape[-1:] != (self.obs_dim,):
             raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")
         ports = len(self.header["ports"])
         if port is not None and not 0 <= port < ports:
             raise bad_value("port", port, f"0 to {ports - 1}")
-        if own and port is None and x.shape[-2:-1] != (ports,):
+        if per_port and port is None and x.shape[-2:-1] != (ports,):
             allowed = f"(..., {ports}, {self.obs_dim}), or one observation and its port"
             raise bad_value("obs shape", x.shape, allowed)
         activation = ACTIVATIONS[self.header["network"]["activation"]]
         for i, (weight, bias) in enumerate(self.layers):
-            if own and port is not None:
+            if per_port and port is not None:
                 weight, bias = weight[port], bias[port]
             if weight.ndim == 3:
                 x = np.einsum("...ai,aio->...ao", x, weight) + bias
@@ -170,15 +171,15 @@ class Policy:
         head = self.header["network"]["head"]
         if head["kind"] == "tanh_mean":
             return np.tanh(out[..., : head["dim"]])
-        parts = np.split(out, np.cumsum(head["sizes"])[:-1], axis=-1)
-        chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int32)
+        logits = np.split(out, np.cumsum(head["sizes"])[:-1], axis=-1)
+        chosen = np.stack([logit.argmax(-1) for logit in logits], -1).astype(np.int32)
         return chosen[..., 0] if head["scalar"] else chosen
 
     def _for_agents(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """Actions of the agents of a PettingZoo dict."""
-        for agent, one in obs.items():
-            if np.shape(one) != (self.obs_dim,):
-                raise bad_value(f"obs shape of {agent}", np.shape(one), f"({self.obs_dim},)")
+        for agent, agent_obs in obs.items():
+            if np.shape(agent_obs) != (self.obs_dim,):
+                raise bad_value(f"obs shape of {agent}", np.shape(agent_obs), f"({self.obs_dim},)")
         if not obs:
             return {}
         if self.shared:
@@ -187,7 +188,7 @@ class Policy:
         for agent in obs:
             if agent not in ports:
                 raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")
-        return {agent: self(one, ports[agent]) for agent, one in obs.items()}
+        return {agent: self(agent_obs, ports[agent]) for agent, agent_obs in obs.items()}
 
     def thresholds(
         self, obs: Any, port: int | None = None, gbps: float | None = None
@@ -215,27 +216,27 @@ class Policy:
 
 def _box(action: np.ndarray, options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Kmin KB, Kmax KB, Pmax of `box` actions `[..., 3]`: all on log scales, see `BoxAction`."""
-    part = (np.clip(action.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
+    fraction = (np.clip(action.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
     (low, high), (rare, sure) = options["kmin_kb"], options["pmax"]
     ratio, top = options["min_ratio"], options["kmax_kb"]
-    kmin = low * np.exp(part[..., 0] * math.log(high / low))
+    kmin = low * np.exp(fraction[..., 0] * math.log(high / low))
     widest = np.maximum(np.log(top / (kmin * ratio)), 0.0)
-    kmax = kmin * ratio * np.exp(part[..., 1] * widest)
-    return kmin, kmax, rare * np.exp(part[..., 2] * math.log(sure / rare))
+    kmax = kmin * ratio * np.exp(fraction[..., 1] * widest)
+    return kmin, kmax, rare * np.exp(fraction[..., 2] * math.log(sure / rare))
 
 
 def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
     """Write a policy to one file, whole or not at all."""
-    more: dict[str, Any] = {"format": FORMAT, "version": 1}
+    format_fields: dict[str, Any] = {"format": FORMAT, "version": 1}
     arrays: dict[str, Any] = {}
     if isinstance(policy, RatePolicy):
-        more |= {"version": VERSION, "agents": FLOWS}
+        format_fields |= {"version": VERSION, "agents": FLOWS}
         arrays |= policy.arrays
     else:
         for i, (weight, bias) in enumerate(policy.layers):
             arrays |= {f"w{i}": weight, f"b{i}": bias}
         arrays["settings"] = policy.settings
-    header = np.frombuffer(json.dumps({**more, **policy.header}).encode(), np.uint8)
+    header = np.frombuffer(json.dumps({**format_fields, **policy.header}).encode(), np.uint8)
     write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
 
 
@@ -255,14 +256,14 @@ def policy_file(name: str | Path) -> Path:
     """
     if not str(name).startswith(PRETRAINED):
         return Path(name)
-    short, known = str(name).removeprefix(PRETRAINED), pretrained_policies()
-    if short not in known:
-        raise unknown_name("pretrained policy", short, known)
+    short, names = str(name).removeprefix(PRETRAINED), pretrained_policies()
+    if short not in names:
+        raise unknown_name("pretrained policy", short, names)
     return SHIPPED / f"{short}.npz"
 
 
 NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
-"""What reading a file of another kind raises: numpy and json have no error of their own for it."""
+"""Errors from reading a file of another kind; numpy and json have no common one."""
 
 
 def load_policy(path: str | Path) -> Policy | RatePolicy:
@@ -277,7 +278,7 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is something else, or of a later version; or no policy of that name ships.
+        ValueError: it is no policy, or of a later version; or no policy of that name ships.
         DamagedFile: a field of its header is missing, or a weight is no finite number.
     """
     path = policy_file(path)
@@ -290,8 +291,8 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
         raise
     except NOT_A_POLICY:
         raise bad_value("policy", str(path), allowed) from None
-    known = isinstance(header, dict) and header.get("format") == FORMAT
-    if not known or not isinstance(header.get("version"), int):
+    is_policy = isinstance(header, dict) and header.get("format") == FORMAT
+    if not is_policy or not isinstance(header.get("version"), int):
         raise bad_value("policy", str(path), allowed)
     if header["version"] > VERSION:
         raise bad_value("version of the policy", header["version"], f"at most {VERSION}")
@@ -305,11 +306,11 @@ NEEDED = ("algorithm", "scenario", "interval_us", "features", "actions", "networ
 
 
 def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> Policy:
-    """A policy of ports, asked once, for its header and arrays to be those of one."""
+    """A policy of ports; one call checks that header and arrays fit."""
     for name in (*NEEDED, "ports"):
         if name not in header:
-            what = "expected a file that `ecn-marl export` has written"
-            raise DamagedFile(f"policy {path} is damaged: its header has no {name}; {what}")
+            expected = "expected a file that `ecn-marl export` has written"
+            raise DamagedFile(f"policy {path} is damaged: its header has no {name}; {expected}")
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
             raise DamagedFile(f"policy {path} is damaged: {name} holds more than finite numbers")
@@ -327,7 +328,7 @@ def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Pa
 
 
 def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:
-    """A policy of flows, asked once, for its arrays to be those of its form."""
+    """A policy of flows; one call checks that its arrays fit its form."""
     try:
         policy = RatePolicy(header, arrays)
         if any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays.values()):

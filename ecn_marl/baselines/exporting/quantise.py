@@ -2,11 +2,11 @@
 
 Symmetric scales as in Wu et al., "Integer quantization for deep learning inference", 2020, which
 Tessler et al. 2021 follow (appendix D): weights with a scale per output, activations with one scale
-per layer, observations with one per column. Ranges are calibrated on recorded observations, by the
-difference that they make to the factors: first one limit for all columns, with the activations that
-are left under it, then each range alone. A percentile of each would not do: while flows start, one
-event in ten is an error of 20 to 150, where tanh has long been flat. Zero stays zero, so without
-biases a flow on target keeps its rate, as in float.
+per layer, observations with one per column. Ranges are calibrated on recorded observations, to
+minimise the change of the factors: first one limit for all columns, with the ranges of activations
+under it, then each range alone. Percentiles are no substitute: while flows start, one event in ten
+has an error of 20 to 150, where tanh has long been flat. Zero stays zero, so without biases a flow
+on target keeps its rate, as in float.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exporting.rate_policy import CODE, FRACTION, dense, int8
 
 LIMITS = tuple(2.0 ** (k / 2) for k in range(-2, 25))
-"""Limits of all columns that are tried, 0.5 to 4096."""
+"""Candidates for the limit of all columns, 0.5 to 4096."""
 
 CHANGES = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""By what each range is multiplied then."""
+"""Candidates for the factor of each range after that."""
 
 SWEEPS = 2
-"""How often each range is chosen, given the others."""
+"""Passes over the ranges, each chosen with the others fixed."""
 
 CALIBRATION = 4096
-"""Observations that ranges are chosen on."""
+"""Observations for the calibration of ranges."""
 
 SATURATED = 4.0
 """Largest output before tanh that gets a code of its own: tanh(4) = 0.9993."""
 
 LARGEST_SHIFT = 24
-"""More bits than outputs of 7 bits can show."""
+"""More bits would not change outputs of 7 bits."""
 
 LARGEST_BIAS = 2**30
-"""In units of sums, which weights alone bring to a small part of that."""
+"""In units of sums; sums of weights alone stay far below it."""
 
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 """Weights `[in, out]` and biases `[out]`, first layer first."""
@@ -55,7 +55,7 @@ def quantise(
         obs: recorded observations, `[N, obs]`.
 
     Returns:
-        What `rate_policy.int8` reads, and for the header: scales (units per int8 step) of the
+        Arrays for `rate_policy.int8`, and for the header: scales (units per int8 step) of the
         observations, weights and activations, and the mean and largest difference from the factors
         of the float network on these observations.
 
@@ -65,10 +65,10 @@ def quantise(
     x = np.asarray(obs, np.float32)
     if x.ndim != 2 or not len(x) or not np.isfinite(x).all():
         raise bad_value("observations", x.shape, "[N, obs] finite numbers, N >= 1")
-    some = x[:: -(-len(x) // CALIBRATION)]
-    arrays, scales = _quantised(layers, limits, _calibrate(layers, limits, some))
-    want = dense(np, dense_arrays(layers, limits), x)
-    error = np.abs(int8(np, arrays, x) - want).astype(np.float64)
+    sample = x[:: -(-len(x) // CALIBRATION)]
+    arrays, scales = _quantised(layers, limits, _calibrate(layers, limits, sample))
+    reference = dense(np, dense_arrays(layers, limits), x)
+    error = np.abs(int8(np, arrays, x) - reference).astype(np.float64)
     differences = {"mean_difference": error.mean(), "largest_difference": error.max()}
     about = {name: float(value) for name, value in differences.items()}
     return arrays, {**scales, **about, "observations": len(x)}
@@ -84,23 +84,23 @@ def dense_arrays(layers: Layers, limits: tuple[float, float]) -> dict[str, np.nd
 
 def _calibrate(layers: Layers, limits: tuple[float, float], obs: np.ndarray) -> np.ndarray:
     """Ranges of all columns of the observations, then of the output of every layer."""
-    want = dense(np, dense_arrays(layers, limits), obs)
+    reference = dense(np, dense_arrays(layers, limits), obs)
 
     def error(ranges: np.ndarray) -> float:
-        found = int8(np, _quantised(layers, limits, ranges)[0], obs)
-        return float(np.abs(found - want).mean(dtype=np.float64))
+        quantised = int8(np, _quantised(layers, limits, ranges)[0], obs)
+        return float(np.abs(quantised - reference).mean(dtype=np.float64))
 
     ranges = min((_within(layers, obs, limit) for limit in LIMITS), key=error)
     for i in [*range(len(ranges))] * SWEEPS:
         tried = [ranges.copy() for _ in CHANGES]
-        for one, change in zip(tried, CHANGES, strict=True):
-            one[i] *= change
+        for candidate, change in zip(tried, CHANGES, strict=True):
+            candidate[i] *= change
         ranges = min(tried, key=error)
     return ranges
 
 
 def _within(layers: Layers, obs: np.ndarray, limit: float) -> np.ndarray:
-    """Largest absolute values of columns up to a limit, and of what the layers make of them."""
+    """Largest absolute values of columns up to a limit, and of the layers' outputs for these."""
     clipped = np.clip(obs, -limit, limit)
     columns = np.abs(clipped).max(0)
     outputs = [np.abs(x).max() for x in _activations(layers, clipped)]
@@ -117,18 +117,18 @@ def _quantised(
     column, steps = ranges[:inputs] / CODE, ranges[inputs:] / CODE
     arrays: dict[str, Any] = {"inverse": (1.0 / column).astype(np.float32)}
     scales: dict[str, Any] = {"observation_scales": column.tolist(), "weight_scales": []}
-    before: Any = column[:, None]  # of the observations: goes into the weights
-    for i, ((weight, bias), after) in enumerate(zip(layers, steps, strict=True)):
-        folded = weight.astype(np.float64) * before
+    input_step: Any = column[:, None]  # the observations' scale is folded into the weights
+    for i, ((weight, bias), output_step) in enumerate(zip(layers, steps, strict=True)):
+        folded = weight.astype(np.float64) * input_step
         scale = np.where(folded.any(0), np.abs(folded).max(0), 1.0) / CODE
         codes = np.rint(folded / scale).astype(np.int8)
         offset = np.rint(bias.astype(np.float64) / scale).clip(-LARGEST_BIAS, LARGEST_BIAS)
         offset = offset.astype(np.int64)
-        factor, shift = _multipliers(scale / after, codes, offset)
+        factor, shift = _multipliers(scale / output_step, codes, offset)
         arrays |= {f"w{i}": codes, f"b{i}": offset.astype(np.int32)}
         arrays |= {f"m{i}": factor, f"shift{i}": np.int32(shift)}
         scales["weight_scales"].append(scale.tolist())
-        before = after
+        input_step = output_step
     scales["activation_scales"] = steps.tolist()
     table = limits[0] + limits[1] * np.tanh(np.arange(-CODE, CODE + 1) * steps[-1])
     arrays["table"] = np.rint(table / FRACTION).astype(np.int32)
@@ -141,19 +141,19 @@ def _multipliers(
     """Fixed-point factors of a layer's sums and their shift, the largest that stays in int32."""
     bound = CODE * np.abs(codes.astype(np.int64)).sum(0) + np.abs(offset)
     for shift in range(LARGEST_SHIFT, 0, -1):
-        # Where even the smallest shift is too much, nearly every sum is out of range of the codes.
-        factor, room = np.rint(ratio * 2.0**shift), (2**31 - 1 - 2 ** (shift - 1)) // (bound + 1)
-        if (factor <= room).all():
+        # Where even the smallest shift overflows, nearly every sum is out of range of the codes.
+        factor, largest = np.rint(ratio * 2.0**shift), (2**31 - 1 - 2 ** (shift - 1)) // (bound + 1)
+        if (factor <= largest).all():
             break
-    return np.minimum(factor, room).astype(np.int32), shift
+    return np.minimum(factor, largest).astype(np.int32), shift
 
 
 def _activations(layers: Layers, obs: np.ndarray) -> list[np.ndarray]:
     """Outputs of every layer, `[N, out]`; the last before tanh."""
-    found, x = [], obs.astype(np.float64)
+    outputs, x = [], obs.astype(np.float64)
     for i, (weight, bias) in enumerate(layers):
         x = x @ weight + bias
         if i < len(layers) - 1:
             x = np.maximum(x, 0.0)
-        found.append(x)
-    return found
+        outputs.append(x)
+    return outputs

@@ -1,8 +1,8 @@
-"""From a run of a learner of rates to a policy in one file (`rate_policy.py`).
+"""Export of a learner of rates to a policy in one file (`rate_policy.py`).
 
-Quantised networks are calibrated on what flows see in the training scenarios. Trees are grown on
-what flows see under the policy, and then, `ROUNDS` times, under the tree before as well: where that
-went astray, the policy says what it should have done (DAgger, Ross et al. 2011).
+Quantised networks are calibrated on observations of flows in the training scenarios. Trees are
+grown on observations under the policy, and then, `ROUNDS` times, also on those under the former
+tree, labelled with the policy's actions (DAgger, Ross et al. 2011).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ENVS = 4
 """Environments of each training scenario that are recorded."""
 
 ROUNDS = 4
-"""Trees on whose own events the next is grown."""
+"""Trees whose own events are added for the next one."""
 
-MOST = 50_000
-"""Observations that are kept of a recording, drawn at random."""
+MAX_ROWS = 50_000
+"""Largest number of observations of a recording, drawn at random."""
 
 
 def export_rate_policy(
@@ -43,14 +43,14 @@ def export_rate_policy(
 
     Args:
         trainer: learner of rates: `envs`, `default_params`, `act`, and `policy`, its network.
-        actor: what it has learnt.
+        actor: its parameters.
         int8: quantise it, see `quantise`.
-        depth: depth of a tree in its place, see `distil`.
+        depth: depth of a tree instead of the network, see `distil`.
         **about: anything else for the header, `algorithm` and `seed` among it.
 
     Raises:
         ValueError: both forms at once, a depth that is not allowed, or a policy that is no network
-            of ReLU layers (a tree has no need of one) from observations to a factor.
+            of ReLU layers from observations to a factor (which a tree does not need).
     """
     env = trainer.envs[0]
     if int8 and depth is not None:
@@ -66,10 +66,10 @@ def export_rate_policy(
         model = {"layers": [int(w.shape[-1]) for w, _ in layers], "activation": "relu"}
         arrays = dense_arrays(layers, limits)
         if int8:
-            arrays, more = quantise(
+            arrays, int8_header = quantise(
                 layers, limits, record(trainer, trainer.act, actor, about["seed"])
             )
-            model |= more
+            model |= int8_header
     form = "tree" if depth is not None else "int8" if int8 else "dense"
     header = {
         "columns": list(env.columns),
@@ -84,28 +84,28 @@ def export_rate_policy(
 
 
 def record(trainer: Any, act: Callable[..., Any], actor: Any, seed: int) -> np.ndarray:
-    """What flows see in a learner's training scenarios, `[N, obs]`, at most `MOST` rows.
+    """Observations of flows in a learner's training scenarios, `[N, obs]`, at most `MAX_ROWS` rows.
 
     Args:
         trainer: the learner.
         act: policy of the flows, `(actor, obs) -> action`.
-        actor: what it has learnt.
+        actor: its parameters.
         seed: seed of the episodes and of which rows are kept.
     """
-    found = []
+    recorded = []
     for i, (env, params) in enumerate(zip(trainer.envs, trainer.default_params, strict=True)):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), ENVS)
         valid, obs = jax.device_get(_recorder(env, act)(actor, keys, params))
-        found.append(obs[valid])
-    rows = np.concatenate(found)
-    if len(rows) > MOST:
-        rows = rows[np.random.default_rng(seed).choice(len(rows), MOST, replace=False)]
+        recorded.append(obs[valid])
+    rows = np.concatenate(recorded)
+    if len(rows) > MAX_ROWS:
+        rows = rows[np.random.default_rng(seed).choice(len(rows), MAX_ROWS, replace=False)]
     return rows
 
 
 @lru_cache(maxsize=16)
 def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
-    """Whose turn it was and what they saw, `[steps, envs, flows]`, `[steps, envs, flows, obs]`."""
+    """Which flows acted, `[steps, envs, flows]`, and observations `[steps, envs, flows, obs]`."""
 
     def acting(actor: Any, key: jax.Array, obs: Array) -> Array:
         del key  # greedy
@@ -124,7 +124,7 @@ def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
 def _tree(
     trainer: Any, actor: Any, depth: int, seed: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A tree, and what the header says of it."""
+    """A tree, and its fields of the header."""
     check_depth(depth)
     policy = jax.jit(trainer.act)
     obs = record(trainer, trainer.act, actor, seed)
@@ -155,8 +155,8 @@ def _layers(trainer: Any, actor: Any, algorithm: str) -> Layers:
         allowed = "adpg, whose policy is a network of ReLU layers (or export a tree)"
         raise bad_value("algorithm", algorithm, allowed)
     layers = jax.device_get(actor["params"])
-    found = []
+    pairs = []
     for i in range(len(layers)):
         weight = np.asarray(layers[f"Dense_{i}"]["kernel"])
-        found.append((weight, np.zeros(weight.shape[-1], np.float32)))
-    return found
+        pairs.append((weight, np.zeros(weight.shape[-1], np.float32)))
+    return pairs

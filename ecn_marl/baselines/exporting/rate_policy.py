@@ -1,13 +1,13 @@
 """A trained policy of flows that set their own rates, in one file; numpy only.
 
-`load_policy` returns a `RatePolicy` for files of this kind. A policy maps what a flow saw at its
-last round trips (`columns` and `history`, see `envs.rate.env.COLUMNS`) to the factor of its rate:
+`load_policy` returns a `RatePolicy` for files of this kind. A policy maps a flow's observations of
+its last round trips (`columns` and `history`, see `envs.rate.env.COLUMNS`) to a factor of its rate:
 
     policy = ecn_marl.load_policy("adpg-int8.npz")
     rate *= policy(obs)                     # obs: float, [obs_dim], or [flows, obs_dim]
 
-There are three forms, see `MODELS`. `factors` is written for numpy and `jax.numpy` alike, so that
-what runs in the simulator is the arithmetic that would be deployed.
+There are three forms, see `MODELS`. They are written for numpy and `jax.numpy` alike, so that the
+simulator runs the arithmetic that would be deployed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 
 CODE = 127
-"""Largest int8 value in use; -128 is not, so that ranges are symmetric (Wu et al. 2020, §3)."""
+"""Largest int8 value; -128 is not used, so that ranges are symmetric (Wu et al. 2020, §3)."""
 
 FRACTION = 2**-16
 """Unit of the table of factors of an int8 policy: a NIC multiplies and shifts by 16."""
@@ -94,8 +94,9 @@ def tree(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
 
     Args:
         xp: `numpy` or `jax.numpy`.
-        arrays: `feature` and `threshold` `[2^depth - 1]` of the inner nodes, level by level; one
-            goes right where the feature is above; `value [2^depth]` of the leaves.
+        arrays: `feature` and `threshold` `[2^depth - 1]` of the inner nodes, level by level; the
+            right child follows where the feature is above the threshold; `value [2^depth]` of the
+            leaves.
         obs: observations `[..., obs]`.
 
     Returns:
@@ -105,8 +106,8 @@ def tree(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
     columns = xp.arange(obs.shape[-1], dtype=xp.int32)
     node = xp.zeros(obs.shape[:-1], xp.int32)
     for _ in range(leaves.bit_length() - 1):
-        asked = arrays["feature"][node][..., None] == columns
-        x = xp.where(asked, obs, 0.0).sum(-1)
+        tested = arrays["feature"][node][..., None] == columns
+        x = xp.where(tested, obs, 0.0).sum(-1)
         node = 2 * node + 1 + (x > arrays["threshold"][node]).astype(xp.int32)
     return arrays["value"][node - (leaves - 1)]
 
@@ -124,8 +125,8 @@ class RatePolicy:
     """A policy of flows.
 
     Attributes:
-        header: what it was trained on and what it sees, see `rate_export.export_rate_policy`.
-        arrays: what its form in `MODELS` reads.
+        header: its training and observations, see `rate_export.export_rate_policy`.
+        arrays: arrays of its form in `MODELS`.
     """
 
     header: Mapping[str, Any]
@@ -141,7 +142,7 @@ class RatePolicy:
             raise unknown_name("form of the policy", self.model, MODELS)
 
     def __repr__(self) -> str:
-        """One line: what trained it, and its form."""
+        """One line: its algorithm and form."""
         size = f"{self.history} events of {len(self.columns)} numbers"
         return f"<RatePolicy of {self.header['algorithm']}: {self.model}, {size}>"
 
@@ -152,12 +153,12 @@ class RatePolicy:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it sees of an event; an observation has `history` such blocks, the latest last."""
+        """Columns of one event; an observation has `history` such blocks, the latest last."""
         return tuple(self.header["columns"])
 
     @property
     def history(self) -> int:
-        """Events that it sees."""
+        """Number of events in an observation."""
         return int(self.header["history"])
 
     @property
@@ -179,7 +180,7 @@ class RatePolicy:
             ValueError: an observation of another length.
         """
         if isinstance(obs, Mapping):
-            return {agent: self(one) for agent, one in obs.items()}
+            return {agent: self(agent_obs) for agent, agent_obs in obs.items()}
         x = np.asarray(obs, np.float32)
         if x.shape[-1:] != (self.obs_dim,):
             raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")

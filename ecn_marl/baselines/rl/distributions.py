@@ -1,6 +1,6 @@
 """Action distributions: factored categoricals and diagonal Gaussians, as pure functions.
 
-A `Head` says how the outputs of a network become a distribution over one agent's actions. All
+A `Head` turns the outputs of a network into a distribution over one agent's actions. All
 functions work on any leading axes.
 """
 
@@ -41,26 +41,26 @@ class Head:
         return sum(self.sizes) or 2 * self.dim
 
     def _split(self, out: Array) -> list[Array]:
-        parts = jnp.split(out, np.cumsum(self.sizes)[:-1], axis=-1)
-        return [jax.nn.log_softmax(part) for part in parts]
+        components = jnp.split(out, np.cumsum(self.sizes)[:-1], axis=-1)
+        return [jax.nn.log_softmax(component) for component in components]
 
     def sample(self, key: jax.Array, out: Float[Array, "*b n"]) -> Array:
         """Draw an action."""
         if self.dim:
             mean, log_std = _gaussian(out)
             return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
-        parts = self._split(out)
-        keys = jax.random.split(key, len(parts))
-        return self._join([_draw(k, p) for k, p in zip(keys, parts, strict=True)])
+        log_ps = self._split(out)
+        keys = jax.random.split(key, len(log_ps))
+        return self._join([_draw(k, p) for k, p in zip(keys, log_ps, strict=True)])
 
     def mode(self, out: Float[Array, "*b n"]) -> Array:
         """The most likely action."""
         if self.dim:
             return _gaussian(out)[0]
-        return self._join([jnp.argmax(part, -1) for part in self._split(out)])
+        return self._join([jnp.argmax(log_p, -1) for log_p in self._split(out)])
 
-    def _join(self, parts: list[Array]) -> Array:
-        return (parts[0] if self.scalar else jnp.stack(parts, -1)).astype(jnp.int32)
+    def _join(self, choices: list[Array]) -> Array:
+        return (choices[0] if self.scalar else jnp.stack(choices, -1)).astype(jnp.int32)
 
     def log_prob(self, out: Float[Array, "*b n"], action: Array) -> Float[Array, "*b"]:
         """Log-probability (density) of an action, summed over its components."""
@@ -69,61 +69,65 @@ class Head:
             z = (action - mean) * jnp.exp(-log_std)
             return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), -1)
         choice = action[..., None] if self.scalar else action
-        found = [
-            jnp.take_along_axis(part, choice[..., i : i + 1], -1)[..., 0]
-            for i, part in enumerate(self._split(out))
+        log_probs = [
+            jnp.take_along_axis(log_p, choice[..., i : i + 1], -1)[..., 0]
+            for i, log_p in enumerate(self._split(out))
         ]
-        return sum(found[1:], found[0])
+        return sum(log_probs[1:], log_probs[0])
 
     def entropy(self, out: Float[Array, "*b n"]) -> Float[Array, "*b"]:
         """Entropy, summed over components."""
         if self.dim:
             return jnp.sum(_gaussian(out)[1] + 0.5 * jnp.log(2 * jnp.pi * jnp.e), -1)
-        parts = [-jnp.sum(jnp.exp(p) * p, -1) for p in self._split(out)]
-        return sum(parts[1:], parts[0])
+        entropies = [-jnp.sum(jnp.exp(p) * p, -1) for p in self._split(out)]
+        return sum(entropies[1:], entropies[0])
 
 
-def judge(
+def evaluate_actions(
     head: Head, out: Float[Array, "*b n"], action: Array
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """Log-probabilities of actions, and entropies; what losses are made of.
+    """Log-probabilities of actions, and entropies, for losses.
 
-    The same as `log_prob` and `entropy`, with each row's distribution and its gradient for `out`
-    compiled as one (`ecn_marl.lanes`): XLA's CPU backend takes twice as long.
+    The same as `log_prob` and `entropy`, but faster: `ecn_marl.lanes` compiles each row's
+    distribution and its gradient for `out` as one program. XLA's CPU backend takes twice as long.
     """
     flat = out.reshape(-1, out.shape[-1])
     chosen = action.reshape(flat.shape[0], *action.shape[out.ndim - 1 :])
-    log_prob, entropy = _judge_rows(head, flat, chosen)
+    log_prob, entropy = _evaluate_rows(head, flat, chosen)
     return log_prob.reshape(out.shape[:-1]), entropy.reshape(out.shape[:-1])
 
 
-def _judge_row(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
+def _evaluate_row(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
     return head.log_prob(out, action), head.entropy(out)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _judge_rows(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
-    found: tuple[Array, Array] = jax.vmap(lanes.mapped(partial(_judge_row, head)))(out, action)
-    return found
+def _evaluate_rows(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
+    log_prob_and_entropy: tuple[Array, Array] = jax.vmap(
+        lanes.mapped(partial(_evaluate_row, head))
+    )(out, action)
+    return log_prob_and_entropy
 
 
-def _judge_forward(head: Head, out: Array, action: Array) -> Any:
-    return _judge_rows(head, out, action), (out, action)
+def _evaluate_forward(head: Head, out: Array, action: Array) -> Any:
+    return _evaluate_rows(head, out, action), (out, action)
 
 
-def _judge_backward(head: Head, kept: tuple[Array, Array], grad: tuple[Array, Array]) -> Any:
+def _evaluate_backward(
+    head: Head, residuals: tuple[Array, Array], grad: tuple[Array, Array]
+) -> Any:
     def row(out: Array, action: Array, grad: tuple[Array, Array]) -> Array:
-        _, pull = jax.vjp(lambda out: _judge_row(head, out, action), out)
+        _, pull = jax.vjp(lambda out: _evaluate_row(head, out, action), out)
         return jnp.asarray(pull(grad)[0])
 
-    return jax.vmap(lanes.mapped(row))(*kept, grad), None
+    return jax.vmap(lanes.mapped(row))(*residuals, grad), None
 
 
-_judge_rows.defvjp(_judge_forward, _judge_backward)
+_evaluate_rows.defvjp(_evaluate_forward, _evaluate_backward)
 
 
 def _draw(key: jax.Array, log_p: Float[Array, "*b n"]) -> Array:
-    """A choice by inversion: one random number, where Gumbel's way takes one for every choice."""
+    """A choice by inversion: one random number; the Gumbel trick takes one for every choice."""
     below = jnp.cumsum(jnp.exp(log_p), -1)
     u = jax.random.uniform(key, (*log_p.shape[:-1], 1), log_p.dtype)
     return jnp.sum(u * below[..., -1:] >= below[..., :-1], -1)

@@ -18,9 +18,8 @@ def gae(
 ) -> tuple[Float[Array, "time *batch"], Float[Array, "time *batch"]]:
     """Advantages and returns of a rollout that may hold several episodes.
 
-    Termination and truncation differ: nothing follows a terminated step, while a truncated step is
-    followed by a state that the rollout does not show, worth `next_value`. Neither passes
-    advantages on to the episode before it.
+    After a terminated step the value is 0. A truncated step is bootstrapped from `next_value`, the
+    value of its final observation. Advantages of the next episode do not enter in either case.
 
     Args:
         reward: reward of each step.

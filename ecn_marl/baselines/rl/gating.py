@@ -1,12 +1,12 @@
-"""Idle queues: ports whose setting stays as it is, without an inference (ACC, §4.2).
+"""Idle queues: ports that keep their setting without an inference (ACC, §4.2).
 
 ACC calls a queue idle if it is shorter than Kmin, or if its reward has not changed for three
-intervals, and busy again once it is longer than Kmin. Where that is not enough to go by:
+intervals, and busy again once it is longer than Kmin. What that leaves open:
 
-* A queue that is idle because its reward does not change may well be longer than Kmin; read to the
-  letter it would be busy at once. Here such a queue is busy again when its reward changes.
-* "Does not change" is up to a tolerance: utilisation is a real number.
-* At the start of an episode no queue is idle: there is no decision to keep.
+* A queue that is idle because its reward does not change may be longer than Kmin, and by ACC's rule
+  it would be busy at once. Here such a queue is busy again when its reward changes.
+* Changes up to a tolerance count as none, as utilisation is a real number.
+* At the start of an episode no queue is idle, as there is no decision to keep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ecn_marl._types import Leaf
 
 @struct.dataclass
 class Gate:
-    """What is remembered of every port, leaves `[..., A]`.
+    """State of every port, leaves `[..., A]`.
 
     Attributes:
         action: the last action, `[..., A, *action.shape]`.
@@ -36,14 +36,15 @@ class Gate:
 
 
 def first_gate(action: Array, num_agents: int) -> Gate:
-    """At the start of an episode: nobody is idle.
+    """The state at the start of an episode: no port is idle.
 
     Args:
         action: any actions of all agents, for their shape.
         num_agents: number of agents A.
     """
     zero = jnp.zeros((num_agents,), jnp.int32)
-    reward = jnp.full((num_agents,), 1e30, jnp.float32)  # far off: the first one is a change
+    # Out of range, so that the first reward is a change.
+    reward = jnp.full((num_agents,), 1e30, jnp.float32)
     return Gate(jnp.zeros_like(action), zero > 0, reward, zero)
 
 
@@ -56,10 +57,10 @@ def watch(
     tolerance: float,
     intervals: int,
 ) -> Gate:
-    """Take in an interval.
+    """The state after an interval.
 
     Args:
-        gate: as it stood before.
+        gate: the state before.
         action: actions of the interval.
         reward: its rewards.
         queue: queues at its end, bytes.
@@ -67,8 +68,8 @@ def watch(
         tolerance: changes of the reward up to this are none.
         intervals: intervals without a change that make a queue idle.
     """
-    same = jnp.abs(reward - gate.reward) <= tolerance
-    unchanged = jnp.where(same, gate.unchanged + 1, 0)
+    steady = jnp.abs(reward - gate.reward) <= tolerance
+    unchanged = jnp.where(steady, gate.unchanged + 1, 0)
     return Gate(action, is_idle(queue, kmin, unchanged, intervals), reward, unchanged)
 
 

@@ -65,8 +65,8 @@ def _product_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
     return x @ w, (x, w)
 
 
-def _product_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    x, w = kept
+def _product_backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, w = residuals
     rows = x.reshape(-1, x.shape[-1]).T
     if jax.default_backend() == "cpu":
         rows = jax.lax.optimization_barrier(rows)
@@ -81,10 +81,10 @@ def init_network(
 ) -> Any:
     """Parameters of a network.
 
-    Those of several agents are drawn one after the other. Orthogonal weights come from a QR
-    decomposition; of a batch of matrices, jaxlib's CPU kernel (0.10.2, `lapack_sorgqr_ffi`) hands
-    parts to the thread pool that it runs in and waits for them. Where as many layers are drawn at
-    once as there are cores, all threads wait and none is left to work: the program stands still.
+    Those of several agents are drawn one after the other, or the program could deadlock. Orthogonal
+    weights come from a QR decomposition. For a batch of matrices, jaxlib's CPU kernel (0.10.2,
+    `lapack_sorgqr_ffi`) hands parts to the thread pool that it runs in and waits for them. Where as
+    many layers are drawn at once as there are cores, all threads wait and none is left to work.
 
     Args:
         net: the network.
@@ -96,19 +96,19 @@ def init_network(
     x = jnp.zeros((features,), jnp.float32)
     if shared:
         return net.init(key, x)
-    return jax.lax.map(lambda one: net.init(one, x), jax.random.split(key, num_agents))
+    return jax.lax.map(lambda agent_key: net.init(agent_key, x), jax.random.split(key, num_agents))
 
 
 def centred(net: nn.Module, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
     """Features centred and scaled by two parameters of a network that are not learnt."""
     centre = net.param("centre", nn.initializers.zeros_init(), (x.shape[-1],))
     gain = net.param("gain", nn.initializers.ones_init(), (x.shape[-1],))
-    found: Array = (x - jax.lax.stop_gradient(centre)) * jax.lax.stop_gradient(gain)
-    return found
+    scaled: Array = (x - jax.lax.stop_gradient(centre)) * jax.lax.stop_gradient(gain)
+    return scaled
 
 
-SPREAD_MIN = 0.02
-"""Features that differ by less, as a standard deviation, are not magnified further."""
+FEATURE_STD_MIN = 0.02
+"""Smallest standard deviation that a feature is divided by."""
 
 
 def standardise(
@@ -116,8 +116,8 @@ def standardise(
 ) -> Any:
     """Parameters of a standardised `Mlp` that centres and scales its features by these moments.
 
-    Features lie in [0, 1], most of them in a narrow band, and share a large mean: without this,
-    a network first learns what all states have in common, and late what tells them apart.
+    Features lie in [0, 1], most of them in a narrow band around a large mean. Without this, a
+    network first learns that mean, and only late the differences between states.
 
     Args:
         params: parameters of an `Mlp(standardised=True)`, for all agents or with an axis of them.
@@ -125,10 +125,10 @@ def standardise(
         std: its standard deviation.
     """
     inner = params["params"]
-    gain = 1.0 / jnp.maximum(std, SPREAD_MIN)
+    gain = 1.0 / jnp.maximum(std, FEATURE_STD_MIN)
     moments = {"centre": mean, "gain": gain}
-    whole = {name: jnp.broadcast_to(x, inner[name].shape) for name, x in moments.items()}
-    return {**params, "params": {**inner, **whole}}
+    constants = {name: jnp.broadcast_to(x, inner[name].shape) for name, x in moments.items()}
+    return {**params, "params": {**inner, **constants}}
 
 
 def apply_network(
@@ -138,8 +138,8 @@ def apply_network(
     if shared:  # one long batch: products of matrices, not of stacks of them
         out = jnp.asarray(net.apply(params, x.reshape(-1, x.shape[-1])))
         return out.reshape(*x.shape[:-1], -1)
-    each = jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)
-    return jnp.asarray(each(params, x))
+    per_agent = jax.vmap(net.apply, in_axes=(0, -2), out_axes=-2)
+    return jnp.asarray(per_agent(params, x))
 
 
 def network_flops(hidden: Sequence[int], features: int, outputs: int) -> int:

@@ -1,7 +1,7 @@
 """The optimiser of all trainers: Adam after clipping by norm, with a learning rate that may fall.
 
-Adam: Kingma and Ba 2015. A rate that falls over a training run ("annealing") lets the last policies
-settle: with a constant one the scores of checkpoints go up and down to the end.
+Adam: Kingma and Ba 2015. A rate that falls over a training run ("annealing") lets the policy
+converge; with a constant one the scores of checkpoints vary to the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import optax
 
 FINAL_RATE = 0.01
-"""What is left of a learning rate that has fallen, as a fraction."""
+"""Final learning rate, as a fraction of the first."""
 
 
 def adam(lr: float, max_grad_norm: float, anneal_steps: int = 0) -> optax.GradientTransformation:

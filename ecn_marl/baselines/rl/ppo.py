@@ -18,13 +18,13 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.rl.distributions import Head, judge
+from ecn_marl.baselines.rl.distributions import Head, evaluate_actions
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 
 LOG_RATIO_MAX = 20.0
-"""Beyond this, the logarithm of a ratio of probabilities is cut: far outside of any `clip`."""
+"""Log-ratios of probabilities are clipped to this; it is far outside of any `clip`."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class PPOConfig:
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers of actor and critic.
         shared: one set of parameters for all agents, or one per agent.
-        reward_scale: factor of the rewards that are learnt from. Returns of about 1 are what the
-            critic starts with; a critic that has to climb to returns of a hundred comes late.
+        reward_scale: factor of the rewards that are learnt from. It should bring returns to about
+            1: a critic starts near 0 and takes long to reach returns of a hundred.
         standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for features as they are.
+            features, see `networks.standardise`; 0 for unscaled features.
     """
 
     envs: int = 64
@@ -97,7 +97,7 @@ class PPOConfig:
 
 @struct.dataclass
 class TrainState:
-    """Everything training needs to go on.
+    """Everything that is needed to continue training.
 
     Attributes:
         actor: policy parameters.
@@ -121,7 +121,7 @@ class TrainState:
 
 
 class Rollout(NamedTuple):
-    """What happened, leaves `[time, envs, A, ...]`; `final_obs` precedes a reset."""
+    """Steps of all environments, leaves `[time, envs, A, ...]`; `final_obs` precedes a reset."""
 
     obs: Float[Array, "time envs agents obs"]
     action: Array
@@ -133,9 +133,9 @@ class Rollout(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learnt from, leaves `[time, envs, A, ...]` or `[rows, A, ...]`.
+    """Training data, leaves `[time, envs, A, ...]` or `[rows, A, ...]`.
 
-    `value` is what the critic said when the rollout was made, where a loss asks for it.
+    `value` is the critic's output at the time of the rollout, for losses that need it.
     """
 
     obs: Array
@@ -159,7 +159,7 @@ def collect(
 
     Args:
         env: auto-resetting environment.
-        head: what turns outputs of the policy into actions.
+        head: distribution of the actions, from outputs of the policy.
         policy: actor's parameters and observations `[A, obs_dim]` to outputs `[A, n]`.
         state: training state; its `env` and `obs` move on.
         key: PRNG key.
@@ -175,17 +175,17 @@ def collect(
         act_key, env_key = jax.random.split(key)
         out = policy(actor, obs)
         action = head.sample(act_key, out)
-        after, env_state, reward, terminated, truncated, info = env.step(
+        next_obs, env_state, reward, terminated, truncated, info = env.step(
             env_key, env_state, action, params
         )
         log_prob = head.log_prob(out, action)
         row = Rollout(obs, action, log_prob, reward, terminated, truncated, info["final_obs"])
-        seen = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
-        return (env_state, after), (row, seen | {"reward": reward.mean()})
+        means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
+        return (env_state, next_obs), (row, means | {"reward": reward.mean()})
 
     carry = (state.env, state.obs)
-    (env_state, obs), (rows, seen) = roll(env, step, carry, key, steps, state.actor, params)
-    metrics = {name: x.mean() for name, x in seen.items()}
+    (env_state, obs), (rows, means) = roll(env, step, carry, key, steps, state.actor, params)
+    metrics = {name: x.mean() for name, x in means.items()}
     return replace(state, env=env_state, obs=obs), rows, metrics
 
 
@@ -204,7 +204,7 @@ def clip_range(config: PPOConfig, updates: Array) -> Array:
 def policy_loss(
     head: Head, out: Array, batch: Batch, clip: float | Array, entropy: float, shared: bool = True
 ) -> tuple[Array, dict[str, Array]]:
-    """Clipped surrogate objective and entropy bonus, and what is logged of them.
+    """Clipped surrogate objective and entropy bonus, and their metrics.
 
     Args:
         head: distribution of the actions.
@@ -215,7 +215,7 @@ def policy_loss(
         shared: whether agents share a policy. Else advantages are normalised for each agent, and
             losses are summed over agents, so that no agent's gradient depends on another.
     """
-    log_prob, spread = judge(head, out, batch.action)
+    log_prob, action_entropy = evaluate_actions(head, out, batch.action)
     # A narrow policy can make an action e^100 times as likely: its ratio would be inf, and the
     # gradient of the branch that `minimum` does not take 0 * inf.
     change = jnp.clip(log_prob - batch.log_prob, -LOG_RATIO_MAX, LOG_RATIO_MAX)
@@ -224,10 +224,10 @@ def policy_loss(
     centred = batch.advantage - batch.advantage.mean(axis)
     advantage = centred / (batch.advantage.std(axis) + 1e-8)
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
-    loss = -over_agents(gain + entropy * spread, shared)
+    loss = -over_agents(gain + entropy * action_entropy, shared)
     return loss, {
         "policy_loss": -gain.mean(),
-        "entropy": spread.mean(),
+        "entropy": action_entropy.mean(),
         "kl": jnp.mean(ratio - 1.0 - change),
         "clipped": jnp.mean(jnp.abs(ratio - 1.0) > clip),
     }
@@ -247,14 +247,14 @@ def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.Gradie
         shared: whether all agents have the same parameters.
     """
     steps = config.anneal_updates * config.epochs * config.minibatches
-    one = adam(lr, config.max_grad_norm, steps)
+    transform = adam(lr, config.max_grad_norm, steps)
     if shared:
-        return one
-    return optax.GradientTransformation(jax.vmap(one.init), jax.vmap(one.update))
+        return transform
+    return optax.GradientTransformation(jax.vmap(transform.init), jax.vmap(transform.update))
 
 
 LossFunction = Callable[[Any, Batch], tuple[Array, dict[str, Array]]]
-"""`(parameters, minibatch) -> loss, what is logged`."""
+"""`(parameters, minibatch) -> loss, metrics`."""
 
 
 def improve(
@@ -278,21 +278,21 @@ def improve(
         minibatches: gradient steps per pass, for each network.
 
     Returns:
-        Networks and optimisers after, and means of what is logged.
+        Networks and optimiser states after, and means of the metrics.
     """
     total = batch.target.shape[0] * batch.target.shape[1]
     flat = jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), batch)
 
     def gradient_step(carry: Any, rows: Array) -> tuple[Any, dict[str, Array]]:
-        part = jax.tree.map(lambda x: x[rows], flat)
-        after = []
+        minibatch = jax.tree.map(lambda x: x[rows], flat)
+        updated = []
         logged: dict[str, Array] = {}
-        for net, opt, (loss, rule) in zip(*carry, rules, strict=True):
-            (_, seen), grad = jax.value_and_grad(loss, has_aux=True)(net, part)
-            step, opt = rule.update(grad, opt, net)
-            after.append((optax.apply_updates(net, step), opt))
-            logged |= seen
-        nets, opts = zip(*after, strict=True)
+        for net, opt, (loss, transform) in zip(*carry, rules, strict=True):
+            (_, aux), grad = jax.value_and_grad(loss, has_aux=True)(net, minibatch)
+            step, opt = transform.update(grad, opt, net)
+            updated.append((optax.apply_updates(net, step), opt))
+            logged |= aux
+        nets, opts = zip(*updated, strict=True)
         return (tuple(nets), tuple(opts)), logged
 
     def epoch(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:

@@ -29,23 +29,23 @@ class Transition(NamedTuple):
     """One agent's experience, leaves `[..., A, ...]`."""
 
     obs: Any
-    """What the agent saw."""
+    """Observation in which the agent acted."""
     action: Any
-    """What it did."""
+    """Its action."""
     reward: Any
     """Discounted sum of the rewards up to `next_obs`."""
     discount: Any
-    """What the value of `next_obs` is multiplied by; 0 if nothing follows."""
+    """Factor of the value of `next_obs`; 0 after termination."""
     next_obs: Any
-    """What it saw then."""
+    """Observation after the last step of the return."""
     last_action: Any
-    """What it did in the interval before `next_obs`."""
+    """Its action in the interval before `next_obs`."""
     kept: Any
-    """Whether it had to go on with that, without a choice (an idle port)."""
+    """Whether it had to keep that action (an idle port)."""
     score: Any
     """Reward of the action's own interval; large ones are replayed more often."""
     origin: Any
-    """Agent that it happened to."""
+    """Agent whose experience this is."""
 
 
 def transition_shapes(obs_dim: int, action: tuple[int, ...]) -> Transition:
@@ -58,8 +58,8 @@ def transition_shapes(obs_dim: int, action: tuple[int, ...]) -> Transition:
     obs = jax.ShapeDtypeStruct((obs_dim,), jnp.float32)
     real, index = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.float32, jnp.int32))
     acted = jax.ShapeDtypeStruct(action, jnp.int32)
-    kept = jax.ShapeDtypeStruct((), jnp.bool_)
-    return Transition(obs, acted, real, real, obs, acted, kept, real, index)
+    flag = jax.ShapeDtypeStruct((), jnp.bool_)
+    return Transition(obs, acted, real, real, obs, acted, flag, real, index)
 
 
 def discrete_head(codec: Any) -> Head:
@@ -98,18 +98,18 @@ def double_q_target(
 ) -> Float[Array, "*b"]:
     """The target r + gamma Q'(s', argmax_a Q(s', a)) (van Hasselt et al. 2016; ACC, Eq. 3).
 
-    An agent that has to keep its action in s' is worth Q'(s', that action): were it taken to choose
-    there, settings that last would be valued for a single interval.
+    Where an agent has to keep its action in s', the target takes Q' of that action. With the best
+    action instead, a setting that lasts would be valued for a single interval.
 
     Args:
         head: components of an action.
         reward: r.
         discount: gamma, 0 where nothing follows.
         next_q: Q(s', .) of the network that learns; it chooses.
-        next_target_q: Q'(s', .) of the target network; it says what the choice is worth. With
+        next_target_q: Q'(s', .) of the target network; it gives the value of the choice. With
             `next_q` the same, this is the target of plain DQN.
         kept: whether there is no choice in s'.
-        last_action: what is kept then.
+        last_action: the action that is kept then.
     """
     action = choose(kept, last_action, head.mode(next_q))
     return reward + discount * action_values(head, next_target_q, action)
@@ -158,7 +158,7 @@ def transitions(
     gamma: float,
     n: int,
 ) -> Transition:
-    """What each agent remembers of a rollout.
+    """Rows of a rollout for the memory of each agent.
 
     Args:
         steps: leaves `[time, envs, A, ...]`: observation, action, reward, terminated, truncated,
@@ -176,16 +176,16 @@ def transitions(
     def at_end(x: Array) -> Array:
         return jnp.take_along_axis(x, last.reshape(last.shape + (1,) * (x.ndim - 3)), axis=0)
 
-    after, held, bound = at_end(next_obs), at_end(action), at_end(kept)
+    end_obs, end_action, end_kept = at_end(next_obs), at_end(action), at_end(kept)
     origin = jnp.broadcast_to(jnp.arange(reward.shape[-1], dtype=jnp.int32), reward.shape)
-    rows = Transition(obs, action, total, discount, after, held, bound, reward, origin)
+    rows = Transition(obs, action, total, discount, end_obs, end_action, end_kept, reward, origin)
 
     def by_agent(x: Array) -> Array:
         x = jnp.moveaxis(x, 2, 0)
         return x.reshape(x.shape[0], -1, *x.shape[3:])
 
-    moved: Transition = jax.tree.map(by_agent, rows)
-    return moved
+    memories: Transition = jax.tree.map(by_agent, rows)
+    return memories
 
 
 @struct.dataclass
@@ -227,7 +227,7 @@ class QLearner:
             head: components of an action.
             rate: learning rate at the start.
             anneal_steps: gradient steps over which it falls, see `optimisers.adam`.
-            max_grad_norm: gradients are scaled down to this norm, those of each network by itself.
+            max_grad_norm: gradients of each network are scaled down to this norm.
             target_every: gradient steps between copies to the target network.
             shared: one network for all agents, or one each.
             double: double-Q targets, else those of plain DQN.
@@ -256,7 +256,7 @@ class QLearner:
         if moments is not None:
             params = standardise(params, *moments)
         opt = self.opt.init(params) if self.shared else jax.vmap(self.opt.init)(params)
-        target = jax.tree.map(jnp.copy, params)  # apart, so that both can be given away
+        target = jax.tree.map(jnp.copy, params)  # a copy: the same buffer cannot be donated twice
         return QState(params, target, opt, jnp.zeros((), jnp.int32))
 
     def values(
@@ -268,7 +268,7 @@ class QLearner:
     def loss(
         self, params: Any, target: Any, batch: Transition, weight: Float[Array, "rows agents"]
     ) -> tuple[Array, dict[str, Array]]:
-        """Weighted squared error to the target (ACC, Eq. 5), and what is logged of it.
+        """Weighted squared error to the target (ACC, Eq. 5), and its metrics.
 
         Args:
             params: parameters that learn.
@@ -277,27 +277,30 @@ class QLearner:
             weight: weight of each row.
         """
         q = action_values(self.head, self.values(params, batch.obs), batch.action)
-        judge = self.values(target, batch.next_obs)
-        pick = self.values(params, batch.next_obs) if self.double else judge
-        bound = (batch.kept, batch.last_action)
-        y = double_q_target(self.head, batch.reward, batch.discount, pick, judge, *bound)
+        next_target_q = self.values(target, batch.next_obs)
+        next_q = self.values(params, batch.next_obs) if self.double else next_target_q
+        kept_action = (batch.kept, batch.last_action)
+        y = double_q_target(
+            self.head, batch.reward, batch.discount, next_q, next_target_q, *kept_action
+        )
         error = q - jax.lax.stop_gradient(y)
-        each = jnp.mean(weight * error**2, axis=0)
-        total = each.mean() if self.shared else each.sum()  # networks of their own do not share
-        return total, {"loss": each.mean(), "q_mean": q.mean(), "q_max": q.max()}
+        agent_loss = jnp.mean(weight * error**2, axis=0)
+        # With a network per agent the sum keeps each gradient independent of the number of agents.
+        total = agent_loss.mean() if self.shared else agent_loss.sum()
+        return total, {"loss": agent_loss.mean(), "q_mean": q.mean(), "q_max": q.max()}
 
     def learn(
         self, state: QState, batch: Transition, weight: Float[Array, "rows agents"]
     ) -> tuple[QState, dict[str, Array]]:
         """One gradient step, and a new target network when it is due."""
-        grad, seen = jax.grad(self.loss, has_aux=True)(state.params, state.target, batch, weight)
+        grad, metrics = jax.grad(self.loss, has_aux=True)(state.params, state.target, batch, weight)
         update = self.opt.update if self.shared else jax.vmap(self.opt.update)
         step, opt = update(grad, state.opt, state.params)
         params = optax.apply_updates(state.params, step)
         steps = state.steps + 1
         due = steps % self.target_every == 0
         target = jax.tree.map(lambda new, old: jnp.where(due, new, old), params, state.target)
-        return QState(params, target, opt, steps), seen
+        return QState(params, target, opt, steps), metrics
 
 
 def epsilon(start: float, decay: float, least: float, updates: Int[Array, ""]) -> Float[Array, ""]:
@@ -308,13 +311,13 @@ def epsilon(start: float, decay: float, least: float, updates: Int[Array, ""]) -
 def explore(
     key: jax.Array, head: Head, q: Float[Array, "*b outputs"], chance: Float[Array, ""] | float
 ) -> tuple[Bool[Array, "*b"], Array]:
-    """Who acts at random, and uniformly random actions for everybody."""
-    who_key, what_key = jax.random.split(key)
+    """Mask of the agents that act at random, and uniformly random actions for all."""
+    mask_key, action_key = jax.random.split(key)
     shape = q.shape[:-1] if head.scalar else (*q.shape[:-1], len(head.sizes))
     top = np.asarray(head.sizes[0] if head.scalar else head.sizes, np.int32)
     return (
-        jax.random.bernoulli(who_key, chance, q.shape[:-1]),
-        jax.random.randint(what_key, shape, 0, top, jnp.int32),
+        jax.random.bernoulli(mask_key, chance, q.shape[:-1]),
+        jax.random.randint(action_key, shape, 0, top, jnp.int32),
     )
 
 

@@ -1,12 +1,11 @@
-"""What all learners of rates share: scenarios, budget, rollouts in each, and their batches.
+"""What all learners of rates share: scenarios, budget, rollouts and batches.
 
 One set of environments per number of senders, all trained on at once. A rollout of each is sorted
 by flow (`rate_rollout.keyed`); learners with the same `RateConfig` see equally many steps.
 
-Actions are worth what they lead to: the reward of a flow's action at one event is that of its next
-event (`Transitions`). Flows never end, and what counts is the mean reward, so rewards are taken
-relative to the mean of their scenario's rollout; the discount only bounds how far an action is
-followed.
+The reward of a flow's action at one event is that of its next event (`Transitions`). Flows never
+end, and the objective is the mean reward, so rewards are taken relative to the mean of their
+scenario's rollout. The discount only bounds for how long an action is credited.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class RateConfig:
         senders: many-to-one scenarios that are trained on at once, by number of flows.
         envs: environments of each.
         rollout: steps of every environment per update.
-        events: events of each flow that an update looks at; later ones of a rollout are left out.
+        events: events of each flow that an update uses; later ones of a rollout are left out.
         gamma: discount from event to event.
         target: target of the reward.
         offset: inflation that costs nothing.
         episode_us: time after which an environment starts anew, at line rate, µs.
-        buffer_mib: buffer in training, MiB. Small, for a full buffer makes round trips rare.
+        buffer_mib: buffer in training, MiB. It is small because a full buffer makes events rare.
     """
 
     senders: tuple[int, ...] = (4, 8, 32)
@@ -59,7 +58,7 @@ class RateConfig:
         positive(self, "target", "episode_us", "buffer_mib")
         not_negative(self, "offset")
         shares(self, "gamma")
-        some_counts(self, "senders")
+        count_tuples(self, "senders")
 
     @property
     def steps_per_update(self) -> int:
@@ -67,7 +66,7 @@ class RateConfig:
         return len(self.senders) * self.envs * self.rollout
 
 
-def some_counts(config: Any, *names: str) -> None:
+def count_tuples(config: Any, *names: str) -> None:
     """Check tuples of counts.
 
     Raises:
@@ -80,7 +79,7 @@ def some_counts(config: Any, *names: str) -> None:
 
 
 def equal_rows(config: Any) -> None:
-    """Check that an update's `rows` can be as many of each scenario.
+    """Check that an update's `rows` can be shared equally by the scenarios.
 
     Raises:
         ValueError: they cannot.
@@ -103,7 +102,7 @@ class RateTrainer:
 
     @property
     def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations: its defaults."""
+        """Options of `make_rate` for actions and observations: its defaults."""
         return {}
 
     @property
@@ -169,7 +168,7 @@ def roll_scenarios(
         key: PRNG key.
         config: settings.
         params: parameters of each.
-        actor: what the policy has learnt.
+        actor: parameters of the policy.
 
     Returns:
         States after, events of each scenario `[events, E, F]`, and the number of those left out.
@@ -177,11 +176,11 @@ def roll_scenarios(
     after, batches, left_out = [], [], jnp.zeros((), jnp.int32)
     for i, (env, p) in enumerate(zip(envs, params, strict=True)):
         roll_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
-        then, rows = roll_rates(env, act, states[i], roll_key, config.rollout, p, actor)
-        events, more = keyed(rows, config.events)
+        final, rows = roll_rates(env, act, states[i], roll_key, config.rollout, p, actor)
+        events, dropped = keyed(rows, config.events)
         batches.append(events)
-        left_out = left_out + more
-        after.append(restarted(env, then, reset_key, p))
+        left_out = left_out + dropped
+        after.append(restarted(env, final, reset_key, p))
     return tuple(after), batches, left_out
 
 
@@ -189,13 +188,13 @@ class Transitions(NamedTuple):
     """From each event of a flow to its next, leaves `[T - 1, E, F, ...]`.
 
     Attributes:
-        valid: whether there are both.
-        cut: whether the rollout shows no event after the next.
-        obs: what the flow saw.
-        action: what it did.
-        next_obs: what it saw then.
-        reward: what it was paid then, less the mean of all.
-        paid: mean reward, a scalar.
+        valid: whether there are both events.
+        cut: whether the next event is the last one of the rollout.
+        obs: observation of the flow.
+        action: its action.
+        next_obs: observation at its next event.
+        reward: reward at the next event, less the mean reward.
+        mean_reward: mean over all transitions, a scalar.
     """
 
     valid: Bool[Array, "t envs flows"]
@@ -204,7 +203,7 @@ class Transitions(NamedTuple):
     action: Array
     next_obs: Float[Array, "t envs flows obs"]
     reward: Float[Array, "t envs flows"]
-    paid: Float[Array, ""]
+    mean_reward: Float[Array, ""]
 
 
 def transitions(events: Events, reward: Float[Array, "t envs flows"]) -> Transitions:
@@ -215,16 +214,16 @@ def transitions(events: Events, reward: Float[Array, "t envs flows"]) -> Transit
         reward: reward at each event.
     """
     valid = events.valid[1:]  # `keyed` leaves no holes
-    more = jnp.concatenate([valid[1:], jnp.zeros_like(valid[:1])])
-    paid = jnp.sum(jnp.where(valid, reward[1:], 0.0)) / jnp.maximum(valid.sum(), 1)
+    has_next = jnp.concatenate([valid[1:], jnp.zeros_like(valid[:1])])
+    mean_reward = jnp.sum(jnp.where(valid, reward[1:], 0.0)) / jnp.maximum(valid.sum(), 1)
     return Transitions(
         valid=valid,
-        cut=~more,
+        cut=~has_next,
         obs=events.obs[:-1],
         action=events.action[:-1],
         next_obs=events.obs[1:],
-        reward=jnp.where(valid, reward[1:] - paid, 0.0),
-        paid=paid,
+        reward=jnp.where(valid, reward[1:] - mean_reward, 0.0),
+        mean_reward=mean_reward,
     )
 
 
@@ -235,7 +234,7 @@ def advantages(
     gamma: float,
     lam: float,
 ) -> tuple[Float[Array, "t envs flows"], Float[Array, "t envs flows"]]:
-    """Advantages and returns of events, see `gae`; where a rollout ends values go on."""
+    """Advantages and returns of events, see `gae`; the end of a rollout is a truncation."""
     ended = jnp.zeros_like(steps.valid)
     return gae(steps.reward, value, next_value, ended, steps.cut, gamma, lam)
 
@@ -259,8 +258,8 @@ def draw_valid(key: jax.Array, valid: Bool[Array, "..."], n: int) -> Int[Array, 
 def limited_reward(error: Float[Array, "*b"], limit: float) -> Float[Array, "*b"]:
     """Minus the squared error, in units of the target; errors count up to a limit.
 
-    A full buffer is an error of 150 and an idle link one of -1: without a limit, the first events
-    of an episode outweigh all others by four orders of magnitude.
+    A full buffer is an error of 150, an idle link one of -1. Without a limit, the first events of
+    an episode would outweigh all others by four orders of magnitude.
 
     Args:
         error: x / target - 1.
@@ -275,7 +274,7 @@ def squash(obs: Float[Array, "*b"]) -> Float[Array, "*b"]:
 
 
 def event_metrics(batches: Sequence[Events], target: float) -> dict[str, Array]:
-    """What is logged of rollouts: means over scenarios, in the terms of `envs.rate.env`.
+    """Metrics of rollouts: means over scenarios, in the terms of `envs.rate.env`.
 
     Args:
         batches: events of each scenario.
@@ -283,12 +282,12 @@ def event_metrics(batches: Sequence[Events], target: float) -> dict[str, Array]:
     """
 
     def of(events: Events) -> dict[str, Array]:
-        here = events.valid.astype(jnp.float32)
-        n = jnp.maximum(here.sum(), 1.0)
+        weight = events.valid.astype(jnp.float32)
+        n = jnp.maximum(weight.sum(), 1.0)
         return {
-            "error": (here * events.error).sum() / n,
-            "reward": -(here * (target * events.error) ** 2).sum() / n,
-            "events": here.sum(),
+            "error": (weight * events.error).sum() / n,
+            "reward": -(weight * (target * events.error) ** 2).sum() / n,
+            "events": weight.sum(),
         }
 
     return jax.tree.map(lambda *x: jnp.stack(x).mean(), *map(of, batches))

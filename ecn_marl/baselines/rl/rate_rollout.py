@@ -1,7 +1,7 @@
-"""Rollouts of rate agents, sorted by flow: what every learner of rates trains on.
+"""Rollouts of rate agents, sorted by flow: the training data of every learner of rates.
 
-Flows act when their RTT packets come back, each at its own times, so the rows of a rollout hold the
-events of whoever's turn it was. `keyed` puts those of each flow together (the paper's
+Flows act when their RTT packets come back, each at its own times, so a row of a rollout holds the
+events of those flows that acted then. `keyed` puts those of each flow together (the paper's
 `KeySeparatedTemporalReplay`; Tessler et al. 2021, appendix A).
 """
 
@@ -23,8 +23,8 @@ class Events(NamedTuple):
 
     Attributes:
         valid: whether there is such an event.
-        obs: what the flow saw, `[..., obs_dim]`.
-        action: what it did.
+        obs: observation of the flow, `[..., obs_dim]`.
+        action: its action.
         error: x / target - 1 at the event, see `envs.rate.env`.
     """
 
@@ -56,7 +56,7 @@ def roll_rates(
         key: PRNG key.
         steps: steps per environment.
         params: parameters, the same for all environments.
-        actor: what the policy has learnt.
+        actor: parameters of the policy.
 
     Returns:
         States after, and rows `[steps, E, F]` in order of time; `keyed` sorts them.
@@ -85,16 +85,16 @@ def keyed(rows: Events, events: int) -> tuple[Events, Int[Array, ""]]:
     Returns:
         Events `[events, E, F]`, 0 where there is none, and the number of those left out.
     """
-    place = jnp.cumsum(rows.valid, 0) - 1
-    place = jnp.where(rows.valid, place, events)
+    slot = jnp.cumsum(rows.valid, 0) - 1
+    slot = jnp.where(rows.valid, slot, events)
     _, envs, flows = rows.valid.shape
     e, f = jnp.meshgrid(jnp.arange(envs), jnp.arange(flows), indexing="ij")
 
     def sort(column: Array) -> Array:
         empty = jnp.zeros((events, *column.shape[1:]), column.dtype)
-        return empty.at[place, e[None], f[None]].set(column, mode="drop")
+        return empty.at[slot, e[None], f[None]].set(column, mode="drop")
 
-    left_out = (rows.valid & (place >= events)).sum()
+    left_out = (rows.valid & (slot >= events)).sum()
     return jax.tree.map(sort, rows), left_out.astype(jnp.int32)
 
 

@@ -28,7 +28,7 @@ class Ring:
     """A memory of the latest rows.
 
     Attributes:
-        rows: pytree of what is remembered, leaves `[capacity, ...]`.
+        rows: pytree of the rows, leaves `[capacity, ...]`.
         head: slot that is written next.
         size: number of slots that hold a row; they are the first ones.
     """
@@ -76,8 +76,8 @@ def append(
         keep: which rows are written, all if None. Where they exceed the capacity, the last remain.
 
     Returns:
-        The ring, and how many rows were lost: overwritten, or passed over because more came than
-        the ring holds.
+        The ring, and how many rows were lost: overwritten, or not written because there were more
+        than the ring holds.
     """
     n, capacity = jax.tree.leaves(rows)[0].shape[0], ring.capacity
     keep = jnp.ones((n,), bool) if keep is None else keep
@@ -85,15 +85,15 @@ def append(
     rank = jnp.cumsum(keep, dtype=jnp.int32) - 1
     written = keep & (rank >= total - capacity)
     slot = jnp.where(written, (ring.head + rank) % capacity, capacity)  # out of range: dropped
-    held = jax.tree.map(lambda old, new: old.at[slot].set(new, mode="drop"), ring.rows, rows)
+    stored = jax.tree.map(lambda old, new: old.at[slot].set(new, mode="drop"), ring.rows, rows)
     lost = jnp.maximum(ring.size + total - capacity, 0)
     head = (ring.head + total) % capacity
-    return Ring(held, head, jnp.minimum(ring.size + total, capacity)), lost
+    return Ring(stored, head, jnp.minimum(ring.size + total, capacity)), lost
 
 
 @struct.dataclass
-class Odds:
-    """Chances of the rows of a ring.
+class SamplingTable:
+    """Probabilities of drawing each row of a ring.
 
     Attributes:
         probability: `[capacity]`, 0 where no row is held.
@@ -106,61 +106,61 @@ class Odds:
     size: Leaf
 
 
-def odds(
+def sampling_table(
     score: Float[Array, " capacity"], size: Int[Array, ""], exponent: float | Float[Array, ""]
-) -> Odds:
-    """Chances that prefer large scores: P(i) ∝ p_i^exponent (Schaul et al. 2016, Eq. 1).
+) -> SamplingTable:
+    """Probabilities that prefer large scores: P(i) ∝ p_i^exponent (Schaul et al. 2016, Eq. 1).
 
-    The priority p_i = `FLOOR` + (s_i - min s) / (max s - min s) is ACC's "actions resulting large
-    reward will be prioritised" (§4.3), which gives no formula: it does not depend on the unit or
-    the offset of the rewards, and the smallest one is still seen.
+    ACC says "actions resulting large reward will be prioritised" (§4.3) and gives no formula. Here
+    p_i = `FLOOR` + (s_i - min s) / (max s - min s). It does not depend on the unit or the offset of
+    the rewards, and the smallest one is still drawn.
 
     Args:
         score: score of every slot, e.g. its reward.
         size: rows held, in the first slots.
         exponent: 0 draws uniformly.
     """
-    held = jnp.arange(score.shape[0]) < size
-    low = jnp.min(jnp.where(held, score, jnp.inf))
-    high = jnp.max(jnp.where(held, score, -jnp.inf))
-    spread = jnp.where(high > low, high - low, 1.0)
+    filled = jnp.arange(score.shape[0]) < size
+    low = jnp.min(jnp.where(filled, score, jnp.inf))
+    high = jnp.max(jnp.where(filled, score, -jnp.inf))
+    score_range = jnp.where(high > low, high - low, 1.0)
     # Slots without a row may hold anything: they count as the lowest, then as nothing.
-    priority = FLOOR + (jnp.where(held, score, low) - low) / spread
-    weight = jnp.where(held, priority**exponent, 0.0)
+    priority = FLOOR + (jnp.where(filled, score, low) - low) / score_range
+    weight = jnp.where(filled, priority**exponent, 0.0)
     probability = weight / jnp.maximum(jnp.sum(weight), 1e-30)
-    return Odds(probability, jnp.cumsum(probability), size)
+    return SamplingTable(probability, jnp.cumsum(probability), size)
 
 
 def draw(
-    key: jax.Array, chances: Odds, n: int, correction: float
+    key: jax.Array, table: SamplingTable, n: int, correction: float
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """Slots drawn with replacement, and the weights that undo the preference.
 
     Args:
         key: PRNG key.
-        chances: chances of the rows.
+        table: probabilities of the rows.
         n: number of draws.
         correction: exponent beta of the weights (N P(i))^-beta, scaled so that the largest weight
             of the memory is 1 (Schaul et al. 2016, §3.4). 1 makes the mean of the weighted rows
             that of uniform draws (but for a factor), 0 gives all rows weight 1.
     """
-    point = jax.random.uniform(key, (n,)) * chances.cumulative[-1]
-    slot = jnp.searchsorted(chances.cumulative, point, side="right")
-    slot = jnp.clip(slot, 0, jnp.maximum(chances.size - 1, 0))
-    least = jnp.min(jnp.where(chances.probability > 0.0, chances.probability, jnp.inf))
-    weight = (chances.probability[slot] / least) ** -correction
+    point = jax.random.uniform(key, (n,)) * table.cumulative[-1]
+    slot = jnp.searchsorted(table.cumulative, point, side="right")
+    slot = jnp.clip(slot, 0, jnp.maximum(table.size - 1, 0))
+    least = jnp.min(jnp.where(table.probability > 0.0, table.probability, jnp.inf))
+    weight = (table.probability[slot] / least) ** -correction
     return slot, weight
 
 
 def draw_each(
-    key: jax.Array, rings: Ring, chances: Odds, n: int, correction: float
+    key: jax.Array, rings: Ring, table: SamplingTable, n: int, correction: float
 ) -> tuple[Any, Float[Array, "n agents"]]:
     """Rows that every agent draws from its own ring, and their weights; see `draw`.
 
     Args:
         key: PRNG key.
         rings: a ring per agent, leaves with a leading axis A.
-        chances: their chances, leaves with a leading axis A.
+        table: their tables, leaves with a leading axis A.
         n: number of draws of each agent.
         correction: exponent of the weights.
 
@@ -168,15 +168,15 @@ def draw_each(
         Rows, leaves `[n, A, ...]`, and weights.
     """
     keys = jax.random.split(key, rings.size.shape[0])
-    slot, weight = jax.vmap(draw, (0, 0, None, None))(keys, chances, n, correction)
+    slot, weight = jax.vmap(draw, (0, 0, None, None))(keys, table, n, correction)
     rows = jax.tree.map(
-        lambda x: jax.vmap(lambda held, i: held[i], out_axes=1)(x, slot), rings.rows
+        lambda x: jax.vmap(lambda column, i: column[i], out_axes=1)(x, slot), rings.rows
     )
     return rows, weight.T
 
 
 class Moved(NamedTuple):
-    """What an exchange moved, rows in all."""
+    """Rows that an exchange moved, in all."""
 
     up: Array
     """Rows copied from local memories to the global one."""
@@ -204,18 +204,18 @@ def exchange(
         down: rows that every agent gets.
 
     Returns:
-        Local rings, global ring, and what was moved.
+        Local rings, global ring, and numbers of rows.
     """
     agents = local.size.shape[0]
     up_key, down_key = jax.random.split(key)
     rows, keep = jax.vmap(_pick, (0, 0, None))(jax.random.split(up_key, agents), local, up)
     flat = jax.tree.map(lambda x: x.reshape(agents * up, *x.shape[2:]), rows)
     shared, lost_up = append(shared, flat, keep.reshape(-1))
-    given = keep.sum(dtype=jnp.int32)
+    copied_up = keep.sum(dtype=jnp.int32)
     rows, keep = jax.vmap(_pick, (0, None, None))(jax.random.split(down_key, agents), shared, down)
     local, lost_down = jax.vmap(append)(local, rows, keep)
-    taken = keep.sum(dtype=jnp.int32)
-    return local, shared, Moved(given, taken, lost_up, lost_down.sum(dtype=jnp.int32))
+    copied_down = keep.sum(dtype=jnp.int32)
+    return local, shared, Moved(copied_up, copied_down, lost_up, lost_down.sum(dtype=jnp.int32))
 
 
 def _pick(key: jax.Array, ring: Ring, n: int) -> tuple[Any, Bool[Array, " n"]]:

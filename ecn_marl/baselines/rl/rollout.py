@@ -1,4 +1,4 @@
-"""Rollouts: many environments under a policy that learns, whole intervals compiled as one."""
+"""Rollouts: many environments under a policy that learns, compiled as one program."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def roll(
         The carry after, and rows with the axes `[time, envs, ...]`.
     """
 
-    def one(key: jax.Array, carry: Any, *shared: Any) -> tuple[Any, Any]:
+    def run_environment(key: jax.Array, carry: Any, *shared: Any) -> tuple[Any, Any]:
         keys = jax.random.split(key, steps)
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 
     n = jax.tree.leaves(carry)[0].shape[0]
     load = getattr(env, "load", None)
     busy = None if load is None else lambda key, carry, *shared: load(carry[0])
-    run = jax.vmap(lanes.mapped(one, {1: 0}, busy), (0, 0, *(None for _ in shared)))
+    run = jax.vmap(lanes.mapped(run_environment, {1: 0}, busy), (0, 0, *(None for _ in shared)))
     carry, rows = run(jax.random.split(key, n), carry, *shared)
     return carry, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)

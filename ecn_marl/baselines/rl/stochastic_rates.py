@@ -1,4 +1,4 @@
-"""Stochastic policies of rate agents, and the batches that policy gradients are taken of."""
+"""Stochastic policies of rate agents, and batches for their policy gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ecn_marl.envs.rate.actions import DiscreteFactor, factor_codec
 from ecn_marl.envs.rate.env import RateParams, RateState
 
 SPAN = 0.2
-"""Change of rate that the Gaussian's mean can ask for: factors from 0.8 to 1.2."""
+"""Largest change of rate by the Gaussian's mean: factors from 0.8 to 1.2."""
 
 
 @struct.dataclass
@@ -88,7 +88,7 @@ class StochasticRates:
         return jnp.asarray(self.net.apply(actor, squash(self.features(obs))))
 
     def features(self, obs: Float[Array, "*b obs"]) -> Float[Array, "*b features"]:
-        """What of an observation the policy looks at."""
+        """The part of an observation that is the network's input."""
         return obs
 
     def sample(self, actor: Any, key: jax.Array, obs: Float[Array, "*b obs"]) -> Array:
@@ -109,13 +109,13 @@ class StochasticRates:
 
 
 class PolicyGradient(RateTrainer):
-    """A learner whose flows act at random in training, by the most likely action otherwise."""
+    """A learner whose flows sample actions in training and take the most likely one otherwise."""
 
     policy: StochasticRates
 
     @property
     def view(self) -> dict[str, Any]:
-        """What `make_rate` has to be told of actions and observations."""
+        """Options of `make_rate` for actions and observations."""
         return {"actions": self.config.actions}
 
     def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
@@ -131,7 +131,7 @@ class PolicyGradient(RateTrainer):
         )
 
 
-Judge = Callable[[Transitions], tuple[Array, Array]]
+Estimator = Callable[[Transitions], tuple[Array, Array]]
 """Advantages and returns of a scenario's transitions, `[T, E, F]` each."""
 
 
@@ -140,10 +140,10 @@ def draw_batch(
     policy: StochasticRates,
     actor: Any,
     scenarios: Sequence[Transitions],
-    judge: Judge,
+    estimate: Estimator,
     rows: int,
 ) -> Batch:
-    """Rows to learn from, as many of each scenario; leaves `[rows, 1, 1, ...]`, see `ppo.improve`.
+    """Rows to learn from, equally many per scenario: `[rows, 1, 1, ...]`, see `ppo.improve`.
 
     Rows of absent events are never drawn, so that means over a batch are means over events.
 
@@ -152,19 +152,19 @@ def draw_batch(
         policy: the policy.
         actor: its parameters when the rollouts were made.
         scenarios: transitions of each scenario.
-        judge: what estimates advantages.
+        estimate: advantages and returns of transitions.
         rows: rows in all, a multiple of the number of scenarios.
     """
-    each, parts = rows // len(scenarios), []
+    rows_per_scenario, batches = rows // len(scenarios), []
     for i, steps in enumerate(scenarios):
-        advantage, target = judge(steps)
-        at = draw_valid(jax.random.fold_in(key, i), steps.valid, each)
+        advantage, target = estimate(steps)
+        at = draw_valid(jax.random.fold_in(key, i), steps.valid, rows_per_scenario)
 
         def pick(x: Array, at: Array = at) -> Array:
             return x.reshape(-1, *x.shape[3:])[at]
 
         obs, choice = pick(steps.obs), policy.choice(pick(steps.action))
         log_prob = policy.head.log_prob(policy.outputs(actor, obs), choice)
-        parts.append(Batch(obs, choice, log_prob, pick(advantage), pick(target)))
-    batch: Batch = jax.tree.map(lambda *x: jnp.concatenate(x)[:, None, None], *parts)
+        batches.append(Batch(obs, choice, log_prob, pick(advantage), pick(target)))
+    batch: Batch = jax.tree.map(lambda *x: jnp.concatenate(x)[:, None, None], *batches)
     return batch

@@ -1,9 +1,9 @@
 """One agent for a whole network: one setting per tier of switches, the same on all its ports.
 
-ACC's authors compare with a central controller, C-ACC: it sees the network and sets the same
+ACC's authors compare with a central controller, C-ACC. It observes the network and sets the same
 thresholds on all switches of a tier, as the joint choice of all ports would be too large (their
-Fig. 14). How it sums up what it sees is not given. Here its observation holds, for each tier, the
-mean and the largest value of every feature over the tier's ports, and its reward is the mean over
+Fig. 14). They do not say how it summarises the network. Here its observation holds, for each tier,
+the mean and the largest value of every feature over the tier's ports. Its reward is the mean over
 all ports.
 """
 
@@ -24,10 +24,10 @@ from ecn_marl.sim.topology import Topology
 def port_tiers(topology: Topology) -> tuple[int, ...]:
     """Tier of every port's switch: 0 next to hosts, 1 next to tier 0, and so on."""
     tier = {p.switch: 0 for p in topology.ports if p.peer in topology.hosts}
-    found = set(tier)
+    level_switches = set(tier)
     for level in range(1, topology.n_switches + 1):
-        found = {p.switch for p in topology.ports if p.peer in found} - set(tier)
-        tier |= dict.fromkeys(found, level)
+        level_switches = {p.switch for p in topology.ports if p.peer in level_switches} - set(tier)
+        tier |= dict.fromkeys(level_switches, level)
     return tuple(tier[p.switch] for p in topology.ports)
 
 
@@ -56,7 +56,7 @@ class TierAction:
 
 @dataclass(frozen=True)
 class Tiers:
-    """A multi-agent environment as its central controller sees it; functional and hashable.
+    """The single-agent view of a central controller on an environment; functional and hashable.
 
     Attributes:
         env: the environment, its actions discrete.
@@ -74,7 +74,7 @@ class Tiers:
 
     @property
     def num_agents(self) -> int:
-        """One."""
+        """One, the controller."""
         return 1
 
     @property
@@ -93,19 +93,19 @@ class Tiers:
         return TierAction(discrete_head(self.env.action).sizes, self.tiers)
 
     def summary(self, obs: Float[Array, "*b ports features"]) -> Float[Array, "*b 1 obs"]:
-        """What the controller sees, from what every port sees."""
+        """The controller's observation, from those of all ports."""
         tier = np.asarray(self.tier)
-        parts = []
+        moments = []
         for i in range(self.tiers):
             ports = obs[..., np.flatnonzero(tier == i), :]
-            parts += [ports.mean(-2), ports.max(-2)]
-        return jnp.concatenate(parts, -1)[..., None, :]
+            moments += [ports.mean(-2), ports.max(-2)]
+        return jnp.concatenate(moments, -1)[..., None, :]
 
-    def spread(self, action: Array) -> Array:
+    def to_ports(self, action: Array) -> Array:
         """Actions of all ports, from the controller's `[*b, 1, components]`."""
         head = discrete_head(self.env.action)
-        each = action.reshape(*action.shape[:-2], self.tiers, len(head.sizes))
-        ports = each[..., np.asarray(self.tier), :]
+        by_tier = action.reshape(*action.shape[:-2], self.tiers, len(head.sizes))
+        ports = by_tier[..., np.asarray(self.tier), :]
         return ports[..., 0] if head.scalar else ports
 
     def reset(self, key: jax.Array, params: Any) -> tuple[Float[Array, "1 obs"], Any]:
@@ -116,7 +116,7 @@ class Tiers:
     def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
         """One step; see the wrapped environment. `info` has means over the ports, `[1]`."""
         obs, state, reward, terminated, truncated, info = self.env.step(
-            key, state, self.spread(action), params
+            key, state, self.to_ports(action), params
         )
         means = {name: info[name].mean(keepdims=True) for name in ("queue_mean", "utilisation")}
         return (

@@ -1,8 +1,8 @@
 """Normalisation of value targets by their running mean and standard deviation.
 
 Yu et al. ("The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", NeurIPS'22,
-section 5.1) find it never hurts and often decides. The critic predicts `(V - mean) / std`; its
-outputs are turned back before advantages are estimated. The averages decay exponentially and are
+section 5.1) find that it never hurts and often decides. The critic predicts `(V - mean) / std`; its
+outputs are denormalised before advantages are estimated. The averages decay exponentially and are
 corrected for their start at 0, as Adam's are.
 """
 
@@ -15,13 +15,13 @@ from jaxtyping import Array, Float
 from ecn_marl._types import Leaf
 
 STD_MIN = 1e-2
-"""Smallest standard deviation: rewards are in [0, 1] here, and returns that never differ would
-otherwise blow up rounding errors."""
+"""Smallest standard deviation, for rewards in [0, 1]. Where all returns are equal, dividing by less
+would magnify rounding errors."""
 
 
 @struct.dataclass
 class ValueNorm:
-    """Decaying averages of what was seen; scalars.
+    """Decaying averages of the targets so far; scalars.
 
     Attributes:
         first: average of the targets.
@@ -35,7 +35,7 @@ class ValueNorm:
 
     @classmethod
     def create(cls) -> ValueNorm:
-        """Nothing seen yet: normalises by mean 0, standard deviation 1."""
+        """No targets yet: normalises by mean 0 and standard deviation 1."""
         zero = jnp.zeros((), jnp.float32)
         return cls(zero, zero, zero)
 
@@ -49,11 +49,11 @@ class ValueNorm:
 
     def _moments(self) -> tuple[Array, Array]:
         """Mean and standard deviation."""
-        seen = self.weight > 0.0
-        weight = jnp.where(seen, self.weight, 1.0)
+        any_target = self.weight > 0.0
+        weight = jnp.where(any_target, self.weight, 1.0)
         mean = self.first / weight
         variance = jnp.maximum(self.second / weight - mean**2, STD_MIN**2)
-        return mean, jnp.where(seen, jnp.sqrt(variance), 1.0)
+        return mean, jnp.where(any_target, jnp.sqrt(variance), 1.0)
 
     def normalise(self, x: Float[Array, "*b"]) -> Float[Array, "*b"]:
         """Values or targets in units of the standard deviation."""

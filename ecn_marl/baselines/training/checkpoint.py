@@ -1,17 +1,18 @@
 """Checkpoints of the whole training state (orbax), beside the configuration that made it.
 
-A checkpoint is written to a folder of another name that is renamed when it is whole, so a process
-may be killed at any moment: what has a number as its name can be restored. The latest checkpoints
-are kept, and the one with the best score; of learners that are trained together, that of each.
+A checkpoint is written to a folder of another name, which is renamed when it is complete. So a
+process may be killed at any moment: every folder whose name is a number can be restored. The latest
+checkpoints are kept, and the one with the best score; of learners that are trained together, the
+best one of each.
 
-Beside its files lies their SHA-256 (`sha256.json`). Orbax restores a file with a flipped bit as
-other weights, silently; here it is an error, which says what the last good checkpoint is. What was
-saved before there were such digests is restored without.
+A checkpoint has the SHA-256 of its files (`sha256.json`). Orbax restores a file with a flipped bit
+as other weights, silently. Here that is an error, which names the last good checkpoint. Old
+checkpoints without digests are restored without this check.
 
 Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
-background; if that fails (the run's folder was moved, say), its writing threads wait for twenty
-minutes, and the interpreter waits for them when it exits. Made in the calling thread, the folder's
-error is raised where it can be told, and later saves and the exit are as usual.
+background. If that fails (the run's folder was moved, say), its writing threads wait for twenty
+minutes, and the interpreter waits for them when it exits. When the calling thread makes the folder,
+the error is raised there, and later saves and the exit work as usual.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ FOLDER = "checkpoints"
 BEST = "best.json"
 DIGESTS = "sha256.json"
 DIVERGED = "diverged"
-DEAD = ".dead"
+DELETED = ".dead"
 WHICH = ("latest", "best")
 
 RUN: Mapping[str, type] = {"algorithm": str, "settings": dict, "steps": int, "seed": int}
-"""What the configuration of any run has."""
+"""Fields of the configuration of any run, and their types."""
 
 RUN_OF_PORTS: Mapping[str, type] = {**RUN, "scenario": str, "options": dict, "seeds": int}
-"""That of a run whose agents are ports."""
+"""Fields for a run whose agents are ports."""
 
 VERSIONS = ("ecn-marl", "jax")
-"""Packages on whose versions it depends what comes out of a run."""
+"""Packages whose versions can change the results of a run."""
 
 
-FILE_SYSTEM_SAYS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-"""Errors that are told in the file system's own words."""
+FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+"""Errors that are reported in the words of the file system."""
 
 
 class Best(NamedTuple):
@@ -80,7 +81,7 @@ class Checkpoints:
         """
         self.folder = Path(run).absolute() / FOLDER
         self.keep = keep
-        logging.getLogger("absl").addFilter(_is_news)  # the same function is added once
+        logging.getLogger("absl").addFilter(_is_shown)  # a second time it has no effect
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
@@ -90,8 +91,7 @@ class Checkpoints:
         Args:
             step: number of the checkpoint; one that exists is replaced.
             state: the pytree.
-            scores: how good each learner in it is; of each, the checkpoint with its highest score
-                is kept.
+            scores: score of each learner; of each, the checkpoint with its highest score is kept.
 
         Raises:
             OSError: it cannot be written; former checkpoints remain.
@@ -112,10 +112,10 @@ class Checkpoints:
             for old, score in zip(best, scores, strict=True)
         ]
         if self._best != best and jax.process_index() == 0:
-            write_json(self.folder / BEST, [found._asdict() for found in self._best])
+            write_json(self.folder / BEST, [record._asdict() for record in self._best])
 
     def save_diverged(self, step: int, state: Any) -> Path:
-        """Save a state that must not be gone on with, to look at; it is no checkpoint."""
+        """Save a state that has diverged, for inspection; it is no checkpoint."""
         path = self.folder.parent / DIVERGED / str(step)
         self._write(path, state)
         return path
@@ -126,26 +126,26 @@ class Checkpoints:
             self._writer.save(path, args=args, force=True)
             if jax.process_index() == 0:
                 write_json(path / DIGESTS, _digests(path))
-        except (ValueError, RuntimeError, OSError) as error:  # tensorstore's are no OSErrors
-            self.clean()  # a full disk gets its space back
+        except (ValueError, RuntimeError, OSError) as error:  # tensorstore raises no OSError
+            self.clean()  # frees the space of a partial checkpoint on a full disk
             if isinstance(error, OSError) and error.filename is not None:
                 raise
             raise OSError(f"checkpoint {path} cannot be written: {_reason(error)}") from error
 
     def _prune(self) -> None:
-        """Delete what is not to be kept; renamed first, or half of it could look like a whole."""
+        """Delete old checkpoints; renamed first, as a partly deleted one could look complete."""
         if jax.process_index() != 0:
             return
-        best = {found.step for found in self._best}
+        best = {record.step for record in self._best}
         for step in self.steps[: -self.keep]:
             if step not in best:
-                os.replace(self.folder / str(step), self.folder / f"{step}{DEAD}")
-        for path in self.folder.glob(f"*{DEAD}"):
+                os.replace(self.folder / str(step), self.folder / f"{step}{DELETED}")
+        for path in self.folder.glob(f"*{DELETED}"):
             shutil.rmtree(path, ignore_errors=True)
 
     @property
     def steps(self) -> list[int]:
-        """Steps that were saved whole and are still there, in order."""
+        """Steps of the complete checkpoints, in order."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
@@ -156,16 +156,16 @@ class Checkpoints:
         return max(self.steps, default=None)
 
     def best(self, learner: int = 0) -> Best | None:
-        """A learner's best checkpoint, None if none was scored or it is gone."""
-        found = self._best[learner] if self._best else None
-        return found if found is not None and found.step in self.steps else None
+        """A learner's best checkpoint; None if none was scored or it was deleted."""
+        best = self._best[learner] if self._best else None
+        return best if best is not None and best.step in self.steps else None
 
     def find(self, which: str = "latest", learner: int = 0) -> int:
-        """Step of the checkpoint that is meant.
+        """Step of the latest or the best checkpoint.
 
         Args:
             which: `latest`, or `best` (the latest if none was scored).
-            learner: whose best, of learners that are trained together.
+            learner: number of the learner, of those that are trained together.
 
         Raises:
             ValueError: there is no checkpoint, or no such name.
@@ -179,7 +179,7 @@ class Checkpoints:
         return latest if best is None else best.step
 
     def clean(self) -> None:
-        """Delete what interrupted saves have left."""
+        """Delete the remains of interrupted saves."""
         if jax.process_index() == 0 and self.folder.is_dir():
             for path in self.folder.iterdir():
                 if path.is_dir() and not path.name.isdecimal():
@@ -189,38 +189,38 @@ class Checkpoints:
         """A saved state.
 
         Args:
-            like: a pytree of the same structure, arrays or `jax.ShapeDtypeStruct`; where they have
-                a sharding, what is restored gets it, else it lies on the first device.
+            like: a pytree of the same structure, arrays or `jax.ShapeDtypeStruct`; restored arrays
+                get its shardings, or lie on the first device where it has none.
             step: its number; the latest if None.
 
         Raises:
             ValueError: there is no checkpoint, or it is not of this structure.
-            DamagedCheckpoint: it is not what was saved.
+            DamagedCheckpoint: its files have changed since they were saved.
         """
         step = self.find() if step is None else step
         path = self.folder / str(step)
         if (flaw := _flaw(path)) is not None:
             raise self._damaged(step, flaw)
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        place = {name: getattr(x, "sharding", None) or here for name, x in _named(like)}
+        first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        shardings = {name: getattr(x, "sharding", None) or first_device for name, x in _named(like)}
         abstract = {
-            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place[name])
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name])
             for name, x in _stored(like).items()
         }
         try:
-            found = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
+            restored = self._writer.restore(path, args=ocp.args.StandardRestore(abstract))
         except Exception as error:  # orbax, tensorstore, zstd and json have no error in common
             raise self._unreadable(step, error) from error
         for name, x in _named(like):
-            if name not in found:
-                found[name] = jax.device_put(np.zeros(x.shape, x.dtype), place[name])
-        leaves = [found[name] for name, _ in _named(like)]
+            if name not in restored:
+                restored[name] = jax.device_put(np.zeros(x.shape, x.dtype), shardings[name])
+        leaves = [restored[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def _unreadable(self, step: int, error: Exception) -> InvalidValue | DamagedCheckpoint:
         """The error for a checkpoint that orbax does not restore."""
         reason = " ".join(str(error).split(" [source locations")[0].split())[:300]
-        if (self.folder / str(step) / DIGESTS).is_file():  # it is what was saved
+        if (self.folder / str(step) / DIGESTS).is_file():  # the digests were checked before
             allowed = f"one of the same algorithm, network and settings ({reason})"
             return bad_value("checkpoint", str(self.folder / str(step)), allowed)
         return self._damaged(step, f"it cannot be read, or is of another structure: {reason}")
@@ -229,10 +229,10 @@ class Checkpoints:
         """The error for a damaged checkpoint; offers the last good one."""
         path = self.folder / str(step)
         good = [n for n in self.steps if n != step and _flaw(self.folder / str(n)) is None]
-        more = "there is no other one that is whole"
+        hint = "there is no other one that is whole"
         if good:
-            more = f"the last good one is {good[-1]}: delete {path} to go on from there"
-        return DamagedCheckpoint(f"checkpoint {path} is damaged: {flaw}; {more}")
+            hint = f"the last good one is {good[-1]}: delete {path} to go on from there"
+        return DamagedCheckpoint(f"checkpoint {path} is damaged: {flaw}; {hint}")
 
     def close(self) -> None:
         """Release the folder."""
@@ -240,14 +240,14 @@ class Checkpoints:
 
 
 def _reason(error: Exception) -> str:
-    """Why a checkpoint cannot be written: what the file system says, without the way there."""
+    """Why a checkpoint cannot be written: the error of the file system, without its context."""
     text = str(error).split(" [source locations")[0]
-    said = (os.strerror(code) for code in FILE_SYSTEM_SAYS)
-    return next((reason for reason in said if reason in text), text)
+    known_reasons = (os.strerror(code) for code in FILE_SYSTEM_ERRORS)
+    return next((reason for reason in known_reasons if reason in text), text)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of orbax's log is shown: not where its writing threads fail.
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether a line of orbax's log is shown: all but failures of its writing threads.
 
     They log a traceback each (70 to 150 lines for a full disk), and the error is raised as well.
     """
@@ -256,28 +256,28 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _digests(path: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by its path in it."""
-    found = {}
+    digests = {}
     for file in sorted(path.rglob("*")):
         if file.is_file() and file.name != DIGESTS:
             with file.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256")
-            found[file.relative_to(path).as_posix()] = digest.hexdigest()
-    return found
+            digests[file.relative_to(path).as_posix()] = digest.hexdigest()
+    return digests
 
 
 def _flaw(path: Path) -> str | None:
-    """What is wrong with the files of a checkpoint; None if nothing is, or nothing is known."""
+    """What is wrong with the files of a checkpoint; None if nothing is, or there are no digests."""
     if not (path / DIGESTS).is_file():
         return None if path.is_dir() else "there is no such folder"
     try:
-        want, found = json.loads((path / DIGESTS).read_bytes()), _digests(path)
-        missing = [name for name in want if name not in found]
-        other = [name for name in found if want.get(name, found[name]) != found[name]]
+        expected, current = json.loads((path / DIGESTS).read_bytes()), _digests(path)
+        missing = [name for name in expected if name not in current]
+        changed = [name for name in current if expected.get(name, current[name]) != current[name]]
     except (ValueError, TypeError, AttributeError):
         return f"{DIGESTS} cannot be read"
     if missing:
         return f"{missing[0]} is missing"
-    return f"{other[0]} is not what was saved (by its SHA-256)" if other else None
+    return f"{changed[0]} is not what was saved (by its SHA-256)" if changed else None
 
 
 def _read_best(path: Path) -> list[Best]:
@@ -285,17 +285,17 @@ def _read_best(path: Path) -> list[Best]:
     if not path.is_file():
         return []
     try:
-        found = [Best(int(row["step"]), float(row["score"])) for row in _read_json(path, list)]
+        best = [Best(int(row["step"]), float(row["score"])) for row in _read_json(path, list)]
     except (TypeError, KeyError, ValueError, OverflowError):
-        found = []
-    if not found:
+        best = []
+    if not best:
         hint = "a list of steps and scores (delete it to go on without them)"
         raise DamagedFile(f"{path} is damaged: expected {hint}")
-    return found
+    return best
 
 
 def _read_json(path: Path, kind: type) -> Any:
-    """What a JSON file holds.
+    """Content of a JSON file.
 
     Raises:
         ValueError: it is no JSON, or not of this kind.
@@ -313,7 +313,7 @@ def _named(state: Any) -> list[tuple[str, Any]]:
 
 
 def _stored(state: Any) -> dict[str, Any]:
-    """The leaves that are written; orbax does not take arrays without elements."""
+    """The leaves to write; orbax does not accept arrays without elements."""
     return {name: x for name, x in _named(state) if x.size}
 
 
@@ -324,11 +324,11 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> dict[str, Any]:
-    """The configuration of a run; what it names that is not the package's is imported again.
+    """The configuration of a run; modules outside of the package that it needs are imported.
 
     Args:
         run: its folder.
-        needed: what it must have, and of which types.
+        needed: fields that it must have, and their types.
 
     Raises:
         ValueError: not the folder of a run, or something that it needs cannot be imported.
@@ -343,8 +343,8 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
         raise DamagedFile(f"{path} is damaged: expected a JSON object, as `train` writes") from None
     for name, kind in needed.items():
         if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
-            what = f"{name} of type {kind.__name__}, as `train` writes"
-            raise DamagedFile(f"{path} is damaged: expected {what}, found {config.get(name)!r}")
+            expected = f"{name} of type {kind.__name__}, as `train` writes"
+            raise DamagedFile(f"{path} is damaged: expected {expected}, found {config.get(name)!r}")
     imports = config.get("imports", {})
     if not isinstance(imports, dict):
         raise DamagedFile(f"{path} is damaged: expected imports of type dict, found {imports!r}")
@@ -354,11 +354,11 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
 
 def warn_of_versions(run: str | Path, config: Mapping[str, Any]) -> None:
     """Warn (`VersionWarning`) where jax or ecn-marl are not those that a run was started with."""
-    made, other = config.get("versions"), []
+    saved_versions, changes = config.get("versions"), []
     for name in VERSIONS:
-        then = made.get(name) if isinstance(made, dict) else None
-        if then is not None and then != version(name):
-            other.append(f"{name} {then} (here {version(name)})")
-    if other:
-        what = "results may differ, and resumed it does not become what it would have been"
-        warnings.warn(f"{run} was made with {', '.join(other)}: {what}", VersionWarning, 3)
+        saved = saved_versions.get(name) if isinstance(saved_versions, dict) else None
+        if saved is not None and saved != version(name):
+            changes.append(f"{name} {saved} (here {version(name)})")
+    if changes:
+        consequence = "results may differ, and resumed it does not become what it would have been"
+        warnings.warn(f"{run} was made with {', '.join(changes)}: {consequence}", VersionWarning, 3)

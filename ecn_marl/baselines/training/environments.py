@@ -16,15 +16,15 @@ def start_environments(
 ) -> tuple[Array, Any]:
     """Reset `n` auto-resetting environments.
 
-    The first episodes start with part of their steps used up, at random: else all environments
-    would be in the same phase of an episode at all times, and every update would see one phase.
+    The first episodes start at a random step. Else all environments would always be at the same
+    step of their episodes, and every update would hold a single part of an episode.
 
     Args:
         env: environment in `AutoReset`.
         key: PRNG key of the first episodes.
-        phase_key: PRNG key of how far they are.
+        phase_key: PRNG key of the steps that they start at.
         params: parameters of the environment.
-        n: how many.
+        n: number of environments.
 
     Returns:
         Observations `[n, A, obs_dim]`, states.
@@ -34,10 +34,10 @@ def start_environments(
     return obs, replace(state, env=replace(state.env, steps=phase))
 
 
-def wander(
+def run_randomly(
     env: Any, key: jax.Array, params: Any, carry: tuple[Any, Array], steps: int
 ) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
-    """Let random actions run for a while, and see what observations are like.
+    """Take random actions for some intervals, to measure the moments of observations.
 
     Args:
         env: environment in `AutoReset`.
@@ -57,6 +57,6 @@ def wander(
         obs, state, *_ = env.step(env_key, carry[0], action, params)
         return (state, obs), obs
 
-    carry, seen = roll(env, step, carry, key, steps, params)
-    flat = seen.reshape(-1, seen.shape[-1])
+    carry, observations = roll(env, step, carry, key, steps, params)
+    flat = observations.reshape(-1, observations.shape[-1])
     return carry, flat.mean(0), flat.std(0)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, which the training loop grants between two updates."""
+"""Ctrl-C and SIGTERM as a request to stop, which the training loop obeys between two updates."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While this context is open, the first signal only sets `wanted`; a second one acts at once.
+    """In this context, the first signal only sets `requested`; a second one acts at once.
 
     Signals can only be caught in the main thread; elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
-        self.wanted: signal.Signals | None = None
+        self.requested: signal.Signals | None = None
         self._former: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         """Catch signals."""
         if threading.current_thread() is threading.main_thread():
-            self._former = {one: signal.signal(one, self._note) for one in SIGNALS}
+            self._former = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(
@@ -32,14 +32,14 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Act on signals as before."""
+        """Restore the former handlers of the signals."""
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.wanted = signal.Signals(number)
+        self.requested = signal.Signals(number)
         self._restore()
 
     def _restore(self) -> None:
-        for one, handler in self._former.items():
-            signal.signal(one, handler)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
         self._former = {}

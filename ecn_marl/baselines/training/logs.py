@@ -1,7 +1,7 @@
-"""Where the rows of metrics go: JSON lines and TensorBoard always, Weights & Biases if asked for.
+"""Logs of metrics: JSON lines and TensorBoard always, Weights & Biases on request.
 
-`metrics.jsonl` is the record of a run; a resumed run cuts it back to its checkpoint and goes on, so
-that it has one line per update whatever happened in between.
+`metrics.jsonl` is the record of a run. A resumed run cuts it back to its checkpoint and goes on, so
+that it always has one line per update.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 @runtime_checkable
 class Log(Protocol):
-    """Takes the rows of a run as they come."""
+    """Receives the rows of a run one by one."""
 
     def write(self, row: Row) -> None:
         """Take a row."""
@@ -41,7 +41,7 @@ class Log(Protocol):
 
 
 class JsonLines:
-    """`metrics.jsonl`: a line per update, with the system before the next update starts."""
+    """`metrics.jsonl`: a line per update, passed to the system before the next update starts."""
 
     def __init__(self, run: Path, kept: Sequence[Row] = ()) -> None:
         """Start the file, or go on after the rows that `cut_rows` kept."""
@@ -62,8 +62,8 @@ class JsonLines:
 def cut_rows(run: Path, update: int) -> list[Row]:
     """Cut `metrics.jsonl` after the row of an update, e.g. that of a checkpoint.
 
-    What stands after it was written between the checkpoint and the end of the process, perhaps up
-    to half a line.
+    Later rows come from the time between the checkpoint and the end of the process; the last one
+    may be incomplete.
 
     Args:
         run: folder of the run.
@@ -104,8 +104,9 @@ def _row(line: bytes) -> Row:
 class TensorBoard:
     """Event files in `<run>/tensorboard`; the step of a scalar is the number of its update.
 
-    Events are written in the caller's thread. A `SummaryWriter` has a thread of its own for that,
-    which a full disk ends: its queue of ten events fills up, and training waits for ever.
+    Events are written in the caller's thread. A `SummaryWriter` would write them in its own thread,
+    which ends when the disk is full. Then its queue of ten events fills up, and training waits for
+    ever.
     """
 
     def __init__(self, run: Path, after: int = 0) -> None:
@@ -119,7 +120,7 @@ class TensorBoard:
         Raises:
             OSError: nothing can be written there.
         """
-        from tensorboardX.event_file_writer import EventsWriter  # not needed where nothing is kept
+        from tensorboardX.event_file_writer import EventsWriter  # only for runs that are written
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._folder = run / TENSORBOARD
@@ -132,7 +133,7 @@ class TensorBoard:
             self._add(Event(step=after + 1, session_log=start))
 
     def write(self, row: Row) -> None:
-        """Write the scalars of a row; the system has them every `FLUSH_SECONDS` at the latest.
+        """Write the scalars of a row; they are flushed every `FLUSH_SECONDS` at the latest.
 
         Raises:
             OSError: they cannot be written.
@@ -148,10 +149,10 @@ class TensorBoard:
                 self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left.
+        """Write the remaining events.
 
         Raises:
-            OSError: it cannot be written, unless that was said before.
+            OSError: it cannot be written, unless an earlier write failed as well.
         """
         with suppress(OSError) if self._broken else self._naming():
             self._writer.close()
@@ -163,7 +164,7 @@ class TensorBoard:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Errors name the folder, and are remembered."""
+        """Add the folder to errors, and remember that there was one."""
         try:
             with naming(self._folder):
                 yield
@@ -192,9 +193,9 @@ class WeightsAndBiases:
             allowed = "wandb to be installed: pip install 'ecn-marl[wandb]'"
             raise bad_value("wandb", project, allowed) from None
         note = run / "wandb.json"
-        known = json.loads(note.read_text())["id"] if note.is_file() else None
+        run_id = json.loads(note.read_text())["id"] if note.is_file() else None
         self._run = wandb.init(
-            project=project, name=run.name, dir=str(run), config=config, id=known, resume="allow"
+            project=project, name=run.name, dir=str(run), config=config, id=run_id, resume="allow"
         )
         note.write_text(json.dumps({"id": self._run.id}) + "\n")
 
@@ -203,18 +204,18 @@ class WeightsAndBiases:
         self._run.log(scalars(row), step=row["update"])
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining rows."""
         self._run.finish()
 
 
 def scalars(row: Row) -> dict[str, float]:
     """The numbers of a row; of several seeds their mean, and each as `name/seed_I`."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in row.items():
         values = np.atleast_1d(np.asarray(value, np.float64))
         if name == "update":
             continue
-        found[name] = float(values.mean())
+        numbers[name] = float(values.mean())
         if isinstance(value, list):
-            found |= {f"{name}/seed_{i}": float(x) for i, x in enumerate(values)}
-    return found
+            numbers |= {f"{name}/seed_{i}": float(x) for i, x in enumerate(values)}
+    return numbers

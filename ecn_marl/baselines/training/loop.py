@@ -1,4 +1,4 @@
-"""The training loop around a compiled update: progress, logs, checkpoints, honest stops."""
+"""The training loop around a compiled update: progress, logs, checkpoints, interrupts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ in `per_env`."""
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """What the loop needs of an algorithm; `trainer.Trainer` says what the commands need."""
+    """The part of an algorithm that the loop needs; for the commands see `trainer.Trainer`."""
 
     config: Any
 
@@ -50,7 +50,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     Attributes:
         update: the update after which it stopped.
-        signal: what asked.
+        signal: the signal that asked for it.
     """
 
     def __init__(self, update: int, number: signal.Signals) -> None:
@@ -102,15 +102,15 @@ class TrainResult:
 def compiled_update(
     algorithm: Algorithm, updates: int = 1, seeds: int = 1, shardings: Any = None
 ) -> Any:
-    """Several updates in one compiled call that reuses the memory of the state it is given.
+    """Several updates in one compiled call, which reuses the memory of its input state.
 
     Args:
         algorithm: the algorithm.
         updates: updates per call; metrics get a leading axis of this length.
         seeds: independent learners trained at once; above 1, leaves of the state have a leading
             axis of seeds, and metrics a second one.
-        shardings: where the state lies if on several devices, from `state_shardings`; metrics are
-            then the same on all of them.
+        shardings: placement of the state on several devices, from `state_shardings`; metrics are
+            then replicated on all of them.
 
     Returns:
         A jitted function `(state, params) -> (state, metrics)`.
@@ -118,20 +118,20 @@ def compiled_update(
 
     def run(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
         with nullcontext() if shardings is None else lanes.off():
-            return several(state, params)
+            return updates_in_turn(state, params)
 
-    def several(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
-        def one(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
+    def updates_in_turn(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+        def one_update(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
             if seeds == 1:
                 return algorithm.update(state, params)
             return jax.vmap(algorithm.update, (0, None))(state, params)
 
-        return jax.lax.scan(one, state, None, length=updates)
+        return jax.lax.scan(one_update, state, None, length=updates)
 
     if shardings is None:
         return jax.jit(run, donate_argnums=0)
-    whole = jax.sharding.NamedSharding(_mesh(shardings), jax.sharding.PartitionSpec())
-    return jax.jit(run, donate_argnums=0, out_shardings=(shardings, whole))
+    replicated = jax.sharding.NamedSharding(_mesh(shardings), jax.sharding.PartitionSpec())
+    return jax.jit(run, donate_argnums=0, out_shardings=(shardings, replicated))
 
 
 def _mesh(shardings: Any) -> Mesh:
@@ -142,7 +142,7 @@ def _mesh(shardings: Any) -> Mesh:
 def state_shapes(
     algorithm: Algorithm, params: Any, seeds: int = 1, mesh: Mesh | None = None
 ) -> Any:
-    """Shapes of a training state, and where it lies if there is a mesh."""
+    """Shapes of a training state, with its shardings if there is a mesh."""
     shapes = jax.eval_shape(partial(_start, algorithm, seeds), np.uint32(0), params)
     if mesh is None:
         return shapes
@@ -200,8 +200,8 @@ def train(
         out: folder for `metrics.jsonl`, TensorBoard and checkpoints; nothing is written if None.
         progress: called with every row of metrics.
         updates_per_call: updates per compiled call; a checkpoint can be made between calls.
-        resume: go on from the latest checkpoint in `out`. Parameters become what they would have
-            been without the stop, bit for bit on the same machine.
+        resume: go on from the latest checkpoint in `out`. On the same machine, the parameters are
+            bit for bit those of a run without the stop.
         saving: when checkpoints are made.
         score: scores states every `saving.score_every` updates, see `scorer`.
         logs: further logs; closed at the end.
@@ -251,7 +251,7 @@ class _Loop:
         self.saving = Saving()
         self.score: Score | None = None
         self.checkpoints: Checkpoints | None = None
-        self.busy = 0.0
+        self.busy_seconds = 0.0
 
     def open(
         self, out: Path | None, saving: Saving, score: Score | None, resume: bool, stack: ExitStack
@@ -271,9 +271,9 @@ class _Loop:
             )
         if out is not None and jax.process_index() == 0:
             self.logs = [JsonLines(out, self.rows), TensorBoard(out, after=len(self.rows))]
-        self.saved = self.first = len(self.rows)
+        self.saved = self.first_update = len(self.rows)
         self.saved_at = time.perf_counter()
-        self.began = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
+        self.began_at = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
     def _restore(self, checkpoints: Checkpoints, out: Path) -> None:
         update = checkpoints.find("latest")
@@ -281,7 +281,7 @@ class _Loop:
         like = state_shapes(self.algorithm, self.params, self.seeds, self.mesh)
         self.state = checkpoints.restore(like, update)
         self.rows = cut_rows(out, update)
-        if "score" in self.rows[-1]:  # perhaps it was killed before this was noted
+        if "score" in self.rows[-1]:  # the process may have ended before this was noted
             checkpoints.note_scores(update, np.atleast_1d(self.rows[-1]["score"]).tolist())
 
     def run(
@@ -299,30 +299,32 @@ class _Loop:
             start = time.perf_counter()
             self.state, metrics = update(self.state, self.params)
             values = jax.device_get(metrics)
-            self.busy += time.perf_counter() - start
+            self.busy_seconds += time.perf_counter() - start
             new = self._new_rows(values)
             stop, late = _anywhere(
-                interrupts.wanted is not None,
+                interrupts.requested is not None,
                 time.perf_counter() - self.saved_at >= self.saving.seconds,
             )
-            self._take(new, late or stop or len(self.rows) + len(new) >= total)
+            self._record(new, late or stop or len(self.rows) + len(new) >= total)
             if progress is not None:
                 for row in new:
                     progress(row)
             if stop and len(self.rows) < total:
-                raise TrainingInterrupted(len(self.rows), interrupts.wanted or signal.SIGINT)
+                raise TrainingInterrupted(len(self.rows), interrupts.requested or signal.SIGINT)
 
     def _new_rows(self, values: dict[str, Any]) -> list[Row]:
         done, new = len(self.rows), []
-        seconds = round(time.perf_counter() - self.began, 3)
-        rate = (done + self.per_call - self.first) * self.steps * self.seeds / self.busy
+        seconds = round(time.perf_counter() - self.began_at, 3)
+        rate = (
+            (done + self.per_call - self.first_update) * self.steps * self.seeds / self.busy_seconds
+        )
         for i in range(self.per_call):
             row: Row = {"update": done + i + 1, "steps": (done + i + 1) * self.steps}
             row |= {k: np.asarray(v[i]).tolist() for k, v in sorted(values.items())}
             new.append(row | {"seconds": seconds, "steps_per_second": round(rate, 1)})
         return new
 
-    def _take(self, new: list[Row], must_save: bool) -> None:
+    def _record(self, new: list[Row], must_save: bool) -> None:
         """Check and log new rows; score and save the state if it is time to."""
         update = new[-1]["update"]
         finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
@@ -330,13 +332,13 @@ class _Loop:
         for row in new:
             for log in self.logs:
                 log.write(row)
-        before = len(self.rows)
+        done = len(self.rows)
         self.rows += new
         if not finite:
             self._diverged()
         save = self.saving.updates
         if save is not None:
-            must_save |= update // save > before // save
+            must_save |= update // save > done // save
         if (must_save or scores is not None) and self.checkpoints is not None:
             if _bad_leaf(self.state, allow_infinite=True):
                 self._diverged()
@@ -345,10 +347,10 @@ class _Loop:
 
     def _scored(self, row: Row) -> list[float] | None:
         """Score the state if it is time to; the scores become part of the row."""
-        every, judge = self.saving.score_every, self.score
-        if judge is None or not every or row["update"] // every == len(self.rows) // every:
+        every, score = self.saving.score_every, self.score
+        if score is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        scored = judge(self.state)._asdict()
+        scored = score(self.state)._asdict()
         for end, values in scored.items():  # value, low, high
             if values is not None:
                 name = "score" if end == "value" else f"score_{end}"
@@ -357,7 +359,7 @@ class _Loop:
         return scores
 
     def _diverged(self) -> None:
-        """Save the state to look at, and stop."""
+        """Save the state for inspection, and raise."""
         row = self.rows[-1]
         where = ""
         if self.checkpoints is not None:
@@ -378,7 +380,7 @@ class _Loop:
 
 
 def _actor(state: Any) -> Any:
-    """The parameters of the policy; few, so they are looked at after every update."""
+    """The parameters of the policy; few, so they are checked after every update."""
     return {"actor": getattr(state, "actor", None)}
 
 
@@ -389,7 +391,7 @@ def _is_finite(row: Row) -> bool:
 def _bad_leaf(tree: Any, allow_infinite: bool = False) -> str | None:
     """Path of the first leaf that holds NaN (or infinity), None if there is none.
 
-    Infinity can be meant in the state of an environment: the time of what will not happen.
+    The state of an environment may hold infinity: the time of an event that never comes.
     """
     named = [
         (jax.tree_util.keystr(path, simple=True, separator="."), x)
@@ -411,8 +413,8 @@ def _anywhere(*flags: bool) -> list[bool]:
     """Each flag, true if it is on any process: all of them must stop and save together."""
     if jax.process_count() == 1:
         return list(flags)
-    found = np.asarray(multihost_utils.process_allgather(np.array(flags)))
-    return [bool(column.any()) for column in found.reshape(-1, len(flags)).T]
+    gathered = np.asarray(multihost_utils.process_allgather(np.array(flags)))
+    return [bool(column.any()) for column in gathered.reshape(-1, len(flags)).T]
 
 
 __all__ = [

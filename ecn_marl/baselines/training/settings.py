@@ -8,7 +8,7 @@ from ecn_marl._checks import Each, Real, Rule, Whole, check_value
 from ecn_marl._errors import bad_value
 
 WIDEST = 2**16
-"""Units of a layer at most."""
+"""Largest number of units of a layer."""
 
 
 def _all(settings: Any, names: tuple[str, ...], rule: Rule) -> None:

@@ -1,4 +1,4 @@
-"""Search spaces: what `ecn-marl tune` draws the settings of a trainer from."""
+"""Search spaces: distributions from which `ecn-marl tune` draws the settings of a trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LogUniform:
     digits: int = 2
 
     def __post_init__(self) -> None:
-        """Check that there is a logarithm to draw from."""
+        """Check the ends."""
         if not 0.0 < self.low <= self.high < math.inf:
             raise bad_value("LogUniform", (self.low, self.high), "0 < low <= high")
 
@@ -58,4 +58,4 @@ class Choice:
 
 
 Space = Mapping[str, LogUniform | Choice]
-"""What each setting is drawn from."""
+"""Distribution of each setting."""

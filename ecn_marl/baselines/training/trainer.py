@@ -1,4 +1,4 @@
-"""The contract of a trainer: all that `train`, `eval`, `bench`, `export` and `play` ask of one.
+"""The interface of a trainer, for `train`, `eval`, `bench`, `export` and `play`.
 
     class MyTrainer(Trainer):
         config_class = MyConfig                     # settings: a frozen dataclass
@@ -9,7 +9,7 @@
 
     ecn_marl.register_algorithm("mine", MyTrainer)
 
-Everything else has a default. A trainer holds no arrays: what is learnt is in its state.
+Everything else has a default. A trainer holds no arrays: the parameters are in its state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ecn_marl.wrappers import AutoReset
 
 @struct.dataclass
 class TrainingState:
-    """The least that a training state holds; trainers may have one of their own.
+    """Fields that every training state has; trainers may define their own state.
 
     Attributes:
         actor: parameters of the policy.
@@ -77,11 +77,11 @@ class Trainer(ABC):
             False, a policy serves only in networks of as many ports.
         per_env: fields of the training state with a leading axis of environments; these are split
             over devices.
-        recipe: options of `ecn_marl.make` in scenarios of the benchmark: what the trainer sees,
-            sets and is paid, by the names of `recipes.OPTIONS`. None for those of `ippo`.
+        recipe: options of `ecn_marl.make` in scenarios of the benchmark: features, actions and
+            reward, by the names of `recipes.OPTIONS`. None for those of `ippo`.
         space: what `ecn-marl tune` draws settings from, by their names, e.g.
             `{"lr": LogUniform(1e-4, 1e-2), "hidden": Choice(((32,), (64, 64)))}` (see `spaces`).
-            None: there is nothing to tune.
+            None if there is nothing to tune.
         env: its environment, which resets itself at the end of an episode.
         config: its settings.
         head: how outputs of a network become an action's distribution, see `distributions.Head`.
@@ -118,7 +118,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def update(self, state: Any, params: Any) -> tuple[Any, dict[str, Array]]:
-        """One update; pure, for it is compiled, and mapped over seeds.
+        """One update; a pure function, as it is compiled and mapped over seeds.
 
         Args:
             state: training state.
@@ -126,8 +126,7 @@ class Trainer(ABC):
 
         Returns:
             The next state, of the same shapes, and metrics, scalars by name: a row of
-            `metrics.jsonl`. Curves are drawn of `reward`, `queue_mean` and `utilisation`, as far as
-            they are there.
+            `metrics.jsonl`. Those named `reward`, `queue_mean` and `utilisation` are plotted.
         """
 
     def act(
@@ -141,24 +140,24 @@ class Trainer(ABC):
             obs: observations of all ports.
             greedy: the most likely actions instead of drawn ones.
         """
-        raise NotImplementedError  # for trainers with a `controller`; registration asks for one
+        raise NotImplementedError  # registration requires `act` or `controller`
 
     def controller(self, actor: Any, env: Any) -> Any:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.
 
         Args:
             actor: parameters of the policy.
-            env: environment that it is to act in, whose agents are ports.
+            env: environment to act in, whose agents are ports.
         """
         return Greedy(self, actor)
 
     @property
     def flops(self) -> Any:
-        """Floating-point operations of one inference; None if nobody counted."""
+        """Floating-point operations of one inference; None if not counted."""
         return None
 
     def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
-        """Network and parameters of one port, as `policy`, to time them; empty for no times."""
+        """Network and parameters of one port, as `policy`, to time them; empty for no timing."""
         return {}
 
     def network(self, actor: Any) -> Network | None:
@@ -182,14 +181,14 @@ CALLS: dict[str, int] = {"__init__": 3, "init": 3, "update": 3, "act": 4, "contr
 
 
 def as_trainer(name: str, trainer: Any) -> type[Trainer]:
-    """A class that keeps the contract, as far as a class shows it.
+    """The class of a trainer, after checks of its members and signatures.
 
     Args:
         name: of the algorithm.
         trainer: the class.
 
     Raises:
-        ValueError: it does not; the message names all that is missing.
+        ValueError: something is missing or wrong; the message names all of it.
     """
     field = f"trainer of {name}"
     if not isinstance(trainer, type):
@@ -211,9 +210,9 @@ def as_trainer(name: str, trainer: Any) -> type[Trainer]:
 
 
 def _lacks(trainer: type, method: str) -> bool:
-    """Whether a class has a method neither of its own nor from another base."""
-    own = getattr(trainer, method, None)
-    return own is None or own is getattr(Trainer, method)
+    """Whether a class neither defines a method nor inherits it from another base."""
+    member = getattr(trainer, method, None)
+    return member is None or member is getattr(Trainer, method)
 
 
 def _takes(method: Any, count: int) -> bool:
@@ -233,8 +232,8 @@ def _wrong_config(kind: Any) -> list[str]:
         json.dumps(asdict(config))
         hash(config)
     except (TypeError, ValueError) as error:
-        what = "needs defaults that JSON can hold, and frozen=True"
-        return [f"config_class {kind.__name__} {what} ({error})"]
+        requirement = "needs defaults that JSON can hold, and frozen=True"
+        return [f"config_class {kind.__name__} {requirement} ({error})"]
     return [
         f"config_class {kind.__name__} needs {name}, an integer of at least 1"
         for name in ("envs", "steps_per_update")
@@ -249,18 +248,18 @@ def _wrong_space(trainer: Any) -> list[str]:
         return []
     if not isinstance(space, Mapping):
         return [f"space is {type(space).__name__}, a dict by setting is expected"]
-    known = [field.name for field in fields(config_class) if field.init]
+    names = [field.name for field in fields(config_class) if field.init]
     wrong = []
     for name, kind in space.items():
-        if name not in known:
-            wrong.append(f"space has {name!r}, {config_class.__name__} has {', '.join(known)}")
+        if name not in names:
+            wrong.append(f"space has {name!r}, {config_class.__name__} has {', '.join(names)}")
         elif not isinstance(kind, LogUniform | Choice):
             wrong.append(f"space of {name} is {kind!r}, a LogUniform or Choice is expected")
     return wrong
 
 
 def check_training(name: str, trainer: Trainer, params: Any) -> None:
-    """Check what a trainer makes, by shapes alone; nothing is computed.
+    """Check the states and metrics of a trainer by their shapes; nothing is computed.
 
     Args:
         name: of the algorithm.
@@ -279,20 +278,20 @@ def check_training(name: str, trainer: Trainer, params: Any) -> None:
     if not hasattr(state, "actor"):
         allowed = "a pytree dataclass with the policy's parameters as `actor`"
         raise bad_value(f"state that init() of {name} makes", type(state), allowed)
-    made = jax.eval_shape(trainer.update, state, params)
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
-        raise bad_value(f"update() of {name}", type(made), "(state, dict of metrics)")
-    for path, changed in _changes(state, made[0]):
+    result = jax.eval_shape(trainer.update, state, params)
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        raise bad_value(f"update() of {name}", type(result), "(state, dict of metrics)")
+    for path, changed in _changes(state, result[0]):
         raise bad_value(f"state of {name} after update()", path, f"the shapes of init(): {changed}")
-    for metric, value in made[1].items():
+    for metric, value in result[1].items():
         shape = getattr(value, "shape", None)
         if shape != () or not jnp.issubdtype(value.dtype, jnp.number):
-            given = list(shape) if shape is not None else value
-            raise bad_value(f"metric {metric} of {name}", given, "a scalar")
+            got = list(shape) if shape is not None else value
+            raise bad_value(f"metric {metric} of {name}", got, "a scalar")
 
 
 def _changes(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Leaves whose shape or type an update changes: where, and how."""
+    """Leaves whose shape or type an update changes: path and change."""
     old, new = (jax.tree_util.tree_flatten_with_path(tree)[0] for tree in (before, after))
     if [path for path, _ in old] != [path for path, _ in new]:
         return [("another tree", f"{len(old)} leaves, not {len(new)}")]

@@ -21,19 +21,21 @@ BINS = 400
 def histogram(*classes: list[float]) -> np.ndarray:
     """Log-spaced bins from 1 to 1e4, as the environment counts slowdowns."""
     edges = np.geomspace(1.0, 1e4, BINS + 1)
-    return np.stack([np.histogram(each, edges)[0] for each in classes])
+    return np.stack([np.histogram(values, edges)[0] for values in classes])
 
 
 def episodes(*slowdowns: tuple[list[float], list[float], list[float]], **changes) -> Evaluation:
     """Episodes with these slowdowns of short, medium and long flows."""
     n = len(slowdowns)
-    sizes = np.array([[len(each) for each in one] for one in slowdowns])
+    sizes = np.array([[len(values) for values in classes] for classes in slowdowns])
     metrics = {
         "flows_measured": sizes,
         "flows_unfinished": np.zeros((n, 3), int),
-        "slowdown_sum": np.array([[sum(each) for each in one] for one in slowdowns]),
-        "slowdown_log_sum": np.array([[np.log(each).sum() for each in one] for one in slowdowns]),
-        "slowdown_histogram": np.stack([histogram(*one) for one in slowdowns]),
+        "slowdown_sum": np.array([[sum(values) for values in classes] for classes in slowdowns]),
+        "slowdown_log_sum": np.array(
+            [[np.log(values).sum() for values in classes] for classes in slowdowns]
+        ),
+        "slowdown_histogram": np.stack([histogram(*classes) for classes in slowdowns]),
         "flows_started": sizes.sum(1) + 5,
         "flows_finished": sizes + 1,
         "flows_waiting": np.zeros(n, int),
@@ -62,8 +64,8 @@ def test_parts_of_an_episode():
     np.testing.assert_allclose(PLAIN.long_geomean(), [4.0, 9.0])
     # 99 % of two or three flows: within the largest one's bin, a factor of 1e4^(1/400).
     np.testing.assert_allclose(PLAIN.short_p99(), [4.0, 6.0], rtol=0.024)
-    want = (PLAIN.short_mean() * PLAIN.short_p99()) ** 0.25 * PLAIN.long_geomean() ** 0.5
-    np.testing.assert_allclose(PLAIN.J(), want)
+    expected = (PLAIN.short_mean() * PLAIN.short_p99()) ** 0.25 * PLAIN.long_geomean() ** 0.5
+    np.testing.assert_allclose(PLAIN.J(), expected)
     assert PLAIN.J().dtype == np.float64
     assert objective(np.array(16.0), np.array(1.0), np.array(9.0)) == pytest.approx(6.0)
 
@@ -77,17 +79,19 @@ def test_classes_without_flows_are_not_numbers():
 
 @pytest.mark.parametrize("empty", [([], [3.0], [2.0]), ([2.0], [3.0], [])])
 def test_episodes_without_short_or_long_flows_are_counted_not_averaged(empty):
-    one = episodes(empty, ([2.0], [3.0], [4.0]))
-    assert np.isnan(one.J()[0])
-    found = one.summary()["J"]
-    assert found["missing"] == 1
-    assert found["value"] == pytest.approx(one.J()[1])
-    assert found["low"] is None and found["high"] is None
+    evaluation = episodes(empty, ([2.0], [3.0], [4.0]))
+    assert np.isnan(evaluation.J()[0])
+    estimate = evaluation.summary()["J"]
+    assert estimate["missing"] == 1
+    assert estimate["value"] == pytest.approx(evaluation.J()[1])
+    assert estimate["low"] is None and estimate["high"] is None
 
 
 def test_counts_of_flows():
-    one = episodes(([2.0], [3.0], [4.0]), flows_waiting=np.array([2]), deferred=np.array([1]))
-    flows = one.summary()["flows"]
+    evaluation = episodes(
+        ([2.0], [3.0], [4.0]), flows_waiting=np.array([2]), deferred=np.array([1])
+    )
+    flows = evaluation.summary()["flows"]
     assert flows == {
         "offered": 10,
         "started": 8,
@@ -101,8 +105,8 @@ def test_counts_of_flows():
     }
 
 
-def test_accounts_are_told_everywhere():
-    """Those of flowlets, too: step info, the metrics of the episode, and the summary."""
+def test_accounts_agree_in_info_metrics_and_summary():
+    """Those of flowlets are among them."""
     source = Poisson(load=0.5, table="FbHdp")
     net = leaf_spine(2, 2, 2, gbps=1.0, uplink_gbps=1.0)
     env = ecn_marl.make(
@@ -117,61 +121,63 @@ def test_accounts_are_told_everywhere():
 
     @jax.jit
     def run(key):
-        def one(state, _):
+        def step(state, _):
             _, state, *_, info = env.step_ecn(key, state, ecn, params)
             return state, info
 
-        state, info = jax.lax.scan(one, env.reset(key, params)[1], length=20)
+        state, info = jax.lax.scan(step, env.reset(key, params)[1], length=20)
         return state, info, env.episode_metrics(state, params)
 
     state, info, metrics = run(key)
-    told = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
-    assert set(told) == {*ACCOUNTS, *FLOWLETS}
-    assert (told["flowlets"], told["flowlets_kept"]) == tuple(map(int, state.sim.totals.flowlets))
-    assert told["started"] > 0 and told["flowlets"] > 0
-    for name, count in told.items():
+    counts = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
+    assert set(counts) == {*ACCOUNTS, *FLOWLETS}
+    assert (counts["flowlets"], counts["flowlets_kept"]) == tuple(
+        map(int, state.sim.totals.flowlets)
+    )
+    assert counts["started"] > 0 and counts["flowlets"] > 0
+    for name, count in counts.items():
         assert int(metrics[name]) == int(info[name][-1, 0]) == count
     columns = {name: np.asarray(x)[None] for name, x in metrics.items()}
-    assert Evaluation("static", columns).summary()["flows"] == told
+    assert Evaluation("static", columns).summary()["flows"] == counts
 
 
 def test_summary():
     unfinished = np.array([[0, 0, 1], [0, 0, 0]])
-    one = episodes(
+    evaluation = episodes(
         ([2.0, 4.0], [3.0], [2.0, 8.0]),
         ([1.5, 3.0, 6.0], [], [9.0]),
         flows_unfinished=unfinished,
         flops_per_decision=np.array([10.0, 20.0]),
     )
-    found = one.summary()
-    assert json.loads(json.dumps(found)) == found
-    assert list(found)[:5] == ["name", "episodes", "seeds", "J", "parts"]
-    logs = np.log(one.J())
-    assert found["J"]["value"] == pytest.approx(np.exp(logs.mean()))
+    summary = evaluation.summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert list(summary)[:5] == ["name", "episodes", "seeds", "J", "parts"]
+    logs = np.log(evaluation.J())
+    assert summary["J"]["value"] == pytest.approx(np.exp(logs.mean()))
     ends = stats.t.interval(0.95, 1, loc=logs.mean(), scale=stats.sem(logs))
-    assert (found["J"]["low"], found["J"]["high"]) == pytest.approx(tuple(np.exp(ends)))
-    long = found["slowdown"]["long"]
+    assert (summary["J"]["low"], summary["J"]["high"]) == pytest.approx(tuple(np.exp(ends)))
+    long = summary["slowdown"]["long"]
     assert (long["measured"], long["unfinished"], long["finished"]) == (3, 1, 5)
     assert long["geomean"] == pytest.approx((4.0 * 9.0) ** 0.5)
     assert long["mean"] == pytest.approx((5.0 * 9.0) ** 0.5)
-    assert [found["slowdown"][s]["lower_bound"] for s in ("short", "medium", "long")] == [
+    assert [summary["slowdown"][s]["lower_bound"] for s in ("short", "medium", "long")] == [
         False,
         False,
         True,
     ]
-    assert found["costs"] == {"flops_per_decision": 15.0}
-    assert found["queue_mean"] == 2e3
-    assert found["queue_std"] == pytest.approx((1e6 + 500.0**2) ** 0.5)
-    assert found["invalid"] == one.invalid == []
+    assert summary["costs"] == {"flops_per_decision": 15.0}
+    assert summary["queue_mean"] == 2e3
+    assert summary["queue_std"] == pytest.approx((1e6 + 500.0**2) ** 0.5)
+    assert summary["invalid"] == evaluation.invalid == []
 
 
 def test_the_summary_of_several_seeds_has_wider_intervals():
-    """Seeds that differ by a factor: the interval over episodes alone would not know."""
-    one = {name: x[None] for name, x in PLAIN.columns.items()}
-    two = {name: np.concatenate([x, 2.0 * x]) for name, x in one.items()}
-    narrow, wide = summarise("x", one)["J"], summarise("x", two)["J"]
+    """Seeds differ by a factor, which an interval over episodes alone ignores."""
+    one_seed = {name: x[None] for name, x in PLAIN.columns.items()}
+    two_seeds = {name: np.concatenate([x, 2.0 * x]) for name, x in one_seed.items()}
+    narrow, wide = summarise("x", one_seed)["J"], summarise("x", two_seeds)["J"]
     assert wide["high"] / wide["low"] > 1.5 * narrow["high"] / narrow["low"]
-    assert (summarise("x", two)["seeds"], summarise("x", two)["episodes"]) == (2, 2)
+    assert (summarise("x", two_seeds)["seeds"], summarise("x", two_seeds)["episodes"]) == (2, 2)
 
 
 CLEAN = {
@@ -197,13 +203,13 @@ CLEAN = {
         ({"feedback_cut": [[0.0, 1e6]]}, "50 % of flow-ticks with feedback cut"),
     ],
 )
-def test_what_does_not_count_as_a_result(change, reason):
+def test_invalid_results_have_a_reason(change, reason):
     columns = {name: np.array(x) for name, x in (CLEAN | change).items()}
-    found = invalid_reasons(columns)
+    reasons = invalid_reasons(columns)
     if reason is None:
-        assert found == []
+        assert reasons == []
     else:
-        (text,) = found
+        (text,) = reasons
         assert text.startswith(reason) and "0.1 %" in text
 
 

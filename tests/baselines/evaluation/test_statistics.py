@@ -56,9 +56,9 @@ def test_interval_of_a_mean_is_that_of_scipy_and_of_theory():
         return x.mean(axis=(-2, -1))
 
     low, high = interval(scores, mean)
-    other = stats.bootstrap((scores[:, 0],), np.mean, method="percentile", rng=3)
-    want = other.confidence_interval
-    assert (float(low), float(high)) == pytest.approx((want.low, want.high), abs=0.04)
+    scipy_result = stats.bootstrap((scores[:, 0],), np.mean, method="percentile", rng=3)
+    expected = scipy_result.confidence_interval
+    assert (float(low), float(high)) == pytest.approx((expected.low, expected.high), abs=0.04)
     half = 1.96 * scores.std() / 200**0.5
     assert float(high - low) == pytest.approx(2 * half, rel=0.07)
 
@@ -70,13 +70,13 @@ def test_profile_counts_scores_at_or_below():
 
 def test_summary():
     scores = np.array([[0.2], [0.4], [0.6], [0.8]])
-    found = over_seeds(scores, np.array([0.0, 0.5, 1.0]))
-    assert found["iqm"]["value"] == pytest.approx(0.5)
-    assert 0.2 <= found["iqm"]["low"] < 0.5 < found["iqm"]["high"] <= 0.8
-    assert found["profile"]["below"] == [0.0, 0.5, 1.0]
-    assert found["profile"]["low"][1] <= 0.5 <= found["profile"]["high"][1]
-    same = over_seeds(np.full((3, 1), 0.7))
-    assert same["iqm"] == pytest.approx({"value": 0.7, "low": 0.7, "high": 0.7})
+    summary = over_seeds(scores, np.array([0.0, 0.5, 1.0]))
+    assert summary["iqm"]["value"] == pytest.approx(0.5)
+    assert 0.2 <= summary["iqm"]["low"] < 0.5 < summary["iqm"]["high"] <= 0.8
+    assert summary["profile"]["below"] == [0.0, 0.5, 1.0]
+    assert summary["profile"]["low"][1] <= 0.5 <= summary["profile"]["high"][1]
+    constant = over_seeds(np.full((3, 1), 0.7))
+    assert constant["iqm"] == pytest.approx({"value": 0.7, "low": 0.7, "high": 0.7})
 
 
 @pytest.mark.parametrize(("scores", "level"), [(np.zeros((0, 1)), 0.95), (np.ones((2, 1)), 1.0)])
@@ -93,19 +93,22 @@ def test_resampled_means_are_those_of_the_drawn_values():
     for hole in (False, True):
         if hole:
             values[1, :, 2] = np.nan
-        want = []
+        expected = []
         for row in zip(*counts, strict=True):
-            rows = [np.repeat(np.arange(len(each)), each.astype(int)) for each in row]
-            want.append(np.nanmean(values[np.ix_(*rows)]))
-        np.testing.assert_allclose(resampled_mean(values, counts), want)
+            rows = [
+                np.repeat(np.arange(len(axis_counts)), axis_counts.astype(int))
+                for axis_counts in row
+            ]
+            expected.append(np.nanmean(values[np.ix_(*rows)]))
+        np.testing.assert_allclose(resampled_mean(values, counts), expected)
 
 
-def test_draws_follow_from_the_name_alone():
-    """Whoever else is compared, and however many seeds others have."""
-    draws, same = Draws(8, 100, seed=1), Draws(8, 100, seed=1)
-    same.seeds("other", 3)
-    np.testing.assert_array_equal(draws.seeds("ippo", 5), same.seeds("ippo", 5))
-    np.testing.assert_array_equal(draws.episodes, same.episodes)
+def test_draws_depend_on_the_name_alone():
+    """They do not depend on the other policies or the numbers of their seeds."""
+    draws, other_draws = Draws(8, 100, seed=1), Draws(8, 100, seed=1)
+    other_draws.seeds("other", 3)
+    np.testing.assert_array_equal(draws.seeds("ippo", 5), other_draws.seeds("ippo", 5))
+    np.testing.assert_array_equal(draws.episodes, other_draws.episodes)
     assert (draws.seeds("ippo", 5) != draws.seeds("mappo", 5)).any()
     assert (draws.seeds("ippo", 8) != draws.episodes).any()
     assert (Draws(8, 100, seed=2).episodes != draws.episodes).any()
@@ -115,10 +118,10 @@ def test_draws_follow_from_the_name_alone():
 
 def test_stretch_of_one_axis_is_students():
     values = np.random.default_rng(0).normal(size=(1, 6))
-    want = (6 / 5) ** 0.5 * stats.t.ppf(0.975, 5) / stats.norm.ppf(0.975)
-    assert stretch(values) == pytest.approx(want)
-    assert stretch(values.T[..., None]) == pytest.approx(want)
-    assert stretch(np.append(values, [[np.nan]], axis=1)) == pytest.approx(want)
+    expected = (6 / 5) ** 0.5 * stats.t.ppf(0.975, 5) / stats.norm.ppf(0.975)
+    assert stretch(values) == pytest.approx(expected)
+    assert stretch(values.T[..., None]) == pytest.approx(expected)
+    assert stretch(np.append(values, [[np.nan]], axis=1)) == pytest.approx(expected)
     assert stretch(np.ones((3, 4))) == 1.0
     assert np.isnan(stretch(np.ones((1, 1))))
 
@@ -138,8 +141,8 @@ def test_intervals_cover_the_true_mean(seeds, episodes, between):
         values = between * rng.normal(size=(seeds, 1)) + rng.normal(size=episodes)
         values = values + 0.5 * rng.normal(size=(seeds, episodes))
         draws = Draws(episodes, 400, trial)
-        found = mean_estimate(values, (draws.seeds("x", seeds), draws.episodes))
-        hits += found["low"] <= 0.0 <= found["high"]
+        estimate = mean_estimate(values, (draws.seeds("x", seeds), draws.episodes))
+        hits += estimate["low"] <= 0.0 <= estimate["high"]
         alone = mean_estimate(values.mean(0)[None], (np.ones((400, 1)), draws.episodes))
         naive += alone["low"] <= 0.0 <= alone["high"]
     assert 0.92 <= hits / 300 <= 0.995
@@ -149,13 +152,13 @@ def test_intervals_cover_the_true_mean(seeds, episodes, between):
 
 def test_one_value_has_no_interval():
     draws = Draws(1, 20)
-    found = mean_estimate(np.array([[2.0]]), (draws.seeds("x", 1), draws.episodes))
-    assert found["value"] == 2.0 and np.isnan([found["low"], found["high"]]).all()
+    estimate = mean_estimate(np.array([[2.0]]), (draws.seeds("x", 1), draws.episodes))
+    assert estimate["value"] == 2.0 and np.isnan([estimate["low"], estimate["high"]]).all()
     none = mean_estimate(np.array([[np.nan]]), (draws.seeds("x", 1), draws.episodes))
     assert np.isnan(list(none.values())).all()
 
 
-def test_crossed_interval_leaves_out_what_is_not_there():
+def test_crossed_interval_leaves_out_nan():
     values = np.random.default_rng(2).normal(size=(1, 9))
     holes = np.insert(values, 4, np.nan, axis=1)
     assert crossed_interval(holes) == pytest.approx(crossed_interval(values))

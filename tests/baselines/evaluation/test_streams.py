@@ -1,4 +1,4 @@
-"""Keys of episodes: streams that share none, whatever the seeds."""
+"""Keys of episodes: streams share none, for any seeds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def tuning(part):
 
 
 def training():
-    """What training can hold: the keys of seeds, what is split off and folded in, twice over."""
-    found = set()
+    """Keys that training can hold: those of seeds, and two levels of splits and folds of them."""
+    all_words = set()
     for seed in SEEDS:
         key = training_key(seed)
-        for one in (key, *jax.random.split(key, 5)):
-            found |= words(one) | words(jax.random.split(one, 1024))
-            found |= words(jax.random.fold_in(one, 0xE7A1))
-    return found
+        for parent in (key, *jax.random.split(key, 5)):
+            all_words |= words(parent) | words(jax.random.split(parent, 1024))
+            all_words |= words(jax.random.fold_in(parent, 0xE7A1))
+    return all_words
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_streams_share_no_key(streams):
         assert not streams[a] & streams[b], (a, b)
 
 
-def test_every_episode_is_another_one(streams):
+def test_all_episodes_differ(streams):
     for part in PARTS:
         assert len(streams[part]) == len(SEEDS) * 64
 
@@ -67,10 +67,10 @@ def test_no_seed_gives_a_root():
     assert words(root_key(_ROOT)) == {_ROOT}
 
 
-def test_what_used_to_be_the_test_seed_is_a_tuning_seed(streams):
-    found = words(evaluation_keys(2000, 64))
-    assert found <= streams["report"]
-    assert not found & streams["sealed"]
+def test_the_former_test_seed_is_a_tuning_seed(streams):
+    reported = words(evaluation_keys(2000, 64))
+    assert reported <= streams["report"]
+    assert not reported & streams["sealed"]
 
 
 def test_first_episodes_do_not_depend_on_their_number():

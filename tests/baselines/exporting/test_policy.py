@@ -40,7 +40,7 @@ def case(actions, shared, tmp_path):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
-def test_gives_what_the_network_gives(actions, shared, tmp_path):
+def test_outputs_are_those_of_the_network(actions, shared, tmp_path):
     env, head, net, params, policy = case(actions, shared, tmp_path)
     obs = np.random.default_rng(0).uniform(size=(200, env.num_agents, env.obs_dim))
     obs = obs.astype(np.float32)
@@ -55,13 +55,13 @@ def test_gives_what_the_network_gives(actions, shared, tmp_path):
         assert len(np.unique(action.reshape(-1, *env.action.shape), axis=0)) > 3
     scale = env.port_scale(env.default_params.sim)  # 100 Gb/s: four times the thresholds
     ecn = jax.vmap(env.action.decode, (0, None))(jnp.asarray(action), scale)
-    found = policy.thresholds(obs, gbps=100.0)
+    thresholds = policy.thresholds(obs, gbps=100.0)
     for name, unit in (("kmin", 1e3), ("kmax", 1e3), ("pmax", 1.0)):
-        mine = getattr(found, name if name == "pmax" else f"{name}_kb")
-        np.testing.assert_allclose(mine * unit, getattr(ecn, name), rtol=3e-5)
+        exported = getattr(thresholds, name if name == "pmax" else f"{name}_kb")
+        np.testing.assert_allclose(exported * unit, getattr(ecn, name), rtol=3e-5)
     for port in range(env.num_agents):
-        one = policy.thresholds(obs[7, port], port=port)
-        np.testing.assert_allclose(one.kmax_kb, found.kmax_kb[7, port], rtol=1e-5)
+        of_port = policy.thresholds(obs[7, port], port=port)
+        np.testing.assert_allclose(of_port.kmax_kb, thresholds.kmax_kb[7, port], rtol=1e-5)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -70,8 +70,8 @@ def test_takes_dicts_of_agents(actions, shared, tmp_path):
     """As PettingZoo's environments give them, some agents or all, in any order."""
     env, *_, policy = case(actions, shared, tmp_path)
     obs = np.random.default_rng(1).uniform(size=(env.num_agents, env.obs_dim)).astype(np.float32)
-    given = {f"port_{i}": obs[i] for i in (2, 0)}
-    chosen, rows = policy(given), policy(obs)
+    by_agent = {f"port_{i}": obs[i] for i in (2, 0)}
+    chosen, rows = policy(by_agent), policy(obs)
     assert list(chosen) == ["port_2", "port_0"] and policy({}) == {}
     space = env.action.gymnasium_space()
     for agent, i in (("port_2", 2), ("port_0", 0)):
@@ -86,12 +86,12 @@ def test_takes_dicts_of_agents(actions, shared, tmp_path):
 
 def test_make_options_are_those_of_its_environment(tmp_path):
     env, *_, policy = case("discrete", True, tmp_path)
-    made = make("incast-v0", topology=star(3, gbps=100.0), **policy.make_options)
-    assert made.feature.names == env.feature.names and made.action == env.action
-    assert (made.obs_dim, made.interval_us) == (policy.obs_dim, env.interval_us)
+    new_env = make("incast-v0", topology=star(3, gbps=100.0), **policy.make_options)
+    assert new_env.feature.names == env.feature.names and new_env.action == env.action
+    assert (new_env.obs_dim, new_env.interval_us) == (policy.obs_dim, env.interval_us)
 
 
-def test_own_networks_want_a_port(tmp_path):
+def test_networks_per_port_need_a_port(tmp_path):
     *_, policy = case("discrete", False, tmp_path)
     obs = np.zeros(policy.obs_dim)
     assert policy(obs, port=1).shape == ()
@@ -103,7 +103,7 @@ def test_own_networks_want_a_port(tmp_path):
         policy(np.zeros(5), port=0)
 
 
-def test_header_says_what_it_sees_and_sets(tmp_path):
+def test_header_has_features_and_actions(tmp_path):
     env, _, _, _, policy = case("discrete", True, tmp_path)
     assert policy.header["features"]["history"] * len(policy.features) == env.obs_dim
     assert policy.features[-2:] == ("incast_degree", "mice_fraction")
@@ -162,22 +162,22 @@ def test_damaged_policies_are_refused(tmp_path):
     """Fields that are missing or of another kind, weights that are no finite numbers."""
     case("multidiscrete", True, tmp_path)
     with np.load(tmp_path / "p.npz") as file:
-        whole = {name: file[name] for name in file.files}
-    header = json.loads(whole["header"].tobytes())
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(arrays["header"].tobytes())
     net = header["network"]
     without = [{k: v for k, v in header.items() if k != name} for name in (*NEEDED, "ports")]
     without += [{**header, "network": {k: v for k, v in net.items() if k != "head"}}]
     without += [{**header, name: None} for name in ("features", "network", "ports")]
     without += [{**header, "features": {**header["features"], "history": 7}}, [header], None]
     damaged = [{"header": np.frombuffer(json.dumps(x).encode(), np.uint8)} for x in without]
-    damaged += [{"w0": whole["w0"] * np.nan}, {"b1": whole["b1"] + np.inf}]
-    damaged += [{"w0": whole["w0"][:, :-1]}, {"w1": whole["w1"].astype(str)}]
-    damaged += [{"settings": whole["settings"] * np.nan}, {"settings": whole["settings"][:2, 0]}]
+    damaged += [{"w0": arrays["w0"] * np.nan}, {"b1": arrays["b1"] + np.inf}]
+    damaged += [{"w0": arrays["w0"][:, :-1]}, {"w1": arrays["w1"].astype(str)}]
+    damaged += [{"settings": arrays["settings"] * np.nan}, {"settings": arrays["settings"][:2, 0]}]
     for change in damaged:
-        np.savez(tmp_path / "d.npz", **{**whole, **change})
+        np.savez(tmp_path / "d.npz", **{**arrays, **change})
         with pytest.raises(EcnMarlError, match=r"d\.npz"):
             load_policy(tmp_path / "d.npz")
-    np.savez(tmp_path / "d.npz", **whole)
+    np.savez(tmp_path / "d.npz", **arrays)
     assert load_policy(tmp_path / "d.npz").header == header
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from commands import failure, run
 
-from ecn_marl.baselines.exporting.distil import LEAST, grow
+from ecn_marl.baselines.exporting.distil import MIN_ROWS, grow
 from ecn_marl.baselines.exporting.policy import load_policy, save_policy
 from ecn_marl.baselines.exporting.quantise import dense_arrays, quantise
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy, record
@@ -47,20 +47,20 @@ def observations(seed: int, n: int = 2000) -> np.ndarray:
 def trained(tmp_path_factory):
     """A run of ADPG, and its policy in three files."""
     folder = tmp_path_factory.mktemp("rate") / "run"
-    sets = [part for text in TINY for part in ("--set", text)]
+    sets = [word for text in TINY for word in ("--set", text)]
     result = run("train", "adpg", "--out", folder, "--steps", 4 * 128 * 100, *sets)
     assert result.exit_code == 0, result.output
     files = {"dense": (), "int8": ("--int8",), "tree": ("--tree", 4)}
-    told = {}
+    outputs = {}
     for form, options in files.items():
         result = run("export", folder, "--out", folder.parent / f"{form}.npz", *options)
         assert result.exit_code == 0, result.output
-        told[form] = result.stdout
-    return folder, told
+        outputs[form] = result.stdout
+    return folder, outputs
 
 
 def plain_code(arrays, codes: list[int]) -> int:
-    """A quantised network in Python's integers; nothing may leave int32 on the way."""
+    """A quantised network in Python's integers; every value must fit in int32."""
 
     def fits(value: int) -> int:
         assert -(2**31) <= value < 2**31
@@ -87,10 +87,10 @@ def test_integers_are_those_of_plain_python(biases):
     assert arrays["w1"].dtype == np.int8
     codes = np.random.default_rng(3).integers(-127, 128, (200, 4)).astype(np.int32)
     codes[:2] = [[127] * 4, [-127] * 4]
-    want = [plain_code(arrays, row) for row in codes.tolist()]
-    assert len(set(want)) > 20
-    np.testing.assert_array_equal(int8_codes(np, arrays, codes), want)
-    np.testing.assert_array_equal(jax.jit(partial(int8_codes, jnp))(arrays, codes), want)
+    expected = [plain_code(arrays, row) for row in codes.tolist()]
+    assert len(set(expected)) > 20
+    np.testing.assert_array_equal(int8_codes(np, arrays, codes), expected)
+    np.testing.assert_array_equal(jax.jit(partial(int8_codes, jnp))(arrays, codes), expected)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
@@ -105,13 +105,13 @@ def test_no_sum_leaves_int32(scale):
 
 
 def test_quantised_networks_act_like_their_own():
-    """Also with biases; and without, nothing to correct is no change."""
+    """Also with biases; without them, an error of 0 gives no change of rate."""
     for biases in (False, True):
         layers, obs = network(7, biases), observations(8)
         arrays, about = quantise(layers, LIMITS, obs)
-        want = dense(np, dense_arrays(layers, LIMITS), obs)
-        error = np.abs(int8(np, arrays, obs) - want)
-        assert error.mean() < 0.1 * want.std()
+        expected = dense(np, dense_arrays(layers, LIMITS), obs)
+        error = np.abs(int8(np, arrays, obs) - expected)
+        assert error.mean() < 0.1 * expected.std()
         assert about["mean_difference"] == pytest.approx(error.mean(), rel=1e-3)
         if not biases:
             assert int8(np, arrays, np.zeros(4, np.float32)) == 1.0
@@ -119,7 +119,7 @@ def test_quantised_networks_act_like_their_own():
         quantise(network(7), LIMITS, np.zeros((0, 4)))
 
 
-def test_a_split_is_the_best_there_is():
+def test_splits_are_optimal():
     """Against trying every threshold of every column."""
     rng = np.random.default_rng(9)
     x = rng.normal(size=(60, 3)).astype(np.float32)
@@ -128,7 +128,7 @@ def test_a_split_is_the_best_there_is():
 
     def error(column: int, limit: float) -> float:
         right = x[:, column] > limit
-        if min(right.sum(), (~right).sum()) < LEAST:
+        if min(right.sum(), (~right).sum()) < MIN_ROWS:
             return np.inf
         return sum(((y[side] - y[side].mean()) ** 2).sum() for side in (right, ~right))
 
@@ -145,16 +145,16 @@ def test_trees_follow_their_comparisons():
     errors = []
     for depth in (1, 3, 6):
         arrays = grow(x, y, depth)
-        want = []
+        expected = []
         for row in x:
             node = 0
             while node < 2**depth - 1:
                 right = bool(row[arrays["feature"][node]] > arrays["threshold"][node])
                 node = 2 * node + 1 + right
-            want.append(arrays["value"][node - (2**depth - 1)])
-        np.testing.assert_array_equal(tree(np, arrays, x), want)
-        np.testing.assert_array_equal(jax.jit(partial(tree, jnp))(arrays, x), want)
-        errors.append(np.abs(np.array(want) - y).mean())
+            expected.append(arrays["value"][node - (2**depth - 1)])
+        np.testing.assert_array_equal(tree(np, arrays, x), expected)
+        np.testing.assert_array_equal(jax.jit(partial(tree, jnp))(arrays, x), expected)
+        errors.append(np.abs(np.array(expected) - y).mean())
     assert errors[0] > 1.3 * errors[1] > 1.3 * 1.3 * errors[2]
     flat = grow(x, np.full(3000, 1.1), 3)
     np.testing.assert_allclose(tree(np, flat, x), 1.1, rtol=1e-6)
@@ -163,22 +163,22 @@ def test_trees_follow_their_comparisons():
 
 
 def test_files_act_like_the_run(trained):
-    folder, told = trained
+    folder, outputs = trained
     trainer, actor, _ = run_actor(folder)
     obs = record(trainer, trainer.act, actor, 11)
-    want = np.asarray(trainer.act(actor, jnp.asarray(obs)))
-    assert np.std(want) > 0.01
+    expected = np.asarray(trainer.act(actor, jnp.asarray(obs)))
+    assert np.std(expected) > 0.01
     for form, mean in {"dense": 1e-6, "int8": 0.01, "tree": 0.02}.items():
         policy = load_policy(folder.parent / f"{form}.npz")
         assert (policy.model, policy.columns, policy.history) == (form, ("change", "error"), 2)
         assert policy.header["algorithm"] == "adpg"
         assert repr(policy) == f"<RatePolicy of adpg: {form}, 2 events of 2 numbers>"
-        assert np.abs(policy(obs) - want).mean() < mean
+        assert np.abs(policy(obs) - expected).mean() < mean
         rows = dict(zip(("flow_0", "flow_1"), obs.reshape(-1, policy.obs_dim), strict=False))
         assert policy(rows) == {agent: policy(row) for agent, row in rows.items()}
         deployed = Deployed(form)(device_arrays(policy), jnp.asarray(obs))
         np.testing.assert_allclose(policy(obs), deployed, atol=1e-6)
-        assert "us per decision of one flow" in told[form]
+        assert "us per decision of one flow" in outputs[form]
 
 
 def test_eval_takes_files(trained):
@@ -186,13 +186,13 @@ def test_eval_takes_files(trained):
     names = [str(folder), *(str(folder.parent / f"{form}.npz") for form in ("dense", "int8"))]
     result = run("eval", *names, "--scenario", "many-to-one-4-v0", *SHORT)
     assert result.exit_code == 0, result.output
-    own, file, quantised = (json.loads(result.stdout)["policies"][name] for name in names)
-    for name, values in own.items():
+    run_result, file, quantised = (json.loads(result.stdout)["policies"][name] for name in names)
+    for name, values in run_result.items():
         assert file[name] == pytest.approx(values, rel=1e-3)
         assert quantised[name] == pytest.approx(values, rel=0.2, abs=0.5)
 
 
-def test_what_does_not_fit_is_refused(trained, tmp_path):
+def test_wrong_files_are_refused(trained, tmp_path):
     folder, _ = trained
     out, file = tmp_path / "x.npz", folder.parent / "int8.npz"
     assert "int8, depth" in failure("export", folder, "--out", out, "--int8", "--tree", 3)
@@ -217,9 +217,9 @@ def test_what_does_not_fit_is_refused(trained, tmp_path):
 
 def test_int8_needs_a_network():
     """Learners whose policy is something else can be exported as a tree only."""
-    other = SimpleNamespace(envs=(make_rate("many-to-one-4-v0"),), policy=None)
+    no_network = SimpleNamespace(envs=(make_rate("many-to-one-4-v0"),), policy=None)
     with pytest.raises(ValueError, match=r"algorithm = 'other' .*export a tree"):
-        export_rate_policy(other, {}, int8=True, algorithm="other", seed=0)
+        export_rate_policy(no_network, {}, int8=True, algorithm="other", seed=0)
     discrete = SimpleNamespace(envs=(make_rate("many-to-one-4-v0", actions="discrete"),))
     with pytest.raises(ValueError, match="actions = 'discrete'"):
         export_rate_policy(discrete, {}, algorithm="other", seed=0)

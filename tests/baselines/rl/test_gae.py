@@ -53,8 +53,8 @@ def test_matches_the_definition(seed, gamma, lam, ends):
 
 
 def test_truncation_bootstraps_and_termination_does_not():
-    one, no, yes = jnp.ones((1, 1)), jnp.zeros((1, 1), bool), jnp.ones((1, 1), bool)
-    cut, _ = gae(one, 0 * one, 10 * one, no, yes, 0.5, 1.0)
-    ended, _ = gae(one, 0 * one, 10 * one, yes, no, 0.5, 1.0)
+    ones, no, yes = jnp.ones((1, 1)), jnp.zeros((1, 1), bool), jnp.ones((1, 1), bool)
+    cut, _ = gae(ones, 0 * ones, 10 * ones, no, yes, 0.5, 1.0)
+    ended, _ = gae(ones, 0 * ones, 10 * ones, yes, no, 0.5, 1.0)
     assert float(cut[0, 0]) == 6.0
     assert float(ended[0, 0]) == 1.0

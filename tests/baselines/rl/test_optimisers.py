@@ -1,4 +1,4 @@
-"""Learning rates that fall: the steps of Adam under a gradient that stays are the rate itself."""
+"""Learning rates that fall: under a constant gradient, the steps of Adam are the rate."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def test_every_trainer_counts_in_updates(shared: bool) -> None:
     env = ecn_marl.make("websearch-star-v0", actions="discrete")
     ppo: dict[str, Any] = {"epochs": 2, "minibatches": 4, "actor_lr": LR, "critic_lr": LR}
     q: dict[str, Any] = {"gradient_steps": 8, "lr": LR}
-    both: dict[str, Any] = {"anneal_updates": 2, "shared": shared}
-    ippo = IPPO(env, IPPOConfig(**ppo, **both))
-    mappo = MAPPO(env, MAPPOConfig(**ppo, **both))
-    ddqn, haecn = DDQN(env, DDQNConfig(**q, **both)), HAECN(env, HAECNConfig(**q, **both))
+    common: dict[str, Any] = {"anneal_updates": 2, "shared": shared}
+    ippo = IPPO(env, IPPOConfig(**ppo, **common))
+    mappo = MAPPO(env, MAPPOConfig(**ppo, **common))
+    ddqn, haecn = DDQN(env, DDQNConfig(**q, **common)), HAECN(env, HAECNConfig(**q, **common))
     per_agent: tuple[int, ...] = () if shared else (3,)
     optimisers = [(o, per_agent) for o in (ippo.actor_opt, ippo.critic_opt, mappo.actor_opt)]
     optimisers += [(mappo.critic_opt, ())]
     optimisers += [(o.opt, ()) for o in (ddqn.learner, haecn.decision, haecn.policy)]
     for optimiser, agents in optimisers:
-        found = rates(optimiser, 17, agents)
+        rate_at = rates(optimiser, 17, agents)
         np.testing.assert_allclose(
-            found[[8, 16]], [LR * (1 + FINAL_RATE) / 2, LR * FINAL_RATE], rtol=1e-3
+            rate_at[[8, 16]], [LR * (1 + FINAL_RATE) / 2, LR * FINAL_RATE], rtol=1e-3
         )
 
 

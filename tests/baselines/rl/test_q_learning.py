@@ -22,21 +22,21 @@ def test_double_q_target(head):
     reward, discount = rng.normal(size=rows), rng.choice([0.0, 0.9], rows)
     online, target = (rng.normal(size=(rows, head.outputs)) for _ in range(2))
     kept, last = rng.random(rows) < 0.3, rng.integers(0, head.sizes, (rows, len(head.sizes)))
-    want = []
+    expected = []
     for i in range(rows):
         start, worth = 0, 0.0
-        for part, size in enumerate(head.sizes):
+        for component, size in enumerate(head.sizes):
             best = max(range(size), key=lambda k, i=i, start=start: online[i, start + k])
-            worth += target[i, start + (last[i, part] if kept[i] else best)]
+            worth += target[i, start + (last[i, component] if kept[i] else best)]
             start += size
-        want.append(reward[i] + discount[i] * worth)
-    bound = (jnp.asarray(kept), jnp.asarray(last[:, 0] if head.scalar else last))
+        expected.append(reward[i] + discount[i] * worth)
+    kept_action = (jnp.asarray(kept), jnp.asarray(last[:, 0] if head.scalar else last))
     real = list(map(jnp.float32, (reward, discount, online, target)))
-    found = ql.double_q_target(head, *real, *bound)
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-    plain = ql.double_q_target(head, *real[:2], real[3], real[3], *bound)
-    assert np.all(np.asarray(plain) >= np.asarray(found) - 1e-6)  # DQN never values less
-    assert not np.allclose(plain, found)
+    target_values = ql.double_q_target(head, *real, *kept_action)
+    np.testing.assert_allclose(target_values, expected, rtol=1e-5, atol=1e-6)
+    plain = ql.double_q_target(head, *real[:2], real[3], real[3], *kept_action)
+    assert np.all(np.asarray(plain) >= np.asarray(target_values) - 1e-6)  # DQN never values less
+    assert not np.allclose(plain, target_values)
 
 
 def test_value_of_an_action_is_the_sum_over_its_components():
@@ -69,12 +69,12 @@ def test_n_step_returns_with_termination_and_truncation(n):
     shape = (20, 4, 3)
     reward = rng.normal(size=shape).astype(np.float32)
     terminated, truncated = rng.random(shape) < 0.15, rng.random(shape) < 0.15
-    found = jax.jit(lambda *x: ql.n_step(*x, 0.8, n))(reward, terminated, truncated)
-    found = [np.asarray(x) for x in found]
+    results = jax.jit(lambda *x: ql.n_step(*x, 0.8, n))(reward, terminated, truncated)
+    results = [np.asarray(x) for x in results]
     for i in np.ndindex(shape[1:]):
         pick = (slice(None), *i)
-        want = reference_n_step(reward[pick], terminated[pick], truncated[pick], 0.8, n)
-        for a, b in zip(found, want, strict=True):
+        expected = reference_n_step(reward[pick], terminated[pick], truncated[pick], 0.8, n)
+        for a, b in zip(results, expected, strict=True):
             np.testing.assert_allclose(a[pick], b, rtol=1e-4, atol=1e-5)
 
 
@@ -98,9 +98,9 @@ def test_transitions_belong_to_their_agent_and_cross_no_episode():
     np.testing.assert_array_equal(rows.action, rows.obs[..., 0])
     np.testing.assert_array_equal(rows.score, rows.obs[..., 0])
     # agent 2, environment 1: rows in the order of time; the truncated step 1 stands alone
-    mine = np.asarray(rows.reward)[2].reshape(time, envs)[:, 1]
+    agent_rewards = np.asarray(rows.reward)[2].reshape(time, envs)[:, 1]
     first = 100 * np.arange(time) + 12.0
-    np.testing.assert_allclose(mine, first + 0.5 * np.array([112, 0, 312, 412, 0]))
+    np.testing.assert_allclose(agent_rewards, first + 0.5 * np.array([112, 0, 312, 412, 0]))
     follows = np.asarray(rows.next_obs)[2, :, 0].reshape(time, envs)[:, 1]
     np.testing.assert_allclose(follows, [112.5, 112.5, 312.5, 412.5, 412.5])
     # what was done last before that, and whether it had to be kept
@@ -132,13 +132,13 @@ def batch(rows=6, agents=2):
     rng = np.random.default_rng(3)
     shape = (rows, agents)
     real = [rng.normal(size=size) for size in ((*shape, 3), shape, (*shape, 3))]
-    obs, reward, after = (jnp.asarray(x, jnp.float32) for x in real)
+    obs, reward, next_obs = (jnp.asarray(x, jnp.float32) for x in real)
     return ql.Transition(
         obs=obs,
         action=jnp.asarray(rng.integers(0, 4, shape), jnp.int32),
         reward=reward,
         discount=jnp.asarray(np.full(shape, 0.9), jnp.float32),
-        next_obs=after,
+        next_obs=next_obs,
         last_action=jnp.asarray(np.full(shape, 2), jnp.int32),
         kept=jnp.asarray(np.arange(rows)[:, None] < [1] * agents),
         score=reward,
@@ -149,63 +149,63 @@ def batch(rows=6, agents=2):
 @pytest.mark.parametrize("double", [True, False])
 def test_loss_and_gradient_by_hand(double):
     rows, weight = batch()
-    one = learner(double=double)
-    params, other = random_params(1), random_params(2)
+    q_learner = learner(double=double)
+    params, target_params = random_params(1), random_params(2)
 
     def forward(params, x):
         first, last = params["params"]["Dense_0"], params["params"]["Dense_1"]
         hidden = np.tanh(np.asarray(x) @ np.asarray(first["kernel"]) + np.asarray(first["bias"]))
         return hidden, hidden @ np.asarray(last["kernel"]) + np.asarray(last["bias"])
 
-    _, choose = forward(params if double else other, rows.next_obs)
-    _, judge = forward(other, rows.next_obs)
-    action = np.where(np.asarray(rows.kept), 2, choose.argmax(-1))
-    best = np.take_along_axis(judge, action[..., None], -1)[..., 0]
+    _, next_q = forward(params if double else target_params, rows.next_obs)
+    _, next_target_q = forward(target_params, rows.next_obs)
+    action = np.where(np.asarray(rows.kept), 2, next_q.argmax(-1))
+    best = np.take_along_axis(next_target_q, action[..., None], -1)[..., 0]
     _, q = forward(params, rows.obs)
     q = np.take_along_axis(q, np.asarray(rows.action)[..., None], -1)[..., 0]
     error = q - (np.asarray(rows.reward) + 0.9 * best)
     loss = np.mean(np.asarray(weight) * error**2)
-    (found, seen), grad = jax.jit(jax.value_and_grad(one.loss, has_aux=True))(
-        params, other, rows, weight
+    (computed, metrics), grad = jax.jit(jax.value_and_grad(q_learner.loss, has_aux=True))(
+        params, target_params, rows, weight
     )
-    assert float(found) == pytest.approx(loss, rel=1e-5)
-    assert float(seen["q_mean"]) == pytest.approx(q.mean(), rel=1e-5)
+    assert float(computed) == pytest.approx(loss, rel=1e-5)
+    assert float(metrics["q_mean"]) == pytest.approx(q.mean(), rel=1e-5)
     # the gradient of the output bias: nothing flows through the target
-    want = np.zeros(4)
-    np.add.at(want, np.asarray(rows.action), 2 * np.asarray(weight) * error / error.size)
-    np.testing.assert_allclose(grad["params"]["Dense_1"]["bias"], want, rtol=1e-4, atol=1e-6)
+    bias_grad = np.zeros(4)
+    np.add.at(bias_grad, np.asarray(rows.action), 2 * np.asarray(weight) * error / error.size)
+    np.testing.assert_allclose(grad["params"]["Dense_1"]["bias"], bias_grad, rtol=1e-4, atol=1e-6)
 
 
 def test_target_network_is_replaced_every_few_steps():
-    one = learner()
+    q_learner = learner()
     params = random_params(0)
-    state = ql.QState(params, params, one.opt.init(params), jnp.int32(0))
-    step = jax.jit(one.learn)
+    state = ql.QState(params, params, q_learner.opt.init(params), jnp.int32(0))
+    step = jax.jit(q_learner.learn)
     rows, weight = batch()
 
     def bias(params):
         return np.asarray(params["params"]["Dense_1"]["bias"])
 
-    before = bias(state.target)
+    old_bias = bias(state.target)
     for i in range(1, 7):
         state, _ = step(state, rows, weight)
         if i % 3 == 0:
             np.testing.assert_array_equal(bias(state.target), bias(state.params))
-            before = bias(state.target)
+            old_bias = bias(state.target)
         else:
-            np.testing.assert_array_equal(bias(state.target), before)
-            assert not np.array_equal(bias(state.params), before)
+            np.testing.assert_array_equal(bias(state.target), old_bias)
+            assert not np.array_equal(bias(state.params), old_bias)
 
 
 def test_own_networks_learn_from_their_own_rows_only():
-    one = learner(shared=False, max_grad_norm=0.01)
+    q_learner = learner(shared=False, max_grad_norm=0.01)
     params = random_params(0, agents=2)
-    state = ql.QState(params, params, jax.vmap(one.opt.init)(params), jnp.int32(0))
-    step = jax.jit(one.learn)
+    state = ql.QState(params, params, jax.vmap(q_learner.opt.init)(params), jnp.int32(0))
+    step = jax.jit(q_learner.learn)
     rows, weight = batch()
-    other = rows._replace(reward=rows.reward.at[:, 1].mul(100.0))
+    changed_rows = rows._replace(reward=rows.reward.at[:, 1].mul(100.0))
     a, _ = step(state, rows, weight)
-    b, _ = step(state, other, weight)
+    b, _ = step(state, changed_rows, weight)
     moved = [0.0, 0.0]
     for x, y in zip(jax.tree.leaves(a.opt), jax.tree.leaves(b.opt), strict=True):
         for agent in range(2):
@@ -214,14 +214,14 @@ def test_own_networks_learn_from_their_own_rows_only():
 
 
 def test_exploration_decays_to_its_floor_and_is_uniform():
-    found = jax.vmap(lambda i: ql.epsilon(0.8, 0.95, 0.05, i))(jnp.arange(200))
-    np.testing.assert_allclose(found, np.maximum(0.8 * 0.95 ** np.arange(200), 0.05), rtol=1e-4)
+    chances = jax.vmap(lambda i: ql.epsilon(0.8, 0.95, 0.05, i))(jnp.arange(200))
+    np.testing.assert_allclose(chances, np.maximum(0.8 * 0.95 ** np.arange(200), 0.05), rtol=1e-4)
     q = jnp.zeros((20_000, 4)).at[:, 2].set(9.0)
-    random, other = ql.explore(jax.random.key(0), SCALAR, q, 0.3)
-    assert float(random.mean()) == pytest.approx(0.3, abs=0.02)
-    np.testing.assert_allclose(np.bincount(other) / 20_000, 0.25, atol=0.02)
+    exploring, random_action = ql.explore(jax.random.key(0), SCALAR, q, 0.3)
+    assert float(exploring.mean()) == pytest.approx(0.3, abs=0.02)
+    np.testing.assert_allclose(np.bincount(random_action) / 20_000, 0.25, atol=0.02)
     np.testing.assert_array_equal(
-        ql.choose(random, other, SCALAR.mode(q)), np.where(random, other, 2)
+        ql.choose(exploring, random_action, SCALAR.mode(q)), np.where(exploring, random_action, 2)
     )
 
 

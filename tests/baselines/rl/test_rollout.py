@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.rl.distributions import Head, judge
+from ecn_marl.baselines.rl.distributions import Head, evaluate_actions
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.lanes import mapping
 
@@ -44,8 +44,8 @@ def start():
     return weights, (state, obs)
 
 
-def assert_same(found, expected):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_same(result, expected):
+    for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -54,9 +54,9 @@ def assert_same(found, expected):
 def test_rollouts_are_steps_in_turn(start):
     weights, carry = start
     key = jax.random.key(3)
-    found = jax.jit(lambda c: roll(ENV, step, c, key, STEPS, weights[0], PARAMS))(carry)
-    assert found[1][0].shape[:2] == (STEPS, ENVS)
-    assert_same(found, by_hand(weights[0], carry, key))
+    result = jax.jit(lambda c: roll(ENV, step, c, key, STEPS, weights[0], PARAMS))(carry)
+    assert result[1][0].shape[:2] == (STEPS, ENVS)
+    assert_same(result, by_hand(weights[0], carry, key))
 
 
 def test_every_seed_has_its_own_policy(start, monkeypatch):
@@ -68,20 +68,20 @@ def test_every_seed_has_its_own_policy(start, monkeypatch):
     monkeypatch.setattr(
         mapping,
         "_for_cpu",
-        lambda jaxpr, own, size, *rest: (
-            batches.append((own[-1], size)) or compiled(jaxpr, own, size, *rest)
+        lambda jaxpr, mapped_args, size, *others: (
+            batches.append((mapped_args[-1], size)) or compiled(jaxpr, mapped_args, size, *others)
         ),
     )
 
-    def each(weight, carry, key):
+    def run_seed(weight, carry, key):
         return roll(ENV, lambda k, c, w: step(k, c, w, PARAMS), carry, key, STEPS, weight)
 
-    found = jax.jit(jax.vmap(each))(weights, carries, keys)
+    results = jax.jit(jax.vmap(run_seed))(weights, carries, keys)
     assert set(batches) == {(False, ENVS)}
     for k in range(SEEDS):
-        one = jax.tree.map(lambda x, k=k: x[k], found)
-        assert_same(one, by_hand(weights[k], carry, keys[k]))
-    assert len({np.asarray(x).tobytes() for x in found[1][0]}) == SEEDS
+        seed_result = jax.tree.map(lambda x, k=k: x[k], results)
+        assert_same(seed_result, by_hand(weights[k], carry, keys[k]))
+    assert len({np.asarray(x).tobytes() for x in results[1][0]}) == SEEDS
 
 
 HEADS = {
@@ -92,7 +92,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_judged_actions_and_their_gradients(name):
+def test_evaluated_actions_and_their_gradients(name):
     """Log-probability, entropy and the gradient of both against the head's own formulas."""
     head, act = HEADS[name]
     rng = np.random.default_rng(0)
@@ -105,6 +105,6 @@ def test_judged_actions_and_their_gradients(name):
         return jnp.sum(weights[0] * log_prob + weights[1] * entropy)
 
     plain = jax.value_and_grad(lambda o: loss(o, head.log_prob(o, action), head.entropy(o)))(out)
-    found = jax.jit(jax.value_and_grad(lambda o: loss(o, *judge(head, o, action))))(out)
-    for a, b in zip(found, plain, strict=True):
+    result = jax.jit(jax.value_and_grad(lambda o: loss(o, *evaluate_actions(head, o, action))))(out)
+    for a, b in zip(result, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

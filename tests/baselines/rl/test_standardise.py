@@ -18,13 +18,13 @@ from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import (
-    SPREAD_MIN,
+    FEATURE_STD_MIN,
     Mlp,
     apply_network,
     init_network,
     standardise,
 )
-from ecn_marl.baselines.training.environments import start_environments, wander
+from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim import Incast, star
@@ -46,7 +46,7 @@ class Sampled(ToyAction):
 
 @dataclass(frozen=True)
 class Toy(ToyEnv):
-    """Agents are paid `pay` times as much as in `ToyEnv`."""
+    """Rewards are `pay` times those of `ToyEnv`."""
 
     action: Sampled = Sampled()
     pay: float = 1.0
@@ -77,26 +77,26 @@ def test_random_observations_are_standard_at_the_first_layer():
     env = Recorder(Toy())
     keys = jax.random.split(jax.random.key(0), 3)
     obs, state = start_environments(env.env, keys[0], keys[1], PARAMS, 6)
-    _, mean, std = wander(env, keys[2], PARAMS, (state, obs), 8)
+    _, mean, std = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
     jax.block_until_ready(std)
     jax.effects_barrier()
-    seen = np.concatenate([x.reshape(-1, 2) for x in env.seen])
-    assert seen.shape == (6 * 8 * 3, 2)
+    observations = np.concatenate([x.reshape(-1, 2) for x in env.seen])
+    assert observations.shape == (6 * 8 * 3, 2)
     net = Mlp((4,), 5, standardised=True)
     params = standardise(net.init(jax.random.key(1), jnp.zeros(2)), mean, std)
     centre, gain = map(np.asarray, centred_part(params))
-    x = (seen - centre) * gain
+    x = (observations - centre) * gain
     np.testing.assert_allclose(x.mean(0), 0.0, atol=1e-5)
     np.testing.assert_allclose(x.std(0), 1.0, atol=1e-5)
     first, last = (params["params"][f"Dense_{i}"] for i in range(2))
     hidden = np.tanh(x @ first["kernel"] + first["bias"])
     out = hidden @ last["kernel"] + last["bias"]
-    np.testing.assert_allclose(net.apply(params, jnp.asarray(seen)), out, atol=1e-5)
+    np.testing.assert_allclose(net.apply(params, jnp.asarray(observations)), out, atol=1e-5)
 
 
 def test_features_that_hardly_differ_are_not_magnified():
     params = Mlp((4,), 5, standardised=True).init(jax.random.key(1), jnp.zeros(2))
-    params = standardise(params, jnp.array([0.5, 0.5]), jnp.array([0.0, 2 * SPREAD_MIN]))
+    params = standardise(params, jnp.array([0.5, 0.5]), jnp.array([0.0, 2 * FEATURE_STD_MIN]))
     np.testing.assert_allclose(centred_part(params)[1], [50.0, 25.0])
 
 
@@ -105,11 +105,11 @@ def test_features_that_hardly_differ_are_not_magnified():
 )
 def test_moments_are_not_learnt(kind, config):
     algorithm = kind(Toy(), config(**SMALL, standardise=8))
-    before = algorithm.init(jax.random.key(2), PARAMS)
-    after, update = before, jax.jit(algorithm.update)
+    first = algorithm.init(jax.random.key(2), PARAMS)
+    state, update = first, jax.jit(algorithm.update)
     for _ in range(2):
-        after, _ = update(after, PARAMS)
-    for old, new in ((before.actor, after.actor), (before.critic, after.critic)):
+        state, _ = update(state, PARAMS)
+    for old, new in ((first.actor, state.actor), (first.critic, state.critic)):
         assert (np.abs(centred_part(old)[0]) > 0.2).all()
         assert (np.asarray(centred_part(old)[1]) > 1.5).all()
         for a, b in zip(centred_part(old), centred_part(new), strict=True):
@@ -127,10 +127,10 @@ def test_moments_are_not_learnt(kind, config):
 def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
     small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}
     algorithm = kind(Toy(), config(**small, standardise=8, shared=shared))
-    before = algorithm.init(jax.random.key(2), PARAMS)
-    after, _ = jax.jit(algorithm.update)(before, PARAMS)
+    first = algorithm.init(jax.random.key(2), PARAMS)
+    state, _ = jax.jit(algorithm.update)(first, PARAMS)
     for name in ("q",) if kind is DDQN else ("decision", "policy"):
-        old, new = getattr(before, name), getattr(after, name)
+        old, new = getattr(first, name), getattr(state, name)
         centre, gain = centred_part(old.params)
         assert (np.abs(centre) > 0.2).all() and (np.asarray(gain) > 1.5).all()
         width = algorithm.env.obs_dim * (2 if name == "decision" else 1)
@@ -144,7 +144,7 @@ def test_q_networks_and_their_targets_are_standardised(kind, config, size, share
         assert not np.array_equal(*weights)
 
 
-def test_scaled_rewards_teach_what_rewards_of_that_size_teach():
+def test_scaling_equals_an_environment_with_scaled_rewards():
     def learnt(pay, scale):
         algorithm = IPPO(Toy(pay=pay), IPPOConfig(**SMALL, reward_scale=scale))
         state = train(algorithm, PARAMS, steps=STEP, seed=1).state
@@ -158,13 +158,13 @@ def test_scaled_rewards_teach_what_rewards_of_that_size_teach():
 
 @pytest.mark.parametrize("config", [IPPOConfig, MAPPOConfig])
 @pytest.mark.parametrize("scale", [0.0, -1.0])
-def test_rewards_are_not_scaled_away(config, scale):
+def test_reward_scale_must_be_positive(config, scale):
     with pytest.raises(ValueError, match=f"reward_scale = {scale} is not allowed"):
         config(reward_scale=scale)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_exported_networks_have_it_in_their_first_layer(shared, tmp_path):
+def test_exported_networks_fold_standardisation_into_their_first_layer(shared, tmp_path):
     scenario = Scenario(topology=star(3), traffic=(Incast(n_max=2, width=2),), slots=4)
     env = make(scenario, actions="discrete")
     head, rng = head_for(env.action), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The central view: tiers of known networks, what it sees, and whom its actions reach."""
+"""The central view: tiers of known networks, its observation, and its actions on ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ecn_marl.sim.topology import Link, from_links, leaf_spine, star
 
 
 class Ports:
-    """Four ports that see two numbers each."""
+    """Four ports that observe two numbers each."""
 
     num_agents, obs_dim = 4, 2
 
@@ -22,8 +22,8 @@ class Ports:
 def test_tiers_of_known_networks():
     assert set(port_tiers(star(5))) == {0}
     leaves = leaf_spine(2, 4, 2)
-    want = tuple(1 if p.kind == "spine-down" else 0 for p in leaves.ports)
-    assert port_tiers(leaves) == want and set(want) == {0, 1}
+    expected = tuple(1 if p.kind == "spine-down" else 0 for p in leaves.ports)
+    assert port_tiers(leaves) == expected and set(expected) == {0, 1}
 
 
 def test_three_tiers():
@@ -38,16 +38,18 @@ def test_summary_is_mean_and_largest_of_each_tier():
     view = Tiers(Ports("discrete"), (0, 1, 0, 1))
     obs = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
     low, high = obs[:, [0, 2]], obs[:, [1, 3]]
-    want = np.concatenate([low.mean(1), low.max(1), high.mean(1), high.max(1)], -1)
-    found = view.summary(jnp.asarray(obs))
-    assert found.shape == (3, 1, view.obs_dim)
-    np.testing.assert_allclose(found[:, 0], want, rtol=1e-6)
+    expected = np.concatenate([low.mean(1), low.max(1), high.mean(1), high.max(1)], -1)
+    summary = view.summary(jnp.asarray(obs))
+    assert summary.shape == (3, 1, view.obs_dim)
+    np.testing.assert_allclose(summary[:, 0], expected, rtol=1e-6)
 
 
 def test_actions_reach_every_port_of_their_tier():
     single = Tiers(Ports("discrete"), (0, 1, 0, 1))
     assert single.action == TierAction((24,), 2) and single.action.nvec == (24, 24)
-    np.testing.assert_array_equal(single.spread(jnp.array([[7, 9]])), [7, 9, 7, 9])
+    np.testing.assert_array_equal(single.to_ports(jnp.array([[7, 9]])), [7, 9, 7, 9])
     triple = Tiers(Ports("multidiscrete"), (0, 1, 1, 1))
-    each = triple.spread(jnp.arange(12).reshape(2, 1, 6))
-    np.testing.assert_array_equal(each[1], [[6, 7, 8], [9, 10, 11], [9, 10, 11], [9, 10, 11]])
+    port_actions = triple.to_ports(jnp.arange(12).reshape(2, 1, 6))
+    np.testing.assert_array_equal(
+        port_actions[1], [[6, 7, 8], [9, 10, 11], [9, 10, 11], [9, 10, 11]]
+    )

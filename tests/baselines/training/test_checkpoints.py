@@ -38,7 +38,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """A copy to do damage to."""
+    """A copy for tests that damage it."""
     return shutil.copytree(saved, tmp_path / "run")
 
 
@@ -46,12 +46,12 @@ def files(run, step):
     return sorted(p for p in (run / "checkpoints" / str(step)).rglob("*") if p.is_file())
 
 
-def test_what_is_whole_is_restored(run):
+def test_intact_checkpoints_are_restored(run):
     checkpoints = Checkpoints(run)
     for step in (1, 2):
-        found = checkpoints.restore(STATE, step)
-        np.testing.assert_array_equal(found["w"], step * STATE["w"])
-        assert int(found["n"]) == 7 * step
+        restored = checkpoints.restore(STATE, step)
+        np.testing.assert_array_equal(restored["w"], step * STATE["w"])
+        assert int(restored["n"]) == 7 * step
 
 
 def test_a_flipped_bit_anywhere_is_found(run):
@@ -59,19 +59,19 @@ def test_a_flipped_bit_anywhere_is_found(run):
     checkpoints, paths = Checkpoints(run), files(run, 2)
     assert len(paths) > 3
     for path in paths * 8:
-        content = bytearray(whole := path.read_bytes())
+        content = bytearray(original := path.read_bytes())
         if not content:
             continue
         content[rng.integers(len(content))] ^= 1 << rng.integers(8)
         path.write_bytes(content)
         with pytest.raises(DamagedCheckpoint, match=r"2 is damaged: .*the last good one is 1: del"):
             checkpoints.restore(STATE)
-        path.write_bytes(whole)
+        path.write_bytes(original)
     assert int(checkpoints.restore(STATE)["n"]) == 14
 
 
 @pytest.mark.parametrize("damage", ["truncate", "delete"])
-def test_a_file_cut_short_or_gone_is_found(run, damage):
+def test_a_truncated_or_missing_file_is_found(run, damage):
     largest = max(files(run, 2), key=lambda path: path.stat().st_size)
     if damage == "delete":
         largest.unlink()
@@ -83,14 +83,14 @@ def test_a_file_cut_short_or_gone_is_found(run, damage):
     assert int(Checkpoints(run).restore(STATE)["n"]) == 7
 
 
-def test_without_a_good_one_that_is_said(run):
+def test_the_error_says_if_no_checkpoint_is_intact(run):
     for step in (1, 2):
         files(run, step)[0].write_bytes(b"x")
     with pytest.raises(DamagedCheckpoint, match="no other one that is whole"):
         Checkpoints(run).restore(STATE)
 
 
-def test_a_checkpoint_from_before_digests_is_restored_or_refused_in_one_line(run):
+def test_a_checkpoint_without_digests_is_restored_or_refused_in_one_line(run):
     (run / "checkpoints" / "2" / DIGESTS).unlink()
     assert int(Checkpoints(run).restore(STATE)["n"]) == 14
     for path in files(run, 2):
@@ -100,7 +100,7 @@ def test_a_checkpoint_from_before_digests_is_restored_or_refused_in_one_line(run
     assert "\n" not in str(error.value)
 
 
-def test_a_good_one_of_another_structure_is_not_called_damaged(run):
+def test_another_structure_is_not_reported_as_damage(run):
     with pytest.raises(ValueError, match=r"checkpoint = .*same algorithm, network") as error:
         Checkpoints(run).restore({"v": STATE["w"]})
     assert not isinstance(error.value, DamagedFile)
@@ -125,22 +125,24 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text):
 
 
 def test_every_field_of_a_configuration_is_needed(tmp_path):
-    whole = GOOD | PORTS
-    for name in whole:
+    complete = GOOD | PORTS
+    for name in complete:
         for wrong in (None, 1.5, True):
-            (tmp_path / CONFIG).write_text(json.dumps(whole | {name: wrong}))
+            (tmp_path / CONFIG).write_text(json.dumps(complete | {name: wrong}))
             with pytest.raises(DamagedFile, match=f"expected {name} of type"):
                 read_config(tmp_path)
     (tmp_path / CONFIG).write_text(json.dumps(GOOD))
     assert read_config(tmp_path, RUN) == GOOD
 
 
-def test_other_versions_are_told(tmp_path):
-    here = {name: version(name) for name in ("ecn-marl", "jax")}
+def test_other_versions_raise_a_warning(tmp_path):
+    current = {name: version(name) for name in ("ecn-marl", "jax")}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_versions(tmp_path, {"versions": here | {"numpy": "0"}})
+        warn_of_versions(tmp_path, {"versions": current | {"numpy": "0"}})
         warn_of_versions(tmp_path, {})
-    for name in here:
-        with pytest.warns(VersionWarning, match=rf"made with {name} 0\.0\.1 \(here {here[name]}\)"):
-            warn_of_versions(tmp_path, {"versions": here | {name: "0.0.1"}})
+    for name in current:
+        with pytest.warns(
+            VersionWarning, match=rf"made with {name} 0\.0\.1 \(here {current[name]}\)"
+        ):
+            warn_of_versions(tmp_path, {"versions": current | {name: "0.0.1"}})

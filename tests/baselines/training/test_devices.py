@@ -49,24 +49,24 @@ def begin(*args: object, home: Path) -> subprocess.Popen:
 
 def finish(*processes: subprocess.Popen) -> list[str]:
     """Wait for all; JAX's runtime swallows SIGTERM, so what hangs is killed."""
-    said = []
+    outputs = []
     try:
         for process in processes:
             out, err = process.communicate(timeout=400)
             assert process.returncode == 0, err.decode()
-            said.append(out.decode())
+            outputs.append(out.decode())
     finally:
         for process in processes:
             process.kill()
-    return said
+    return outputs
 
 
 def state(run: Path, step: int) -> dict[str, np.ndarray]:
     checkpoints = Checkpoints(run)
     path = checkpoints.folder / str(step)
     shapes = checkpoints._writer.metadata(path).item_metadata.tree
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here) for k, x in shapes.items()}
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for k, x in shapes.items()}
     return checkpoints.restore(like, step)
 
 
@@ -76,18 +76,18 @@ def rows(run: Path) -> list[dict]:
 
 def assert_close(a: Path, b: Path) -> None:
     """The first update's rollout is the same to rounding, and so are parameters after it."""
-    first, other = rows(a), rows(b)
-    assert len(first) == len(other) == 4
+    rows_a, rows_b = rows(a), rows(b)
+    assert len(rows_a) == len(rows_b) == 4
     for name in ("reward", "queue_mean", "utilisation"):
-        found, expected = (np.array([row[name] for row in x]) for x in (first, other))
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
-        np.testing.assert_allclose(found, expected, rtol=1e-3)
-    assert [("score" in row) for row in other] == [False, True, False, True]
-    one, two = state(a, 2), state(b, 2)
-    names = [name for name in one if name.split(".")[0] in ("actor", "critic")]
+        values, expected = (np.array([row[name] for row in x]) for x in (rows_a, rows_b))
+        np.testing.assert_allclose(values[0], expected[0], rtol=1e-5)
+        np.testing.assert_allclose(values, expected, rtol=1e-3)
+    assert [("score" in row) for row in rows_b] == [False, True, False, True]
+    state_a, state_b = state(a, 2), state(b, 2)
+    names = [name for name in state_a if name.split(".")[0] in ("actor", "critic")]
     assert len(names) == 8
     for name in names:
-        np.testing.assert_allclose(one[name], two[name], atol=2e-5)
+        np.testing.assert_allclose(state_a[name], state_b[name], atol=2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def test_two_devices_give_what_one_gives(single):
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(single):
     run = single / "processes"
-    said = two_processes(*START, *SAVE, "--out", run, home=single)
-    assert "metrics.jsonl" in said[0]
-    assert "metrics.jsonl" not in said[1], "only the first process prints"
+    outputs = two_processes(*START, *SAVE, "--out", run, home=single)
+    assert "metrics.jsonl" in outputs[0]
+    assert "metrics.jsonl" not in outputs[1], "only the first process prints"
     assert_close(run, single / "one")
 
 
@@ -121,28 +121,29 @@ def two_processes(*command: object, home: Path) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    each = (begin(*command, "--distributed", f"{address},2,{i}", home=home) for i in (0, 1))
-    return finish(*each)
+    processes = (begin(*command, "--distributed", f"{address},2,{i}", home=home) for i in (0, 1))
+    return finish(*processes)
 
 
 @pytest.mark.slow
 def test_two_processes_go_on_bit_for_bit(single):
     """Put back to what there was after update 2, both processes make updates 3 and 4 again."""
-    whole, cut = single / "processes", single / "cut"
-    if not whole.exists():
-        two_processes(*START, *SAVE, "--out", whole, home=single)
-    shutil.copytree(whole, cut)
+    uninterrupted, cut = single / "processes", single / "cut"
+    if not uninterrupted.exists():
+        two_processes(*START, *SAVE, "--out", uninterrupted, home=single)
+    shutil.copytree(uninterrupted, cut)
     shutil.rmtree(cut / "checkpoints" / "4")
     (cut / "checkpoints" / "best.json").unlink(missing_ok=True)
     two_processes("--resume", cut, home=single)
     timing = ("seconds", "steps_per_second")
-    kept = [
-        [{k: v for k, v in row.items() if k not in timing} for row in rows(x)] for x in (whole, cut)
+    untimed = [
+        [{k: v for k, v in row.items() if k not in timing} for row in rows(x)]
+        for x in (uninterrupted, cut)
     ]
-    assert len(kept[0]) == 4 and kept[0] == kept[1]
-    one, two = state(whole, 4), state(cut, 4)
-    for name in one:
-        a, b = one[name], two[name]
+    assert len(untimed[0]) == 4 and untimed[0] == untimed[1]
+    state_a, state_b = state(uninterrupted, 4), state(cut, 4)
+    for name in state_a:
+        a, b = state_a[name], state_b[name]
         if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_array_equal(a, b, err_msg=name)

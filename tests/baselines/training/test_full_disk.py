@@ -29,7 +29,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Files of this process may not grow beyond so many bytes."""
+    """Limit the size of files of this process, bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -41,9 +41,9 @@ def largest_file(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("size", [20, 60, 300, 900])
 def test_training_stops_with_one_error_and_goes_on_when_there_is_room(tmp_path, capfd, size):
     """The sizes end a checkpoint, the metrics or TensorBoard's file, whichever is first."""
-    run, whole = tmp_path / "full", tmp_path / "whole"
+    run, uninterrupted = tmp_path / "full", tmp_path / "whole"
     run.mkdir()
-    whole.mkdir()
+    uninterrupted.mkdir()
     with pytest.raises(OSError) as caught, largest_file(size):
         train(Counting(), None, steps=40, out=run, saving=EVERY_UPDATE)
     assert str(run) in str(caught.value)
@@ -53,8 +53,8 @@ def test_training_stops_with_one_error_and_goes_on_when_there_is_room(tmp_path, 
     saved = Checkpoints(run)
     assert not list(saved.folder.glob("*.orbax-checkpoint-tmp"))
     train(Counting(), None, steps=40, out=run, saving=EVERY_UPDATE, resume=saved.steps != [])
-    train(Counting(), None, steps=40, out=whole, saving=EVERY_UPDATE)
-    assert rows(run) == rows(whole)
+    train(Counting(), None, steps=40, out=uninterrupted, saving=EVERY_UPDATE)
+    assert rows(run) == rows(uninterrupted)
 
 
 @needs_full
@@ -65,7 +65,7 @@ def test_metrics_name_their_file(tmp_path):
 
 
 def test_tensorboard_never_waits_for_a_disk(tmp_path, monkeypatch):
-    """More rows than any queue holds, on a disk that takes none of them."""
+    """More rows than any queue holds, on a full disk."""
     monkeypatch.setattr("ecn_marl.baselines.training.logs.FLUSH_SECONDS", 0.0)
     log = TensorBoard(tmp_path)
     failed = 0
@@ -80,7 +80,7 @@ def test_tensorboard_never_waits_for_a_disk(tmp_path, monkeypatch):
     assert failed > 50
 
 
-def test_what_is_left_is_told_at_the_end(tmp_path):
+def test_errors_at_the_end_are_raised(tmp_path):
     log = TensorBoard(tmp_path)
     log.write({"update": 1, "reward": 0.5})
     with largest_file(30), pytest.raises(OSError, match="tensorboard"):
@@ -88,7 +88,7 @@ def test_what_is_left_is_told_at_the_end(tmp_path):
 
 
 @needs_full
-def test_files_that_appear_whole_or_not_at_all(tmp_path):
+def test_files_are_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "scores.json"
     path.write_text("{}")
 

@@ -1,4 +1,4 @@
-"""What is logged, read back with a reader of its own."""
+"""Logs, read back with an independent reader."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def events(folder):
     """Scalars of TensorBoard's event files: length, crc, message, crc; messages by protobuf."""
     from tensorboardX.proto.event_pb2 import Event
 
-    found, starts = [], []
+    scalars, starts = [], []
     for path in sorted(folder.glob("events.*"), key=lambda p: p.stat().st_mtime_ns):
         data = path.read_bytes()
         while data:
             (size,) = struct.unpack("<Q", data[:8])
             event = Event.FromString(data[12 : 12 + size])
-            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+            scalars += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
             starts += [event.step] if event.session_log.status else []
             data = data[16 + size :]
-    return found, starts
+    return scalars, starts
 
 
 def test_tensorboard_has_every_scalar(tmp_path):
     log = TensorBoard(tmp_path)
     log.write(ROW)
     log.close()
-    found, starts = events(tmp_path / "tensorboard")
-    assert sorted(found) == [(3, "reward", 0.5), (3, "seconds", 1.5), (3, "steps", 12.0)]
+    scalars, starts = events(tmp_path / "tensorboard")
+    assert sorted(scalars) == [(3, "reward", 0.5), (3, "seconds", 1.5), (3, "steps", 12.0)]
     assert starts == []
 
 
-def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path):
+def test_tensorboard_hides_rows_after_the_checkpoint(tmp_path):
     """A resumed run starts with a mark that makes the reader drop later steps of older files."""
     log = TensorBoard(tmp_path, after=3)
     log.write(ROW | {"update": 4})
@@ -47,7 +47,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path):
     assert events(tmp_path / "tensorboard")[1] == [4]
 
 
-def test_several_seeds_have_a_mean_and_each_its_own():
+def test_several_seeds_have_a_mean_and_one_scalar_each():
     row = {"update": 1, "steps": 8, "reward": [1.0, 3.0]}
     expected = {"steps": 8.0, "reward": 2.0, "reward/seed_0": 1.0, "reward/seed_1": 3.0}
     assert scalars(row) == expected

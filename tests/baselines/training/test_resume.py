@@ -79,10 +79,10 @@ def writing(run: Path) -> bool:
     return any((run / "checkpoints").glob("*.orbax-checkpoint-tmp"))
 
 
-def kill_in_write(process: subprocess.Popen, run: Path, after: int) -> None:
+def kill_in_write(process: subprocess.Popen, run: Path, n_rows: int) -> None:
     """SIGKILL while a checkpoint is half written; stopped first, to be sure of that."""
     while True:
-        wait_for(process, lambda: lines(run) > after and writing(run))
+        wait_for(process, lambda: lines(run) > n_rows and writing(run))
         process.send_signal(signal.SIGSTOP)
         if writing(run):
             break
@@ -93,15 +93,15 @@ def kill_in_write(process: subprocess.Popen, run: Path, after: int) -> None:
 
 
 def rows(run: Path) -> list[dict]:
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if "second" not in k} for row in found]
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if "second" not in k} for row in metrics]
 
 
 def assert_same_folders(a: Path, b: Path) -> None:
     """Every file of two checkpoints' arrays, through orbax without a template."""
-    found = [Checkpoints(run) for run in (a, b)]
-    assert found[0].latest == found[1].latest == UPDATES
-    trees = [c._writer.restore(c.folder / str(UPDATES)) for c in found]
+    checkpoints = [Checkpoints(run) for run in (a, b)]
+    assert checkpoints[0].latest == checkpoints[1].latest == UPDATES
+    trees = [c._writer.restore(c.folder / str(UPDATES)) for c in checkpoints]
     assert trees[0].keys() == trees[1].keys()
     for name in trees[0]:
         x, y = trees[0][name], trees[1][name]
@@ -111,9 +111,9 @@ def assert_same_folders(a: Path, b: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_resumed_is_as_if_never_killed(tmp_path):
-    cache, whole, broken = tmp_path / "cache", tmp_path / "whole", tmp_path / "broken"
-    finish(begin(cache, *START, "--out", whole))
+def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path):
+    cache, uninterrupted, broken = tmp_path / "cache", tmp_path / "whole", tmp_path / "broken"
+    finish(begin(cache, *START, "--out", uninterrupted))
 
     process = begin(cache, *START, *SAVE, "--out", broken)  # Ctrl-C
     wait_for(process, lambda: lines(broken) >= 5)
@@ -132,8 +132,8 @@ def test_killed_at_any_moment_and_resumed_is_as_if_never_killed(tmp_path):
 
     finish(begin(cache, "--resume", broken, "--save-updates", 3))
     assert [row["update"] for row in rows(broken)] == list(range(1, UPDATES + 1))
-    assert rows(broken) == rows(whole)
-    assert_same_folders(whole, broken)
+    assert rows(broken) == rows(uninterrupted)
+    assert_same_folders(uninterrupted, broken)
     assert not writing(broken)
 
 
@@ -178,8 +178,8 @@ def test_the_best_is_the_state_that_was_scored(tmp_path):
     assert checkpoints.best() == (2, 0.0)
     like = {"n": jax.numpy.zeros((), jax.numpy.int32)}
     for step in checkpoints.steps:
-        found = checkpoints.restore(like, step)
-        assert int(found["n"]) == step
+        restored = checkpoints.restore(like, step)
+        assert int(restored["n"]) == step
     (best,) = score(checkpoints.restore(like, checkpoints.find("best"))).value
     assert best == checkpoints.best().score
     assert [row["score"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
@@ -226,19 +226,19 @@ def test_checkpoints_come_every_so_many_updates(tmp_path, updates, expected):
 
 
 def test_checkpoints_come_every_so_many_seconds(tmp_path, monkeypatch):
-    seen: list[list[int]] = []
+    saved_steps: list[list[int]] = []
     ticks = count()
     clock = SimpleNamespace(passed=0.0, perf_counter=lambda: clock.passed + 1e-3 * next(ticks))
     monkeypatch.setattr(training, "time", clock)
 
     def progress(row):
-        seen.append(Checkpoints(tmp_path).steps)
+        saved_steps.append(Checkpoints(tmp_path).steps)
         clock.passed += 0.3
 
     saving = Saving(seconds=0.5)
     train(Counting(), None, steps=60, out=tmp_path, saving=saving, progress=progress)
-    assert seen[0] == []
-    assert seen[4] not in ([], [5])
+    assert saved_steps[0] == []
+    assert saved_steps[4] not in ([], [5])
 
 
 def test_a_signal_stops_after_the_update_and_saves(tmp_path):
@@ -246,10 +246,10 @@ def test_a_signal_stops_after_the_update_and_saves(tmp_path):
         if row["update"] == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(TrainingInterrupted, match="SIGTERM after update 4"):
         train(Counting(), None, steps=1000, out=tmp_path, progress=progress)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGTERM) is handler
     assert Checkpoints(tmp_path).latest == 4
     result = train(Counting(), None, steps=60, out=tmp_path, resume=True)
     assert int(result.state["n"]) == 6
@@ -259,7 +259,7 @@ def test_a_signal_stops_after_the_update_and_saves(tmp_path):
 def test_a_second_signal_acts_at_once():
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
-        assert interrupts.wanted is signal.SIGINT
+        assert interrupts.requested is signal.SIGINT
         signal.raise_signal(signal.SIGINT)
 
 
@@ -283,13 +283,13 @@ print(checkpoints.steps)
 """
 
 
-def test_a_save_that_fails_is_told_and_nothing_waits_for_it(tmp_path):
+def test_a_failed_save_raises_and_nothing_hangs(tmp_path):
     """With a checkpoint manager that makes folders in the background the process does not end."""
     command = [sys.executable, "-c", FAILED_SAVE, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True)
     assert done.returncode == 0, done.stderr
-    told, steps = done.stdout.splitlines()
-    assert told.startswith("told: [Errno 20] Not a directory")
+    message, steps = done.stdout.splitlines()
+    assert message.startswith("told: [Errno 20] Not a directory")
     assert steps == "[3]"
 
 
@@ -308,9 +308,9 @@ def test_a_full_disk_is_an_oserror(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, timeout=60, text=True)
-    told, steps = done.stdout.splitlines()
-    assert "cannot be written" in told
-    assert "File too large" in told
+    message, steps = done.stdout.splitlines()
+    assert "cannot be written" in message
+    assert "File too large" in message
     assert steps == "[1]"
 
 

@@ -69,7 +69,7 @@ def test_the_package_keeps_its_own_contract():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("candidate", "message"),
     [
         (object, "not derived from ecn_marl.Trainer; init.. is missing; update.. is missing; act"),
         (
@@ -83,9 +83,9 @@ def test_the_package_keeps_its_own_contract():
         (Fixed(ToyEnv(), Config()), "expected a class, derived from ecn_marl.Trainer"),
     ],
 )
-def test_what_a_class_lacks_is_named(given, message):
+def test_missing_members_are_named(candidate, message):
     with pytest.raises(ValueError, match=rf"trainer of mine = .*{message}"):
-        as_trainer("mine", given)
+        as_trainer("mine", candidate)
 
 
 def test_settings_need_defaults_that_json_can_hold():
@@ -121,21 +121,21 @@ def test_names_of_the_package_and_of_rules_are_not_free():
         ({"__init__": lambda self, env, config: None}, r"one that sets self\.env"),
     ],
 )
-def test_what_it_makes_is_checked_by_shapes(changes, message):
-    made = trainer(**changes)(ToyEnv(), Config())
+def test_states_and_metrics_are_checked_by_shapes(changes, message):
+    instance = trainer(**changes)(ToyEnv(), Config())
     with pytest.raises(ValueError, match=message):
-        check_training("mine", made, PARAMS)
+        check_training("mine", instance, PARAMS)
 
 
-def test_the_least_of_a_trainer_is_enough():
-    made = Fixed(ToyEnv(), Config())
-    check_training("fixed", made, PARAMS)
+def test_a_minimal_trainer_is_enough():
+    instance = Fixed(ToyEnv(), Config())
+    check_training("fixed", instance, PARAMS)
     obs, actor = jnp.zeros((3, 2)), jnp.zeros(())
-    controller = made.controller(actor, made.env)
+    controller = instance.controller(actor, instance.env)
     assert not isinstance(controller, StatefulController)
     np.testing.assert_array_equal(controller(jax.random.key(0), obs), np.zeros(3))
-    assert (made.flops, made.modules(actor), made.network(actor)) == (None, {}, None)
-    assert made.exchanged_bytes(made.env, []) == 0.0 and controller.costs() == {}
+    assert (instance.flops, instance.modules(actor), instance.network(actor)) == (None, {}, None)
+    assert instance.exchanged_bytes(instance.env, []) == 0.0 and controller.costs() == {}
 
 
 def test_settings_come_from_texts_and_from_json(registered):

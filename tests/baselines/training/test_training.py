@@ -1,4 +1,4 @@
-"""The training loop: checkpoints, logs, stops; evaluation on traffic never trained on."""
+"""The training loop: checkpoints, logs, stops; evaluation on traffic not used in training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_checkpoint_holds_the_whole_state(tmp_path):
 
 
 def decomposed(jaxpr):
-    """Shapes of what is decomposed anywhere in a program: the first operand of each QR."""
+    """Shapes of the matrices that a program decomposes: the first operand of each QR."""
     shapes = []
     for line in jaxpr.eqns:
         if line.primitive.name in ("geqrf", "householder_product", "qr"):
@@ -67,7 +67,7 @@ def decomposed(jaxpr):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_weights_are_drawn_one_matrix_at_a_time(shared):
-    """Batches of QR decompositions can stop jaxlib's thread pool for good, see `init_network`."""
+    """Batches of QR decompositions can deadlock jaxlib's thread pool, see `init_network`."""
     algorithm = IPPO(ToyEnv(), replace(CONFIG, shared=shared))
     program = jax.make_jaxpr(lambda: initial_state(algorithm, PARAMS, 0, seeds=3))()
     shapes = decomposed(program.jaxpr)
@@ -236,5 +236,5 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path):
     """The other one comes after both have seen that the folder is new."""
     with locked(tmp_path / "run", "train"):
         assert runs.check_folder(tmp_path / "run", overwrite=False)
-        with pytest.raises(FolderInUse), runs.alone(tmp_path / "run", "train"):
+        with pytest.raises(FolderInUse), runs.training_lock(tmp_path / "run", "train"):
             raise AssertionError
