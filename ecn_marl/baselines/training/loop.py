@@ -271,7 +271,7 @@ class _Loop:
             )
         if out is not None and jax.process_index() == 0:
             self.logs = [JsonLines(out, self.rows), TensorBoard(out, after=len(self.rows))]
-        self.saved = self.first_update = len(self.rows)
+        self.first_update = len(self.rows)
         self.saved_at = time.perf_counter()
         self.began_at = self.saved_at - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
