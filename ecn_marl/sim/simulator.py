@@ -380,7 +380,7 @@ class Simulator(SimConfig):
             totals,
             dropped=exact_add(*totals.dropped, lost, CHUNK),
             offered=exact_add(*totals.offered, lost, CHUNK),
-            delivered=exact_add(*totals.delivered, moved.gone, CHUNK),
+            delivered=exact_add(*totals.delivered, moved.passed, CHUNK),
         )
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
