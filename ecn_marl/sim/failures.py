@@ -171,7 +171,7 @@ def reroute_ways(
     seed: Array,
     bounds: tuple[int, ...],
     classes: int,
-    spread: int,
+    n_sprayed: int,
 ) -> Rerouted:
     """`reroute` where a flow can have bytes on several ways; each way breaks by itself.
 
@@ -185,7 +185,7 @@ def reroute_ways(
         seed: uint32 of the episode.
         bounds: first queue of each level, and one past the last.
         classes: queues per port.
-        spread: paths that packets are spread over, 1 for flowlets.
+        n_sprayed: paths that packets are spread over, 1 for flowlets.
     """
     up, n_levels = links_up(net, step), len(bounds) - 1
     works, w = jnp.append(up, True), flows.hop.shape[0] // n_levels
@@ -195,7 +195,7 @@ def reroute_ways(
     back = works[flows.back // classes].all(0)
     used = flows.stage != life.FREE
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
-    paths = find_paths(net, as_offer(flows), bits, up, spread=spread)
+    paths = find_paths(net, as_offer(flows), bits, up, n_ways=n_sprayed)
     hop, back_queue = queue_numbers(paths, flows.kind, bounds, classes, w)
     cut = used & ~forth
     rows = jnp.tile(cut, (n_levels, 1))
@@ -203,12 +203,12 @@ def reroute_ways(
     stranded = jnp.where(rows, flows.backlog, 0.0).sum(0)
     lost, passed = jnp.where(arrived, 0.0, stranded), jnp.where(arrived, stranded, 0.0).sum()
     chunks = jnp.floor(lost / CHUNK)
-    rerouted = used if spread > 1 else used & (cut[0] | ~back)
+    rerouted = used if n_sprayed > 1 else used & (cut[0] | ~back)
     return Rerouted(
         replace(
             flows,
-            hop=jnp.where(used if spread > 1 else rows, hop, flows.hop),
-            back=jnp.where(used if spread > 1 else used & ~back, back_queue, flows.back),
+            hop=jnp.where(used if n_sprayed > 1 else rows, hop, flows.hop),
+            back=jnp.where(used if n_sprayed > 1 else used & ~back, back_queue, flows.back),
             rtt=jnp.where(rerouted, paths.rtt, flows.rtt),
             after=jnp.where(rerouted, paths.after, flows.after),
             backlog=jnp.where(rows, 0.0, flows.backlog),

@@ -61,7 +61,7 @@ def empty(slots: int, real: Any) -> Flowlets:
 def restart(flowlets: Flowlets, new: Bool[Array, " flows"], coin: Array) -> Flowlets:
     """Forget the former flow of the slots `new`; `coin` is what the new flows drew at first."""
     fresh = replace(empty(new.shape[0], flowlets.since.dtype), draw=coin)
-    return jax.tree.map(lambda now, then: jnp.where(new, now, then), fresh, flowlets)
+    return jax.tree.map(lambda initial, old: jnp.where(new, initial, old), fresh, flowlets)
 
 
 def advance(

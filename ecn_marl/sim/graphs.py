@@ -331,18 +331,18 @@ class Graph:
         state: GraphState,
         params: GraphParams,
         nic_rate: Array,
-        what: Finished,
+        ends: Finished,
         elapsed: float,
     ) -> GraphState:
         """Begin what depended on these flows, or the next step if they were the last."""
         k = self.n_tickets
-        ended = jnp.where(what.done, -what.ago, -jnp.inf)
+        ended = jnp.where(ends.done, -ends.ago, -jnp.inf)
         first, then = jnp.asarray(params.first), jnp.asarray(params.then)
-        met = jnp.append(what.done, False)[first].astype(jnp.int32)
+        met = jnp.append(ends.done, False)[first].astype(jnp.int32)
         met = jnp.zeros((k + 1,), jnp.int32).at[then].add(met)[:k]
         latest = jnp.append(ended, -jnp.inf)[first]
         latest = jnp.full((k + 1,), -jnp.inf, ended.dtype).at[then].max(latest)[:k]
-        missing, left = state.missing - met, state.left - what.done.sum().astype(jnp.int32)
+        missing, left = state.missing - met, state.left - ends.done.sum().astype(jnp.int32)
         free = (missing == 0) & (met > 0)
         start = jnp.where(free, jnp.maximum(latest + params.delay_us, 0.0), state.pending.start)
         over, end = left == 0, jnp.max(ended)

@@ -1,4 +1,4 @@
-"""Links between hosts and switches, and the checks that a list of them has to pass."""
+"""Links between hosts and switches, and checks of lists of links."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def adjacency(
     for node, count in Counter((*hosts, *switches)).items():
         if count > 1:
             raise bad_value("node name", node, "a name of its own for every host and switch")
-    for ln in links:
-        check(ln)
-        for end in (ln.a, ln.b):
+    for link in links:
+        check(link)
+        for end in (link.a, link.b):
             if end not in neighbours:
                 raise bad_value("link end", end, "the name of a host or switch")
-        if ln.b == ln.a:
-            raise bad_value("link", (ln.a, ln.b), "two different nodes")
-        neighbours[ln.a].append(ln.b)
-        neighbours[ln.b].append(ln.a)
-    known = set(switches)
-    for h in hosts:
-        if len(neighbours[h]) != 1 or neighbours[h][0] not in known:
-            raise bad_value(f"links of {h}", neighbours[h], "exactly one link, to a switch")
+        if link.b == link.a:
+            raise bad_value("link", (link.a, link.b), "two different nodes")
+        neighbours[link.a].append(link.b)
+        neighbours[link.b].append(link.a)
+    switch_names = set(switches)
+    for host in hosts:
+        if len(neighbours[host]) != 1 or neighbours[host][0] not in switch_names:
+            raise bad_value(f"links of {host}", neighbours[host], "exactly one link, to a switch")
     return {node: list(dict.fromkeys(ends)) for node, ends in neighbours.items()}
 
 
@@ -70,7 +70,7 @@ Rates = float | Sequence[float]
 """One rate for all hosts, or one for each, Gb/s."""
 
 
-def each(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
+def host_rates(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
     """Hosts and their rates."""
     if isinstance(gbps, Sequence | np.ndarray) and not isinstance(gbps, str):
         rates = list(gbps)

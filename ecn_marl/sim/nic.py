@@ -1,4 +1,4 @@
-"""What a host does with bytes: its NIC serves its flows round robin and spaces their packets."""
+"""NICs of hosts: each serves its flows round robin and spaces their packets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 
 LAST_BYTE = 0.5
-"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
+"""A flow with less than this left to send, bytes, has sent all: the rest is a float32."""
 
 
 class Nic(NamedTuple):
@@ -65,8 +65,8 @@ def send(
     waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
     strong as they are.
 
-    A flow that starts or ends within the substep asks only for what it can send in it, so what it
-    leaves goes to the others.
+    A flow that starts or ends within the substep demands only what it can send in it; the rest of
+    its share goes to the others.
 
     Args:
         flows: slots.
@@ -89,19 +89,19 @@ def send(
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
     level = water_level(demand, flows.src, nic.capacity, level)
-    mine = look_up_one(level, flows.src)
-    give = jnp.minimum(demand, mine) * dt
+    share = look_up_one(level, flows.src)
+    give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
+    pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
     at = jnp.minimum(begin + flows.rest_low / pace, dt)
     if latched:
-        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
-        left = jnp.where(give >= nic.packet, 0.0, left)
-        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
+        spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
+        spacing = jnp.where(give >= nic.packet, 0.0, spacing)
+        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, spacing, flows.spaced))
     flows = replace(
         flows,
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
@@ -135,11 +135,13 @@ def water_level(
     n = capacity.shape[0]
     level = start
     for _ in range(2):
-        mine = look_up_one(level, src)
-        above = (demand >= mine) & (demand > 0)
-        small = segment_sum(jnp.where(above, 0.0, demand), src, n)
-        many = segment_sum(above.astype(demand.dtype), src, n)
-        settled = jnp.where(small <= capacity, capacity, 0.0)
-        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
+        share = look_up_one(level, src)
+        limited = (demand >= share) & (demand > 0)
+        satisfied = segment_sum(jnp.where(limited, 0.0, demand), src, n)
+        n_limited = segment_sum(limited.astype(demand.dtype), src, n)
+        settled = jnp.where(satisfied <= capacity, capacity, 0.0)
+        level = jnp.where(
+            n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
+        )
         level = jnp.maximum(level, 0.0)
     return level

@@ -36,15 +36,15 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
         busy: which are in use, `[F]`.
     """
 
-    def one(now: Array, then: Array) -> Array:
-        return now if now is then else jnp.where(busy, now, then)
+    def keep(new: Array, old: Array) -> Array:
+        return new if new is old else jnp.where(busy, new, old)
 
-    def sender(now: Array, then: Array) -> Array:
-        return one(now, then) if jnp.shape(now)[-1:] == busy.shape else now
+    def sender(new: Array, old: Array) -> Array:
+        return keep(new, old) if jnp.shape(new)[-1:] == busy.shape else new
 
     senders = jax.tree.map(sender, flows.transport, before.transport)
-    rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))
-    return replace(rest, transport=senders)
+    others = jax.tree.map(keep, replace(flows, transport=None), replace(before, transport=None))
+    return replace(others, transport=senders)
 
 
 def in_use(
@@ -87,8 +87,8 @@ def look_up(
             fusible multiplication).
         index: rows wanted, in bounds.
     """
-    once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
-    return once.at[index].get(mode="promise_in_bounds")
+    rows = table @ jnp.eye(table.shape[1], dtype=table.dtype)
+    return rows.at[index].get(mode="promise_in_bounds")
 
 
 def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float]) -> T:

@@ -17,11 +17,11 @@ from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.transports.dcqcn import DcqcnParams
 
 TOP = 1.0 - 2.0**-50
-"""Largest marking probability that is told from 1."""
+"""Largest marking probability that is distinguished from 1."""
 
 
 class FixedPoint(NamedTuple):
-    """Where mean-field DCQCN stands still.
+    """Fixed point of mean-field DCQCN.
 
     Attributes:
         mark: marking probability per packet.
@@ -147,7 +147,7 @@ class _Dcqcn(NamedTuple):
         return log_a, log_alpha, float(up), float(beyond)
 
     def log_mark(self, rate: float) -> float:
-        """Logarithm of the marking probability that holds the rate; 0 if it cannot be told from 1.
+        """Logarithm of the marking probability that holds the rate; 0 above `TOP`.
 
         With `R` the rate in packets/µs, `L = -log(1 - p)` and the model's
 
@@ -250,7 +250,7 @@ def dctcp_sawtooth(
     decayed by up to a fifth when the cut comes, and the cut is smaller by as much. For `W* < 2` or
     so windows are cut by less than a packet and the picture is a poor one.
 
-    Switches that mark packets as they leave the queue are heard sooner: the marks come back after
+    Marks of switches that mark packets as they leave the queue return sooner: after
     the base RTT, a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
     round without growth after a cut, that of the cut itself, a flow hears marks for `s` rounds of
     the `alpha W / 2 + 1` of a period:
@@ -362,8 +362,8 @@ def swift_target(
             raise bad_value(field, value, "a number >= 0")
     if not fs_min < fs_max:
         raise bad_value("fs_min", fs_min, f"less than fs_max = {fs_max!r}")
-    none = fs_max**-0.5
-    scaling = fs_range * (cwnd**-0.5 - none) / (fs_min**-0.5 - none)
+    least = fs_max**-0.5
+    scaling = fs_range * (cwnd**-0.5 - least) / (fs_min**-0.5 - least)
     return base + hops * per_hop + min(max(scaling, 0.0), fs_range)
 
 

@@ -6,12 +6,12 @@
 
 A tuner is a frozen dataclass of constants; `init` and `update` are pure functions over arrays of
 ports, so they work under `jit`, `vmap` and `scan`. Sizes in KB are for a port of 25 Gb/s and grow
-with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports do not see each
-other (but for `BufferCoupled`, whose ports share a buffer).
+with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports are
+independent (but for `BufferCoupled`, whose ports share a buffer).
 
-`EcnSharp` and `PiMarker` are published rules, brought to an interval's pace; `BufferCoupled` is a
-published rule applied to another threshold; of the two ideas behind `UtilisationDriven` and
-`QueueDriven` no formulas were found, so those are ours.
+`EcnSharp` and `PiMarker` are published rules, adapted to one update per interval. `BufferCoupled`
+is a published rule applied to another threshold. `UtilisationDriven` and `QueueDriven` follow
+published ideas whose formulas were not found, so their rules are ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PACKET = 1000.0
 """Bytes of a packet in the gains of `PiMarker` (8000-bit packets in its authors' model)."""
 
 SMALL, LARGE = 1e-9, 1e9
-"""Bounds of every constant; keeps what follows from them finite and apart in float32."""
+"""Bounds of every constant; values derived from them stay finite and distinct in float32."""
 
 
 def port_scale(net: NetParams) -> Float[Array, " ports"]:
@@ -46,7 +46,7 @@ def port_scale(net: NetParams) -> Float[Array, " ports"]:
 
 @dataclass(frozen=True)
 class Tuner(ABC):
-    """What every tuner does; constants are fields, all of them positive numbers.
+    """Base class of tuners; constants are fields, all of them positive numbers.
 
     Raises:
         ValueError: a constant out of range.
@@ -166,20 +166,20 @@ class EcnSharp(Tuner):
     ) -> tuple[SharpState, Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         rate = jnp.asarray(net.port_rate)
-        spread = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
-        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * spread)
+        deviation = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
+        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * deviation)
         stands = lowest > self.target_us * rate
         standing = jnp.where(stands, state.standing_us + interval_us, 0.0)
         active = standing >= self.persist_us
-        before = jnp.maximum(state.marked, 1.0)
-        after = (jnp.sqrt(before) + interval_us / (2.0 * self.persist_us)) ** 2
-        share = (after - before) * net.packet_bytes / (rate * interval_us)
+        count_before = jnp.maximum(state.marked, 1.0)
+        count_after = (jnp.sqrt(count_before) + interval_us / (2.0 * self.persist_us)) ** 2
+        share = (count_after - count_before) * net.packet_bytes / (rate * interval_us)
         ecn = Ecn(
             kmin=self.target_us * rate,
             kmax=self.instant_us * rate,
             pmax=jnp.where(active, jnp.clip(2.0 * share, self.p_rest, 1.0), self.p_rest),
         )
-        return SharpState(standing, jnp.where(active, after, 0.0)), ecn
+        return SharpState(standing, jnp.where(active, count_after, 0.0)), ecn
 
 
 class PiState(NamedTuple):
@@ -240,7 +240,7 @@ class PiMarker(Tuner):
         self._at_most("b", "a", 1.0)
 
     def init(self, net: NetParams) -> PiState:
-        """Hardly any marking."""
+        """Marking probability at its minimum."""
         zero = jnp.zeros_like(jnp.asarray(net.port_rate))
         return PiState(zero + self.p_min, zero - 1.0)
 
@@ -313,8 +313,8 @@ class BufferCoupled(Ramped):
             ValueError: several switches, but no `port_switch` for every port.
         """
         ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
-        whole = len(self.port_switch) == ports and max(self.port_switch) < switches
-        if not whole and (self.port_switch or switches > 1):
+        complete = len(self.port_switch) == ports and max(self.port_switch) < switches
+        if not complete and (self.port_switch or switches > 1):
             text = (
                 f"the switches of {ports} ports, 0 to {switches - 1}: give parse_tuner a topology"
             )
@@ -326,9 +326,9 @@ class BufferCoupled(Ramped):
     ) -> tuple[tuple[()], Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
-        where = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
-        used = segment_sum(jnp.asarray(stats.queue), where, switches)
-        free = jnp.maximum(net.buffer - used, 0.0)[where]
+        switch = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
+        used = segment_sum(jnp.asarray(stats.queue), switch, switches)
+        free = jnp.maximum(net.buffer - used, 0.0)[switch]
         kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
         return (), self.ramp(kmax / self.spread)
 
@@ -485,15 +485,15 @@ def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
     Raises:
         ValueError: an unknown tuner or constant (with the nearest names), or a bad value.
     """
-    name, _, rest = text.strip().lower().partition(":")
+    name, _, settings = text.strip().lower().partition(":")
     if name not in TUNERS:
         raise unknown_name("tuner", name, TUNERS)
-    known = TUNERS[name].constants()
+    constants = TUNERS[name].constants()
     values: dict[str, float] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, settings.split(",")):
         key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in known:
-            raise unknown_name(f"constant of {name}", key, known)
+        if key not in constants:
+            raise unknown_name(f"constant of {name}", key, constants)
         try:
             values[key] = float(value)
         except ValueError:

@@ -195,7 +195,7 @@ def test_the_bottleneck_of_a_sprayed_flow():
         flow_id=none,
         valid=zero == 0,
     )
-    paths = find_paths(net, offer, jnp.zeros(3, jnp.uint32), spread=4)
+    paths = find_paths(net, offer, jnp.zeros(3, jnp.uint32), n_ways=4)
     stored = [[25] * 2, [25, 5, 5, 25], [25, 5, 5, 5, 5, 25]]
     bottleneck = np.array([25.0, 10.0, 10.0])
     want = [

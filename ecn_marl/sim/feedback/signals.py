@@ -1,4 +1,4 @@
-"""Names of the signals, what they are made from, and how they reach the senders."""
+"""Names of the signals, their inputs, and how they reach the senders."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Feedback(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What one substep of queues gives the feedback to work on.
+    """Results of one substep of the queues that the feedback needs.
 
     Attributes:
         flows: slots, after the substep.
@@ -86,7 +86,7 @@ class Observed(NamedTuple):
 
 
 class Line(NamedTuple):
-    """How far away the senders are, for the length of a tick.
+    """Feedback delays, constant within a tick.
 
     Attributes:
         delay: feedback delay of each flow, substeps, `[F]`.

@@ -1,4 +1,4 @@
-"""What all senders have in common: the interface, named presets, overridden constants."""
+"""The interface of all senders, named presets, overridden constants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Transport(Protocol):
 
     Senders may also have `notify(state, params, marked, dt)`, the receivers' side of single marks
     (signal `cnp`): given the flows of which a marked packet arrives in a substep, `[F]`, it returns
-    the state and the flows for which a CNP leaves. Without it every mark is told.
+    the state and the flows for which a CNP leaves. Without it every mark leaves as a CNP.
     """
 
     @property
@@ -88,7 +88,7 @@ class Transport(Protocol):
         """Payload bytes each flow may have on the way, `[F]`; None if it has no window."""
 
     def update(self, state: Any, params: Any, heard: Feedback, dt: float) -> Any:
-        """Advance all senders by one substep of `dt` µs, on what reaches them in it."""
+        """Advance all senders by one substep of `dt` µs, with the feedback that reaches them."""
 
 
 def with_overrides(
@@ -102,7 +102,7 @@ def with_overrides(
     Args:
         kind: congestion control, for messages.
         presets: constants by name.
-        name: which; its second name is as good, see `names`.
+        name: preset; its second name is accepted, too, see `names`.
         overrides: fields and their values, in the units of the constants.
 
     Raises:
@@ -149,6 +149,6 @@ def with_window(transport: Any) -> Any:
     if hasattr(transport, "members"):
         return replace(transport, members=tuple(map(with_window, transport.members)))
     if jax.eval_shape(lambda: transport.window(transport.init(1))) is None:
-        what = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
-        raise bad_value("loss_recovery", "irn", what)
+        allowed = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
+        raise bad_value("loss_recovery", "irn", allowed)
     return transport

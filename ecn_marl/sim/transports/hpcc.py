@@ -84,7 +84,7 @@ class Hpcc:
     overrides: Overrides = ()
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -94,9 +94,9 @@ class Hpcc:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Hpcc(name, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Hpcc(name, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -105,8 +105,8 @@ class Hpcc:
 
     def default_params(self) -> HpccParams:
         """Constants of the preset, overrides applied."""
-        made: HpccParams = with_overrides("HPCC", PRESETS, self.name, dict(self.overrides))
-        return made
+        constants: HpccParams = with_overrides("HPCC", PRESETS, self.name, dict(self.overrides))
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -154,7 +154,7 @@ class Hpcc:
         assert heard.hop_rate is not None and heard.hop_queue is not None
         assert heard.hop_step is not None
         ack = heard.acked > 0
-        known = ack & state.heard
+        comparable = ack & state.heard
         span = state.base_rtt
         since = jnp.maximum((heard.hop_step - state.last_step) * dt, dt).astype(span.dtype)
         part = jnp.minimum(since / span, 1.0)
@@ -162,11 +162,11 @@ class Hpcc:
         queue = jnp.minimum(heard.hop_queue, state.last_queue)
         fill = (sent / since + queue / span) / heard.hop_rate
         load = state.load + part * (fill.max(0) - state.load)
-        load = jnp.where(known, load, state.load)
+        load = jnp.where(comparable, load, state.load)
         cut = (load >= params.eta) | (state.stage >= params.max_stage)
         rate = jnp.where(cut, state.reference * params.eta / load, state.reference) + params.ai
         rate = jnp.clip(rate, jnp.minimum(params.min_rate, state.line), state.line)
-        rate = jnp.where(known, rate, state.rate)
+        rate = jnp.where(comparable, rate, state.rate)
         renew = heard.returned & state.heard & ~state.young
         return replace(
             state,
