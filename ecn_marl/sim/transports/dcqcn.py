@@ -12,8 +12,8 @@ The first CNP does not cut: it starts the timers, and the first cut follows one 
 later (unless `cut_at_first_cnp`).
 
 The receiver (notification point, §3.1 and Fig. 6 there) sends a CNP for every marked packet, or,
-with `cnp_interval_us`, at most one per flow and interval. A mark after the end of the interval leaves
-at once and starts the next one; all marks within an interval leave as one CNP at its end.
+with `cnp_interval_us`, at most one per flow and interval. A mark after the end of the interval
+leaves at once and starts the next one; all marks within an interval leave as one CNP at its end.
 """
 
 from __future__ import annotations
