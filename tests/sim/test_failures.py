@@ -117,13 +117,13 @@ def test_flows_on_living_paths_stay():
 def test_new_flows_avoid_dead_links_and_use_repaired_ones():
     """With 2 and with 4 spines; the given path is taken if it works."""
     for sim, far_host in ((TWO, 2), (FOUR, 4)):
-        n = far_host
+        n_spines = far_host
         rows = [(0, far_host, 1000, 100.0 + i) for i in range(10)]
         rows += [(0, far_host, 1000, 900.0 + i) for i in range(10)]
         dead = number(sim, "leaf0->spine1")
         r = run(sim, rows, 20, [1] * 20, dead, 0, 500)
         crossed = np.asarray(r.stats.tx_bytes)[
-            :, number(sim, *(f"leaf0->spine{s}" for s in range(n)))
+            :, number(sim, *(f"leaf0->spine{s}" for s in range(n_spines)))
         ]
         assert (crossed[:5, 1] == 0).all()
         assert crossed[:5].sum() == pytest.approx(10 * 1048)

@@ -1,4 +1,4 @@
-"""Reading flow lists: what is taken, and the one error for everything that is not."""
+"""Reading flow lists: accepted forms, and one error for each malformed one."""
 
 from __future__ import annotations
 
