@@ -4,7 +4,7 @@ A byte's way, one module per stage; `substep` puts them together:
 
 * `nic`: hosts share their NIC among flows and space packets.
 * `hops`, `queues`: all levels of queues; marking, service and drops at one of them.
-* `feedback`: what comes back, a module per signal (`cnp`, `acks`, `probe`, `telemetry`, `field`).
+* `feedback`: signals to the senders, a module each (`cnp`, `acks`, `probe`, `telemetry`, `field`).
 * `sink`: when the last byte of a flow has left the last queue.
 * `transports`: the senders' machines, a module each.
 

@@ -5,7 +5,7 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 69(2), 2009 (ring); Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 operations in MPICH", IJHPCA 19(1), 2005 (tree, all-to-all); Li et al., "Scaling distributed machine
 learning with the parameter server", OSDI'14. The file format follows the idea of GOAL (Hoefler et
-al., "LogGOPSim", 2010) and Chakra: nodes, and what each waits for.
+al., "LogGOPSim", 2010) and Chakra: nodes, and the nodes that each waits for.
 """
 
 from __future__ import annotations

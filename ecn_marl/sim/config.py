@@ -36,7 +36,7 @@ class TrafficClass:
     """A traffic class: a queue of its own at every port, served by deficit-weighted round robin.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         transport: senders of its flows.
         weight: share of a port's bandwidth among the classes that have something to send.
         lossless: whether PFC protects it; otherwise its queue drops beyond `alpha` times the free
@@ -189,7 +189,7 @@ class SimConfig:
 
     @property
     def n_tickets(self) -> int:
-        """Number of tickets by which sources hear of their flows, see `sim.tickets`."""
+        """Number of tickets by which sources learn of their flows, see `sim.tickets`."""
         return sum(tickets_of(source) for source in self.traffic)
 
     @property

@@ -110,7 +110,7 @@ def add(
 def results(
     cfg: SimConfig, sums: PortSums, state: SimState, net: NetParams
 ) -> dict[str, Float[Array, "ports ..."]]:
-    """The counters that were asked for, as leaves of `PortStats`."""
+    """The counters that `SimConfig.counts` names, as leaves of `PortStats`."""
     counts: FlowCounts | None = sums.counts
     if counts is None:
         return {}

@@ -176,7 +176,7 @@ def reroute_ways(
     """`reroute` where a flow can have bytes on several ways; each way breaks by itself.
 
     Sprayed flows take all paths that work, repaired ones as well. Others draw a new path for their
-    new bytes if that one is broken; what an old flowlet had on a broken path is lost.
+    new bytes if that one is broken; bytes of an old flowlet on a broken path are lost.
 
     Args:
         flows: slots.

@@ -59,7 +59,7 @@ def empty(slots: int, real: Any) -> Flowlets:
 
 
 def restart(flowlets: Flowlets, new: Bool[Array, " flows"], coin: Array) -> Flowlets:
-    """Forget the former flow of the slots `new`; `coin` is what the new flows drew at first."""
+    """Forget the former flow of the slots `new`; `coin` is the first draw of the new flows."""
     fresh = replace(empty(new.shape[0], flowlets.since.dtype), draw=coin)
     return jax.tree.map(lambda initial, old: jnp.where(new, initial, old), fresh, flowlets)
 

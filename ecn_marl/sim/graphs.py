@@ -49,7 +49,7 @@ class Node:
         dst: destination host.
         bytes: payload, bytes.
         delay_us: time from the end of the last flow it depends on (or the start of the step) to its
-            start, µs: what the host computes in between.
+            start, µs: the time that the host computes in between.
         after: the nodes it depends on.
     """
 
@@ -62,11 +62,11 @@ class Node:
 
 
 def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
-    """Refuse what is not a graph of flows without cycles.
+    """Refuse nodes that are no graph of flows without cycles.
 
     Args:
         nodes: the nodes.
-        where: what they are called in errors, e.g. the file they are from.
+        where: their name in errors, e.g. the file they are from.
 
     Raises:
         ValueError: no node, two of one id, a flow from a host to itself, a payload below a byte, a
@@ -334,7 +334,7 @@ class Graph:
         ends: Finished,
         elapsed: float,
     ) -> GraphState:
-        """Begin what depended on these flows, or the next step if they were the last."""
+        """Begin the flows that depended on these, or the next step if these were the last."""
         k = self.n_tickets
         ended = jnp.where(ends.done, -ends.ago, -jnp.inf)
         first, then = jnp.asarray(params.first), jnp.asarray(params.then)

@@ -26,7 +26,7 @@ from ecn_marl.sim.state import Flows, NetParams, SimState
 
 
 class Ports(NamedTuple):
-    """What ports may do, for the length of a tick.
+    """Limits and settings of the ports, constant within a tick.
 
     Attributes:
         capacity: bytes each may send per substep, `[P]`.
@@ -62,7 +62,7 @@ class Ports(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What the queues did in a substep.
+    """Result of one substep of all queues.
 
     Attributes:
         out: bytes delivered per flow, `[F]`.
@@ -110,13 +110,13 @@ def forward(
 
     Args:
         cfg: shapes and clocks.
-        state: state at the start of the substep; its queues and what is in them besides flows.
+        state: state at the start of the substep; its queues and their pools are read.
         sent: what the NICs sent in it.
-        ports: what ports may do.
+        ports: limits and settings of the ports.
         busy: slots in use, `[F]`.
 
     Returns:
-        Slots with new backlogs (dropped bytes are to be sent again), and what moved.
+        Slots with new backlogs (dropped bytes are to be sent again), and the result.
     """
     flows, queue, c, w = sent.flows, state.queue, cfg.n_classes, cfg.n_ways
     moving = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)

@@ -80,8 +80,8 @@ class Incast:
         flow_kb: payload per sender, KB.
         receiver: receiving host, -1 for a random one each burst.
         jitter_us: the starts of a burst are spread over this time, µs.
-        min_gap_us: least time between two bursts, µs; what it adds is taken off the mean of the
-            rest, so that the load stays.
+        min_gap_us: least time between two bursts, µs; the mean of the rest of the gap is
+            shorter by as much, so that the load stays.
         width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
             for `n_max`.
         server: server of each host; a simulator fills it in where servers have several NICs. Then
@@ -170,7 +170,7 @@ class Incast:
         return jnp.clip(n, jnp.int32(params.n_min), jnp.int32(params.n_max))
 
     def offer(self, state: IncastState, params: IncastParams, nic_rate: Array) -> Offer:
-        """What is left of the current burst, at most `width` flows."""
+        """The rest of the current burst, at most `width` flows."""
         n_hosts = nic_rate.shape[0]
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         host_bits = hash_bits(state.seed, state.burst, IncastStream.RECEIVER)

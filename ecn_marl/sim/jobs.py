@@ -54,7 +54,7 @@ class Timeline:
         lengths_us: mean length of each phase, µs.
         spread: a phase's length is uniform within this share of its mean, up and down, drawn anew
             each time; 0 for fixed lengths.
-        names: what the phases are called in reports; `phase 0`, `phase 1`, … if empty.
+        names: names of the phases in reports; `phase 0`, `phase 1`, … if empty.
     """
 
     lengths_us: Annotated[tuple[float, ...], Each(Real(above=0.0, unit="µs"), least=1)]
@@ -438,7 +438,7 @@ class FlowSets:
         )
 
     def offer(self, state: FlowSetsState, params: FlowSetsParams, nic_rate: Array) -> Offer:
-        """What is left of the present or next set, at most `width` flows."""
+        """The rest of the present or next set, at most `width` flows."""
         n = len(self.pairs)
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         index = state.slot * n + number

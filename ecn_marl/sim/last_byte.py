@@ -66,7 +66,7 @@ def at_level(
     Args:
         last: where it is, after the levels before this one.
         i: number of the level.
-        served: what the level did in the substep.
+        served: result of the level in the substep.
         behind: bytes of the flow at the levels before, of each way, `[W F]`.
         share: share of each way in what flows send; None with one way.
         dt: substep, µs.

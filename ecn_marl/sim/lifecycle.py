@@ -41,7 +41,7 @@ FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
 
 SLOWDOWN_TOP = 1e4
-"""Largest slowdown the histogram resolves; the last bin takes what is above."""
+"""Largest slowdown the histogram resolves; the last bin takes larger ones."""
 
 
 class Admission(NamedTuple):

@@ -15,10 +15,10 @@ from ecn_marl._memory import in_words
 from ecn_marl.errors import TooLarge
 
 RATE = Real(above=0.0, high=1e5, unit="Gb/s")
-"""What the rate of a link may be."""
+"""Allowed rates of a link."""
 
 DELAY = Real(low=0.0, high=1e6, unit="µs")
-"""What its one-way delay may be: up to a second."""
+"""Allowed one-way delays of a link: up to a second."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ MOST_LINKS = 2**20
 """Links of a network; hosts have one each."""
 
 LINK_BYTES = 1500.0
-"""What a link takes while a network is built, bytes: names, ports, and tables of neighbours."""
+"""Memory of a link while a network is built, bytes: names, ports, and tables of neighbours."""
 
 
 def check_links(topology: str, links: int) -> None:
@@ -102,5 +102,5 @@ def check_links(topology: str, links: int) -> None:
 
 
 def at_least(field: str, value: int, low: int) -> None:
-    """Refuse what is no integer, or below the lowest one allowed."""
+    """Refuse a value that is no integer, or below the lowest one allowed."""
     check_value(field, value, Whole(low=low))

@@ -1,7 +1,7 @@
 """Closed loops: clients that send the next request after the response to an earlier one.
 
 RPC clients, and storage: a read is a small request with a large response, a write the other way
-round. Their load follows from what the network does, so slow queues cost operations per second.
+round. Their load depends on the network, so long queues cost operations per second.
 
 Times are those of the sender: a request counts as served when its last ACK is back at the client,
 and a response as received when its last ACK is back at the server, half a round trip later than the
@@ -103,20 +103,20 @@ class ClosedLoop:
     of the response. Every place of a client's `depth` starts at a random moment of a think time.
 
     Attributes:
-        clients: hosts that ask.
-        servers: hosts that answer; a host that is both never asks itself.
+        clients: hosts that send requests.
+        servers: hosts that respond; a host that is both sends itself no requests.
         depth: operations that each client has outstanding.
         request: size of a read's request: KB, `(low, high)` in KB for log-uniform, or the name of a
             size table.
         response: size of its response, likewise.
         read_share: share of the operations that are reads. In a write the two sizes change places:
-            what is the response of a read is its request.
+            its request has the size of a read's response.
         service_us: time from the last ACK of a request to the start of the response, µs.
         think_us: time from the last ACK of a response to the next request, µs; the mean if it is
             exponential.
         think: `fixed` or `exponential`.
-        spread: whether a server is drawn for each operation; otherwise client i always asks the
-            server i, counted around.
+        spread: whether a server is drawn for each operation; otherwise client i always uses
+            server i, modulo their number.
         width: flows that may begin in a tick; `auto` for all at once.
     """
 

@@ -18,11 +18,11 @@ LAST_BYTE = 0.5
 
 
 class Nic(NamedTuple):
-    """What the NICs may send, for the length of a tick.
+    """Limits of the NICs, constant within a tick.
 
     Attributes:
         capacity: bytes/µs each host may send, `[H]`.
-        go: flows that are not paused at their NIC and have a way, `[F]`.
+        go: flows that are not paused at their NIC and have a path that works, `[F]`.
         packet: wire bytes of a packet.
     """
 
@@ -32,7 +32,7 @@ class Nic(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What the NICs did in a substep.
+    """Result of one substep of the NICs.
 
     Attributes:
         flows: slots with less left to send.
@@ -61,7 +61,7 @@ def send(
     """Let every flow send, at most its rate, its window and its share of the NIC.
 
     NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
-    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
+    still sends its next packet at the old spacing, up to 84 µs later. With `latched` a new rate
     waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
     strong as they are.
 
@@ -71,14 +71,14 @@ def send(
     Args:
         flows: slots.
         level: NIC levels of the last substep, bytes/µs, `[H]`.
-        nic: what NICs may send in this tick.
+        nic: limits of the NICs in this tick.
         rate: rate that each sender allows, bytes/µs, `[F]`.
         room: bytes that each window still allows, `[F]`; None without windows.
         dt: substep, µs.
         latched: whether a new rate waits for the packet under way.
 
     Returns:
-        What each flow sent, and what it has left.
+        Bytes that each flow sent, and slots with the rest.
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
     active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.go
@@ -94,6 +94,7 @@ def send(
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
+    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)

@@ -163,7 +163,7 @@ def decide(
         link_switch: receiving switch of each link, `S` for links into hosts, `[H + P]`.
         shared: buffer of each switch less all headroom and reserves, bytes, `[S]`.
         alpha: share of the free buffer one ingress may take, `[H + P]`.
-        headroom: bytes set aside for what is in flight when a pause is sent, `[H + P]`.
+        headroom: bytes set aside for data in flight when a pause is sent, `[H + P]`.
         reserve: bytes of each ingress that count towards no threshold.
         resume_gap: hysteresis, bytes.
 

@@ -120,7 +120,7 @@ class Service(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What one level did in one substep.
+    """Result of one level in one substep.
 
     Attributes:
         backlog: bytes of each flow that stay, `[F]`.
@@ -211,7 +211,7 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
 
 
 class _Sending(NamedTuple):
-    """What ports send, as each of their queues sees it, `[n]`.
+    """Bytes that ports send, for each of their queues, `[n]`.
 
     `sent` bytes of the queue and `load` bytes of its port, at the `rate` of the link; `pace` is the
     rate at which the queue is served (bytes/µs).
@@ -242,7 +242,7 @@ def _send(ready: Float[Array, " n"], level: Level, service: Service) -> _Sending
 def _parts(
     total: Float[Array, " n"], planned: Float[Array, " n"], sent: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Parts of what is due, and of what is queued beyond that, that leave each queue, in [0, 1]."""
+    """Parts of the due bytes, and of the other bytes, that leave each queue, in [0, 1]."""
     # The floors are large enough for derivatives in float32.
     due_part = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
     free, excess = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
@@ -349,9 +349,9 @@ def round_robin(
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Deficit-weighted round robin among the classes of each port, as a fluid.
 
-    Every class gets its weighted share; what a class does not need goes to the others in proportion
-    to their weights (weighted max-min fairness; Shreedhar and Varghese, SIGCOMM'95, in the limit of
-    small packets).
+    Every class gets its weighted share; the part that a class does not need goes to the others in
+    proportion to their weights (weighted max-min fairness; Shreedhar and Varghese, SIGCOMM'95, in
+    the limit of small packets).
 
     Args:
         ready: bytes that each queue could send, 0 while paused, `[n]`, `n = ports * classes`.

@@ -59,7 +59,7 @@ def restart(gaps: Gaps, new: Bool[Array, " flows"]) -> Gaps:
 def discard(
     flows: Flows, moved: Moved, back_wait: Float[Array, " flows"], packet: Array, dt: float
 ) -> tuple[Flows, Moved]:
-    """Let go-back-N receivers discard what follows a gap, at the end of a substep.
+    """Let go-back-N receivers discard the bytes after a gap, at the end of a substep.
 
     Args:
         flows: slots, after the hops.
@@ -69,7 +69,7 @@ def discard(
         dt: substep, µs.
 
     Returns:
-        Slots that send again what was discarded, and `moved` with these bytes among the dropped.
+        Slots that send the discarded bytes again, and `moved` with these bytes among the dropped.
     """
     gaps: Gaps = flows.gaps
     opens = (gaps.until >= 0) & (gaps.until < dt)

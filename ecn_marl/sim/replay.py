@@ -1,4 +1,4 @@
-"""Replay of a flow list: run it through a network, and summarise what happened.
+"""Replay of a flow list: run it through a network, and summarise the results.
 
     flows = read_flows("flows.csv.gz", topology)
     result = replay(flows, topology, Settings(ecn=(5, 200, 0.01), duration_ms=60))
@@ -50,7 +50,7 @@ TICK_US, TICK_STEPS = 5.0, 5
 """
 
 DEFAULT_SLOTS = 512
-"""Flows in progress at most, unless asked for more."""
+"""Default limit of flows in progress."""
 
 CLASS_LABELS = {
     "all": "all",

@@ -2,9 +2,10 @@
 
 Three clocks. A *substep* (`dt_us`) moves senders and queues. A *tick* of a few substeps admits and
 completes flows and refreshes what changes slowly: ACK load, feedback delays, PFC. A *tuning
-interval* of several ticks is what agents act on; it is one compiled loop.
+interval* of several ticks is the time between two actions of agents; it is one compiled loop.
 
-Everything is a pure function of `(state, params, ecn)`; a `Simulator` only holds what fixes shapes.
+Everything is a pure function of `(state, params, ecn)`; a `Simulator` only holds settings that fix
+shapes.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Simulator(SimConfig):
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
         slowest NIC, doubled with every doubling of the rate (or `pfc_alpha`), 4 KB reserve, 3 KB
-        hysteresis. Headroom holds three link delays at line rate, as there (what can arrive in a
-        tick, the time between two PFC decisions here, comes on top of it, see `pfc.police`).
+        hysteresis. Headroom holds three link delays at line rate, as there. Bytes that can arrive
+        in a tick, the time between two PFC decisions here, are added in `pfc.police`.
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -128,7 +129,7 @@ class Simulator(SimConfig):
         return replace(self, traffic=traffic, buffer_mib=1.0, pfc_alpha=None)
 
     def _check_buffer(self, set_aside: np.ndarray) -> None:
-        """Refuse a buffer without a byte to share, from what each ingress sets aside, `[H + P]`."""
+        """Refuse a buffer without a byte to share; each ingress sets bytes aside, `[H + P]`."""
         t = self.topology
         per_switch = np.bincount(t.link_switch(), set_aside, t.n_switches + 1)[: t.n_switches]
         needed = per_switch.max() * sum(self.lossless) / MIB
@@ -319,7 +320,7 @@ class Simulator(SimConfig):
     def _complete(
         self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, slotless: Array
     ) -> tuple[SimState, PortSums]:
-        """Complete flows, free their slots, and count what the tick delivered.
+        """Complete flows, free their slots, and count the bytes that the tick delivered.
 
         `slotless` is bytes of released flows that left, and bytes dropped, see `substep`.
         """

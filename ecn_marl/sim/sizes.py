@@ -140,7 +140,7 @@ def read_table(path: Any) -> SizeTable:
         if not path.is_file():
             raise bad_value("flow-size table", str(path), "a CSV file of rows BYTES,CDF")
         return _read_table(path, path.stat().st_mtime_ns)
-    return _read_table(path, 0)  # of a package in an archive
+    return _read_table(path, 0)  # in a package that is an archive
 
 
 @cache

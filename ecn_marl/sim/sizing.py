@@ -107,7 +107,7 @@ def with_widths(
         traffic: sources.
         topology: the network.
         tick_us: time between admissions, µs.
-        phases: sources that stand in for them at times, as many; they get the same widths.
+        phases: for each phase, as many sources that replace them; they get the same widths.
 
     Returns:
         The sources, and those of the phases. Where servers have several NICs, sources know them.

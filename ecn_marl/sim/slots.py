@@ -1,7 +1,7 @@
 """Constructs that are there for the compilers, XLA and `ecn_marl.lanes`, and why.
 
 None of them is physics: results would be the same with plain indexing and without masks. `busy`, of
-`lanes`, marks which slots are in use: it is how `lanes` comes to know what to pass over.
+`lanes`, marks which slots are in use: so `lanes` knows which slots it may skip.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
 
     Why: a free slot that never changes is one that `lanes` can prove it may pass over.
 
-    Of what senders keep these are the arrays with slots on their last axis, `[..., F]`: a transport
-    may keep anything else, too.
+    Of the senders' leaves, only arrays with slots on their last axis, `[..., F]`, stay as they
+    were: a transport may have other leaves, too.
 
     Args:
         flows: slots now.
@@ -78,8 +78,8 @@ def look_up(
 ) -> Shaped[Array, "*n columns"]:
     """Rows of a small table, computed once.
 
-    Why: XLA fuses what computes a table into the gather that reads it, and so computes an entry
-    again for every reader, thousands of times for a table of a few ports; a product with the
+    Why: XLA fuses the computation of a table into the gather that reads it, and so computes an
+    entry again for every reader, thousands of times for a table of a few ports; a product with the
     identity is exact for finite entries, and no backend fuses across it.
 
     Args:

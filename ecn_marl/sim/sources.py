@@ -1,4 +1,4 @@
-"""Traffic sources by name, so that a command line or a file can say what the traffic is.
+"""Traffic sources by name, so that a command line or a file can choose the traffic.
 
     Scenario(star(8), traffic=("poisson:load=0.4,table=my.csv", "incast:n_max=8"))
     --env 'traffic=[{"source": "closed-loop", "clients": [0, 1], "servers": [2, 3]}]'
@@ -29,7 +29,7 @@ class Source(Protocol):
     """Where flows come from: a frozen dataclass, its parameters and its state.
 
     A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
-    flow slots follows (without it a scenario has to say `slots`); a field `load`, which
+    flow slots follows (without it a scenario has to set `slots`); a field `load`, which
     `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
     """
 

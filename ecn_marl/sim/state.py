@@ -103,14 +103,14 @@ class Flows:
             are sprayed.
         backlog: bytes queued at each level, `[L W, F]`.
         due: bytes of the present batch that leave per substep, see `queues.batches`, `[L W, F]`.
-        left: time until that batch is through, µs, `[L W, F]`.
+        left: time until that batch has left, µs, `[L W, F]`.
         partial: bytes delivered of the packet in progress; starts at a random phase (packets of
             flows that start together are served in turn), with acknowledgements at a full packet.
         pace: rate at which the packet under way is sent, bytes/µs.
         spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
-        tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.
+        tail: µs until the last byte (stage 2) or last ACK (stage 3) arrives.
         after: µs from the last byte's departure at the last port's queue to its ACK's arrival,
             queues aside.
         rtt: feedback delay without queues, µs.

@@ -134,7 +134,7 @@ def summarise(
 
 
 def idle(cfg: SimConfig) -> PortStats:
-    """Statistics of an interval without traffic, with the counters that are asked for."""
+    """Statistics of an interval without traffic, with the counters of `SimConfig.counts`."""
     zero = jnp.zeros((cfg.topology.n_ports,), jnp.float32)
     wide = jnp.zeros((*zero.shape, cfg.n_classes), jnp.float32)
     values = {f.name: zero for f in fields(PortStats) if f.default is MISSING}

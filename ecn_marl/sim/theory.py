@@ -44,7 +44,7 @@ class Sawtooth(NamedTuple):
     Attributes:
         q_max: largest queue, bytes.
         q_min: smallest queue, bytes; 0 if the link runs idle.
-        amplitude: what all windows together lose in a cut, bytes (`q_max - q_min` unless idle).
+        amplitude: sum of the cuts of all windows, bytes (`q_max - q_min` unless idle).
         period: time between cuts, µs.
         alpha: fraction of marked packets, the same for all flows.
         rounds: round-trip times between cuts.
@@ -252,7 +252,7 @@ def dctcp_sawtooth(
 
     Marks of switches that mark packets as they leave the queue return sooner: after
     the base RTT, a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
-    round without growth after a cut, that of the cut itself, a flow hears marks for `s` rounds of
+    round without growth after a cut, that of the cut itself, a flow gets marks for `s` rounds of
     the `alpha W / 2 + 1` of a period:
 
         alpha (alpha W / 2 + 1) = s,    W = (BDP + q_max) / n,    amplitude = n alpha W / 2.
@@ -318,14 +318,14 @@ def timely_patched_fixed_point(
 
     At rest the gradient is 0, the weight 1/2, and `delta = beta R (q - q') / q'` with `R = C / n`
     and `q' = C t_low`: `q = q' + n delta q' / (beta C)`. It must lie below `C t_high`, above which
-    the protocol brakes whatever the gradient. Plain TIMELY has no fixed point.
+    the protocol cuts rates whatever the gradient. Plain TIMELY has no fixed point.
 
     Args:
         capacity: bytes/µs.
         n: flows.
         delta: additive increase per update, bytes/µs.
         beta: multiplicative decrease per update.
-        t_low: queueing delay below which nothing brakes, µs.
+        t_low: queueing delay below which no rate is cut, µs.
     """
     _positive(capacity=capacity, delta=delta, beta=beta, t_low=t_low)
     _count(n)
@@ -372,7 +372,7 @@ def hpcc_fixed_point(
 ) -> HpccFixedPoint:
     """Steady state of HPCC (Li et al., SIGCOMM'19, §3.3) at one bottleneck.
 
-    `W = W eta / U + w_ai` stands still where `w_ai / W = 1 - eta / U`. At one link `U` is bytes in
+    `W = W eta / U + w_ai` is at rest where `w_ai / W = 1 - eta / U`. At one link `U` is bytes in
     flight over `BDP = C rtt`, that is `n W / BDP`, with a queue (in flight less BDP) or without. So
     `U = eta + n w_ai / BDP`. As that is at least eta, the stages of additive increase play no part.
 
@@ -393,7 +393,7 @@ def hpcc_fixed_point(
 
 
 def adpg_fixed_point(target: float, n: int) -> RateFixedPoint:
-    """Where flows that hold `inflation sqrt(rate)` at a target settle (ADPG, many to one).
+    """Steady state of flows that hold `inflation sqrt(rate)` at a target (ADPG, many to one).
 
     The reward `-(target - inflation sqrt(rate))²` is largest, for all flows at once, at equal rates
     `1 / n` and an RTT inflation of `target sqrt(n)`. An inflation below 1 is impossible: for

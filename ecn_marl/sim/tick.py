@@ -27,8 +27,8 @@ class Tick(NamedTuple):
     """Values constant within a tick, by the stages that need them.
 
     Attributes:
-        nic: what the NICs may send.
-        ports: what the ports may do.
+        nic: limits of the NICs.
+        ports: limits and settings of the ports.
         line: feedback delays.
         transport: constants of the senders.
         busy: slots in use, `[F]`.

@@ -179,7 +179,7 @@ def as_reals(xp: Any, *values: Any) -> tuple[Any, ...]:
 
 
 def check_delay(field: str, value: float, longest: float = LONGEST_US) -> None:
-    """Refuse what is not a time from 0 to `longest` µs.
+    """Refuse a value that is no time from 0 to `longest` µs.
 
     Raises:
         ValueError: a time outside of that, or no number.

@@ -85,7 +85,7 @@ class FlowList:
 
 
 class Place(NamedTuple):
-    """Where in a file a value stands."""
+    """Position of a value in a file."""
 
     path: Path
     line: int
@@ -155,7 +155,7 @@ def _open(path: Path) -> Iterator[TextIOWrapper]:
 
 
 def _lines(file: TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]:
-    """Fields of every line that is neither empty nor a comment, and where it stands."""
+    """Fields of every line that is neither empty nor a comment, and its position."""
     reader = csv.reader(file, strict=True)
     while True:
         try:

@@ -30,13 +30,13 @@ from ecn_marl.sim.sizes import (
 )
 
 LOAD = Real(above=0.0, high=1.5)
-"""What a load may be, as a share of a line rate: above 1 flows pile up."""
+"""Allowed loads, as a share of a line rate: above 1 flows pile up."""
 
 PAYLOAD_KB = Real(above=0.0, high=1e9, unit="KB")
-"""What the payload of a flow may be: up to a terabyte."""
+"""Allowed payloads of a flow: up to a terabyte."""
 
 WIDTH = Whole(low=1, high=2**20, words=("auto",))
-"""What the number of flows offered per tick may be."""
+"""Allowed numbers of flows offered per tick."""
 
 
 @struct.dataclass

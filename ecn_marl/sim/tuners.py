@@ -127,8 +127,8 @@ class EcnSharp(Tuner):
       `sqrt(count) + T / (2 persist_us)` exactly; the increment of `count` over the packets that a
       busy link sends in T is that share.
 
-    What had to be chosen: statistics do not hold the smallest queue of an interval, which the
-    persistent rule asks for. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
+    Choices: statistics do not hold the smallest queue of an interval, which the persistent rule
+    needs. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
     saw-tooth (any evenly spread queue), or the queue at the end if that is smaller. The rule acts
     from the next interval on, so up to one interval late. While it is at rest `pmax` is `p_rest`,
     as it cannot be 0.

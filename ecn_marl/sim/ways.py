@@ -91,7 +91,7 @@ def longest(
 def shares(
     hop: Int[Array, "rows flows"], ways: int, balancing: str, last: int
 ) -> Float[Array, "ways flows"] | None:
-    """Share of what each flow sends that takes each of its ways, `[W, F]`; None with one way.
+    """Share of each way in the bytes that its flow sends, `[W, F]`; None with one way.
 
     Args:
         hop: queue at every level of every way, see `Flows.hop`.

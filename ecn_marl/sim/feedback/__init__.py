@@ -1,6 +1,6 @@
-"""What reaches the senders: marks, acknowledgements, round-trip times, in-network telemetry.
+"""Feedback to the senders: marks, acknowledgements, round-trip times, in-network telemetry.
 
-A transport says which signals it needs; the others are neither computed nor stored.
+A transport names the signals it needs; the others are neither computed nor stored.
 
 * `CNP`: single sampled marks, in a shift register per flow (one bit per substep).
 * `ACKS`: packets, marked packets and lost bytes that the sender learns of, one ACK per packet.

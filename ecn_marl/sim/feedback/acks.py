@@ -49,10 +49,11 @@ def step(
     step: Int[Array, ""],
     dt: float,
 ) -> tuple[Acks, pk.Outstanding, Float[Array, "3 flows"]]:
-    """Count packets at the receiver, and read the counts that the ACKs bring now.
+    """Count packets at the receiver, and read the counts in the ACKs that arrive now.
 
-    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls. A
-    loss shows when the packet behind the lost one is acknowledged, which waits in the queues first.
+    When a delay grows, ACKs come late; when it shrinks, they overtake others: a count never falls.
+    A loss shows when the packet behind the lost one, which waits in the queues first, is
+    acknowledged.
 
     Rows of the history are not renewed for free slots. No count falls, so an old row adds nothing
     for the next flow of the slot.
@@ -68,8 +69,8 @@ def step(
         dt: substep, µs.
 
     Returns:
-        Counts, packets on the way, and what the sender learns of: packets, marked packets and lost
-        bytes, `[3, F]`.
+        Counts, packets on the way, and news for the sender: packets, marked packets and lost bytes,
+        `[3, F]`.
     """
     marks = pk.marked(arrivals, observed)
     dropped = jnp.round(observed.dropped * FINE)

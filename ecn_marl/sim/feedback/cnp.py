@@ -1,9 +1,9 @@
 """CNPs: single marks on their way back, one bit each, in shift registers per flow.
 
 The delay line has two parts. `Flows.marks` is near: one bit per substep, 32 per word, long enough
-for the way without queues. `Flows.late_marks` is far: one bit per `fine` substeps, for what the
-queues on the ACKs' way add. It moves once per `far_step` substeps, at the start of a tick
-(`refresh`); what leaves it enters the near part in the middle of the time that its bit stands for.
+for the way without queues. `Flows.late_marks` is far: one bit per `fine` substeps, for the delay
+that queues on the ACKs' way add. It moves once per `far_step` substeps, at the start of a tick
+(`refresh`). Marks that leave it enter the near part in the middle of the time that a bit covers.
 
 Marks that share a bit reach the sender as one CNP. A bit of 20 µs is longer than the 4 µs within
 which a NIC cuts its rate only once: with it, `hpcc-run` cut too seldom behind deep queues.

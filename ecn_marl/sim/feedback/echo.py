@@ -1,4 +1,4 @@
-"""All signals together: their state, and what a substep does to it."""
+"""All signals together: their state, and a substep of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ecn_marl.sim.state import Flows
 
 @struct.dataclass
 class Echo:
-    """State of the feedback; None for what no transport needs. CNPs are in `Flows`.
+    """State of the feedback; None for signals that no transport needs. CNPs are in `Flows`.
 
     Attributes:
         out: packets on the way, for acknowledgements and probes.
@@ -49,7 +49,7 @@ def empty_echo(needs: frozenset[str], slots: int, queues: int, depth: int, real:
     """Feedback state of an empty network.
 
     Args:
-        needs: signals asked for.
+        needs: signals that the senders need.
         slots: flow slots F.
         queues: queues Q.
         depth: substeps of history D.
@@ -96,7 +96,7 @@ def listen(
         observed: what the queues did.
         line: delays.
         step: substep (integer clock).
-        needs: signals asked for (static).
+        needs: signals that the senders need (static).
         dt: substep, µs.
         notify: decides at the receivers which marks leave as CNPs; None for all.
         fine: substeps per bit of the far part of the CNPs' delay line (static).

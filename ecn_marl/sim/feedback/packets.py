@@ -97,7 +97,7 @@ def arrive(flows: Flows, observed: Observed, line: Line, acks: bool) -> tuple[Fl
         flows: slots.
         observed: what the queues did.
         line: delays.
-        acks: whether acknowledgements are asked for.
+        acks: whether senders need acknowledgements.
     """
     if acks:
         packets, partial = _begun(flows.partial, observed.out, line.packet)

@@ -11,14 +11,14 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.state import Flows
 
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
-"""Signals a transport can ask for."""
+"""Signals a transport can need."""
 
 FINE = 256.0
 """Marked packets and lost bytes are counted in 1/256: a count that wraps around stays exact."""
 
 
 class Feedback(NamedTuple):
-    """What reaches every sender in one substep, leaves `[F]`; None where it was not asked for.
+    """Signals that reach every sender in one substep, leaves `[F]`; None where not needed.
 
     Attributes:
         sent: wire bytes sent in this substep.
@@ -63,7 +63,7 @@ class Observed(NamedTuple):
     Attributes:
         flows: slots, after the substep.
         give: bytes each flow sent, `[F]`.
-        rate: rate each flow asked for, bytes/µs, `[F]`.
+        rate: rate each sender allowed, bytes/µs, `[F]`.
         dropped: bytes of each flow that were dropped, `[F]`.
         out: bytes delivered, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.

@@ -82,7 +82,7 @@ class Transport(Protocol):
         """
 
     def rate(self, state: Any) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
 
     def window(self, state: Any) -> Float[Array, " flows"] | None:
         """Payload bytes each flow may have on the way, `[F]`; None if it has no window."""
@@ -122,7 +122,7 @@ def with_overrides(
 def limiting(
     window: Float[Array, " flows"], line: Float[Array, " flows"], heard: Feedback
 ) -> Bool[Array, " flows"]:
-    """Whether windows (bytes) hold their senders back more than their NICs do.
+    """Whether windows (bytes) limit their senders more than their NICs do.
 
     Only such windows may grow (RFC 7661): else a flow alone on its way would gather a window
     without bound, and flood the queue when it meets another.

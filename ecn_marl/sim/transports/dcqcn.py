@@ -103,8 +103,8 @@ PRESETS: dict[str, DcqcnParams] = {
     "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
     "hpcc-config": _preset(4, 1, 1 / 256, 900, math.inf, 1, 50, 100, 100),
     # SIGCOMM'15 with the interval of 50 µs where the paper has it, at the receiver (§3.1), and a
-    # sender that reacts to every CNP: it looks for one every 4 µs. In "paper" the sender itself
-    # looks every 50 µs.
+    # sender that reacts to every CNP: it checks for one every 4 µs. In "paper" the sender itself
+    # checks every 50 µs.
     "sigcomm15-np50us": _preset(
         *(4, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100),
         clamp_target=1.0,
@@ -283,7 +283,7 @@ class Dcqcn:
         )
 
     def rate(self, state: DcqcnState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         return state.rate
 
     def window(self, state: DcqcnState) -> Float[Array, " flows"] | None:

@@ -114,7 +114,7 @@ class DcqcnFluid:
         )
 
     def rate(self, state: DcqcnFluidState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         return state.rate
 
     def window(self, state: DcqcnFluidState) -> Float[Array, " flows"] | None:

@@ -34,11 +34,11 @@ class DctcpParams:
     Attributes:
         g: weight of a new round trip in alpha.
         ai_bytes: growth of the window per round trip, bytes.
-        ai_rate: growth per round trip of the rate that the window stands for, bytes/µs.
+        ai_rate: growth per round trip of the rate that corresponds to the window, bytes/µs.
         initial: first window, bytes; 0 for a bandwidth-delay product.
         least: smallest window, bytes.
         alpha_init: alpha of a new flow.
-        min_rate: smallest rate that the window stands for, bytes/µs.
+        min_rate: smallest rate that corresponds to the window, bytes/µs.
     """
 
     g: Annotated[Leaf, SHARE]

@@ -1,6 +1,6 @@
 """HPCC: windows from in-network telemetry (Li et al., SIGCOMM'19).
 
-Every ACK brings, for every hop, its queue and its transmitted bytes. The sender estimates how full
+Every ACK carries the queue and the transmitted bytes of every hop. The sender estimates how full
 its most loaded link is (bytes in flight over the bandwidth-delay product) and sets its window so
 that this becomes `eta`, from a reference window that it renews once per round trip.
 """
@@ -49,7 +49,7 @@ PRESETS = {
 
 @struct.dataclass
 class HpccState:
-    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` what the last ACK brought.
+    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` for telemetry of the last ACK.
 
     `last_step` is the substep that this was read in; `young` flows are in their first round trip.
     """
@@ -145,7 +145,7 @@ class Hpcc:
         return state.rate
 
     def window(self, state: HpccState) -> Float[Array, " flows"] | None:
-        """What the rate sends in a base RTT."""
+        """Bytes that the rate sends in a base RTT."""
         return state.rate * state.base_rtt
 
     def update(self, state: HpccState, params: HpccParams, heard: Feedback, dt: float) -> HpccState:

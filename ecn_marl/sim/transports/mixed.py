@@ -27,7 +27,7 @@ class MixedState:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Senders of several kinds; a flow's traffic class says which.
+    """Senders of several kinds, chosen by the traffic class of a flow.
 
     Every member keeps a state for every slot, of which only its own flows' are used. All packets
     carry the longest of the members' headers.
@@ -100,7 +100,7 @@ class Mixed:
         return jnp.select([state.kind == i for i in range(len(values))], values)
 
     def rate(self, state: MixedState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         rates = [m.rate(s) for m, s in zip(self.members, state.members, strict=True)]
         return self._choose(state, rates)
 
