@@ -22,12 +22,12 @@ class Nic(NamedTuple):
 
     Attributes:
         capacity: bytes/µs each host may send, `[H]`.
-        go: flows that are not paused at their NIC and have a path that works, `[F]`.
+        may_send: flows that are not paused at their NIC and have a path that works, `[F]`.
         packet: wire bytes of a packet.
     """
 
     capacity: Float[Array, " hosts"]
-    go: Bool[Array, " flows"]
+    may_send: Bool[Array, " flows"]
     packet: Float[Array, ""]
 
 
@@ -38,14 +38,14 @@ class Sent(NamedTuple):
         flows: slots with less left to send.
         give: bytes each flow sent into the network, `[F]`.
         finished: flows that sent their last byte, `[F]`.
-        at: when within the substep they did, µs, `[F]`.
+        finished_at: when within the substep they did, µs, `[F]`.
         level: round-robin share of each NIC, bytes/µs, `[H]`.
     """
 
     flows: Flows
     give: Float[Array, " flows"]
     finished: Bool[Array, " flows"]
-    at: Float[Array, " flows"]
+    finished_at: Float[Array, " flows"]
     level: Float[Array, " hosts"]
 
 
@@ -81,7 +81,7 @@ def send(
         Bytes that each flow sent, and slots with the rest.
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.go
+    active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.may_send
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
@@ -98,7 +98,7 @@ def send(
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
-    at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    finished_at = jnp.minimum(begin + flows.rest_low / pace, dt)
     if latched:
         spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
         spacing = jnp.where(give >= nic.packet, 0.0, spacing)
@@ -108,7 +108,7 @@ def send(
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
         rest_high=flows.rest_high - borrow,
     )
-    return Sent(flows, give, finished, at, level)
+    return Sent(flows, give, finished, finished_at, level)
 
 
 def water_level(

@@ -29,7 +29,7 @@ class Stops(NamedTuple):
     Attributes:
         open: which queues are not paused, `[Q]`.
         nic: flows whose class is paused at their NIC, `[F]`.
-        held: flows with bytes in a paused queue, `[F]`.
+        stalled: flows with bytes in a paused queue, `[F]`.
         shut: whether a flow's queue is paused, of any of its ways, by level, `[L, F]`.
         accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. Bytes
             of done flows always may.
@@ -37,7 +37,7 @@ class Stops(NamedTuple):
 
     open: Bool[Array, " queues"]
     nic: Bool[Array, " flows"]
-    held: Bool[Array, " flows"]
+    stalled: Bool[Array, " flows"]
     shut: Bool[Array, "levels flows"]
     accept: Bool[Array, "rows flows"]
 
@@ -58,7 +58,7 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
     return Stops(
         open=~shut,
         nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
-        held=(queue_shut & (flows.backlog > 0)).any(0),
+        stalled=(queue_shut & (flows.backlog > 0)).any(0),
         shut=queue_shut.reshape(-1, cfg.n_ways, queue_shut.shape[-1]).any(1),
         accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )
@@ -73,7 +73,7 @@ def paused_ports(cfg: SimConfig, state: SimState) -> Float[Array, " ports"]:
 def longer_tails(
     cfg: SimConfig,
     flows: Flows,
-    held: Bool[Array, " flows"],
+    stalled: Bool[Array, " flows"],
     shut: Bool[Array, "levels flows"],
 ) -> Flows:
     """Delay the last bytes of flows that were paused for a tick.
@@ -83,8 +83,8 @@ def longer_tails(
     if not any(cfg.lossless):
         return flows
     if flows.level is not None:
-        held = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
-    wait = jnp.where(held & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
+        stalled = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
+    wait = jnp.where(stalled & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
     return replace(flows, tail=flows.tail + wait)
 
 

@@ -309,7 +309,7 @@ def batches(
     due: Float[Array, "levels flows"],
     left: Float[Array, "levels flows"],
     wait: Float[Array, "levels flows"],
-    held: Bool[Array, " flows"],
+    stalled: Bool[Array, " flows"],
     tick_us: float,
     dt: float,
 ) -> tuple[Float[Array, "levels flows"], Float[Array, "levels flows"]]:
@@ -326,14 +326,14 @@ def batches(
         due: bytes of its present batch that leave per substep, `[L, F]`.
         left: time until that batch has left, µs, `[L, F]`.
         wait: waiting time of the queue, µs, `[L, F]`.
-        held: flows stopped by a pause, `[F]`.
+        stalled: flows stopped by a pause, `[F]`.
         tick_us: time since the last call, µs.
         dt: substep, µs.
 
     Returns:
         `due` and `left` for the next tick.
     """
-    left = jnp.where(held, left, left - tick_us)
+    left = jnp.where(stalled, left, left - tick_us)
     over = left < 0.5 * tick_us
     left = jnp.where(over, wait, left)
     deep = wait >= 2.0 * tick_us

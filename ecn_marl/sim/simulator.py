@@ -326,7 +326,7 @@ class Simulator(SimConfig):
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = pfc.longer_tails(self, before, tick.line.held, tick.ports.shut)
+        flows = pfc.longer_tails(self, before, tick.line.stalled, tick.ports.shut)
         before_finish = flows
         flows, totals, fct_log = life.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window

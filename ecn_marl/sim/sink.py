@@ -30,7 +30,7 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         sent: what the senders did.
         dt: substep, µs.
     """
-    part = sent.at / dt
+    part = sent.finished_at / dt
     queue_wait = flows.wait + (moved.wait - flows.wait) * part
     queue_wait = queue_wait + moved.own * (1.0 - part) + moved.residual
     waiting = flows.start_in >= dt
@@ -57,7 +57,7 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         # It was under way before the substep, so it cannot have left earlier.
         earliest = jnp.where(paused, last_byte.tail, -dt)
         remaining = jnp.where(under_way, jnp.maximum(last_byte.tail, earliest), remaining)
-    arrival = queue_wait + sent.at
+    arrival = queue_wait + sent.finished_at
     if flows.flowlets is not None:  # a message is complete once its older flowlets are
         arrival = jnp.maximum(arrival, flows.flowlets.behind)
     tail = jnp.where(sent.finished, arrival - dt, remaining)

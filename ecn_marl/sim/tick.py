@@ -66,10 +66,12 @@ def prepare(
     share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, cfg.queues_last)
     flows, ahead = _waits(cfg, state, net, queues, share)
     stops = pfc.stops(cfg, state, queues)
-    held = stops.held
-    due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
+    stalled = stops.stalled
+    due, left = batches(
+        flows.backlog, flows.due, flows.left, ahead, stalled, cfg.tick_us, cfg.dt_us
+    )
     flows = replace(flows, due=due, left=left)
-    line, flows, n_late = _line(cfg, state, flows, net, queues, held)
+    line, flows, n_late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
         express = state.ack_rate.reshape(-1, c).sum(1)
@@ -130,7 +132,7 @@ def _waits(
 
 
 def _line(
-    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, held: Array
+    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, stalled: Array
 ) -> tuple[fb.Line, Flows, Array]:
     """Feedback delays, slots with far marks moved nearer, and how many delays are too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
@@ -153,7 +155,7 @@ def _line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
         back_wait=back_wait,
-        held=held,
+        stalled=stalled,
         queues=queues,
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,

@@ -73,16 +73,16 @@ def test_pauses_are_in_the_round_trip_time():
     needs = frozenset((fb.PROBE,))
     hear = jax.jit(fb.listen, static_argnums=(4, 5))
 
-    def returns(held_steps):
+    def returns(pause_steps):
         echo = fb.restart(
             fb.empty_echo(needs, n, 1, 1, jnp.float32), zero == 0, jnp.float32(PACKET)
         )
         returned = []
         for step in range(40):
-            held = jnp.full(n, 2 <= step < 2 + held_steps)
+            stalled = jnp.full(n, 2 <= step < 2 + pause_steps)
             zeros = jnp.zeros(n, jnp.int32)
             rate = zero[None] + LINE
-            line = fb.Line(zeros, zeros, zero, held, zeros[None], rate, jnp.float32(PACKET))
+            line = fb.Line(zeros, zeros, zero, stalled, zeros[None], rate, jnp.float32(PACKET))
             echo, _, heard = hear(echo, observed, line, jnp.int32(step), needs, 1.0)
             if heard.returned[0]:
                 returned.append((step, float(heard.rtt[0])))

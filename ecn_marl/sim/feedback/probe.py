@@ -68,9 +68,9 @@ def step(
     Returns:
         Probes, and which came back, `[F]`.
     """
-    left = jnp.where(line.held, probe.left, probe.left - dt)
+    left = jnp.where(line.stalled, probe.left, probe.left - dt)
     under_way = probe.trip > 0
-    trip_now = jnp.where(line.held & under_way, probe.trip + dt, probe.trip)
+    trip_now = jnp.where(line.stalled & under_way, probe.trip + dt, probe.trip)
     returned = under_way & (left <= 0)
     rtt = jnp.where(returned, trip_now, probe.rtt)
     # When, within the substep, the first packet leaves after the last probe is back.

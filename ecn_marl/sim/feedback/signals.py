@@ -93,7 +93,7 @@ class Line(NamedTuple):
         far: where new marks go in the far part of the CNPs' delay line, `[F]`: the bit, if there is
             one word; else the substep within it, less the number of the substep they are made in.
         back_wait: queueing delay of the ACKs, and jitter, µs, `[F]`.
-        held: flows stopped by a pause, `[F]`.
+        stalled: flows stopped by a pause, `[F]`.
         queues: queue at each level, `Q` for none, `[L, F]`.
         hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;
             None without telemetry or probes.
@@ -103,7 +103,7 @@ class Line(NamedTuple):
     delay: Int[Array, " flows"]
     far: Int[Array, " flows"]
     back_wait: Float[Array, " flows"]
-    held: Bool[Array, " flows"]
+    stalled: Bool[Array, " flows"]
     queues: Int[Array, "levels flows"]
     hop_rate: Float[Array, "levels flows"] | None
     packet: Float[Array, ""]
