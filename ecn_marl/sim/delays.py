@@ -66,7 +66,7 @@ def accrued(
 
     Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
     proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
-    its transmission. The shares of a flow add up to one, so the ports add up to the whole. Its
+    its transmission. The shares of a flow add up to one, so the ports add up to its total. Its
     `progress` is shared likewise.
 
     Args:

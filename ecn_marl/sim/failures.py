@@ -24,7 +24,7 @@ from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
 
 NEVER = 2**31 - 1
-"""Substep at which nothing happens any more."""
+"""Substep of events that never happen."""
 
 
 FAILING = ("share", "at_us", "repair_us", "seed")

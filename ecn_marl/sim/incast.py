@@ -66,7 +66,7 @@ class IncastState:
 class Incast:
     """Bursts of N senders to one receiver, N log-uniform in `[n_min, n_max]`.
 
-    The senders of a burst are hosts in an order drawn for it, each again only after all others.
+    The senders are hosts in an order drawn for each burst; none sends twice before all others sent.
 
     The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
     bursts are followed by longer pauses, so the load does not depend on N. A tick offers one burst,

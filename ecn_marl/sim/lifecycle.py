@@ -10,7 +10,7 @@ Flows live in a fixed table of slots. A slot goes through these stages:
 | `RETURNING` | `DONE` | the last ACK is back at the sender: the flow has finished | `finish` |
 | `DRAINING`, `RETURNING` | `SENDING` | bytes were lost on the way | `hops.forward`, \
 `recovery.discard`, `failures.reroute` |
-| `DONE` | `FREE` | nothing of it is left upstream of its last queue | `release` |
+| `DONE` | `FREE` | less than a packet of it is upstream of its last port | `release` |
 
 Admission, completion and release happen once per tick and keep exact times. A flow that finds no
 slot waits at its host, and its FCT still counts from its arrival. Completion is read off the

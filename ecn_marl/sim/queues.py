@@ -313,7 +313,7 @@ def batches(
     tick_us: float,
     dt: float,
 ) -> tuple[Float[Array, "levels flows"], Float[Array, "levels flows"]]:
-    """First in, first out, one queueing delay at a time.
+    """Plan of first-in-first-out service, one queueing delay at a time.
 
     The bytes that a flow has in a queue at one moment leave evenly over the waiting time of the
     last of them; bytes that it adds meanwhile leave after that. Service in proportion to backlog

@@ -97,9 +97,9 @@ def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float
     Why: one gather of whole rows is cheaper than one for each column.
 
     Args:
-        table: finite numbers, `[n]` each; None for columns that are not there.
+        table: finite numbers, `[n]` each; None for absent columns.
         index: rows wanted, up to `n`.
-        beyond: numbers of row `n`, 0 where there is none.
+        beyond: numbers of row `n`, 0 for names without one.
 
     Returns:
         The fields of the rows, in the shape of `index`.

@@ -248,10 +248,10 @@ def dctcp_sawtooth(
     The paper states the approximations and counts the period in RTTs; here a round takes the base
     RTT plus the mean wait in the queue. The flows' gain is taken as small: with g = 1/16 alpha has
     decayed by up to a fifth when the cut comes, and the cut is smaller by as much. For `W* < 2` or
-    so windows are cut by less than a packet and the picture is a poor one.
+    so windows are cut by less than a packet, and the formulas are poor.
 
-    Marks of switches that mark packets as they leave the queue return sooner: after
-    the base RTT, a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
+    Marks of switches that mark packets as they leave the queue return sooner: after the base RTT,
+    a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
     round without growth after a cut, that of the cut itself, a flow gets marks for `s` rounds of
     the `alpha W / 2 + 1` of a period:
 

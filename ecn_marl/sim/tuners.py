@@ -363,14 +363,14 @@ class Stepped(Ramped):
 
 @dataclass(frozen=True)
 class UtilisationDriven(Stepped):
-    """K up where the link is short of bytes, down where it is full and the queue long.
+    """K rises where the link lacks bytes, and falls where it is full and the queue long.
 
     The idea is AMT's; its formulas were not found, so *the rule is ours*, a multiplicative step per
     interval: with u the utilisation and q the mean queue,
 
     * K `up` if u < `full` and q < `empty_kb`: marking may have cut too deep;
     * K `down` if u >= `full` and q > `long_kb`: there is more queue than the link needs;
-    * else, and where less than a packet was ever queued (no one is held back by marks), K stays.
+    * else, and where less than a packet was ever queued (marks slow no sender down), K stays.
 
     `kmin = K`, `kmax = spread K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
 
@@ -432,9 +432,9 @@ class QueueDriven(Stepped):
 
         K <- K exp(-gain [lead (e - e_old) + e])
 
-    within bounds; an interval in which less than a packet was queued is passed over. Of the trend
-    alone K would be a function of the queue (its sum telescopes), so the level must count too: it
-    is what holds the mean queue at the target. The level is cut before the trend is taken, so that
+    within bounds; intervals in which less than a packet was queued are skipped. With the trend
+    alone K would be a function of the queue (the sum telescopes). So the level counts, too: it
+    holds the mean queue at the target. The level is cut before the trend is taken, so that
     growth and drain cancel, however fast either is. `kmin = K`, `kmax = spread K`, with SECN2's
     slope.
 

@@ -124,8 +124,8 @@ def limiting(
 ) -> Bool[Array, " flows"]:
     """Whether windows (bytes) limit their senders more than their NICs do.
 
-    Only such windows may grow (RFC 7661): else a flow alone on its way would gather a window
-    without bound, and flood the queue when it meets another.
+    Only such windows may grow (RFC 7661): else the window of a flow alone on its path would
+    grow without bound, and flood the queue when it meets another flow.
     """
     assert heard.rtt is not None and heard.base_rtt is not None
     return window < line * jnp.maximum(heard.rtt, heard.base_rtt)

@@ -3,8 +3,8 @@
 Every flow's rate, target and alpha follow the delay differential equations of Zhu et al., "ECN or
 Delay", CoNEXT'16, Fig. 3 (per flow as in SIGCOMM'15, §5), with the marking probability of the whole
 way and the flow's own rate one feedback delay ago. Everything is smooth but for the clips, so
-gradients pass through whole episodes. It settles where packets oscillate: use `Dcqcn` to predict
-queues, this to compare with theory and to differentiate.
+gradients pass through whole episodes. Its rates settle where packets oscillate: use `Dcqcn` to
+predict queues, and this model to compare with theory and to differentiate.
 """
 
 from __future__ import annotations

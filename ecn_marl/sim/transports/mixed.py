@@ -29,7 +29,7 @@ class MixedState:
 class Mixed:
     """Senders of several kinds, chosen by the traffic class of a flow.
 
-    Every member keeps a state for every slot, of which only its own flows' are used. All packets
+    Every member keeps a state for every slot; only those of its own flows are used. All packets
     carry the longest of the members' headers.
 
     Attributes:

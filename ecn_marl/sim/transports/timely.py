@@ -4,7 +4,7 @@ Once per completion event (here: per round trip, and no more often than a segmen
 new RTT moves a filtered gradient. Below `t_low` the rate grows, above `t_high` it is cut towards
 it; between them a falling or level RTT grows the rate and a rising one cuts it in proportion. The
 algorithm has no unique fixed point; `patched` replaces gradient by a mixture of gradient and
-distance from `t_low`, which has (Zhu et al., "ECN or Delay", CoNEXT'16, §4).
+distance from `t_low`, which has one (Zhu et al., "ECN or Delay", CoNEXT'16, §4).
 """
 
 from __future__ import annotations
