@@ -74,7 +74,7 @@ def test_acks_wait_in_the_queues_back():
     assert (np.diff(acked[80:150:10]) < 3).all()
 
 
-def test_what_is_on_the_way_adds_up():
+def test_bytes_on_the_way_add_up():
     """Sent = acknowledged + lost + in the queues + sent, or out, but not yet heard of."""
     rows = [(s, 0, 2_000_000, 10.0 * s) for s in range(1, 5)]
     heard = listen(STAR_DROPS, rows, 200, net={"buffer": 120e3}, share=0.6)
@@ -92,7 +92,7 @@ def test_what_is_on_the_way_adds_up():
         assert (unheard <= recent + PACKET).all()
 
 
-def test_losses_are_heard_of_a_round_trip_and_a_queue_later():
+def test_senders_learn_of_losses_a_round_trip_and_a_queue_later():
     """The ACK that shows a loss belongs to the packet behind, at the end of a full queue."""
     rows = [(s, 0, 3_000_000, 0.0) for s in range(1, 4)]
     heard = listen(STAR_DROPS, rows, 100, net={"buffer": 120e3})

@@ -36,7 +36,7 @@ def test_ranks_are_the_places_of_the_cyclic_order(n):
         np.testing.assert_array_equal(rank[order], np.arange(n))
 
 
-def test_who_sends_is_drawn_anew_within_its_limits():
+def test_senders_are_drawn_anew_within_their_limits():
     source = streams()
     params = source.default_params()
     active = jax.vmap(lambda k: source.active(params, jnp.uint32(5), k))
@@ -103,7 +103,7 @@ def test_flows_of_a_fixed_size_follow_one_another(run):
         ({"fill": 0.0}, "fill"),
     ],
 )
-def test_what_cannot_be_is_named(fields, message):
+def test_bad_fields_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         streams(**fields)
     with pytest.raises(ValueError, match="the receiver not among them"):

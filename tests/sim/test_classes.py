@@ -141,7 +141,7 @@ def test_a_light_class_beside_a_heavy_one():
     npst.arrays(np.int32, 8, elements=st.integers(0, 3)),
     npst.arrays(np.float32, 3, elements=st.floats(-1e5, 2e5, width=32, allow_subnormal=False)),
 )
-def test_what_has_no_room_is_dropped(entering, hop, room):
+def test_bytes_beyond_the_room_are_dropped(entering, hop, room):
     keep = np.asarray(tail_drop(jnp.asarray(entering), jnp.asarray(hop), jnp.asarray(room)))
     assert ((keep >= 0) & (keep <= 1)).all()
     assert (keep[hop == 3] == 1).all(), "flows that pass by lose nothing"
@@ -237,7 +237,7 @@ def test_backlogged_classes_get_their_weights():
     assert (run.stats.utilisation[1:, 0] > 1 - 1e-5).all()
 
 
-def test_what_a_class_leaves_goes_to_the_others():
+def test_unused_bandwidth_of_a_class_goes_to_the_others():
     """The heavy class alone, from 1 ms on two: the light ones share by 1 : 2.5 without it."""
     run = class_run(THREE, [[(1, 0, LONG, 0.0)], [(2, 0, LONG, 1000.0)], []], 20)
     sent = np.asarray(run.stats.class_tx_bytes)[:, 0]

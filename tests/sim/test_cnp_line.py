@@ -63,7 +63,7 @@ def test_every_mark_comes_back_in_time(delay, gaps, shape):
         assert np.abs(arrived[0] - marks[0] - delay) <= fine
 
 
-def test_marks_beyond_the_line_are_told():
+def test_marks_beyond_the_line_are_reported():
     hit = jnp.arange(STEPS) == 7
     _, late = arrivals(jnp.array([700]), hit, 5, 4)
     assert late

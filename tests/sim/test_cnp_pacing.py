@@ -78,7 +78,7 @@ def test_a_receiver_that_always_owes_one(dt, interval):
     assert np.diff(np.flatnonzero(got)).min() * dt > interval - dt
 
 
-def test_an_interval_of_nothing_tells_every_mark():
+def test_an_interval_of_zero_sends_a_cnp_for_every_mark():
     marks = jnp.asarray(np.random.default_rng(0).random((STEPS, FLOWS)) < 0.3)
     params = preset("sigcomm15-np50us", cnp_interval_us=0.0)
     sent = paced(Dcqcn.of("sigcomm15-np50us"), 1.0, params, marks)

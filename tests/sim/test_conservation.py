@@ -68,7 +68,7 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
 
 
-def test_the_random_networks_are_what_they_should_be():
+def test_the_random_networks_drop_pause_defer_and_mark():
     """A few of them show drops, pauses, deferred and finished flows, and marks."""
     runs = {name: [random_run(name, seed) for seed in range(12)] for name in RANDOM}
     for name, samples in runs.items():

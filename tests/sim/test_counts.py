@@ -217,7 +217,7 @@ def test_bytes_move_to_the_next_class_as_a_flow_sends() -> None:
     assert first[2] == 0
 
 
-def test_marked_packets_are_drawn_around_what_is_expected() -> None:
+def test_marked_packets_are_drawn_around_their_expectation() -> None:
     """Whole numbers, at most the packets sent, and over intervals the expected sum."""
     ecn = (10, 200, 0.3)
     rows = [(1, 0, 10**7, 0.0, 0), (2, 0, 10**7, 0.0, 0)]

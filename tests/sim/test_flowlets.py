@@ -255,12 +255,12 @@ def test_one_path_is_one_path():
         ),
     ],
 )
-def test_what_cannot_be(options, message):
+def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Simulator(leaf_spine(2, 2, 2), (Schedule(1.0, 24),), **{"transport": Dcqcn()} | options)
 
 
-def test_it_is_reachable():
+def test_make_accepts_flowlets():
     options = {"load_balancing": "flowlet", "flowlet_gap_us": 20.0}
     env = ecn_marl.make("websearch-v0", topology=leaf_spine(2, 4, 4), **options)
     assert env.sim.redraws

@@ -120,7 +120,7 @@ def test_most_at_once_is_the_width_of_collectives():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_never_more_flows_at_once_than_said(seed):
+def test_flows_in_progress_stay_below_most_at_once(seed):
     nodes, rng = random_nodes(seed), np.random.default_rng(seed)
     params = graph_params(nodes, 0.0, EDGES)
     flows, *_ = drive(SMALL, params, 300, lambda _: rng.uniform(1.0, 60.0))
@@ -332,6 +332,6 @@ def test_files_that_make_no_sense_are_refused(tmp_path, tree, words):
         (lambda: Graph(SMALL.nodes).demand(NIC[:3], 5.0), "node 'n[0-9]': .* 0 to 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, words):
+def test_bad_values_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()

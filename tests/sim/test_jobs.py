@@ -161,7 +161,7 @@ def test_clock_of_finds_the_first_timeline():
         (lambda: FlowSets(LINE, 0, ((0, 1),), start_us=500.0), "start_us"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, field):
+def test_bad_values_are_refused(make, field):
     with pytest.raises(ValueError, match=field):
         make()
 

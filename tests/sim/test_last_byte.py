@@ -114,7 +114,7 @@ def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(ends, name):
     assert (late[jitter == 0.0] < 3 * DT).all()
 
 
-def test_one_level_has_nothing_to_foresee():
+def test_with_one_level_last_bytes_are_not_tracked():
     for net, followed in ((star(3), False), (leaf_spine(2, 2, 1), True)):
         sim = Simulator(net, (Poisson(load=0.1),), parse_transport("dcqcn:hpcc-paper"))
         state = sim.init(jax.random.key(0), sim.default_params())

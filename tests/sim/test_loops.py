@@ -98,7 +98,7 @@ def test_hours_change_nothing():
     np.testing.assert_array_equal(latency[1], fresh[1].latency[1])
 
 
-def test_servers_kinds_sizes_and_think_times_are_drawn_as_said():
+def test_servers_kinds_sizes_and_think_times_follow_their_distributions():
     source = ClosedLoop(
         (0, 1), (1, 2, 3), request="FbHdp", response=(1.0, 100.0), read_share=0.3,
         think_us=30.0, think="exponential", width=2,
@@ -316,7 +316,7 @@ def test_phases_refuse_them():
         ({"think": "exponental"}, "exponential"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields, words):
+def test_bad_values_are_refused(fields, words):
     if words is None:
         replace(LOOP, **fields)
         return

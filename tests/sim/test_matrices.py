@@ -53,7 +53,7 @@ def test_flows_follow_the_matrix(name):
     assert squared < degrees + 5 * np.sqrt(2 * degrees) + 5
 
 
-def test_named_matrices_are_what_they_say():
+def test_named_matrices_have_their_properties():
     local, edge = expected(MATRICES["rack-local"]), np.array(NET.edge)
     assert local[edge[:, None] == edge].sum() == pytest.approx(0.7)
     np.testing.assert_allclose(local.sum(1), 1 / 6)

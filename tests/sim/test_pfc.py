@@ -137,7 +137,7 @@ def test_pauses_spread_to_the_senders(blocked):
     assert blocked.dropped() == 0
 
 
-def test_resumed_ports_send_what_was_held(recovered):
+def test_resumed_ports_send_their_backlog(recovered):
     assert (np.asarray(recovered.state.flows.stage) == life.FREE).all()
     np.testing.assert_array_equal(recovered.totals.finished, [1, 0, 8])
     parts = balance(recovered.state)

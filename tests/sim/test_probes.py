@@ -93,7 +93,7 @@ def test_pauses_are_in_the_round_trip_time():
     assert returns(11)[1][1] == 5.25
 
 
-def test_flows_that_start_together_hear_of_each_other():
+def test_first_round_trips_of_flows_that_start_together_differ():
     """N first packets reach a port at once: their RTTs differ by whole packets, up to N - 1."""
     rows = [(s, 0, 5_000, 0.0) for s in range(1, 9)]
     waits = []

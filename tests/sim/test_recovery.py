@@ -139,7 +139,7 @@ def test_every_flow_gets_all_its_bytes_once():
     assert np.asarray(state.flows.gaps.void).max() < 1e4
 
 
-def test_irn_bounds_what_is_on_the_way():
+def test_irn_bounds_the_packets_on_the_way():
     assert not Dcqcn().windowed
 
     def senders(transport, **options):
@@ -159,7 +159,7 @@ def test_irn_bounds_what_is_on_the_way():
             senders(transport)
 
 
-def test_it_is_reachable_and_unknown_names_are_refused():
+def test_make_accepts_recovery_and_refuses_unknown_names():
     env = ecn_marl.make("websearch-v0", pfc=False, loss_recovery="go-back-n")
     assert env.sim.loss_recovery == "go-back-n"
     with pytest.raises(ValueError, match="go-back-n"):

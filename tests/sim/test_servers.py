@@ -51,7 +51,7 @@ TIMELINE = Timeline((1000.0,))
 # --- networks -------------------------------------------------------------------------------------
 
 
-def test_every_host_is_a_server_unless_said():
+def test_every_host_is_a_server_by_default():
     for net in (star(4), leaf_spine(2, 3, 2)):
         assert net.server == tuple(range(net.n_hosts))
         assert net.bonds == ()
@@ -158,7 +158,7 @@ def test_both_nics_carry_half(name):
         assert set(np.flatnonzero(counts.sum(0))) == {6, 9}, "both NICs of the server of host 9"
 
 
-def test_hosts_send_what_their_row_says():
+def test_hosts_send_by_the_weights_of_their_row():
     """Weights within a server go to the other servers; every host sends as much as before."""
     (aware,), _ = sizing.with_widths((SOURCES["matrix"],), DUAL, 10.0)
     np.testing.assert_allclose(np.sum(aware.matrix, 1), WEIGHTS.sum(1))

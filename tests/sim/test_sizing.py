@@ -105,7 +105,7 @@ def test_too_little_room_is_refused():
         ecn_marl.make("websearch-star-v0", traffic=(Poisson(width="wide"),))
 
 
-def test_sources_that_do_not_say_need_numbers():
+def test_sources_without_demand_need_numbers():
     class Silent(Poisson):
         demand = None
 

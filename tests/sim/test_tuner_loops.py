@@ -115,7 +115,7 @@ class Settled(NamedTuple):
 
 
 @pytest.mark.parametrize("qref", RAMP)
-def test_pi_holds_the_queue_that_is_asked_for(settled, qref):
+def test_pi_holds_its_target_queue(settled, qref):
     """Within 8 % with 8 and with 16 senders, at full rate.
 
     RED needs more queue for more senders: on a static ramp that is right for 8, 16 senders have
