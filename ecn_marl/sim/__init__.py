@@ -4,17 +4,17 @@ A byte's way, one module per stage; `substep` puts them together:
 
 * `nic`: hosts share their NIC among flows and space packets.
 * `hops`, `queues`: all levels of queues; marking, service and drops at one of them.
-* `feedback`: what comes back, a module per signal (`cnp`, `acks`, `probe`, `telemetry`, `field`).
-* `sink`: the last byte is through.
+* `feedback`: signals to the senders, a module each (`cnp`, `acks`, `probe`, `telemetry`, `field`).
+* `sink`: when the last byte of a flow has left the last queue.
 * `transports`: the senders' machines, a module each.
 
-Around it: `lifecycle` (what a flow goes through, and its slot), `paths` (its way), `ways` (several
-of them at once), `flowlets` (another one after a pause), `recovery` (what is sent again), `pfc`
-(pauses), `failures`, `tick` (what holds for a few substeps), `simulator` (the three clocks),
-`stats` and `counts` (what ports show). Traffic: `traffic`, `jobs` (open loop), `flow_groups`
+Around it: `lifecycle` (stages of a flow, and its slot), `paths` (its way), `ways` (several
+of them at once), `flowlets` (a new one after a pause), `recovery` (what is sent again), `pfc`
+(pauses), `failures`, `tick` (what is constant for a few substeps), `simulator` (the three clocks),
+`stats` and `counts` (statistics of ports). Traffic: `traffic`, `jobs` (open loop), `flow_groups`
 (static groups, endless flows), `streams`, `loops`, `graphs`, `collectives` (flows that follow from
-others, by `tickets`). `slots` has what is there for the compilers. What is named below is imported
-from here.
+others, by `tickets`). `slots` holds helpers that shape the compiled code. The names below can be
+imported from here.
 """
 
 from ecn_marl.sim.collectives import (

@@ -1,4 +1,4 @@
-"""Which substep the senders can bear, and a choice of substep and tick."""
+"""The longest substep that senders tolerate, and a choice of substep and tick."""
 
 from __future__ import annotations
 
@@ -20,44 +20,46 @@ TICK_US = 10.0
 
 
 class Bound(NamedTuple):
-    """The longest substep that senders can bear, µs, and what bounds it."""
+    """The longest substep that senders tolerate, µs, and what bounds it."""
 
     dt_us: float
     why: str
 
 
 def longest_dt_us(transport: Any, topology: Topology) -> Bound:
-    """The longest substep at which the machine of some senders works as it should.
+    """The longest substep at which the state machine of the senders works correctly.
 
     Args:
-        transport: senders; those with timers or counters of their own have a `bound_dt`.
+        transport: senders; only those with timers or counters have a `bound_dt`.
         topology: the network; the fastest NIC counts.
     """
-    bound = getattr(transport, "bound_dt", None)
-    if bound is None:
+    bound_dt = getattr(transport, "bound_dt", None)
+    if bound_dt is None:
         return Bound(math.inf, "nothing in these senders")
-    found: Bound = bound(max(topology.nic_gbps) * GBPS)
-    return found
+    bound: Bound = bound_dt(max(topology.nic_gbps) * GBPS)
+    return bound
 
 
 def check_dt(dt_us: float, transport: Any, topology: Topology) -> None:
-    """Refuse a substep that the senders cannot bear.
+    """Refuse a substep that is too long for the senders.
 
     Raises:
         ValueError: it is longer than `longest_dt_us`.
     """
     bound = longest_dt_us(transport, topology)
     if dt_us > bound.dt_us * (1.0 + 1e-6):
-        what = f"at most {bound.dt_us:.3g} us with {transport.kind}:{transport.name} ({bound.why})"
-        raise bad_value("dt_us", dt_us, what)
+        allowed = (
+            f"at most {bound.dt_us:.3g} us with {transport.kind}:{transport.name} ({bound.why})"
+        )
+        raise bad_value("dt_us", dt_us, allowed)
 
 
 def choose_clock(transport: Any, topology: Topology, interval_us: float) -> tuple[float, int]:
     """Substep and substeps per tick for some senders in a network.
 
-    The longest tick up to `TICK_US` that divides the interval, halved until its `MAX_TICK` parts
-    are short enough; and the longest substep that divides the tick, up to `CERTIFIED_US` and what
-    the senders can bear.
+    The tick is the longest one up to `TICK_US` that divides the interval, halved until `MAX_TICK`
+    substeps suffice. The substep is the longest one that divides the tick, is at most
+    `CERTIFIED_US`, and is tolerated by the senders.
 
     Args:
         transport: senders.

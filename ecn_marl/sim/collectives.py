@@ -5,7 +5,7 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 69(2), 2009 (ring); Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 operations in MPICH", IJHPCA 19(1), 2005 (tree, all-to-all); Li et al., "Scaling distributed machine
 learning with the parameter server", OSDI'14. The file format follows the idea of GOAL (Hoefler et
-al., "LogGOPSim", 2010) and Chakra: nodes, and what each waits for.
+al., "LogGOPSim", 2010) and Chakra: nodes, and the nodes that each waits for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ring_all_reduce(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     """All-reduce on a ring: n - 1 steps of reduce-scatter, then n - 1 of all-gather.
 
     In each of the 2(n - 1) steps every host sends the chunk that it has just received (1/n of the
-    data) to the next one: 2(n - 1) `size` bytes in all, the least that is possible.
+    data) to the next one: 2(n - 1) `size` bytes in all, the minimum.
 
     Args:
         hosts: n hosts, at least 2, in the order of the ring.
@@ -54,7 +54,7 @@ def ring_all_reduce(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
 def tree_all_reduce(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     """All-reduce on a binary tree: all data up to the root, and the sum down again.
 
-    Every host but the root sends all its data to its parent once those of its children are there,
+    Every host but the root sends all its data to its parent once it has those of its children,
     and gets the sum back: 2(n - 1) `size` bytes in all.
 
     Args:
@@ -159,33 +159,33 @@ def read_graph(path: str | Path) -> tuple[Node, ...]:
     for name in tree:
         if name != "nodes":
             raise unknown_name(f"field in {where}:", str(name), ("nodes",))
-    nodes = [_node(where, i, given) for i, given in enumerate(tree["nodes"])]
+    nodes = [_node(where, i, entry) for i, entry in enumerate(tree["nodes"])]
     check_nodes(nodes, where)
     return tuple(nodes)
 
 
-def _node(where: str, row: int, given: Any) -> Node:
-    """A node of a file; what stands in it is checked in `check_nodes`."""
-    if not isinstance(given, dict):
-        raise bad_value(f"{where}: nodes[{row}]", given, "an object with the fields of a node")
-    place = f"{where}: node {given.get('id', f'number {row}')!r}"
-    for name in given:
+def _node(where: str, row: int, entry: Any) -> Node:
+    """A node of a file; `check_nodes` checks its values."""
+    if not isinstance(entry, dict):
+        raise bad_value(f"{where}: nodes[{row}]", entry, "an object with the fields of a node")
+    place = f"{where}: node {entry.get('id', f'number {row}')!r}"
+    for name in entry:
         if name not in FIELDS:
             raise unknown_name(f"field in {place}:", name, FIELDS)
     for name in FIELDS[:4]:
-        if name not in given:
+        if name not in entry:
             raise bad_value(f"{place}: {name}", None, "a value: the field is missing")
-    if isinstance(given["id"], bool) or not isinstance(given["id"], int | str):
-        raise bad_value(f"{place}: id", given["id"], "a number or text")
+    if isinstance(entry["id"], bool) or not isinstance(entry["id"], int | str):
+        raise bad_value(f"{place}: id", entry["id"], "a number or text")
     for name in FIELDS[1:4]:
-        if isinstance(given[name], bool) or not isinstance(given[name], int):
-            raise bad_value(f"{place}: {name}", given[name], "an integer")
-    delay, after = given.get("delay_us", 0.0), given.get("after", [])
+        if isinstance(entry[name], bool) or not isinstance(entry[name], int):
+            raise bad_value(f"{place}: {name}", entry[name], "an integer")
+    delay, after = entry.get("delay_us", 0.0), entry.get("after", [])
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         raise bad_value(f"{place}: delay_us", delay, "a number")
     if not isinstance(after, list) or not all(isinstance(x, int | str) for x in after):
         raise bad_value(f"{place}: after", after, "a list of ids")
-    return Node(given["id"], given["src"], given["dst"], given["bytes"], delay, tuple(after))
+    return Node(entry["id"], entry["src"], entry["dst"], entry["bytes"], delay, tuple(after))
 
 
 def _group(field: str, hosts: Sequence[int], least: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What fixes the shapes of a simulation: a static, hashable description without arrays."""
+"""Static, hashable description of a simulation; it fixes all shapes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrafficClass:
     """A traffic class: a queue of its own at every port, served by deficit-weighted round robin.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         transport: senders of its flows.
         weight: share of a port's bandwidth among the classes that have something to send.
         lossless: whether PFC protects it; otherwise its queue drops beyond `alpha` times the free
@@ -63,7 +63,7 @@ class SimConfig:
         topology: the network.
         traffic: traffic sources, their flows share the slots.
         transport: the senders (those of `classes`, if there are any).
-        dt_us: substep, µs; at most what the senders can bear, see `clocks.longest_dt_us`.
+        dt_us: substep, µs; at most what the senders tolerate, see `clocks.longest_dt_us`.
         tick_steps: substeps per tick.
         interval_steps: substeps per tuning interval, a multiple of `tick_steps`.
         slots: flows in progress at most; further ones wait at their hosts and are counted.
@@ -71,10 +71,10 @@ class SimConfig:
             the sources), 0 for none.
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
-        loss_recovery: what is sent again of what was dropped, one of `RECOVERIES`, see
+        loss_recovery: which bytes are sent again after a loss, one of `RECOVERIES`, see
             `sim.recovery`.
-        load_balancing: who chooses among equal-cost paths, one of `BALANCINGS`: each flow once and
-            for all, each flowlet (see `sim.flowlets`), or each packet (see `sim.ways`).
+        load_balancing: what chooses among equal-cost paths, one of `BALANCINGS`: each flow once,
+            each flowlet (see `sim.flowlets`), or each packet (see `sim.ways`).
         flowlet_gap_us: pause between two packets of a flow after which it is a new flowlet, µs.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
@@ -139,7 +139,7 @@ class SimConfig:
         check_memory(", ".join(named), tuple(named.values()), self.state_bytes, network)
 
     def _check_classes(self) -> None:
-        """Check that every source has a class; let the classes' senders be the senders."""
+        """Check the class of every source, and take the senders from the classes."""
         n = self.n_classes
         if self.class_of and len(self.class_of) != len(self.traffic):
             allowed = f"one class for each of the {len(self.traffic)} traffic sources"
@@ -153,18 +153,18 @@ class SimConfig:
             object.__setattr__(self, "transport", senders)
 
     def _check_balancing(self) -> None:
-        """Check that what flows on several paths cannot do is not asked for."""
-        how = self.load_balancing
-        if how not in BALANCINGS:
-            raise unknown_name("load balancing", how, BALANCINGS)
-        if how == ECMP:
+        """Refuse options that do not work for flows on several paths."""
+        balancing = self.load_balancing
+        if balancing not in BALANCINGS:
+            raise unknown_name("load balancing", balancing, BALANCINGS)
+        if balancing == ECMP:
             return
         if TELEMETRY in self.transport.needs:
-            what = f"ecmp: {self.transport.kind} compares counters of the same ports"
-            raise bad_value("load_balancing", how, what)
-        if how == SPRAY and self.loss_recovery == GO_BACK_N:
-            what = "ecmp or flowlet: go-back-n takes every packet out of order for a loss"
-            raise bad_value("load_balancing", how, what)
+            allowed = f"ecmp: {self.transport.kind} compares counters of the same ports"
+            raise bad_value("load_balancing", balancing, allowed)
+        if balancing == SPRAY and self.loss_recovery == GO_BACK_N:
+            allowed = "ecmp or flowlet: go-back-n takes every packet out of order for a loss"
+            raise bad_value("load_balancing", balancing, allowed)
 
     @property
     def n_ways(self) -> int:
@@ -189,7 +189,7 @@ class SimConfig:
 
     @property
     def n_tickets(self) -> int:
-        """Number of tickets by which sources hear of their flows, see `sim.tickets`."""
+        """Number of tickets by which sources learn of their flows, see `sim.tickets`."""
         return sum(tickets_of(source) for source in self.traffic)
 
     @property
@@ -245,12 +245,12 @@ class SimConfig:
 
     @property
     def mark_words(self) -> int:
-        """Words of the near delay line of the CNPs: the longest way without queues, and more."""
+        """Words of the near delay line of the CNPs, see `cnp.near_words`."""
         return cnp.near_words(base_rtt(self.topology), self.dt_us)
 
     @property
     def state_bytes(self) -> float:
-        """What a state takes, bytes: from below, and only what can become large."""
+        """Lower bound of the size of a state, bytes; only parts that can become large count."""
         ports, needs = self.topology.ports, self.transport.needs
         farthest = max(p.delay_us for p in ports) if ports else 0.0
         near = 2.0 * farthest / self.dt_us / 32.0
@@ -279,11 +279,11 @@ def counters(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise bad_value(field, names, "a tuple of names of counters")
-    wanted = tuple(names)
-    for name in wanted:
+    requested = tuple(names)
+    for name in requested:
         if name not in COUNTS:
             raise unknown_name("counter", name, COUNTS)
-    return tuple(name for name in COUNTS if name in wanted)
+    return tuple(name for name in COUNTS if name in requested)
 
 
 @cache
@@ -301,7 +301,7 @@ def base_rtt(topology: Topology) -> float:
     between = time[t.routes].sum(-1).max(-1)
     first, edge = 2.0 * nic_delay + PAYLOAD / nic_rate, np.array(t.edge)
 
-    def slowest(each: np.ndarray) -> np.ndarray:
-        return np.array([each[edge == e].max(initial=0.0) for e in range(len(between))])
+    def slowest(times: np.ndarray) -> np.ndarray:
+        return np.array([times[edge == e].max(initial=0.0) for e in range(len(between))])
 
     return float((slowest(first)[:, None] + between + slowest(time[t.last])).max())

@@ -1,8 +1,8 @@
-"""What a switch counts of the flows that cross its ports, over an interval.
+"""Counters of switches, over an interval, of the flows that cross their ports.
 
 A snapshot at an interval's end misses the flows that came and went within it, which are half of
-them or more where flows are short. So flows are counted where they begin, and what is in progress
-at the start is added. All of it happens once per tick, and only for the counters that
+them or more where flows are short. So flows are counted where they begin, and those in progress
+at the start are added. All of it happens once per tick, and only for the counters that
 `SimConfig.counts` names.
 """
 
@@ -40,38 +40,38 @@ def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
     """Counts at the start of an interval; None if nothing is counted."""
     if not cfg.counts:
         return None
-    wanted, real = set(cfg.counts), flows.payload.dtype
+    names, real = set(cfg.counts), flows.payload.dtype
     counts = FlowCounts()
-    none = jnp.zeros((cfg.topology.n_ports,), real)
-    here = (flows.stage == life.SENDING) | (flows.stage == life.DRAINING)
-    if wanted & {"flows_seen", "n_mice"}:
-        present = by_port(cfg, flows, here.astype(real))
-        counts = replace(counts, present=present, entered=none)
-    if wanted & {"flows_seen", "n_mice", "n_senders", "n_elephants"}:
-        counts = replace(counts, away=(flows.stage != life.FREE) & ~here)
-    if "flows_begun" in wanted:
-        counts = replace(counts, begun=none)
-    if "n_senders" in wanted:
+    zeros = jnp.zeros((cfg.topology.n_ports,), real)
+    inside = (flows.stage == life.SENDING) | (flows.stage == life.DRAINING)
+    if names & {"flows_seen", "n_mice"}:
+        present = by_port(cfg, flows, inside.astype(real))
+        counts = replace(counts, present=present, entered=zeros)
+    if names & {"flows_seen", "n_mice", "n_senders", "n_elephants"}:
+        counts = replace(counts, away=(flows.stage != life.FREE) & ~inside)
+    if "flows_begun" in names:
+        counts = replace(counts, begun=zeros)
+    if "n_senders" in names:
         sizes = [n * cfg.topology.n_hosts for n in _level_sizes(cfg)]
-        nobody = tuple(jnp.zeros((size,), bool) for size in sizes)
-        counts = replace(counts, senders=_with_senders(cfg, nobody, flows, here))
-    if wanted & {"n_mice", "n_elephants"}:
-        big = here & (bytes_so_far(flows, net) > ELEPHANT)
+        no_senders = tuple(jnp.zeros((size,), bool) for size in sizes)
+        counts = replace(counts, senders=_with_senders(cfg, no_senders, flows, inside))
+    if names & {"n_mice", "n_elephants"}:
+        big = inside & (bytes_so_far(flows, net) > ELEPHANT)
         counts = replace(
             counts,
             big_before=by_port(cfg, flows, big.astype(real)),
-            big_since=none,
-            settled=big | ~here,
+            big_since=zeros,
+            settled=big | ~inside,
         )
-    if "class_bytes" in wanted:
-        counts = replace(counts, class_bytes=jnp.zeros((*none.shape, 3), real))
-    if "marked_packets" in wanted:
-        counts = replace(counts, square=none)
+    if "class_bytes" in names:
+        counts = replace(counts, class_bytes=jnp.zeros((*zeros.shape, 3), real))
+    if "marked_packets" in names:
+        counts = replace(counts, square=zeros)
     return counts
 
 
 def add(
-    cfg: SimConfig, counts: FlowCounts | None, seen: FlowsOfTick, net: NetParams
+    cfg: SimConfig, counts: FlowCounts | None, slots: FlowsOfTick, net: NetParams
 ) -> FlowCounts | None:
     """Count what happened in a tick.
 
@@ -80,58 +80,58 @@ def add(
     """
     if counts is None:
         return None
-    real = seen.start.payload.dtype
-    used = seen.start.stage != life.FREE
-    new = used & (seen.before.stage == life.FREE)
+    real = slots.start.payload.dtype
+    used = slots.start.stage != life.FREE
+    new = used & (slots.before.stage == life.FREE)
     entered = new
     if counts.away is not None:
-        sending = (seen.end.stage == life.SENDING) | (seen.end.stage == life.DRAINING)
+        sending = (slots.end.stage == life.SENDING) | (slots.end.stage == life.DRAINING)
         away = counts.away & used & ~new
         entered = new | (away & sending)
         counts = replace(counts, away=away & ~sending)
     if counts.entered is not None:
-        since = counts.entered + by_port(cfg, seen.start, entered.astype(real))
+        since = counts.entered + by_port(cfg, slots.start, entered.astype(real))
         counts = replace(counts, entered=since)
     if counts.begun is not None:
-        begun = counts.begun + by_port(cfg, seen.start, new.astype(real))
+        begun = counts.begun + by_port(cfg, slots.start, new.astype(real))
         counts = replace(counts, begun=begun)
     if counts.senders is not None:
-        counts = replace(counts, senders=_with_senders(cfg, counts.senders, seen.start, entered))
+        counts = replace(counts, senders=_with_senders(cfg, counts.senders, slots.start, entered))
     if counts.settled is not None:
         settled = counts.settled & ~entered
-        big = used & ~settled & (bytes_so_far(seen.end, net) > ELEPHANT)
-        since = counts.big_since + by_port(cfg, seen.start, big.astype(real))
+        big = used & ~settled & (bytes_so_far(slots.end, net) > ELEPHANT)
+        since = counts.big_since + by_port(cfg, slots.start, big.astype(real))
         counts = replace(counts, big_since=since, settled=settled | big)
     if counts.class_bytes is not None:
-        counts = replace(counts, class_bytes=counts.class_bytes + _class_bytes(cfg, seen, net))
+        counts = replace(counts, class_bytes=counts.class_bytes + _class_bytes(cfg, slots, net))
     return counts
 
 
 def results(
     cfg: SimConfig, sums: PortSums, state: SimState, net: NetParams
 ) -> dict[str, Float[Array, "ports ..."]]:
-    """The counters that were asked for, as leaves of `PortStats`."""
+    """The counters that `SimConfig.counts` names, as leaves of `PortStats`."""
     counts: FlowCounts | None = sums.counts
     if counts is None:
         return {}
-    found: dict[str, Array] = {}
+    counters: dict[str, Array] = {}
     if counts.begun is not None:
-        found["flows_begun"] = counts.begun
+        counters["flows_begun"] = counts.begun
     if counts.present is not None:
-        found["flows_seen"] = counts.present + counts.entered
+        counters["flows_seen"] = counts.present + counts.entered
     if counts.senders is not None:
         hosts = cfg.topology.n_hosts
         rows = [s.reshape(-1, hosts).sum(1) for s in counts.senders]
-        found["n_senders"] = jnp.concatenate(rows).astype(sums.queue.dtype)
+        counters["n_senders"] = jnp.concatenate(rows).astype(sums.queue.dtype)
     if counts.big_before is not None:
-        found["n_elephants"] = counts.big_before + counts.big_since
+        counters["n_elephants"] = counts.big_before + counts.big_since
         if counts.present is not None:
-            found["n_mice"] = found["flows_seen"] - found["n_elephants"]
+            counters["n_mice"] = counters["flows_seen"] - counters["n_elephants"]
     if counts.class_bytes is not None:
-        found["class_bytes"] = counts.class_bytes
+        counters["class_bytes"] = counts.class_bytes
     if counts.square is not None:
-        found["marked_packets"] = _marked_packets(sums, state, net)
-    return {name: found[name] for name in cfg.counts}
+        counters["marked_packets"] = _marked_packets(sums, state, net)
+    return {name: counters[name] for name in cfg.counts}
 
 
 def by_port(cfg: SimConfig, flows: Flows, values: Float[Array, " flows"]) -> Float[Array, " ports"]:
@@ -142,36 +142,36 @@ def by_port(cfg: SimConfig, flows: Flows, values: Float[Array, " flows"]) -> Flo
 
 
 def bytes_so_far(flows: Flows, net: NetParams) -> Float[Array, " flows"]:
-    """Payload bytes that each flow has sent; all of it, to the byte, once nothing is left."""
+    """Payload bytes that each flow has sent; exactly its payload once nothing is left."""
     wire = wire_bytes(flows.payload, net.packet_bytes - PAYLOAD)
     left = flows.rest_low + flows.rest_high * CHUNK
     return flows.payload - left * (flows.payload / jnp.maximum(wire, 1.0))
 
 
-def _class_bytes(cfg: SimConfig, seen: FlowsOfTick, net: NetParams) -> Float[Array, "ports 3"]:
+def _class_bytes(cfg: SimConfig, slots: FlowsOfTick, net: NetParams) -> Float[Array, "ports 3"]:
     """Bytes that left each port in a tick, by size class of their flows at its end.
 
-    A tick knows what each flow delivered, and its backlog at every level before and after: a port
-    has sent what was delivered, and what came to lie further down, way by way. Bytes that a port
-    further down dropped are missed. What a flow whose slot is freed leaves in a queue is counted
-    then: a FIFO would have sent it already (see `lifecycle.release`).
+    A tick knows what each flow delivered, and its backlog at every level before and after. A port
+    has sent what was delivered, plus what the backlogs of later levels grew by, on each way. Bytes
+    that a later level dropped are missed. Bytes that a flow leaves in a queue when its slot is
+    freed count then: a FIFO would have sent them already (see `lifecycle.release`).
     """
-    came = seen.end.delivered if seen.end.by_way is None else seen.end.by_way
-    delivered = jnp.where(seen.start.stage != life.FREE, came, 0.0)
-    grown = seen.end.backlog - seen.start.backlog
-    left = seen.end.backlog - seen.released.backlog
-    w, rows, ports = cfg.n_ways, [], _ports(cfg, seen.start)
+    arrived = slots.end.delivered if slots.end.by_way is None else slots.end.by_way
+    delivered = jnp.where(slots.start.stage != life.FREE, arrived, 0.0)
+    grown = slots.end.backlog - slots.start.backlog
+    freed = slots.end.backlog - slots.released.backlog
+    w, rows, ports = cfg.n_ways, [], _ports(cfg, slots.start)
     if w == 1:
         beyond = delivered + grown.sum(0)
     else:
         beyond = (delivered + grown.reshape(-1, *delivered.shape).sum(0)).reshape(-1)
-    so_far = ways.per_way(bytes_so_far(seen.end, net), w)
+    so_far = ways.per_way(bytes_so_far(slots.end, net), w)
     size = sum((so_far > bound).astype(jnp.int32) for bound in SIZE_CLASSES)
     for i, n in enumerate(_level_sizes(cfg)):
         beyond = beyond - ways.level(grown, i, w)
         port = ways.level(ports, i, w)
         cell = jnp.where(port < n, port * 3 + size, 3 * n)
-        sent = jnp.maximum(beyond + ways.level(left, i, w), 0.0)
+        sent = jnp.maximum(beyond + ways.level(freed, i, w), 0.0)
         rows.append(segment_sum(sent, cell, 3 * n).reshape(n, 3))
     return jnp.concatenate(rows)
 
@@ -195,12 +195,12 @@ def _with_senders(
     cfg: SimConfig, senders: tuple[Array, ...], flows: Flows, which: Bool[Array, " flows"]
 ) -> tuple[Array, ...]:
     """Sources of some flows added to those that have sent through each port."""
-    hosts, marked = cfg.topology.n_hosts, []
+    hosts, added = cfg.topology.n_hosts, []
     which, src = (ways.per_way(x, cfg.n_ways) for x in (which, flows.src))
-    for known, port, n in zip(senders, _crossed(cfg, flows), _level_sizes(cfg), strict=True):
+    for sent_before, port, n in zip(senders, _crossed(cfg, flows), _level_sizes(cfg), strict=True):
         cell = jnp.where(which & (port < n), port * hosts + src, n * hosts)
-        marked.append(known.at[cell].set(True, mode="drop"))
-    return tuple(marked)
+        added.append(sent_before.at[cell].set(True, mode="drop"))
+    return tuple(added)
 
 
 def _ports(cfg: SimConfig, flows: Flows) -> Int[Array, "rows flows"]:
@@ -209,7 +209,7 @@ def _ports(cfg: SimConfig, flows: Flows) -> Int[Array, "rows flows"]:
 
 
 def _crossed(cfg: SimConfig, flows: Flows) -> list[Int[Array, " n"]]:
-    """The same for each level, `[W F]`, where every port of a flow is there once."""
+    """The same for each level, `[W F]`, with every port of a flow only once."""
     ports, sizes = _ports(cfg, flows), _level_sizes(cfg)
     return ways.crossings(ports, sizes, cfg.n_ways, cfg.load_balancing)
 

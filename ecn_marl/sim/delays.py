@@ -1,8 +1,8 @@
-"""How long flows take: slowdown as it accrues, and what an episode comes to.
+"""Slowdown of flows: as it accrues in each tick, and the total of an episode.
 
 Little's law: the sum of all slowdowns is the integral, over time, of the sum of 1 / ideal FCT over
-the flows in the system. So each tick can be paid for by itself, and an episode's ticks add up to
-the slowdowns of its flows, those that are not finished at their age.
+the flows in the system. So every tick has a cost of its own, and the costs of an episode's ticks
+add up to the slowdowns of its flows. Unfinished flows count with their age.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def residence(
     """Time that each flow was in the system since the last tick, µs, `[F]`.
 
     A flow is in the system from its arrival until its last ACK is back. One that waited for a slot
-    pays for all its waiting in the tick that admits it.
+    accrues all its waiting in the tick that admits it.
 
     Args:
         cfg: shapes and clocks.
@@ -53,20 +53,20 @@ def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flow
     """
     inside = (before.stage != life.FREE) & (before.stage != life.DONE)
     done = inside & (after.stage == life.DONE)
-    rest = before.rest_low + before.rest_high * CHUNK + before.backlog.sum(0)
-    came = before.delivered + jnp.where(done, rest, 0.0)  # a FIFO would have sent the rest by now
+    unsent = before.rest_low + before.rest_high * CHUNK + before.backlog.sum(0)
+    delivered = before.delivered + jnp.where(done, unsent, 0.0)  # a FIFO would have sent it
     wire = wire_bytes(before.payload, HEADER + cfg.transport.header)
-    return jnp.where(inside, came / jnp.maximum(wire, 1.0), 0.0)
+    return jnp.where(inside, delivered / jnp.maximum(wire, 1.0), 0.0)
 
 
 def accrued(
     cfg: SimConfig, state: SimState, net: NetParams, before: Flows, after: Flows
 ) -> tuple[Float[Array, "ports 3"], Float[Array, "ports 3"]]:
-    """Slowdown that accrued in a tick, and progress that was made, by port and size class.
+    """Slowdown and progress that accrued in a tick, by port and size class.
 
     Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
     proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
-    its transmission. The shares of a flow add up to one, so the ports add up to the whole. Its
+    its transmission. The shares of a flow add up to one, so the ports add up to its total. Its
     `progress` is shared likewise.
 
     Args:
@@ -82,28 +82,28 @@ def accrued(
     """
     bounds, classes = cfg.queue_bounds, cfg.n_classes
     pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
-    takes = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
-    table = jnp.append(takes, jnp.zeros((1,), takes.dtype))
+    transit = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
+    table = jnp.append(transit, jnp.zeros((1,), transit.dtype))
     w = cfg.n_ways
     lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
     sizes = jnp.array(np.repeat(np.diff(bounds), w), jnp.int32)[:, None]
     queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
-    spent = look_up_one(table, queues)
+    hop_time = look_up_one(table, queues)
     parts = ways.shares(before.hop, w, cfg.load_balancing, cfg.queues_last)
     if parts is not None:
-        spent = spent * jnp.tile(parts, (len(bounds) - 1, 1))
-    share = spent / jnp.maximum(spent.sum(0), 1e-9)
+        hop_time = hop_time * jnp.tile(parts, (len(bounds) - 1, 1))
+    share = hop_time / jnp.maximum(hop_time.sum(0), 1e-9)
     cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = size_class(before.payload)
 
     def by_port(values: Array) -> Array:
-        found, kinds = [], ways.per_way(kind, w)
+        levels, kinds = [], ways.per_way(kind, w)
         for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             n, hop, part = high - low, ways.level(before.hop, i, w), ways.level(share, i, w)
             cell = jnp.where(hop < n, hop * 3 + kinds, 3 * n)
             by_queue = segment_sum(ways.per_way(values, w) * part, cell, 3 * n)
-            found.append(by_queue.reshape(n // classes, classes, 3).sum(1))
-        return jnp.concatenate(found)
+            levels.append(by_queue.reshape(n // classes, classes, 3).sum(1))
+        return jnp.concatenate(levels)
 
     return by_port(cost), by_port(progress(cfg, before, after))
 
@@ -138,19 +138,19 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
     """
     flows, totals, bins = state.flows, state.totals, cfg.bins
     inside = (flows.stage != life.FREE) & (flows.stage != life.DONE)
-    open_ = inside & life.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
+    ongoing = inside & life.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
     age = (state.step - flows.start_step).astype(flows.tail.dtype) * cfg.dt_us - flows.start_rest
     slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
     kind = size_class(flows.payload)
-    mine = open_ & (kind == jnp.arange(3)[:, None])
+    by_class = ongoing & (kind == jnp.arange(3)[:, None])
     histogram = totals.histogram
     if bins:
-        cell = jnp.where(open_, kind * bins + life.slowdown_bin(slowdown, bins), 3 * bins)
-        histogram = histogram.at[cell].add(open_.astype(histogram.dtype), mode="drop")
+        cell = jnp.where(ongoing, kind * bins + life.slowdown_bin(slowdown, bins), 3 * bins)
+        histogram = histogram.at[cell].add(ongoing.astype(histogram.dtype), mode="drop")
     return Completion(
         begun=totals.begun,
-        unfinished=mine.sum(1).astype(jnp.int32),
-        total=totals.slowdown + jnp.where(mine, slowdown, 0.0).sum(1),
-        log_total=totals.log_slowdown + jnp.where(mine, jnp.log(slowdown), 0.0).sum(1),
+        unfinished=by_class.sum(1).astype(jnp.int32),
+        total=totals.slowdown + jnp.where(by_class, slowdown, 0.0).sum(1),
+        log_total=totals.log_slowdown + jnp.where(by_class, jnp.log(slowdown), 0.0).sum(1),
         histogram=histogram.reshape(3, bins),
     )

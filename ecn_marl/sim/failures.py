@@ -1,8 +1,8 @@
 """Links that fail and are repaired.
 
 A link that is down sends nothing. Flows whose way crosses it choose another equal-cost path by a
-new hash; what they had in flight is lost and sent again, and nothing else (selective repeat),
-counted as dropped. A flow with no path left waits until a repair.
+new hash. What they had in flight is lost, counted as dropped, and sent again (selective repeat). A
+flow with no path left waits until a repair.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ecn_marl.sim.state import Flows, NetParams, SimParams
 from ecn_marl.sim.topology import Topology
 
 NEVER = 2**31 - 1
-"""Substep at which nothing happens any more."""
+"""Substep of events that never happen."""
 
 
 FAILING = ("share", "at_us", "repair_us", "seed")
@@ -75,8 +75,8 @@ def fail_links(
     if repair_us is not None and not repair_us > at_us:
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
     number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}
-    known = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)
-    pairs = sorted(set(known))
+    links = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)
+    pairs = sorted(set(links))
     if not pairs:
         raise bad_value("topology", topology.name, "a network with links between switches")
     rng = np.random.default_rng(seed)
@@ -95,11 +95,11 @@ def _reverse(ends: tuple[str, str, int]) -> tuple[str, str, int]:
 
 
 class Rerouted(NamedTuple):
-    """Result of rerouting: slots, bytes lost of each flow `[F]`, bytes let go as delivered."""
+    """Result of rerouting: slots, lost bytes of each flow `[F]`, bytes counted as delivered."""
 
     flows: Flows
     lost: Float[Array, " flows"]
-    gone: Float[Array, ""]
+    passed: Float[Array, ""]
 
 
 def reroute(
@@ -110,7 +110,7 @@ def reroute(
     bounds: tuple[int, ...],
     classes: int,
 ) -> Rerouted:
-    """Give flows whose way is broken a new one.
+    """Move flows off broken paths.
 
     Args:
         flows: slots.
@@ -131,12 +131,13 @@ def reroute(
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
     offer = as_offer(flows)
     paths = find_paths(net, offer, bits, up)
-    local, home = queue_numbers(paths, flows.kind, bounds, classes)
+    local, back_queue = queue_numbers(paths, flows.kind, bounds, classes)
     cut = used & ~forth
-    # Of a flow whose last byte is there by the FIFO's clock, the fluid left behind is too.
-    there = flows.stage >= life.RETURNING
-    lost = jnp.where(cut & ~there, flows.backlog.sum(0), 0.0)
-    gone = jnp.where(cut & there, flows.backlog.sum(0), 0.0).sum()
+    # If the last byte of a flow has arrived (first in, first out), the fluid it left behind
+    # counts as delivered.
+    arrived = flows.stage >= life.RETURNING
+    lost = jnp.where(cut & ~arrived, flows.backlog.sum(0), 0.0)
+    passed = jnp.where(cut & arrived, flows.backlog.sum(0), 0.0).sum()
     resend = (lost > 0) & (flows.stage > life.SENDING)
     chunks = jnp.floor(lost / CHUNK)
 
@@ -147,7 +148,7 @@ def reroute(
         replace(
             flows,
             hop=new(local, flows.hop),
-            back=new(home, flows.back),
+            back=new(back_queue, flows.back),
             rtt=new(paths.rtt, flows.rtt),
             after=new(paths.after, flows.after),
             backlog=jnp.where(cut, 0.0, flows.backlog),
@@ -159,7 +160,7 @@ def reroute(
             stage=jnp.where(resend, life.SENDING, flows.stage),
         ),
         lost,
-        gone,
+        passed,
     )
 
 
@@ -170,12 +171,12 @@ def reroute_ways(
     seed: Array,
     bounds: tuple[int, ...],
     classes: int,
-    spread: int,
+    n_sprayed: int,
 ) -> Rerouted:
     """`reroute` where a flow can have bytes on several ways; each way breaks by itself.
 
     Sprayed flows take all paths that work, repaired ones as well. Others draw a new path for their
-    new bytes if that one is broken; what an old flowlet had on a broken path is lost.
+    new bytes if that one is broken; bytes of an old flowlet on a broken path are lost.
 
     Args:
         flows: slots.
@@ -184,7 +185,7 @@ def reroute_ways(
         seed: uint32 of the episode.
         bounds: first queue of each level, and one past the last.
         classes: queues per port.
-        spread: paths that packets are spread over, 1 for flowlets.
+        n_sprayed: paths that packets are spread over, 1 for flowlets.
     """
     up, n_levels = links_up(net, step), len(bounds) - 1
     works, w = jnp.append(up, True), flows.hop.shape[0] // n_levels
@@ -194,22 +195,22 @@ def reroute_ways(
     back = works[flows.back // classes].all(0)
     used = flows.stage != life.FREE
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
-    paths = find_paths(net, as_offer(flows), bits, up, spread=spread)
-    hop, home = queue_numbers(paths, flows.kind, bounds, classes, w)
+    paths = find_paths(net, as_offer(flows), bits, up, n_ways=n_sprayed)
+    hop, back_queue = queue_numbers(paths, flows.kind, bounds, classes, w)
     cut = used & ~forth
     rows = jnp.tile(cut, (n_levels, 1))
-    there = flows.stage >= life.RETURNING
-    off = jnp.where(rows, flows.backlog, 0.0).sum(0)
-    lost, gone = jnp.where(there, 0.0, off), jnp.where(there, off, 0.0).sum()
+    arrived = flows.stage >= life.RETURNING
+    stranded = jnp.where(rows, flows.backlog, 0.0).sum(0)
+    lost, passed = jnp.where(arrived, 0.0, stranded), jnp.where(arrived, stranded, 0.0).sum()
     chunks = jnp.floor(lost / CHUNK)
-    turned = used if spread > 1 else used & (cut[0] | ~back)
+    rerouted = used if n_sprayed > 1 else used & (cut[0] | ~back)
     return Rerouted(
         replace(
             flows,
-            hop=jnp.where(used if spread > 1 else rows, hop, flows.hop),
-            back=jnp.where(used if spread > 1 else used & ~back, home, flows.back),
-            rtt=jnp.where(turned, paths.rtt, flows.rtt),
-            after=jnp.where(turned, paths.after, flows.after),
+            hop=jnp.where(used if n_sprayed > 1 else rows, hop, flows.hop),
+            back=jnp.where(used if n_sprayed > 1 else used & ~back, back_queue, flows.back),
+            rtt=jnp.where(rerouted, paths.rtt, flows.rtt),
+            after=jnp.where(rerouted, paths.after, flows.after),
             backlog=jnp.where(rows, 0.0, flows.backlog),
             due=jnp.where(rows, 0.0, flows.due),
             left=jnp.where(rows, 0.0, flows.left),
@@ -219,5 +220,5 @@ def reroute_ways(
             stage=jnp.where((lost > 0) & (flows.stage > life.SENDING), life.SENDING, flows.stage),
         ),
         lost,
-        gone,
+        passed,
     )

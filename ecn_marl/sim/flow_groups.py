@@ -1,4 +1,4 @@
-"""Groups of flows: every host of one set sends to every host of another, for ever or so many bytes.
+"""Groups of flows: every host of one set sends to every host of another, endlessly or a given size.
 
 The static workloads of congestion-control papers: N flows to one receiver, all to all, a long flow
 that others interrupt (Tessler et al., "Reinforcement Learning for Datacenter Congestion Control",
@@ -154,7 +154,7 @@ class FlowGroup:
         offer = anonymous_offer(
             state.start + late, pairs[order, 0], pairs[order, 1], payload, number < n
         )
-        if self.endless:  # beyond what float32 counts exactly
+        if self.endless:  # more bytes than float32 counts exactly
             high = jnp.full(number.shape, self._chunks - 1, jnp.int32)
             low = jnp.zeros_like(offer.wire_low)
             offer = replace(offer, wire_high=high, wire_low=low + CHUNK)

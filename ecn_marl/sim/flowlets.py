@@ -35,7 +35,7 @@ EMPTY = 0.5
 
 @struct.dataclass
 class Flowlets:
-    """What is known of the flowlets of each flow, leaves `[F]`.
+    """Flowlet state of each flow, leaves `[F]`.
 
     Attributes:
         since: µs since the last packet was sent; negative once a path is drawn for the next one.
@@ -59,9 +59,9 @@ def empty(slots: int, real: Any) -> Flowlets:
 
 
 def restart(flowlets: Flowlets, new: Bool[Array, " flows"], coin: Array) -> Flowlets:
-    """Forget the former flow of the slots `new`; `coin` is what the new flows drew at first."""
+    """Forget the former flow of the slots `new`; `coin` is the first draw of the new flows."""
     fresh = replace(empty(new.shape[0], flowlets.since.dtype), draw=coin)
-    return jax.tree.map(lambda now, then: jnp.where(new, now, then), fresh, flowlets)
+    return jax.tree.map(lambda initial, old: jnp.where(new, initial, old), fresh, flowlets)
 
 
 def advance(
@@ -82,10 +82,10 @@ def advance(
     """
     part = flowlets.part + give
     over = part >= packet
-    known = jnp.where(flowlets.since < 0, flowlets.since, flowlets.since + dt)
+    since = jnp.where(flowlets.since < 0, flowlets.since, flowlets.since + dt)
     return replace(
         flowlets,
-        since=jnp.where(over, 0.0, known),
+        since=jnp.where(over, 0.0, since),
         part=jnp.where(over, part - packet * jnp.floor(part / packet), part),
         through=jnp.where(give > 0, wait, jnp.maximum(flowlets.through - dt, 0.0)),
         behind=jnp.maximum(flowlets.behind - dt, 0.0),
@@ -93,7 +93,7 @@ def advance(
 
 
 class Redrawn(NamedTuple):
-    """Result of `redraw`: slots, which drew a path, which wanted one and have to wait, `[F]`."""
+    """Result of `redraw`: slots, which drew a path, which have to wait for one, `[F]`."""
 
     flows: Flows
     drawn: Bool[Array, " flows"]
@@ -120,31 +120,34 @@ def redraw(
         classes: queues per port.
         up: which ports' links work, None for all.
     """
-    known: Flowlets = flows.flowlets
-    wanted = (known.since > gap_us) & (flows.stage == life.SENDING)
-    now, old = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
-    bits = hash_bits(seed, known.draw, Stream.FLOWLET)
+    flowlets: Flowlets = flows.flowlets
+    expired = (flowlets.since > gap_us) & (flows.stage == life.SENDING)
+    new_empty, old_empty = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
+    bits = hash_bits(seed, flowlets.draw, Stream.FLOWLET)
     paths = find_paths(net, as_offer(flows), bits, up)
     hop, back = queue_numbers(paths, flows.kind, bounds, classes, WAYS)
     first = _way(hop, 0)
     same, other = ((_way(flows.hop, k) == first).all(0) for k in range(WAYS))
-    drawn = wanted & (same | other | now | old)
+    drawn = expired & (same | other | new_empty | old_empty)
     turn = drawn & ~same
     swap = turn & other
-    push = turn & ~other & ~now  # the path so far has bytes: it becomes the old one
+    push = turn & ~other & ~new_empty  # the path so far has bytes: it becomes the old one
 
+    # In the backlog, `fresh` is what is left on the older path: less than `EMPTY` bytes.
     def moved(rows: Array, fresh: Array | float) -> Array:
-        one, two = _way(rows, 0), _way(rows, 1)
-        new = jnp.where(swap, two, jnp.where(push, fresh, one))
-        return jnp.stack([new, jnp.where(swap | push, one, two)], 1).reshape(rows.shape)
+        current, older = _way(rows, 0), _way(rows, 1)
+        new = jnp.where(swap, older, jnp.where(push, fresh, current))
+        return jnp.stack([new, jnp.where(swap | push, current, older)], 1).reshape(rows.shape)
 
     ways = moved(flows.hop, first)
     ways = jnp.stack([jnp.where(turn, first, _way(ways, 0)), _way(ways, 1)], 1)
-    known = replace(
-        known,
-        since=jnp.where(drawn, -1.0, known.since),
-        behind=jnp.where(turn & ~now, jnp.maximum(known.behind, known.through), known.behind),
-        draw=jnp.where(drawn, bits, known.draw),
+    flowlets = replace(
+        flowlets,
+        since=jnp.where(drawn, -1.0, flowlets.since),
+        behind=jnp.where(
+            turn & ~new_empty, jnp.maximum(flowlets.behind, flowlets.through), flowlets.behind
+        ),
+        draw=jnp.where(drawn, bits, flowlets.draw),
     )
     flows = replace(
         flows,
@@ -153,12 +156,12 @@ def redraw(
         rtt=jnp.where(drawn, paths.rtt, flows.rtt),
         after=jnp.where(drawn, paths.after, flows.after),
         wait=jnp.where(turn, 0.0, flows.wait),
-        backlog=moved(flows.backlog, _way(flows.backlog, 1)),  # hardly a byte goes along
+        backlog=moved(flows.backlog, _way(flows.backlog, 1)),
         due=moved(flows.due, 0.0),
         left=moved(flows.left, 0.0),
-        flowlets=known,
+        flowlets=flowlets,
     )
-    return Redrawn(flows, drawn, wanted & ~drawn)
+    return Redrawn(flows, drawn, expired & ~drawn)
 
 
 def _way(rows: Array, k: int) -> Array:

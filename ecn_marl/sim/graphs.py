@@ -49,7 +49,7 @@ class Node:
         dst: destination host.
         bytes: payload, bytes.
         delay_us: time from the end of the last flow it depends on (or the start of the step) to its
-            start, µs: what the host computes in between.
+            start, µs: the time that the host computes in between.
         after: the nodes it depends on.
     """
 
@@ -62,11 +62,11 @@ class Node:
 
 
 def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
-    """Refuse what is not a graph of flows without cycles.
+    """Refuse nodes that are no graph of flows without cycles.
 
     Args:
         nodes: the nodes.
-        where: what they are called in errors, e.g. the file they are from.
+        where: their name in errors, e.g. the file they are from.
 
     Raises:
         ValueError: no node, two of one id, a flow from a host to itself, a payload below a byte, a
@@ -74,12 +74,12 @@ def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
     """
     if not nodes:
         raise bad_value(where, (), "at least one node")
-    known: set[int | str] = set()
+    ids: set[int | str] = set()
     for node in nodes:
         place = f"{where}: node {node.id!r}"
-        if node.id in known:
+        if node.id in ids:
             raise bad_value(f"{place}: id", node.id, "an id of its own: another node has it")
-        known.add(node.id)
+        ids.add(node.id)
         for name in ("src", "dst"):
             host = getattr(node, name)
             if not _whole(host) or host < 0:
@@ -90,9 +90,9 @@ def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
             raise bad_value(f"{place}: bytes", node.bytes, "an integer >= 1")
         check_delay(f"{place}: delay_us", node.delay_us)
     for node in nodes:
-        for other in node.after:
-            if other not in known:
-                raise bad_value(f"{where}: node {node.id!r}: after", other, "ids of other nodes")
+        for needed in node.after:
+            if needed not in ids:
+                raise bad_value(f"{where}: node {node.id!r}: after", needed, "ids of other nodes")
     _check_order(nodes, where)
 
 
@@ -102,26 +102,26 @@ def _whole(x: object) -> bool:
 
 
 def _check_order(nodes: Sequence[Node], where: str) -> None:
-    """Refuse cycles, by taking away nodes that depend on nothing that is left."""
-    left = {node.id: len(set(node.after)) for node in nodes}
-    later: dict[int | str, list[int | str]] = {node.id: [] for node in nodes}
+    """Refuse cycles: remove, one by one, nodes without unmet dependencies."""
+    unmet = {node.id: len(set(node.after)) for node in nodes}
+    dependents: dict[int | str, list[int | str]] = {node.id: [] for node in nodes}
     for node in nodes:
         for other in set(node.after):
-            later[other].append(node.id)
-    ready = [name for name, n in left.items() if not n]
-    for name in ready:  # grows as it goes
-        for after in later[name]:
-            left[after] -= 1
-            if not left[after]:
-                ready.append(after)
+            dependents[other].append(node.id)
+    ready = [name for name, n in unmet.items() if not n]
+    for name in ready:  # the loop appends to it
+        for dependent in dependents[name]:
+            unmet[dependent] -= 1
+            if not unmet[dependent]:
+                ready.append(dependent)
     if len(ready) == len(nodes):
         return
-    stuck = {n.id: n for n in nodes if left[n.id]}
-    name, seen = next(iter(stuck)), []
-    while name not in seen:
-        seen.append(name)
+    stuck = {n.id: n for n in nodes if unmet[n.id]}
+    name, visited = next(iter(stuck)), []
+    while name not in visited:
+        visited.append(name)
         name = next(other for other in stuck[name].after if other in stuck)
-    cycle = " after ".join(repr(n) for n in [*seen[seen.index(name) :], name])
+    cycle = " after ".join(repr(n) for n in [*visited[visited.index(name) :], name])
     raise bad_value(f"{where}: node {name!r}: after", stuck[name].after, f"no cycle: {cycle}")
 
 
@@ -129,9 +129,10 @@ def _check_order(nodes: Sequence[Node], where: str) -> None:
 def most_at_once(nodes: tuple[Node, ...]) -> int:
     """An upper bound of the flows of a graph that are in progress at once.
 
-    A path of dependencies has at most one of its flows in progress, so it is the smallest number of
-    paths that hold all nodes once: nodes less the largest matching of nodes and their successors.
-    It is exact for a ring, all-to-all and parameter servers, and half as much again for a tree.
+    A path of dependencies has at most one of its flows in progress. So the bound is the smallest
+    number of paths that hold all nodes once: the number of nodes less the largest matching of nodes
+    and their successors. It is exact for a ring, all-to-all and parameter servers, and 1.5 times
+    the maximum for a tree.
     """
     number = {node.id: i for i, node in enumerate(nodes)}
     pairs = [(number[a], i) for i, node in enumerate(nodes) for a in set(node.after)]
@@ -175,7 +176,7 @@ class GraphParams:
 def graph_params(
     nodes: Sequence[Node], pause_us: float = 0.0, edges: int | None = None
 ) -> GraphParams:
-    """The arrays of a graph, e.g. to put another one of as many nodes in its place.
+    """The arrays of a graph, e.g. to replace it by another one with as many nodes.
 
     Args:
         nodes: the nodes.
@@ -189,10 +190,10 @@ def graph_params(
     check_delay("pause_us", pause_us)
     number, k = {node.id: i for i, node in enumerate(nodes)}, len(nodes)
     pairs = [(number[a], i) for i, node in enumerate(nodes) for a in dict.fromkeys(node.after)]
-    room = max(len(pairs), 1) if edges is None else edges
-    if room < max(len(pairs), 1):
+    length = max(len(pairs), 1) if edges is None else edges
+    if length < max(len(pairs), 1):
         raise bad_value("edges", edges, f"at least {max(len(pairs), 1)}")
-    links = np.array([*pairs, *[(k, k)] * (room - len(pairs))], np.int32)
+    links = np.array([*pairs, *[(k, k)] * (length - len(pairs))], np.int32)
     size = np.array([n.bytes for n in nodes], np.int64)
     high, low = wire_parts(size)
     return GraphParams(
@@ -271,7 +272,7 @@ class Graph:
         return graph_params(self.nodes, self.pause_us)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """As many flows at once as the dependencies let be, see `sizing.Demand`."""
+        """As many flows at once as the dependencies allow, see `sizing.Demand`."""
         self.check_network(len(nic_rate))
         n, pairs = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
         np.add.at(pairs, tuple(zip(*((x.src, x.dst) for x in self.nodes), strict=True)), 1.0)
@@ -310,8 +311,8 @@ class Graph:
         start = jnp.where(valid, state.pending.start[index], 0.0)
         lists = (params.src, params.dst, params.payload, params.wire_high, params.wire_low)
         src, dst, payload, high, low = (jnp.asarray(x)[index] for x in lists)
-        found = anonymous_offer(start, src, dst, payload, valid)
-        return replace(found, wire_high=high, wire_low=low, ticket=index)
+        offer = anonymous_offer(start, src, dst, payload, valid)
+        return replace(offer, wire_high=high, wire_low=low, ticket=index)
 
     def advance(
         self,
@@ -330,18 +331,18 @@ class Graph:
         state: GraphState,
         params: GraphParams,
         nic_rate: Array,
-        what: Finished,
+        ends: Finished,
         elapsed: float,
     ) -> GraphState:
-        """Begin what depended on these flows, or the next step if they were the last."""
+        """Begin the flows that depended on these, or the next step if these were the last."""
         k = self.n_tickets
-        ended = jnp.where(what.done, -what.ago, -jnp.inf)
+        ended = jnp.where(ends.done, -ends.ago, -jnp.inf)
         first, then = jnp.asarray(params.first), jnp.asarray(params.then)
-        met = jnp.append(what.done, False)[first].astype(jnp.int32)
+        met = jnp.append(ends.done, False)[first].astype(jnp.int32)
         met = jnp.zeros((k + 1,), jnp.int32).at[then].add(met)[:k]
         latest = jnp.append(ended, -jnp.inf)[first]
         latest = jnp.full((k + 1,), -jnp.inf, ended.dtype).at[then].max(latest)[:k]
-        missing, left = state.missing - met, state.left - what.done.sum().astype(jnp.int32)
+        missing, left = state.missing - met, state.left - ends.done.sum().astype(jnp.int32)
         free = (missing == 0) & (met > 0)
         start = jnp.where(free, jnp.maximum(latest + params.delay_us, 0.0), state.pending.start)
         over, end = left == 0, jnp.max(ended)
@@ -374,8 +375,8 @@ class Graph:
             `steps`; `step_us`, their mean time, NaN without steps; `longest_us`; `last_us`.
         """
         del elapsed_us
-        found = *state.total, state.steps, state.longest, state.last
-        high, low, steps, longest, last = as_reals(xp, *found)
+        values = *state.total, state.steps, state.longest, state.last
+        high, low, steps, longest, last = as_reals(xp, *values)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = xp.asarray((high * TIME_UNIT + low) / steps)
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

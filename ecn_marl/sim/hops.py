@@ -1,7 +1,7 @@
-"""The way through the switches: all levels of queues, one after the other, in one substep.
+"""All levels of queues on the way through the switches, one after the other, in one substep.
 
-Fluid that finds empty queues crosses all levels at once; propagation delay is in the feedback delay
-and in the completion time instead.
+Fluid that finds empty queues crosses all levels at once; propagation delay is part of the feedback
+delay and of the completion time instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ecn_marl.sim.state import Flows, NetParams, SimState
 
 
 class Ports(NamedTuple):
-    """What ports may do, for the length of a tick.
+    """Limits and settings of the ports, constant within a tick.
 
     Attributes:
         capacity: bytes each may send per substep, `[P]`.
@@ -62,7 +62,7 @@ class Ports(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What the queues did in a substep.
+    """Result of one substep of all queues.
 
     Attributes:
         out: bytes delivered per flow, `[F]`.
@@ -77,10 +77,10 @@ class Moved(NamedTuple):
         sent: bytes sent by each queue, `[Q]`.
         mark: marking probability of each queue, `[Q]`.
         pace: rate at which each queue is served, bytes/µs, `[Q]`.
-        ahead: time the queues that were on the way take at these rates, µs, `[F]`; None with one
-            traffic class.
+        ahead: time that the queues at the start of the substep take at these rates, µs, `[F]`; None
+            with one traffic class.
         by_way: bytes delivered by each way, `[W, F]`; None with one.
-        last: last bytes on their way at the end of the substep; None where they are not followed.
+        last: last bytes on their way at the end of the substep; None if they are not tracked.
         beyond: parts of `wait` and of `own` that are for queues after the first level, µs, `[F]`;
             None likewise.
     """
@@ -110,19 +110,19 @@ def forward(
 
     Args:
         cfg: shapes and clocks.
-        state: state at the start of the substep; its queues and what is in them besides flows.
+        state: state at the start of the substep; its queues and their pools are read.
         sent: what the NICs sent in it.
-        ports: what ports may do.
+        ports: limits and settings of the ports.
         busy: slots in use, `[F]`.
 
     Returns:
-        Slots with new backlogs (dropped bytes are to be sent again), and what moved.
+        Slots with new backlogs (dropped bytes are to be sent again), and the result.
     """
     flows, queue, c, w = sent.flows, state.queue, cfg.n_classes, cfg.n_ways
-    x = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
+    moving = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
     busy = ways.per_way(busy, w)
-    dropped = jnp.zeros_like(x)
-    zero = jnp.zeros_like(x)
+    dropped = jnp.zeros_like(moving)
+    zero = jnp.zeros_like(moving)
     way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
     last = at_end(flows, ports.shut, cfg.dt_us)
     levels = []
@@ -130,9 +130,9 @@ def forward(
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, last is not None)
     free = None if ports.site is None else _free_buffer(queue, ports)
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
-        here = slice(low, high)
-        entering, free = _entering(x, flows, (i, w), here, queue, free, ports)
-        dropped = dropped + (x - entering)
+        span = slice(low, high)
+        entering, free = _entering(moving, flows, (i, w), span, queue, free, ports)
+        dropped = dropped + (moving - entering)
         backlog = ways.level(flows.backlog, i, w)
         fluid = Fluid(
             backlog=in_use(backlog, busy),
@@ -141,13 +141,13 @@ def forward(
             hop=ways.level(flows.hop, i, w),
             meeting=ways.meetings(ways.level(flows.hop, i, w), w),
         )
-        served = serve_level(fluid, _level(pool, queue, here, c, ports), service)
-        x = in_use(served.out, busy)
+        served = serve_level(fluid, _level(pool, queue, span, c, ports), service)
+        moving = in_use(served.out, busy)
         last = at_level(last, i, served, way.behind, ports.share, cfg.dt_us)
         way = _further(way, served, backlog, fluid.meeting)
         levels.append(served)
     dropped = ways.total(dropped, w)
-    along = ways.Joined(x, way.log_survival, way.wait, way.own, way.residual, way.ahead)
+    along = ways.Joined(moving, way.log_survival, way.wait, way.own, way.residual, way.ahead)
     along = ways.joined(along, ports.share)
     back = (dropped > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
@@ -163,69 +163,69 @@ def forward(
         own=along.own,
         residual=along.residual,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
-        released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), x.dtype)),
+        released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), moving.dtype)),
         dropped=dropped,
         queue=jnp.concatenate([s.queue for s in levels]),
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
         ahead=along.ahead,
-        by_way=None if ports.share is None else x.reshape(ports.share.shape),
+        by_way=None if ports.share is None else moving.reshape(ports.share.shape),
         last=last,
         beyond=None if last is None else _beyond(along, levels[0], ports),
     )
 
 
 def _beyond(along: ways.Joined, first: Served, ports: Ports) -> tuple[Array, Array]:
-    """`Moved.beyond`, from what all levels come to."""
+    """`Moved.beyond`, from the sums over all levels."""
     wait, own = (ways.slowest(x, ports.share) for x in (first.wait, first.own))
     return jnp.maximum(along.wait - wait, 0.0), jnp.maximum(along.own - own, 0.0)
 
 
 def _entering(
-    x: Float[Array, " n"],
+    arriving: Float[Array, " n"],
     flows: Flows,
-    at_level: tuple[int, int],
-    here: slice,
+    position: tuple[int, int],
+    span: slice,
     queue: Float[Array, " queues"],
     free: Float[Array, " switches"] | None,
     ports: Ports,
 ) -> tuple[Float[Array, " n"], Float[Array, " switches"] | None]:
-    """What of the bytes `x` enters a level, and the free buffers then; the rest is dropped.
+    """How many of the `arriving` bytes enter a level, and the free buffers then; others drop.
 
-    `at_level` is its number, and that of the ways; its queues are `here`. What a done flow left
-    upstream comes through: a FIFO has delivered it.
+    `position` is the number of the level and that of the ways; `span` are its queues. Bytes that a
+    done flow left upstream are never dropped: a FIFO has delivered them.
     """
-    i, w = at_level
-    entering = jnp.where(ways.level(ports.accept, i, w), x, 0.0)
+    i, w = position
+    entering = jnp.where(ways.level(ports.accept, i, w), arriving, 0.0)
     stage = ways.per_way(flows.stage, w)
     if ports.limit is not None:
-        room = ports.limit[here] - queue[here]
+        room = ports.limit[span] - queue[span]
         keep = tail_drop(entering, ways.level(flows.hop, i, w), room)
         entering = jnp.where(stage == life.DONE, entering, entering * keep)
     if ports.site is not None and free is not None:
-        at = ways.level(ports.site[1], i, w)
-        keep = jnp.where(stage == life.DONE, 1.0, tail_drop(entering, at, free))
+        switch = ways.level(ports.site[1], i, w)
+        keep = jnp.where(stage == life.DONE, 1.0, tail_drop(entering, switch, free))
         entering = entering * keep
-        free = jnp.maximum(free - segment_sum(entering, at, free.shape[0]), 0.0)
+        free = jnp.maximum(free - segment_sum(entering, switch, free.shape[0]), 0.0)
     return entering, free
 
 
-def _level(pool: Array, queue: Array, here: slice, c: int, ports: Ports) -> Level:
-    """The level with the queues `here`, `c` per port."""
-    of = slice(here.start // c, here.stop // c)
+def _level(pool: Array, queue: Array, span: slice, c: int, ports: Ports) -> Level:
+    """The level with the queues `span`, `c` per port."""
+    port_span = slice(span.start // c, span.stop // c)
     return Level(
-        pool=pool[:, here],
-        capacity=ports.capacity[of],
-        open=ports.open[here],
-        rate=ports.rate[of],
-        ecn=Ecn(ports.ecn.kmin[here], ports.ecn.kmax[here], ports.ecn.pmax[here]),
-        queue=queue[here],
+        pool=pool[:, span],
+        capacity=ports.capacity[port_span],
+        open=ports.open[span],
+        rate=ports.rate[port_span],
+        ecn=Ecn(ports.ecn.kmin[span], ports.ecn.kmax[span], ports.ecn.pmax[span]),
+        queue=queue[span],
     )
 
 
 class _Way(NamedTuple):
-    """What adds up along each way, leaves `[W F]`; the first four and `ahead` as in `Moved`.
+    """Sums along each way, leaves `[W F]`; the first four and `ahead` as in `Moved`.
 
     Attributes:
         log_survival: see there.
@@ -255,7 +255,7 @@ def _further(way: _Way, served: Served, backlog: Float[Array, " n"], meeting: Ar
     behind = ways.together(way.behind, meeting)
     return _Way(
         log_survival=way.log_survival + served.log_survival,
-        # By the time the last byte comes here, all that its flow has further back is here too.
+        # When the last byte reaches this level, all bytes of its flow further back are here too.
         wait=served.wait + jnp.maximum(way.wait, behind * served.slowness),
         own=way.own + served.own,
         residual=way.residual + served.residual,
@@ -268,7 +268,7 @@ def _further(way: _Way, served: Served, backlog: Float[Array, " n"], meeting: Ar
 def _free_buffer(queue: Float[Array, " queues"], ports: Ports) -> Float[Array, " switches"]:
     """Bytes that fit into the shared buffer of each switch in a substep, `[S]`.
 
-    What its ports send in the substep makes room.
+    Bytes that its ports send in the substep make room.
     """
     assert ports.site is not None
     buffer, n = ports.buffer, ports.capacity.shape[0]
@@ -281,8 +281,8 @@ def own_queues(cfg: SimConfig, flows: Flows) -> Int[Array, "rows flows"]:
     """Queue of every flow at every level of every way, `Q` for none, `[L W, F]`."""
     bounds = np.array(cfg.queue_bounds, np.int32)[:, None]
     low, high = (np.repeat(b, cfg.n_ways, axis=0) for b in (bounds[:-1], bounds[1:]))
-    here = flows.hop < high - low
-    return jnp.where(here, low + flows.hop, bounds[-1])
+    on_level = flows.hop < high - low
+    return jnp.where(on_level, low + flows.hop, bounds[-1])
 
 
 def queue_waits(state: SimState, net: NetParams) -> Float[Array, " queues"]:
@@ -298,13 +298,13 @@ def per_queue(cfg: SimConfig, ecn: Ecn) -> Ecn:
     """
     n, c = cfg.topology.n_ports, cfg.n_classes
 
-    def spread(x: Any) -> Array:
+    def to_queues(x: Any) -> Array:
         x = jnp.asarray(x)
         if x.shape not in ((n,), (n, c)):
             raise bad_value("shape of ecn", x.shape, f"({n},) or ({n}, {c}): ports, or and classes")
         return jnp.broadcast_to(x.reshape(n, -1), (n, c)).reshape(-1)
 
-    return Ecn(spread(ecn.kmin), spread(ecn.kmax), spread(ecn.pmax))
+    return Ecn(to_queues(ecn.kmin), to_queues(ecn.kmax), to_queues(ecn.pmax))
 
 
 def sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:

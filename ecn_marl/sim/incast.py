@@ -66,7 +66,7 @@ class IncastState:
 class Incast:
     """Bursts of N senders to one receiver, N log-uniform in `[n_min, n_max]`.
 
-    The senders of a burst are hosts in an order drawn for it, each again only after all others.
+    The senders are hosts in an order drawn for each burst; none sends twice before all others sent.
 
     The time to the next burst is exponential with mean `N * flow_bytes / (load * rate)`: large
     bursts are followed by longer pauses, so the load does not depend on N. A tick offers one burst,
@@ -80,8 +80,8 @@ class Incast:
         flow_kb: payload per sender, KB.
         receiver: receiving host, -1 for a random one each burst.
         jitter_us: the starts of a burst are spread over this time, µs.
-        min_gap_us: least time between two bursts, µs; what it adds is taken off the mean of the
-            rest, so that the load stays.
+        min_gap_us: least time between two bursts, µs; the mean of the rest of the gap is
+            shorter by as much, so that the load stays.
         width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
             for `n_max`.
         server: server of each host; a simulator fills it in where servers have several NICs. Then
@@ -129,16 +129,18 @@ class Incast:
         return replace(burst, load=1.0, jitter_us=0.0, min_gap_us=0.0)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        """Load and bursts of the defaults, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         n, hosts = np.arange(self.n_min, self.n_max + 1), len(nic_rate)
         self.check_network(hosts)
         share = np.diff(np.log(np.append(n, self.n_max + 1.0)))
         size = 1000.0 * self.flow_kb
         wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
         mean = float(np.average(wire, weights=share))
-        anyone = self.receiver < 0
-        pairs = uniform_pairs(range(hosts), range(hosts) if anyone else (self.receiver,), hosts)
-        links = hosts if anyone else 1
+        random_receiver = self.receiver < 0
+        pairs = uniform_pairs(
+            range(hosts), range(hosts) if random_receiver else (self.receiver,), hosts
+        )
+        links = hosts if random_receiver else 1
         if self.server:
             pairs = burst_pairs(self.server, self.receiver)
             links = int((pairs.sum(0) > 0).sum())
@@ -168,21 +170,21 @@ class Incast:
         return jnp.clip(n, jnp.int32(params.n_min), jnp.int32(params.n_max))
 
     def offer(self, state: IncastState, params: IncastParams, nic_rate: Array) -> Offer:
-        """What is left of the current burst, at most `width` flows."""
+        """The rest of the current burst, at most `width` flows."""
         n_hosts = nic_rate.shape[0]
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
-        any_bits = hash_bits(state.seed, state.burst, IncastStream.RECEIVER)
-        anyone = (any_bits % jnp.uint32(n_hosts)).astype(jnp.int32)
-        receiver = jnp.where(jnp.asarray(params.receiver) < 0, anyone, params.receiver)
+        host_bits = hash_bits(state.seed, state.burst, IncastStream.RECEIVER)
+        random_host = (host_bits % jnp.uint32(n_hosts)).astype(jnp.int32)
+        receiver = jnp.where(jnp.asarray(params.receiver) < 0, random_host, params.receiver)
         draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), IncastStream.ORDER)
         src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
         if self.server:
             src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)
         size = self._size(state, params)
         coin = uniform(state.seed, state.burst * 4096 + number, IncastStream.START)
-        late = params.jitter_us * (number + coin) / size
+        delay = params.jitter_us * (number + coin) / size
         return anonymous_offer(
-            state.start + late,
+            state.start + delay,
             src,
             jnp.broadcast_to(receiver, src.shape),
             jnp.broadcast_to(jnp.asarray(params.flow_bytes, jnp.float32), src.shape),
@@ -206,8 +208,8 @@ class Incast:
             receivers = burst_links(self.server, params.receiver)
         rate = params.load * nic_rate.mean() * receivers
         mean_gap = size * wire_bytes(jnp.asarray(params.flow_bytes, jnp.float32)) / rate
-        rest = jnp.maximum(mean_gap - params.min_gap_us, 0.0)
-        gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * rest
+        mean_rest = jnp.maximum(mean_gap - params.min_gap_us, 0.0)
+        gap = -jnp.log(uniform(state.seed, state.burst, IncastStream.GAP)) * mean_rest
         gap = gap + params.min_gap_us
         return IncastState(
             seed=state.seed,

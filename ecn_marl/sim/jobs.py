@@ -1,13 +1,13 @@
-"""Jobs: traffic whose kind changes with the phases of a timeline.
+"""Jobs: traffic that changes with the phases of a timeline.
 
-A `Timeline` is a cycle of phases, each time of another length. Two sources follow it, among groups
-of hosts:
+A `Timeline` is a cycle of phases; their lengths may vary. Two sources follow it, among groups of
+hosts:
 
 * `Requests`: Poisson arrivals whose rate depends on the phase, payloads log-uniform or of a table;
 * `FlowSets`: at the start of one phase, a set of large flows, sized to fill their links for a share
   of it.
 
-Both draw the boundaries from the episode's seed, so all sources of one timeline agree on them. A
+Both draw the phase boundaries from the seed of the episode, so all sources of one timeline agree. A
 group that runs `shift` phases behind the others has its own sources with that `shift`. Like every
 source, they generate endlessly from a counter, at fixed memory.
 """
@@ -54,7 +54,7 @@ class Timeline:
         lengths_us: mean length of each phase, µs.
         spread: a phase's length is uniform within this share of its mean, up and down, drawn anew
             each time; 0 for fixed lengths.
-        names: what the phases are called in reports; `phase 0`, `phase 1`, … if empty.
+        names: names of the phases in reports; `phase 0`, `phase 1`, … if empty.
     """
 
     lengths_us: Annotated[tuple[float, ...], Each(Real(above=0.0, unit="µs"), least=1)]
@@ -131,8 +131,8 @@ class Clock:
 
 
 def _hosts(field: str, hosts: tuple[int, ...]) -> None:
-    whole = all(isinstance(h, int) and h >= 0 for h in hosts)
-    if not hosts or not whole or len(set(hosts)) != len(hosts):
+    valid = all(isinstance(h, int) and h >= 0 for h in hosts)
+    if not hosts or not valid or len(set(hosts)) != len(hosts):
         raise bad_value(field, hosts, "different numbers of hosts, at least one")
 
 
@@ -209,8 +209,8 @@ class Requests:
         if len(self.sources) == 1 and self.sources[0] in self.destinations:
             raise bad_value("sources", self.sources, "another host for every destination")
         if not 0.0 < self.smallest_kb <= self.largest_kb < math.inf:
-            given = (self.smallest_kb, self.largest_kb)
-            raise bad_value("smallest_kb, largest_kb", given, "0 < smallest_kb <= largest_kb")
+            sizes = (self.smallest_kb, self.largest_kb)
+            raise bad_value("smallest_kb, largest_kb", sizes, "0 < smallest_kb <= largest_kb")
 
     def check_network(self, hosts: int) -> None:
         """Raise a ValueError for hosts that a network does not have."""
@@ -218,7 +218,7 @@ class Requests:
         check_hosts("destinations", self.destinations, hosts)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What the busiest phase brings, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        """Load of the busiest phase, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         self.check_network(len(nic_rate))
         low, high = 1000.0 * self.smallest_kb, 1000.0 * self.largest_kb
         u = (np.arange(10_000) + 0.5) / 10_000
@@ -266,16 +266,16 @@ class Requests:
     def _when(
         self, due: Float[Array, " n"], clock: Clock, params: RequestsParams
     ) -> Float[Array, " n"]:
-        """Time from now at which so many arrivals are expected, µs; exact one phase either way."""
-        before, now, after = (self._rate(params, clock.index + i) for i in (-1, 0, 1))
+        """Time from now until `due` arrivals are expected, µs; exact one phase either way."""
+        rate_before, rate, rate_after = (self._rate(params, clock.index + i) for i in (-1, 0, 1))
         tiny = 1.0 / FAR
         left = clock.length - clock.spent
-        ahead = now * left
-        later = left + (due - ahead) / jnp.maximum(after, tiny)
-        behind = now * clock.spent
-        earlier = (due + behind) / jnp.maximum(before, tiny) - clock.spent
-        inside = due / jnp.maximum(now, tiny)
-        start = jnp.where(due > ahead, later, jnp.where(due < -behind, earlier, inside))
+        until_end = rate * left
+        later = left + (due - until_end) / jnp.maximum(rate_after, tiny)
+        since_start = rate * clock.spent
+        earlier = (due + since_start) / jnp.maximum(rate_before, tiny) - clock.spent
+        inside = due / jnp.maximum(rate, tiny)
+        start = jnp.where(due > until_end, later, jnp.where(due < -since_start, earlier, inside))
         return jnp.clip(start, -FAR, FAR)
 
     def offer(self, state: RequestsState, params: RequestsParams, nic_rate: Array) -> Offer:
@@ -285,14 +285,17 @@ class Requests:
         gaps = self._gap(state.seed, index[1:])
         due = state.due + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         start = self._when(due, state.clock, params)
-        to, rank = np.array(self.destinations, np.int32), len(self.sources)
-        at = np.array([self.sources.index(d) if d in self.sources else rank for d in to], np.int32)
-        which = _below(uniform(state.seed, index, RequestStream.RECEIVER), len(to))
-        mine = jnp.asarray(at)[which]
-        others = rank - (mine < rank)
+        destinations, n_sources = np.array(self.destinations, np.int32), len(self.sources)
+        rank_of = np.array(
+            [self.sources.index(d) if d in self.sources else n_sources for d in destinations],
+            np.int32,
+        )
+        receiver = _below(uniform(state.seed, index, RequestStream.RECEIVER), len(destinations))
+        excluded = jnp.asarray(rank_of)[receiver]
+        n_senders = n_sources - (excluded < n_sources)
         coin = uniform(state.seed, index, RequestStream.SENDER)
-        pick = jnp.minimum((coin * others).astype(jnp.int32), others - 1)
-        src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= mine)]
+        pick = jnp.minimum((coin * n_senders).astype(jnp.int32), n_senders - 1)
+        src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= excluded)]
         coin = uniform(state.seed, index, RequestStream.SIZE)
         if params.table is None:
             octaves = jnp.log(params.largest / params.smallest)
@@ -300,7 +303,7 @@ class Requests:
         else:
             payload = sample_size(params.table, coin)
         valid = jnp.ones((width,), bool)
-        return anonymous_offer(start, src, jnp.asarray(to)[which], payload, valid)
+        return anonymous_offer(start, src, jnp.asarray(destinations)[receiver], payload, valid)
 
     def advance(
         self,
@@ -311,13 +314,13 @@ class Requests:
         elapsed: float,
     ) -> RequestsState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
-        first = jnp.arange(fixed_width(self), dtype=jnp.int32)
-        gaps = self._gap(state.seed, state.count + 1 + first)
-        passed = jnp.where(first < taken, gaps, 0.0).sum()
+        number = jnp.arange(fixed_width(self), dtype=jnp.int32)
+        gaps = self._gap(state.seed, state.count + 1 + number)
+        passed = jnp.where(number < taken, gaps, 0.0).sum()
         clock = self.timeline.advance(params.timeline, state.clock, elapsed)
-        now = self._rate(params, state.clock.index)
-        first = jnp.minimum(state.clock.length - state.clock.spent, elapsed)
-        expected = now * first + self._rate(params, state.clock.index + 1) * (elapsed - first)
+        rate = self._rate(params, state.clock.index)
+        inside = jnp.minimum(state.clock.length - state.clock.spent, elapsed)
+        expected = rate * inside + self._rate(params, state.clock.index + 1) * (elapsed - inside)
         count = state.count + taken.astype(jnp.int32)
         return RequestsState(state.seed, count, state.due + passed - expected, clock)
 
@@ -358,11 +361,11 @@ class FlowSetsState:
 
 @dataclass(frozen=True)
 class FlowSets:
-    """A set of flows at the start of every phase of one kind, and nothing else.
+    """A set of flows at the start of every phase of one kind.
 
-    The flows to one host together fill its link for a share `fill` of the phase less `start_us`, in
-    which they start one after the other, in an order drawn each time. So in a phase of length T, a
-    flow to a host of rate C that n flows of the set go to has a payload of
+    The flows start one after the other within `start_us`, in an order drawn each time. The flows to
+    one host together fill its link for a share `fill` of the rest of the phase. So in a phase of
+    length T, a flow to a host of rate C that receives n flows of the set has a payload of
     `fill (T - start_us) C (1000 / 1048) / n`, times a factor uniform within `size_spread` of 1.
 
     Attributes:
@@ -403,7 +406,7 @@ class FlowSets:
         check_hosts("pairs", [host for pair in self.pairs for host in pair], hosts)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What a set brings, see `sizing.Demand`: two sets may be in progress at once."""
+        """Flows of a set, see `sizing.Demand`: two sets may be in progress at once."""
         self.check_network(len(nic_rate))
         n = len(self.pairs)
         at_once = math.ceil(n * tick_us / self.start_us) + 1 if self.start_us else n
@@ -435,7 +438,7 @@ class FlowSets:
         )
 
     def offer(self, state: FlowSetsState, params: FlowSetsParams, nic_rate: Array) -> Offer:
-        """What is left of the present or next set, at most `width` flows."""
+        """The rest of the present or next set, at most `width` flows."""
         n = len(self.pairs)
         number = state.taken + jnp.arange(fixed_width(self), dtype=jnp.int32)
         index = state.slot * n + number

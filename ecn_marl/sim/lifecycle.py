@@ -1,4 +1,4 @@
-"""A flow's life: a slot, its last byte, its last ACK, and the slot's release.
+"""Stages of a flow: it gets a slot, its last byte and last ACK arrive, the slot is released.
 
 Flows live in a fixed table of slots. A slot goes through these stages:
 
@@ -10,7 +10,7 @@ Flows live in a fixed table of slots. A slot goes through these stages:
 | `RETURNING` | `DONE` | the last ACK is back at the sender: the flow has finished | `finish` |
 | `DRAINING`, `RETURNING` | `SENDING` | bytes were lost on the way | `hops.forward`, \
 `recovery.discard`, `failures.reroute` |
-| `DONE` | `FREE` | nothing of it is left upstream of its last queue | `release` |
+| `DONE` | `FREE` | less than a packet of it is upstream of its last port | `release` |
 
 Admission, completion and release happen once per tick and keep exact times. A flow that finds no
 slot waits at its host, and its FCT still counts from its arrival. Completion is read off the
@@ -41,7 +41,7 @@ FREE, SENDING, DRAINING, RETURNING, DONE = range(5)
 """Stages of a slot, see `Flows.stage`."""
 
 SLOWDOWN_TOP = 1e4
-"""Largest slowdown the histogram resolves; the last bin takes what is above."""
+"""Largest slowdown the histogram resolves; the last bin takes larger ones."""
 
 
 class Admission(NamedTuple):
@@ -94,16 +94,16 @@ def admit(
     """
     seats = _seat(flows, offer, tick_us)
     number = started + seats.place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up, spread=ways[1])
+    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up, n_ways=ways[1])
     coin = hash_bits(seed, number, Stream.COIN) | jnp.uint32(1)
     hops = queue_numbers(paths, kind, bounds, classes, ways[0])
-    found = _look_up_offers(offer, paths, coin, kind, hops, seats.pick, flows.ticket is not None)
-    after = _fill(flows, seats.new, found, step, net.packet_bytes, staggered)
-    return Admission(after, seats.new, seats.busy, found.line, seats.taken)
+    arrival = _look_up_offers(offer, paths, coin, kind, hops, seats.pick, flows.ticket is not None)
+    after = _fill(flows, seats.new, arrival, step, net.packet_bytes, staggered)
+    return Admission(after, seats.new, seats.busy, arrival.line, seats.taken)
 
 
 class _Seats(NamedTuple):
-    """Who gets which slot.
+    """Which offer gets which slot.
 
     Attributes:
         place: place of each offer in the line, `[M]`.
@@ -140,7 +140,7 @@ def _seat(flows: Flows, offer: Offer, tick_us: float) -> _Seats:
 
 
 class _Arrival(NamedTuple):
-    """What an offer says of a flow, for every slot; names as in `Offer` and `Flows`."""
+    """The offer of each slot's new flow; names as in `Offer` and `Flows`."""
 
     start: Float[Array, " flows"]
     payload: Float[Array, " flows"]
@@ -169,17 +169,17 @@ def _look_up_offers(
     pick: Int[Array, " flows"],
     ticketed: bool,
 ) -> _Arrival:
-    """What the offer `pick` says, for every slot: one gather of reals and one of whole numbers."""
+    """The offer `pick` of every slot: one gather of reals and one of whole numbers."""
     reals = [offer.start, offer.payload, offer.wire_low]
     reals += [paths.rtt, paths.after, paths.ideal, paths.line]
     bits = jax.lax.bitcast_convert_type(coin, jnp.int32)
-    whole = [offer.src, offer.dst, offer.flow_id, offer.wire_high, bits, kind]
-    whole += [offer.ticket] if ticketed else []
-    local, home = ways
-    table = jnp.concatenate([jnp.stack(whole, axis=-1), local.T, home.T], axis=-1)
+    integers = [offer.src, offer.dst, offer.flow_id, offer.wire_high, bits, kind]
+    integers += [offer.ticket] if ticketed else []
+    hop, back = ways
+    table = jnp.concatenate([jnp.stack(integers, axis=-1), hop.T, back.T], axis=-1)
     start, payload, low, rtt, after, ideal, line = look_up(jnp.stack(reals, axis=-1), pick).T
-    src, dst, flow_id, high, coins, kinds, *hops = look_up(table, pick).T
-    ticket, n = hops.pop(0) if ticketed else None, local.shape[0]
+    src, dst, flow_id, high, coins, kinds, *rows = look_up(table, pick).T
+    ticket, n = rows.pop(0) if ticketed else None, hop.shape[0]
     return _Arrival(
         start=start,
         payload=payload,
@@ -195,43 +195,43 @@ def _look_up_offers(
         coin=coins,
         kind=kinds,
         ticket=ticket,
-        hop=jnp.stack(hops[:n]),
-        back=jnp.stack(hops[n:]),
+        hop=jnp.stack(rows[:n]),
+        back=jnp.stack(rows[n:]),
     )
 
 
 def _fill(
     flows: Flows,
     new: Bool[Array, " flows"],
-    found: _Arrival,
+    arrival: _Arrival,
     step: Int[Array, ""],
     packet: Array,
     staggered: bool,
 ) -> Flows:
-    """Let the slots `new` begin the lives of the flows found for them."""
+    """Start new flows in the slots `new`."""
 
     def put(value: Array, old: Array) -> Array:
         return jnp.where(new, value.astype(old.dtype), old)
 
-    bits = jax.lax.bitcast_convert_type(found.coin, jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(arrival.coin, jnp.uint32)
     phase = to_unit(bits).astype(flows.payload.dtype) if staggered else jnp.ones_like(flows.payload)
-    none = jnp.zeros_like(flows.stage)
-    as_found = ("src", "dst", "flow_id", "kind", "payload", "hop", "back", "after", "rtt", "ideal")
-    emptied = ("backlog", "due", "left", "pace", "spaced", "gate", "tail", "delivered", "marks")
+    zeros = jnp.zeros_like(flows.stage)
+    copied = ("src", "dst", "flow_id", "kind", "payload", "hop", "back", "after", "rtt", "ideal")
+    zeroed = ("backlog", "due", "left", "pace", "spaced", "gate", "tail", "delivered", "marks")
     return replace(
         flows,
-        **{name: put(getattr(found, name), getattr(flows, name)) for name in as_found},
-        **{name: put(jnp.zeros_like(x), x) for name in emptied for x in (getattr(flows, name),)},
-        stage=put(none + SENDING, flows.stage),
-        rest_high=put(found.wire_high, flows.rest_high),
-        rest_low=put(found.wire_low, flows.rest_low),
-        start_in=put(jnp.maximum(found.start, 0.0), flows.start_in),
-        start_step=put(none + step, flows.start_step),
-        start_rest=put(found.start, flows.start_rest),
+        **{name: put(getattr(arrival, name), getattr(flows, name)) for name in copied},
+        **{name: put(jnp.zeros_like(x), x) for name in zeroed for x in (getattr(flows, name),)},
+        stage=put(zeros + SENDING, flows.stage),
+        rest_high=put(arrival.wire_high, flows.rest_high),
+        rest_low=put(arrival.wire_low, flows.rest_low),
+        start_in=put(jnp.maximum(arrival.start, 0.0), flows.start_in),
+        start_step=put(zeros + step, flows.start_step),
+        start_rest=put(arrival.start, flows.start_rest),
         partial=put(packet * phase, flows.partial),
-        late_marks=put(none, flows.late_marks),
+        late_marks=put(zeros, flows.late_marks),
         coin=put(bits, flows.coin),
-        ticket=None if found.ticket is None else put(found.ticket, flows.ticket),
+        ticket=None if arrival.ticket is None else put(arrival.ticket, flows.ticket),
     )
 
 
@@ -254,7 +254,7 @@ def finish(
     """Complete flows whose last ACK is back, at the end of a tick.
 
     Args:
-        flows: slots; `tail` may have run below zero: that is how long ago it happened.
+        flows: slots; a negative `tail` is how long ago its time ran out.
         totals: counters.
         step: substeps since the start, at the end of the tick.
         dt: substep, µs.
@@ -274,28 +274,28 @@ def finish(
     fct = steps * dt + (tail - flows.start_rest)
     slowdown = fct / jnp.maximum(flows.ideal, 1e-6)
     size = size_class(flows.payload)
-    counts = done & in_window(flows.start_step, flows.start_rest, dt, window)
-    mine = size == jnp.arange(3)[:, None]
+    measured = done & in_window(flows.start_step, flows.start_rest, dt, window)
+    of_class = size == jnp.arange(3)[:, None]
     logs = jnp.log(jnp.maximum(slowdown, 1.0))
     histogram = totals.histogram
     bins = histogram.shape[0] // 3
     if bins:
         cell = size * bins + slowdown_bin(slowdown, bins)
-        cell = jnp.where(counts, cell, 3 * bins)
-        one = counts.astype(histogram.dtype)
-        histogram = histogram.at[cell].add(one, mode="drop")
-    n = fct_log.shape[0]
-    if n:
-        row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n)
+        cell = jnp.where(measured, cell, 3 * bins)
+        weights = measured.astype(histogram.dtype)
+        histogram = histogram.at[cell].add(weights, mode="drop")
+    n_scheduled = fct_log.shape[0]
+    if n_scheduled:
+        row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n_scheduled)
         fct_log = fct_log.at[row].set(fct, mode="drop")
     totals = replace(
         totals,
-        finished=totals.finished + (mine & done).sum(1).astype(jnp.int32),
-        measured=totals.measured + (mine & counts).sum(1).astype(jnp.int32),
+        finished=totals.finished + (of_class & done).sum(1).astype(jnp.int32),
+        measured=totals.measured + (of_class & measured).sum(1).astype(jnp.int32),
         slowdown=totals.slowdown
-        + segment_sum(jnp.where(counts, slowdown, 0.0), jnp.where(counts, size, 3), 3),
+        + segment_sum(jnp.where(measured, slowdown, 0.0), jnp.where(measured, size, 3), 3),
         log_slowdown=totals.log_slowdown
-        + segment_sum(jnp.where(counts, logs, 0.0), jnp.where(counts, size, 3), 3),
+        + segment_sum(jnp.where(measured, logs, 0.0), jnp.where(measured, size, 3), 3),
         histogram=histogram,
     )
     return replace(flows, stage=stage, tail=tail), totals, fct_log
@@ -330,9 +330,9 @@ def release(
     n_ways = flows.backlog.shape[0] // (len(bounds) - 1)
     upstream = flows.backlog[:-n_ways].sum(0)
     free = (flows.stage == DONE) & (upstream < packet)
-    left = jnp.where(free, flows.backlog, 0.0)
+    leftover = jnp.where(free, flows.backlog, 0.0)
     parts = [
-        segment_sum(level(left, i, n_ways), level(flows.hop, i, n_ways), high - low)
+        segment_sum(level(leftover, i, n_ways), level(flows.hop, i, n_ways), high - low)
         for i, (low, high) in enumerate(itertools.pairwise(bounds))
     ]
     pool = pool.at[1].add(jnp.concatenate(parts))
@@ -348,7 +348,7 @@ def release(
 
 
 def counted(flows: Flows) -> Flows:
-    """Slots in which what the tick delivered is taken note of."""
+    """Slots with the counters of delivered bytes reset, after the tick was counted."""
     by_way = None if flows.by_way is None else jnp.zeros_like(flows.by_way)
     return replace(flows, delivered=jnp.zeros_like(flows.delivered), by_way=by_way)
 
@@ -364,30 +364,29 @@ def empty_flows(
     late_words: int = 1,
     followed: bool = False,
 ) -> Flows:
-    """A table of free slots; `words` of 32 substeps each are the near delay line of the CNPs.
+    """A table of free slots.
 
-    `late_words` are its far part.
-
-    With `tickets`, flows carry the tickets of their sources, see `sim.tickets`. `ways` is the
-    number of paths there, and back, that a flow can be on at once. `followed` is whether last bytes
-    are, see `sim.last_byte`.
+    The delay line of the CNPs has `words` of 32 substeps each in its near part, and `late_words` in
+    its far part. With `tickets`, flows carry the tickets of their sources, see `sim.tickets`.
+    `ways` is the number of paths there, and back, that a flow can be on at once. `followed` is
+    whether last bytes are tracked, see `sim.last_byte`.
     """
     zero = jnp.zeros((slots,), real)
-    whole = jnp.zeros((slots,), jnp.int32)
+    integers = jnp.zeros((slots,), jnp.int32)
     bits = jnp.zeros((slots,), jnp.uint32)
     levels, back = (jnp.zeros((n_levels * n, slots), jnp.int32) for n in ways)
     bytes_ = jnp.zeros(levels.shape, real)
     return Flows(
-        stage=whole,
-        src=whole,
-        dst=whole,
-        flow_id=whole - 1,
-        kind=whole,
+        stage=integers,
+        src=integers,
+        dst=integers,
+        flow_id=integers - 1,
+        kind=integers,
         payload=zero,
-        rest_high=whole,
+        rest_high=integers,
         rest_low=zero,
         start_in=zero,
-        start_step=whole,
+        start_step=integers,
         start_rest=zero,
         hop=levels,
         back=back,
@@ -409,8 +408,8 @@ def empty_flows(
         late_marks=jnp.zeros((late_words, slots), jnp.uint32),
         coin=bits + 1,
         transport=transport,
-        ticket=whole - 1 if tickets else None,
+        ticket=integers - 1 if tickets else None,
         by_way=jnp.zeros((ways[0], slots), real) if ways[0] > 1 else None,
-        level=whole if followed else None,
+        level=integers if followed else None,
         beyond=zero if followed else None,
     )

@@ -1,4 +1,4 @@
-"""Links between hosts and switches, and the checks that a list of them has to pass."""
+"""Links between hosts and switches, and checks of lists of links."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ecn_marl._memory import in_words
 from ecn_marl.errors import TooLarge
 
 RATE = Real(above=0.0, high=1e5, unit="Gb/s")
-"""What the rate of a link may be."""
+"""Allowed rates of a link."""
 
 DELAY = Real(low=0.0, high=1e6, unit="µs")
-"""What its one-way delay may be: up to a second."""
+"""Allowed one-way delays of a link: up to a second."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ def adjacency(
     for node, count in Counter((*hosts, *switches)).items():
         if count > 1:
             raise bad_value("node name", node, "a name of its own for every host and switch")
-    for ln in links:
-        check(ln)
-        for end in (ln.a, ln.b):
+    for link in links:
+        check(link)
+        for end in (link.a, link.b):
             if end not in neighbours:
                 raise bad_value("link end", end, "the name of a host or switch")
-        if ln.b == ln.a:
-            raise bad_value("link", (ln.a, ln.b), "two different nodes")
-        neighbours[ln.a].append(ln.b)
-        neighbours[ln.b].append(ln.a)
-    known = set(switches)
-    for h in hosts:
-        if len(neighbours[h]) != 1 or neighbours[h][0] not in known:
-            raise bad_value(f"links of {h}", neighbours[h], "exactly one link, to a switch")
+        if link.b == link.a:
+            raise bad_value("link", (link.a, link.b), "two different nodes")
+        neighbours[link.a].append(link.b)
+        neighbours[link.b].append(link.a)
+    switch_names = set(switches)
+    for host in hosts:
+        if len(neighbours[host]) != 1 or neighbours[host][0] not in switch_names:
+            raise bad_value(f"links of {host}", neighbours[host], "exactly one link, to a switch")
     return {node: list(dict.fromkeys(ends)) for node, ends in neighbours.items()}
 
 
@@ -70,7 +70,7 @@ Rates = float | Sequence[float]
 """One rate for all hosts, or one for each, Gb/s."""
 
 
-def each(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
+def host_rates(names: Sequence[str], gbps: Rates) -> list[tuple[str, float]]:
     """Hosts and their rates."""
     if isinstance(gbps, Sequence | np.ndarray) and not isinstance(gbps, str):
         rates = list(gbps)
@@ -86,7 +86,7 @@ MOST_LINKS = 2**20
 """Links of a network; hosts have one each."""
 
 LINK_BYTES = 1500.0
-"""What a link takes while a network is built, bytes: names, ports, and tables of neighbours."""
+"""Memory of a link while a network is built, bytes: names, ports, and tables of neighbours."""
 
 
 def check_links(topology: str, links: int) -> None:
@@ -102,5 +102,5 @@ def check_links(topology: str, links: int) -> None:
 
 
 def at_least(field: str, value: int, low: int) -> None:
-    """Refuse what is no integer, or below the lowest one allowed."""
+    """Refuse a value that is no integer, or below the lowest one allowed."""
     check_value(field, value, Whole(low=low))

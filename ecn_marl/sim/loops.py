@@ -1,7 +1,7 @@
-"""Closed loops: clients that send the next request when they have the response to an earlier one.
+"""Closed loops: clients that send the next request after the response to an earlier one.
 
 RPC clients, and storage: a read is a small request with a large response, a write the other way
-round. Their load follows from what the network does, so slow queues cost operations per second.
+round. Their load depends on the network, so long queues cost operations per second.
 
 Times are those of the sender: a request counts as served when its last ACK is back at the client,
 and a response as received when its last ACK is back at the server, half a round trip later than the
@@ -44,7 +44,7 @@ THINK = ("fixed", "exponential")
 """Kinds of think times."""
 
 TAIL = 16.0
-"""An exponential draw is at most so many times its mean (23 random bits)."""
+"""An exponential draw is at most this many times its mean (23 random bits)."""
 
 
 @struct.dataclass
@@ -103,20 +103,20 @@ class ClosedLoop:
     of the response. Every place of a client's `depth` starts at a random moment of a think time.
 
     Attributes:
-        clients: hosts that ask.
-        servers: hosts that answer; a host that is both never asks itself.
+        clients: hosts that send requests.
+        servers: hosts that respond; a host that is both sends itself no requests.
         depth: operations that each client has outstanding.
         request: size of a read's request: KB, `(low, high)` in KB for log-uniform, or the name of a
             size table.
         response: size of its response, likewise.
         read_share: share of the operations that are reads. In a write the two sizes change places:
-            what is the response of a read is its request.
+            its request has the size of a read's response.
         service_us: time from the last ACK of a request to the start of the response, µs.
         think_us: time from the last ACK of a response to the next request, µs; the mean if it is
             exponential.
         think: `fixed` or `exponential`.
-        spread: whether a server is drawn for each operation; otherwise client i always asks the
-            server i, counted around.
+        spread: whether a server is drawn for each operation; otherwise client i always uses
+            server i, modulo their number.
         width: flows that may begin in a tick; `auto` for all at once.
     """
 
@@ -149,8 +149,8 @@ class ClosedLoop:
         check_delay("think_us", self.think_us, longest)
         for client, choice in zip(self.clients, self._choices(), strict=True):
             if not choice or client in choice:
-                what = f"a server other than itself for client {client}"
-                raise bad_value("servers", self.servers, what)
+                allowed = f"a server other than itself for client {client}"
+                raise bad_value("servers", self.servers, allowed)
 
     def _choices(self) -> list[tuple[int, ...]]:
         """Servers of each client."""
@@ -178,10 +178,10 @@ class ClosedLoop:
         """At most one flow per outstanding operation, see `sizing.Demand`."""
         hosts, n = len(nic_rate), self.n_tickets
         self.check_network(hosts)
-        asks = np.zeros((hosts, hosts))
+        requests = np.zeros((hosts, hosts))
         for client, choice in zip(self.clients, self._choices(), strict=True):
-            asks[client, list(choice)] += 0.5 / (len(choice) * len(self.clients))
-        return Demand(0.0, 1.0, 0.0, 0.0, asks + asks.T, most=n, bound=n)
+            requests[client, list(choice)] += 0.5 / (len(choice) * len(self.clients))
+        return Demand(0.0, 1.0, 0.0, 0.0, requests + requests.T, most=n, bound=n)
 
     def check_network(self, n_hosts: int) -> None:
         """Raise a ValueError for hosts that a network does not have."""
@@ -198,20 +198,20 @@ class ClosedLoop:
         """All clients about to send their first requests; `key` seeds them."""
         self.check_network(nic_rate.shape[0])
         seed, n = jax.random.bits(key, (), jnp.uint32), self.n_tickets
-        zero, none = jnp.zeros((), jnp.int32), jnp.zeros((n,), jnp.int32)
-        which = jnp.arange(n, dtype=jnp.int32) - n
-        first = self._think(params, seed, which)
+        zero, zeros = jnp.zeros((), jnp.int32), jnp.zeros((n,), jnp.int32)
+        counter = jnp.arange(n, dtype=jnp.int32) - n
+        first = self._think(params, seed, counter)
         if self.think == "fixed":
-            first = first * uniform(seed, which, LoopStream.THINK)
+            first = first * uniform(seed, counter, LoopStream.THINK)
         first = first.astype(nic_rate.dtype)
         return ClosedLoopState(
             seed=seed,
             tick=zero,
             pending=Pending.of(first),
             answer=jnp.zeros((n,), bool),
-            number=none,
+            number=zeros,
             begun=first,
-            begun_tick=none,
+            begun_tick=zeros,
             operations=jnp.zeros((2,), jnp.int32),
             latency=(jnp.zeros((2,), jnp.int32), jnp.zeros((2,), nic_rate.dtype)),
         )
@@ -237,19 +237,19 @@ class ClosedLoop:
         counter = state.number[index] * self.n_tickets + index
         hosts = np.repeat(np.array(self.clients, np.int32), self.depth)
         choices = self._choices()
-        many = np.array([len(c) for c in choices], np.int32)
-        table = np.array([c + c[:1] * (max(many) - len(c)) for c in choices], np.int32)
+        n_choices = np.array([len(c) for c in choices], np.int32)
+        table = np.array([c + c[:1] * (max(n_choices) - len(c)) for c in choices], np.int32)
         client, row = jnp.asarray(hosts)[index], index // self.depth
         coin = uniform(state.seed, counter, LoopStream.SERVER)
-        number = (coin * jnp.asarray(many)[row]).astype(jnp.int32)
-        server = jnp.asarray(table)[row, jnp.minimum(number, jnp.asarray(many)[row] - 1)]
+        number = (coin * jnp.asarray(n_choices)[row]).astype(jnp.int32)
+        server = jnp.asarray(table)[row, jnp.minimum(number, jnp.asarray(n_choices)[row] - 1)]
         answer = state.answer[index]
-        asked = _sizes(params.request, uniform(state.seed, counter, LoopStream.REQUEST))
-        given = _sizes(params.response, uniform(state.seed, counter, LoopStream.RESPONSE))
+        request = _sizes(params.request, uniform(state.seed, counter, LoopStream.REQUEST))
+        response = _sizes(params.response, uniform(state.seed, counter, LoopStream.RESPONSE))
         large = answer == self._reads(params, state.seed, counter)
         src, dst = jnp.where(answer, server, client), jnp.where(answer, client, server)
-        found = anonymous_offer(start, src, dst, jnp.where(large, given, asked), valid)
-        return replace(found, ticket=index)
+        offer = anonymous_offer(start, src, dst, jnp.where(large, response, request), valid)
+        return replace(offer, ticket=index)
 
     def advance(
         self,
@@ -268,19 +268,19 @@ class ClosedLoop:
         state: ClosedLoopState,
         params: ClosedLoopParams,
         nic_rate: Array,
-        what: Finished,
+        ends: Finished,
         elapsed: float,
     ) -> ClosedLoopState:
         """Send responses to requests that have arrived, and requests after responses."""
-        served, over = what.done & ~state.answer, what.done & state.answer
+        served, over = ends.done & ~state.answer, ends.done & state.answer
         counter = state.number * self.n_tickets + jnp.arange(self.n_tickets, dtype=jnp.int32)
         think = self._think(params, state.seed, counter)
         delay = jnp.where(over, think, params.service_us)
-        start = jnp.where(what.done, jnp.maximum(delay - what.ago, 0.0), state.pending.start)
-        latency = (state.tick - state.begun_tick) * elapsed - state.begun - what.ago
+        start = jnp.where(ends.done, jnp.maximum(delay - ends.ago, 0.0), state.pending.start)
+        latency = (state.tick - state.begun_tick) * elapsed - state.begun - ends.ago
         kind = jnp.where(self._reads(params, state.seed, counter), 0, 1)
-        mine = over & (kind == jnp.arange(2)[:, None])
-        more = jnp.where(mine, latency, 0.0).sum(1)
+        by_kind = over & (kind == jnp.arange(2)[:, None])
+        added = jnp.where(by_kind, latency, 0.0).sum(1)
         return replace(
             state,
             pending=replace(state.pending, start=start).lined_up(elapsed),
@@ -288,8 +288,8 @@ class ClosedLoop:
             number=state.number + over,
             begun=jnp.where(over, start, state.begun),
             begun_tick=jnp.where(over, state.tick, state.begun_tick),
-            operations=state.operations + mine.sum(1).astype(jnp.int32),
-            latency=exact_add(*state.latency, more, TIME_UNIT),
+            operations=state.operations + by_kind.sum(1).astype(jnp.int32),
+            latency=exact_add(*state.latency, added, TIME_UNIT),
         )
 
     def metrics(self, state: ClosedLoopState, elapsed_us: Any, xp: Any = np) -> dict[str, Any]:
@@ -307,18 +307,18 @@ class ClosedLoop:
         high, low, count, elapsed = as_reals(xp, *state.latency, state.operations, elapsed_us)
         total = high * TIME_UNIT + low
         with np.errstate(invalid="ignore", divide="ignore"):
-            each, mean = total / count, total.sum(-1) / count.sum(-1)
+            by_kind, mean = total / count, total.sum(-1) / count.sum(-1)
             iops = 1e6 * count.sum(-1) / elapsed
-        found = {
+        values = {
             "operations": count.sum(-1),
             "reads": count[..., 0],
             "writes": count[..., 1],
             "iops": iops,
             "latency_us": mean,
-            "read_latency_us": each[..., 0],
-            "write_latency_us": each[..., 1],
+            "read_latency_us": by_kind[..., 0],
+            "write_latency_us": by_kind[..., 1],
         }
-        return {name: xp.asarray(value) for name, value in found.items()}
+        return {name: xp.asarray(value) for name, value in values.items()}
 
 
 def _check_size(field: str, size: Size) -> None:

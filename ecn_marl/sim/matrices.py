@@ -25,7 +25,7 @@ def as_matrix(weights: np.ndarray | Sequence[Sequence[float]]) -> Matrix:
         weights: weights >= 0, some above 0, none from a host to itself, `[H, H]`.
 
     Raises:
-        ValueError: not so.
+        ValueError: weights of another form.
     """
     try:
         w = np.array(weights, np.float64)
@@ -109,8 +109,8 @@ def incast_to(hosts: int, receivers: Sequence[int], share: float) -> Matrix:
     hot = np.isin(np.arange(hosts), list(receivers))
     weights = np.where(hot, share / hot.sum(), (1.0 - share) / (~hot).sum()) * (1.0 - np.eye(hosts))
     column = weights.sum(0)
-    wanted = np.where(hot, share / hot.sum(), (1.0 - share) / (~hot).sum())
-    return as_matrix(weights * wanted / np.maximum(column, math.ulp(0.0)))
+    target = np.where(hot, share / hot.sum(), (1.0 - share) / (~hot).sum())
+    return as_matrix(weights * target / np.maximum(column, math.ulp(0.0)))
 
 
 def between_servers(matrix: Matrix, server: Server) -> Matrix:
@@ -124,13 +124,13 @@ def between_servers(matrix: Matrix, server: Server) -> Matrix:
         ValueError: a host that sends to no other server.
     """
     weights = np.array(matrix)
-    left = weights * apart(server)
-    rows, kept = weights.sum(1), left.sum(1)
-    lonely = np.flatnonzero((rows > 0) & (kept <= 0))
-    if lonely.size:
-        host = int(lonely[0])
+    between = weights * apart(server)
+    rows, kept_rows = weights.sum(1), between.sum(1)
+    isolated = np.flatnonzero((rows > 0) & (kept_rows <= 0))
+    if isolated.size:
+        host = int(isolated[0])
         raise bad_value(f"matrix[{host}]", matrix[host], "a weight to a host of another server")
-    return as_matrix(left * (rows / np.where(kept > 0, kept, 1.0))[:, None])
+    return as_matrix(between * (rows / np.where(kept_rows > 0, kept_rows, 1.0))[:, None])
 
 
 def of_servers(topology: Topology, weights: np.ndarray | Sequence[Sequence[float]]) -> Matrix:
@@ -141,7 +141,7 @@ def of_servers(topology: Topology, weights: np.ndarray | Sequence[Sequence[float
         weights: weights of its servers, `[S, S]`, as `as_matrix` takes them.
 
     Raises:
-        ValueError: not so, or for another number of servers.
+        ValueError: weights of another form, or for another number of servers.
     """
     server = np.array(topology.server)
     count = np.bincount(server)

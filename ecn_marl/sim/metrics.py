@@ -1,4 +1,4 @@
-"""Metrics read off a simulation: slowdown percentiles, bytes, operations and steps of sources."""
+"""Metrics of a simulation: slowdown percentiles, bytes, operations and steps of sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def histogram_quantile(counts: Any, q: float) -> np.ndarray:
     """Quantile of slowdowns from their log-spaced histogram, interpolated within a bin.
 
     Args:
-        counts: number of flows per bin, `[..., bins]`; bins as in `flows.slowdown_bin`.
+        counts: number of flows per bin, `[..., bins]`; bins as in `lifecycle.slowdown_bin`.
         q: quantile in [0, 1].
 
     Returns:
@@ -46,7 +46,7 @@ def counter_bytes(counter: Any) -> np.ndarray:
 
 
 def source_metrics(sim: SimConfig, state: SimState, xp: Any = np) -> tuple[dict[str, Any], ...]:
-    """What the traffic sources of a simulation have counted of their own since the start.
+    """Metrics that the traffic sources of a simulation have counted since the start.
 
     Args:
         sim: the simulator.
@@ -61,8 +61,8 @@ def source_metrics(sim: SimConfig, state: SimState, xp: Any = np) -> tuple[dict[
     """
     elapsed = xp.asarray(state.step, float) * sim.dt_us
     return tuple(
-        dict(source.metrics(own, elapsed, xp)) if hasattr(source, "metrics") else {}
-        for source, own in zip(sim.traffic, state.traffic, strict=True)
+        dict(source.metrics(source_state, elapsed, xp)) if hasattr(source, "metrics") else {}
+        for source, source_state in zip(sim.traffic, state.traffic, strict=True)
     )
 
 
@@ -84,9 +84,9 @@ def slowdown_summary(slowdown: np.ndarray, payload: np.ndarray) -> dict[str, dic
     for name, member in groups.items():
         values = slowdown[member]
         row = {"flows": float(values.size)}
-        nothing = not values.size
-        row["mean"] = float("nan") if nothing else float(values.mean())
+        empty = not values.size
+        row["mean"] = float("nan") if empty else float(values.mean())
         for p in (50, 95, 99):
-            row[f"p{p}"] = float("nan") if nothing else float(np.percentile(values, p))
+            row[f"p{p}"] = float("nan") if empty else float(np.percentile(values, p))
         summary[name] = row
     return summary

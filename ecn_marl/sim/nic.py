@@ -1,4 +1,4 @@
-"""What a host does with bytes: its NIC serves its flows round robin and spaces their packets."""
+"""NICs of hosts: each serves its flows round robin and spaces their packets."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 
 LAST_BYTE = 0.5
-"""A flow with less than this left to send, bytes, has sent it all (float32 rest)."""
+"""A flow with less than this left to send, bytes, has sent all: the rest is a float32."""
 
 
 class Nic(NamedTuple):
-    """What the NICs may send, for the length of a tick.
+    """Limits of the NICs, constant within a tick.
 
     Attributes:
         capacity: bytes/µs each host may send, `[H]`.
-        go: flows that are not paused at their NIC and have a way, `[F]`.
+        may_send: flows that are not paused at their NIC and have a path that works, `[F]`.
         packet: wire bytes of a packet.
     """
 
     capacity: Float[Array, " hosts"]
-    go: Bool[Array, " flows"]
+    may_send: Bool[Array, " flows"]
     packet: Float[Array, ""]
 
 
 class Sent(NamedTuple):
-    """What the NICs did in a substep.
+    """Result of one substep of the NICs.
 
     Attributes:
         flows: slots with less left to send.
         give: bytes each flow sent into the network, `[F]`.
         finished: flows that sent their last byte, `[F]`.
-        at: when within the substep they did, µs, `[F]`.
+        finished_at: when within the substep they did, µs, `[F]`.
         level: round-robin share of each NIC, bytes/µs, `[H]`.
     """
 
     flows: Flows
     give: Float[Array, " flows"]
     finished: Bool[Array, " flows"]
-    at: Float[Array, " flows"]
+    finished_at: Float[Array, " flows"]
     level: Float[Array, " hosts"]
 
 
@@ -61,27 +61,27 @@ def send(
     """Let every flow send, at most its rate, its window and its share of the NIC.
 
     NICs space packets by the rate at which each was sent: a sender at 100 Mb/s whose rate jumps up
-    sends its next packet when it would have anyway, up to 84 µs later. With `latched` a new rate
+    still sends its next packet at the old spacing, up to 84 µs later. With `latched` a new rate
     waits for the packet under way; in deep incasts this is what makes bursts of 64 senders as
     strong as they are.
 
-    A flow that starts or ends within the substep asks only for what it can send in it, so what it
-    leaves goes to the others.
+    A flow that starts or ends within the substep demands only what it can send in it; the rest of
+    its share goes to the others.
 
     Args:
         flows: slots.
         level: NIC levels of the last substep, bytes/µs, `[H]`.
-        nic: what NICs may send in this tick.
+        nic: limits of the NICs in this tick.
         rate: rate that each sender allows, bytes/µs, `[F]`.
         room: bytes that each window still allows, `[F]`; None without windows.
         dt: substep, µs.
         latched: whether a new rate waits for the packet under way.
 
     Returns:
-        What each flow sent, and what it has left.
+        Bytes that each flow sent, and slots with the rest.
     """
     begin = jnp.clip(flows.start_in, 0.0, dt)
-    active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.go
+    active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.may_send
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
@@ -89,25 +89,26 @@ def send(
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
     level = water_level(demand, flows.src, nic.capacity, level)
-    mine = look_up_one(level, flows.src)
-    give = jnp.minimum(demand, mine) * dt
+    share = look_up_one(level, flows.src)
+    give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
+    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    pace = jnp.maximum(jnp.minimum(rate, mine), 1e-6)
-    at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
+    finished_at = jnp.minimum(begin + flows.rest_low / pace, dt)
     if latched:
-        left = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
-        left = jnp.where(give >= nic.packet, 0.0, left)
-        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, left, flows.spaced))
+        spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
+        spacing = jnp.where(give >= nic.packet, 0.0, spacing)
+        flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, spacing, flows.spaced))
     flows = replace(
         flows,
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
         rest_high=flows.rest_high - borrow,
     )
-    return Sent(flows, give, finished, at, level)
+    return Sent(flows, give, finished, finished_at, level)
 
 
 def water_level(
@@ -135,11 +136,13 @@ def water_level(
     n = capacity.shape[0]
     level = start
     for _ in range(2):
-        mine = look_up_one(level, src)
-        above = (demand >= mine) & (demand > 0)
-        small = segment_sum(jnp.where(above, 0.0, demand), src, n)
-        many = segment_sum(above.astype(demand.dtype), src, n)
-        settled = jnp.where(small <= capacity, capacity, 0.0)
-        level = jnp.where(many > 0, (capacity - small) / jnp.maximum(many, 1.0), settled)
+        share = look_up_one(level, src)
+        limited = (demand >= share) & (demand > 0)
+        satisfied = segment_sum(jnp.where(limited, 0.0, demand), src, n)
+        n_limited = segment_sum(limited.astype(demand.dtype), src, n)
+        settled = jnp.where(satisfied <= capacity, capacity, 0.0)
+        level = jnp.where(
+            n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
+        )
         level = jnp.maximum(level, 0.0)
     return level

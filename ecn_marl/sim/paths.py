@@ -1,4 +1,4 @@
-"""A flow's way through the network: ports there and back, delays, queues.
+"""Path of a flow through the network: ports there and back, delays, queues.
 
 Equal-cost paths are in tables between edge switches (`Topology.routes`); a flow takes one by hash,
 and its ACKs another.
@@ -18,9 +18,10 @@ from ecn_marl.sim.traffic import Offer
 
 
 class Paths(NamedTuple):
-    """What a flow's way through the network implies, leaves `[M]`.
+    """Paths of flows and their constants, leaves `[M]`, see `find_paths`.
 
-    But for `forward` and `back`: ports (of all levels) at each level of each path, `[M, L W]`.
+    `forward` and `back` are ports, numbered over all levels, at each level of each path,
+    `[M, L W]`.
     """
 
     forward: Int[Array, "m rows"]
@@ -37,7 +38,7 @@ def find_paths(
     bits: Array,
     up: Bool[Array, " ports"] | None = None,
     *,
-    spread: int = 1,
+    n_ways: int = 1,
 ) -> Paths:
     """Paths and path constants of offered flows.
 
@@ -50,53 +51,53 @@ def find_paths(
         bits: random uint32 per flow for the ECMP choice, `[M]`.
         up: which ports' links work; None for all. Paths that do not work are left out of the
             choice, as long as there are others.
-        spread: paths W that a flow's packets are spread over, see `sprayed_paths`; 1 for one path.
+        n_ways: paths W that a flow's packets are spread over, see `sprayed_paths`; 1 for one path.
 
     Returns:
         Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
     """
-    if spread > 1:
-        return sprayed_paths(net, offer, spread, up)
+    if n_ways > 1:
+        return sprayed_paths(net, offer, n_ways, up)
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
-    here, there = net.edge[offer.src], net.edge[offer.dst]
+    src_edge, dst_edge = net.edge[offer.src], net.edge[offer.dst]
 
-    def choose(edge: Array, end: Array, host: Array, wanted: Array, shift: int) -> Array:
-        n, last = net.n_paths[edge, end], net.last[host][:, None]
-        wanted = jnp.where(wanted >= 0, jnp.minimum(wanted, n - 1), -1)
+    def choose(edge: Array, end: Array, host: Array, requested: Array, shift: int) -> Array:
+        n, last_port = net.n_paths[edge, end], net.last[host][:, None]
+        requested = jnp.where(requested >= 0, jnp.minimum(requested, n - 1), -1)
         if up is None:
             hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
-            chosen = jnp.where(wanted >= 0, wanted, hashed)
-            return jnp.concatenate([net.routes[edge, end, chosen], last], axis=1)
+            chosen = jnp.where(requested >= 0, requested, hashed)
+            return jnp.concatenate([net.routes[edge, end, chosen], last_port], axis=1)
         routes = net.routes[edge, end]
-        works = jnp.append(up, True)[routes].all(-1) & up[last]
+        works = jnp.append(up, True)[routes].all(-1) & up[last_port]
         works = works & (jnp.arange(routes.shape[1]) < n[:, None])
         count = jnp.maximum(works.sum(-1), 1)
         pick = ((bits >> shift) % count.astype(jnp.uint32)).astype(jnp.int32)
         hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
-        given = (wanted >= 0) & jnp.take_along_axis(works, wanted[:, None], 1)[:, 0]
-        chosen = jnp.where(given, wanted, hashed)
+        use_requested = (requested >= 0) & jnp.take_along_axis(works, requested[:, None], 1)[:, 0]
+        chosen = jnp.where(use_requested, requested, hashed)
         middle = jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
-        return jnp.concatenate([middle, last], axis=1)
+        return jnp.concatenate([middle, last_port], axis=1)
 
-    forward = choose(here, there, offer.dst, offer.path, 0)
-    back = choose(there, here, offer.src, offer.path_back, 8)
-    go = net.nic_delay[offer.src] + delay[forward].sum(-1)
-    home = net.nic_delay[offer.dst] + delay[back].sum(-1)
+    forward = choose(src_edge, dst_edge, offer.dst, offer.path, 0)
+    back = choose(dst_edge, src_edge, offer.src, offer.path_back, 8)
+    delay_forth = net.nic_delay[offer.src] + delay[forward].sum(-1)
+    delay_back = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
     header = net.packet_bytes - PAYLOAD
     wire = wire_bytes(offer.payload, header)
-    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
+    last_packet = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
     line = net.nic_rate[offer.src]
     bottleneck = jnp.minimum(line, rate[forward].min(-1))
     stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)
     return Paths(
         forward=forward,
         back=back,
-        rtt=go + (net.packet_bytes / rate[forward]).sum(-1) + home + ack,
-        after=go + (last[:, None] / rate[forward]).sum(-1) + home + ack,
-        ideal=go + home + stored + wire / bottleneck,
+        rtt=delay_forth + (net.packet_bytes / rate[forward]).sum(-1) + delay_back + ack,
+        after=delay_forth + (last_packet[:, None] / rate[forward]).sum(-1) + delay_back + ack,
+        ideal=delay_forth + delay_back + stored + wire / bottleneck,
         line=line,
     )
 
@@ -119,31 +120,31 @@ def sprayed_paths(
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
-    here, there = net.edge[offer.src], net.edge[offer.dst]
+    src_edge, dst_edge = net.edge[offer.src], net.edge[offer.dst]
 
-    def spread(edge: Array, end: Array, host: Array) -> Array:
+    def path_ports(edge: Array, end: Array, host: Array) -> Array:
         middle = net.routes[edge, end]
-        last = jnp.broadcast_to(net.last[host][:, None, None], (*middle.shape[:2], 1))
-        ports = jnp.concatenate([middle, last], -1)
+        last_port = jnp.broadcast_to(net.last[host][:, None, None], (*middle.shape[:2], 1))
+        ports = jnp.concatenate([middle, last_port], -1)
         used = jnp.arange(ways) < net.n_paths[edge, end][:, None]
         if up is not None:
             works = used & jnp.append(up, True)[ports].all(-1)
             used = jnp.where(works.any(-1, keepdims=True), works, used)
         return jnp.where(used[..., None], ports, rate.size - 1)
 
-    forward = spread(here, there, offer.dst)
-    back = spread(there, here, offer.src)
-    go = net.nic_delay[offer.src] + delay[forward].sum(-1).max(-1)
-    home = net.nic_delay[offer.dst] + delay[back].sum(-1).max(-1)
+    forward = path_ports(src_edge, dst_edge, offer.dst)
+    back = path_ports(dst_edge, src_edge, offer.src)
+    delay_forth = net.nic_delay[offer.src] + delay[forward].sum(-1).max(-1)
+    delay_back = net.nic_delay[offer.dst] + delay[back].sum(-1).max(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1).max(-1)
     header = net.packet_bytes - PAYLOAD
     wire = wire_bytes(offer.payload, header)
-    last = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
+    last_packet = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
     line = net.nic_rate[offer.src]
     slowness = (1.0 / rate[forward]).sum(-1).max(-1)
     used = (forward[..., -1] < rate.size - 1).astype(real)
-    together = (forward[:, :, None] == forward[:, None]) * used[:, None, :, None]
-    load = together.sum(2) / used.sum(1)[:, None, None]
+    same_port = (forward[:, :, None] == forward[:, None]) * used[:, None, :, None]
+    load = same_port.sum(2) / used.sum(1)[:, None, None]
     bottleneck = jnp.minimum(line, (rate[forward] / load).min((-1, -2)))
 
     def rows(ports: Array) -> Array:
@@ -152,16 +153,16 @@ def sprayed_paths(
     return Paths(
         forward=rows(forward),
         back=rows(back),
-        rtt=go + net.packet_bytes * slowness + home + ack,
-        after=go + last * slowness + home + ack,
-        ideal=go + home + PAYLOAD / line + PAYLOAD * slowness + wire / bottleneck,
+        rtt=delay_forth + net.packet_bytes * slowness + delay_back + ack,
+        after=delay_forth + last_packet * slowness + delay_back + ack,
+        ideal=delay_forth + delay_back + PAYLOAD / line + PAYLOAD * slowness + wire / bottleneck,
         line=line,
     )
 
 
 def as_offer(flows: Flows) -> Offer:
-    """Slots in the form that paths are found for, ECMP choices open."""
-    none = jnp.full_like(flows.src, -1)
+    """Slots as offers, the input of `find_paths`, without chosen paths."""
+    unset = jnp.full_like(flows.src, -1)
     return Offer(
         start=flows.start_in,
         src=flows.src,
@@ -169,8 +170,8 @@ def as_offer(flows: Flows) -> Offer:
         payload=flows.payload,
         wire_high=flows.rest_high,
         wire_low=flows.rest_low,
-        path=none,
-        path_back=none,
+        path=unset,
+        path_back=unset,
         flow_id=flows.flow_id,
         valid=flows.stage > 0,
     )
@@ -179,7 +180,7 @@ def as_offer(flows: Flows) -> Offer:
 def queue_numbers(
     paths: Paths, kind: Int[Array, " m"], bounds: tuple[int, ...], classes: int, ways: int = 1
 ) -> tuple[Int[Array, "rows m"], Int[Array, "back_rows m"]]:
-    """Queues on the way: those ahead counted within their level, those of the ACKs as they are.
+    """Queues on the way: those of the data counted within their level, those of the ACKs globally.
 
     Args:
         paths: ways in terms of ports.
@@ -194,18 +195,18 @@ def queue_numbers(
     """
     lows = jnp.array(np.repeat(bounds[:-1], ways), jnp.int32)
     highs = jnp.array(np.repeat(bounds[1:], ways), jnp.int32)
-    ahead, home = paths.forward, paths.back
-    if ahead.shape[1] < lows.shape[0]:
-        ahead = _alone(ahead, ways, bounds[-1] // classes)
+    forward, back = paths.forward, paths.back
+    if forward.shape[1] < lows.shape[0]:
+        forward = _as_first_way(forward, ways, bounds[-1] // classes)
     if classes > 1:
         n_ports = bounds[-1] // classes
-        ahead = jnp.where(ahead < n_ports, ahead * classes + kind[:, None], bounds[-1])
-        home = jnp.where(home < n_ports, home * classes + kind[:, None], bounds[-1])
-    local = jnp.where(ahead < bounds[-1], ahead - lows, highs - lows)
-    return local.T, home.T
+        forward = jnp.where(forward < n_ports, forward * classes + kind[:, None], bounds[-1])
+        back = jnp.where(back < n_ports, back * classes + kind[:, None], bounds[-1])
+    local = jnp.where(forward < bounds[-1], forward - lows, highs - lows)
+    return local.T, back.T
 
 
-def _alone(ahead: Int[Array, "m levels"], ways: int, none: int) -> Int[Array, "m rows"]:
+def _as_first_way(ports: Int[Array, "m levels"], ways: int, none: int) -> Int[Array, "m rows"]:
     """Ports of one path as those of the first of several ways."""
-    others = jnp.full((*ahead.shape, ways - 1), none, ahead.dtype)
-    return jnp.concatenate([ahead[..., None], others], -1).reshape(ahead.shape[0], -1)
+    unused = jnp.full((*ports.shape, ways - 1), none, ports.dtype)
+    return jnp.concatenate([ports[..., None], unused], -1).reshape(ports.shape[0], -1)

@@ -2,8 +2,8 @@
 
 Dynamic thresholds on the shared buffer of each switch, as switches implement them (alibaba-edu HPCC
 simulator, `switch-mmu`; equations in Zhu et al., SIGCOMM'15, §4). Once per tick every switch counts
-what came over each of its links (`ingress_links`), and decides (`police`); what that means for the
-flows holds for the tick that follows (`stops`).
+the bytes it holds from each of its links (`ingress_links`), and decides (`police`). The effect on
+the flows lasts for the next tick (`stops`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ecn_marl.sim.state import Flows, NetParams, SimState
 
 
 class Stops(NamedTuple):
-    """What pauses stop, for the length of a tick.
+    """Which queues and flows are paused, for the length of a tick.
 
     Attributes:
         open: which queues are not paused, `[Q]`.
         nic: flows whose class is paused at their NIC, `[F]`.
-        held: flows with bytes in a paused queue, `[F]`.
+        stalled: flows with bytes in a paused queue, `[F]`.
         shut: whether a flow's queue is paused, of any of its ways, by level, `[L, F]`.
-        accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. What a
-            done flow left upstream always may.
+        accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. Bytes
+            of done flows always may.
     """
 
     open: Bool[Array, " queues"]
     nic: Bool[Array, " flows"]
-    held: Bool[Array, " flows"]
+    stalled: Bool[Array, " flows"]
     shut: Bool[Array, "levels flows"]
     accept: Bool[Array, "rows flows"]
 
 
 def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> Stops:
-    """What the pauses decided at the last tick stop.
+    """Which queues and flows the pauses of the last tick stop.
 
     Args:
         cfg: shapes.
@@ -52,14 +52,14 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
     """
     flows, n_hosts, c = state.flows, cfg.topology.n_hosts, cfg.n_classes
     shut = state.paused[n_hosts * c :]
-    here = jnp.append(shut, False)[queues]
+    queue_shut = jnp.append(shut, False)[queues]
     links = ingress_links(flows, n_hosts, cfg.queue_bounds, c, cfg.n_ways)
     kind = flows.kind if c > 1 else 0
     return Stops(
         open=~shut,
         nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
-        held=(here & (flows.backlog > 0)).any(0),
-        shut=here.reshape(-1, cfg.n_ways, here.shape[-1]).any(1),
+        stalled=(queue_shut & (flows.backlog > 0)).any(0),
+        shut=queue_shut.reshape(-1, cfg.n_ways, queue_shut.shape[-1]).any(1),
         accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )
 
@@ -73,18 +73,18 @@ def paused_ports(cfg: SimConfig, state: SimState) -> Float[Array, " ports"]:
 def longer_tails(
     cfg: SimConfig,
     flows: Flows,
-    held: Bool[Array, " flows"],
+    stalled: Bool[Array, " flows"],
     shut: Bool[Array, "levels flows"],
 ) -> Flows:
-    """Put off the last bytes that a pause has held for a tick.
+    """Delay the last bytes of flows that were paused for a tick.
 
-    Where they are followed (`last_byte`), only those whose own queue is paused.
+    Where last bytes are tracked (`last_byte`), only those whose own queue is paused.
     """
     if not any(cfg.lossless):
         return flows
     if flows.level is not None:
-        held = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
-    wait = jnp.where(held & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
+        stalled = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
+    wait = jnp.where(stalled & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
     return replace(flows, tail=flows.tail + wait)
 
 
@@ -97,21 +97,21 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     t, c = cfg.topology, cfg.n_classes
     n_links = t.n_hosts + t.n_ports
     used = _buffer_use(cfg, state)
-    into = jnp.asarray(np.repeat(t.link_switch(), c))
+    receiver = jnp.asarray(np.repeat(t.link_switch(), c))
     if not any(cfg.lossless):
         return state  # full buffers drop, see `hops.forward`
-    brim = jnp.append(used >= net.buffer, False)[into]
+    overfull = jnp.append(used >= net.buffer, False)[receiver]
     links = ingress_links(state.flows, t.n_hosts, cfg.queue_bounds, c, cfg.n_ways)
-    used_by = in_use(state.flows.backlog, state.flows.stage != life.FREE)
-    ingress = segment_sum(used_by.reshape(-1), links.reshape(-1), n_links * c)
-    # What arrives until the next decision fits beside the headroom that the switch sets aside.
+    backlog = in_use(state.flows.backlog, state.flows.stage != life.FREE)
+    ingress = segment_sum(backlog.reshape(-1), links.reshape(-1), n_links * c)
+    # Bytes that arrive until the next decision get room in addition to the headroom.
     rate = jnp.concatenate([net.nic_rate, net.port_rate])
     headroom = net.headroom + rate * cfg.tick_us
     pause = decide(
         ingress,
         used,
         state.paused,
-        into,
+        receiver,
         _shared(cfg, net),
         jnp.repeat(jnp.asarray(net.pfc_alpha), c, total_repeat_length=n_links * c),
         jnp.repeat(headroom, c, total_repeat_length=n_links * c),
@@ -122,7 +122,7 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     paused, full = pause.paused & guarded, pause.full & guarded
     started = jnp.sum(paused & ~state.paused).astype(jnp.int32)
     totals = replace(state.totals, pauses=state.totals.pauses + started)
-    return replace(state, paused=paused, full=full | brim, totals=totals)
+    return replace(state, paused=paused, full=full | overfull, totals=totals)
 
 
 class Pause(NamedTuple):
@@ -163,7 +163,7 @@ def decide(
         link_switch: receiving switch of each link, `S` for links into hosts, `[H + P]`.
         shared: buffer of each switch less all headroom and reserves, bytes, `[S]`.
         alpha: share of the free buffer one ingress may take, `[H + P]`.
-        headroom: bytes set aside for what is in flight when a pause is sent, `[H + P]`.
+        headroom: bytes set aside for data in flight when a pause is sent, `[H + P]`.
         reserve: bytes of each ingress that count towards no threshold.
         resume_gap: hysteresis, bytes.
 
@@ -173,10 +173,10 @@ def decide(
     free = jnp.maximum(shared - used, 0.0)
     threshold = alpha * jnp.append(free, jnp.inf)[link_switch]
     use = jnp.maximum(ingress - reserve, 0.0)
-    stay = paused & (use + resume_gap > threshold)
-    now = (use >= threshold) & (use > 0) | stay
-    started = jnp.sum(now & ~paused)
-    return Pause(now, use > threshold + headroom, started)
+    remain = paused & (use + resume_gap > threshold)
+    pausing = (use >= threshold) & (use > 0) | remain
+    started = jnp.sum(pausing & ~paused)
+    return Pause(pausing, use > threshold + headroom, started)
 
 
 def ingress_links(
@@ -186,15 +186,15 @@ def ingress_links(
 
     Numbered `link * classes + class`, `(H + P) * classes` for none.
     """
-    none = n_hosts * classes + bounds[-1]
+    no_link = n_hosts * classes + bounds[-1]
     previous = flows.src if classes == 1 else flows.src * classes + flows.kind
     previous = ways.per_way(previous, n_ways)
     links = []
     for i, (low, high) in enumerate(itertools.pairwise(bounds)):
         hop = ways.level(flows.hop, i, n_ways)
-        here = hop < high - low
-        links.append(jnp.where(here, previous, none))
-        previous = jnp.where(here, n_hosts * classes + low + hop, previous)
+        on_level = hop < high - low
+        links.append(jnp.where(on_level, previous, no_link))
+        previous = jnp.where(on_level, n_hosts * classes + low + hop, previous)
     return ways.stacked(links, n_ways)
 
 
@@ -206,11 +206,11 @@ def _buffer_use(cfg: SimConfig, state: SimState) -> Array:
 
 
 def _shared(cfg: SimConfig, net: NetParams) -> Array:
-    """Buffer of each switch less what is set aside for its ingresses, bytes, `[S]`."""
+    """Buffer of each switch less headroom and reserve of its ingresses, bytes, `[S]`."""
     t, n_lossless = cfg.topology, sum(cfg.lossless)
-    each = (net.headroom + net.reserve) * n_lossless
-    aside = segment_sum(each, jnp.asarray(t.link_switch()), t.n_switches)
-    return jnp.maximum(net.buffer - aside, 0.0)
+    per_link = (net.headroom + net.reserve) * n_lossless
+    set_aside = segment_sum(per_link, jnp.asarray(t.link_switch()), t.n_switches)
+    return jnp.maximum(net.buffer - set_aside, 0.0)
 
 
 def lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | None:

@@ -60,8 +60,8 @@ class Poisson:
     """Poisson arrivals at every host, to uniform destinations or by a traffic matrix.
 
     Independent Poisson processes per host, at rates proportional to the NICs or to the rows of the
-    matrix, are one process whose flows pick their source with these proportions; that is how it is
-    generated.
+    matrix, are one process whose flows pick their source with these proportions. It is generated
+    that way.
 
     Attributes:
         load: default load, share of NIC rate.
@@ -96,20 +96,22 @@ class Poisson:
             return PoissonParams(load, table)
         weights = np.array(self.matrix)
         rows = weights.sum(1)
-        to = np.cumsum(weights, axis=1) / np.maximum(rows, 1e-300)[:, None]
-        # Rounded, a cumulative share may end below a draw: the last host that receives ends it.
+        by_destination = np.cumsum(weights, axis=1) / np.maximum(rows, 1e-300)[:, None]
+        # Rounding may leave the last cumulative share below a draw, so the last receiver gets 2.
         last = weights.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
-        to = np.where(np.arange(weights.shape[1]) >= last[:, None], 2.0, to)
+        by_destination = np.where(np.arange(weights.shape[1]) >= last[:, None], 2.0, by_destination)
         share = np.cumsum(rows) / rows.sum()
         share = np.where(np.arange(len(rows)) >= np.flatnonzero(rows)[-1], 2.0, share)
-        return PoissonParams(load, table, share.astype(np.float32), to.astype(np.float32))
+        return PoissonParams(
+            load, table, share.astype(np.float32), by_destination.astype(np.float32)
+        )
 
     def program(self) -> Poisson:
         """The same source with numbers of its own, for those that are traced; see `program_of`."""
         return replace(self, load=1.0, table="WebSearch")
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What the defaults bring, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        """Load of the defaults, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         table, n = size_table(self.table), len(nic_rate)
         payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
         wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
@@ -154,8 +156,8 @@ class Poisson:
         gaps = self._gap(params, nic_rate, state.seed, index[1:])
         start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         n = nic_rate.shape[0]
-        ends = (PoissonStream.SENDER, PoissonStream.RECEIVER)
-        coins = tuple(uniform(state.seed, index, end) for end in ends)
+        streams = (PoissonStream.SENDER, PoissonStream.RECEIVER)
+        coins = tuple(uniform(state.seed, index, stream) for stream in streams)
         if params.sources is not None:
             src = (coins[0][:, None] >= jnp.asarray(params.sources)).sum(1)
             dst = (coins[1][:, None] >= jnp.asarray(params.destinations)[src]).sum(1)
@@ -165,10 +167,10 @@ class Poisson:
             hop = jnp.floor(coins[1] * (n - 1)).astype(jnp.int32)
             dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
             if self.server:
-                to = nics(self.server)
-                most = jnp.asarray(to.n_others)[src]
-                hop = jnp.minimum((coins[1] * most).astype(jnp.int32), most - 1)
-                dst = jnp.asarray(to.others)[src, hop]
+                reachable = nics(self.server)
+                n_reachable = jnp.asarray(reachable.n_others)[src]
+                hop = jnp.minimum((coins[1] * n_reachable).astype(jnp.int32), n_reachable - 1)
+                dst = jnp.asarray(reachable.others)[src, hop]
         payload = sample_size(params.table, uniform(state.seed, index, PoissonStream.SIZE))
         return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
@@ -181,9 +183,9 @@ class Poisson:
         elapsed: float,
     ) -> PoissonState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
-        first = jnp.arange(fixed_width(self), dtype=jnp.int32)
-        gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + first)
-        passed = jnp.sum(jnp.where(first < taken, gaps, 0.0))
+        number = jnp.arange(fixed_width(self), dtype=jnp.int32)
+        gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + number)
+        passed = jnp.sum(jnp.where(number < taken, gaps, 0.0))
         return PoissonState(
             state.seed, state.count + taken.astype(jnp.int32), state.start + passed - elapsed
         )

@@ -109,7 +109,7 @@ class Service(NamedTuple):
         packet: wire bytes of a packet.
         dt: substep, µs.
         softness: see `mark_probability`.
-        ahead: whether to tell `Served.ahead` with one class, too.
+        ahead: whether to compute `Served.ahead` with one class, too.
     """
 
     weights: Float[Array, " classes"]
@@ -120,7 +120,7 @@ class Service(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What one level did in one substep.
+    """Result of one level in one substep.
 
     Attributes:
         backlog: bytes of each flow that stay, `[F]`.
@@ -137,8 +137,8 @@ class Served(NamedTuple):
         mark: marking probability, `[n]`.
         pace: rate at which each queue is served, bytes/µs, `[n]`.
         slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
-        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None where nobody
-            asks for it.
+        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None if it is not
+            needed.
     """
 
     backlog: Float[Array, " flows"]
@@ -161,14 +161,14 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     """Serve every port of one level for one substep.
 
     A port sends at most its capacity, shared among its classes by their weights. Within a class
-    every flow sends first what is `due` of it (see `batches`), then all share what capacity is left
-    in proportion to their remaining backlog. That fixes how much of every flow is in the queue;
-    *when* a given byte leaves is not read off it (the last bytes of a flow would leave
-    exponentially late) but follows from the virtual waiting time, the queue over the rate at which
-    it is served, that is returned for every flow.
+    every flow first sends its `due` bytes (see `batches`), then all share the remaining capacity in
+    proportion to their remaining backlog. That fixes how much of every flow is in the queue, but
+    not *when* a given byte leaves: the last bytes of a flow would leave exponentially late. When it
+    leaves follows from the virtual waiting time, the queue over the rate at which it is served,
+    which is returned for every flow.
 
-    What leaves in a substep is marked by the queue in the middle of it. The queue at its end would
-    bring every mark forward by half a substep, which damps the oscillation of shallow queues.
+    Bytes that leave in a substep are marked by the queue in the middle of it. The queue at its end
+    would make every mark half a substep early, which damps the oscillation of shallow queues.
 
     Args:
         flows: bytes of the flows here.
@@ -185,33 +185,33 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     due_part, rest_part = _parts(total, planned, link.sent)
     mark = mark_probability(0.5 * (level.queue + queue), level.ecn, service.softness)
     table = _at_queues(queue, due_part, rest_part, mark, link, level, service)
-    here = look_up_fields(table, flows.hop, PASSING)
-    first = due * here.due_part
-    # A sum in another order may round to a little more, or less, than all there is.
-    out = jnp.minimum(first + (backlog - first) * here.rest_part, backlog)
-    out = jnp.where(here.rest_part < 1.0, out, backlog)
+    at_queue = look_up_fields(table, flows.hop, PASSING)
+    due_out = due * at_queue.due_part
+    # Rounding may make the sum a little more, or less, than the backlog.
+    out = jnp.minimum(due_out + (backlog - due_out) * at_queue.rest_part, backlog)
+    out = jnp.where(at_queue.rest_part < 1.0, out, backlog)
     pool_out = level.pool * rest_part
-    others = here.others + together(out, flows.meeting) * jnp.minimum(here.per_byte, 0.0)
+    residual = at_queue.others + together(out, flows.meeting) * jnp.minimum(at_queue.per_byte, 0.0)
     return Served(
         backlog=backlog - out,
         out=out,
-        log_survival=here.log_survival,
-        wait=here.wait,
-        own=together(flows.entering, flows.meeting) * jnp.maximum(here.per_byte, 0.0),
-        residual=jnp.maximum(others, 0.0),
+        log_survival=at_queue.log_survival,
+        wait=at_queue.wait,
+        own=together(flows.entering, flows.meeting) * jnp.maximum(at_queue.per_byte, 0.0),
+        residual=jnp.maximum(residual, 0.0),
         pool=level.pool - pool_out,
         pool_out=pool_out,
         queue=queue,
         sent=link.sent,
         mark=mark,
         pace=link.pace,
-        slowness=here.slowness,
-        ahead=here.ahead,
+        slowness=at_queue.slowness,
+        ahead=at_queue.ahead,
     )
 
 
 class _Sending(NamedTuple):
-    """What ports send, as each of their queues sees it, `[n]`.
+    """Bytes that ports send, for each of their queues, `[n]`.
 
     `sent` bytes of the queue and `load` bytes of its port, at the `rate` of the link; `pace` is the
     rate at which the queue is served (bytes/µs).
@@ -224,7 +224,7 @@ class _Sending(NamedTuple):
 
 
 def _send(ready: Float[Array, " n"], level: Level, service: Service) -> _Sending:
-    """Send what is `ready` (bytes, 0 while paused), as far as the ports' capacities go."""
+    """Send the `ready` bytes (0 while paused), up to the capacities of the ports."""
     rate, n, c = level.rate, ready.shape[0], service.weights.shape[0]
     if c == 1:
         sent = jnp.minimum(ready, level.capacity)
@@ -242,16 +242,16 @@ def _send(ready: Float[Array, " n"], level: Level, service: Service) -> _Sending
 def _parts(
     total: Float[Array, " n"], planned: Float[Array, " n"], sent: Float[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Parts of what is due, and of what is queued beyond that, that leave each queue, in [0, 1]."""
+    """Parts of the due bytes, and of the other bytes, that leave each queue, in [0, 1]."""
     # The floors are large enough for derivatives in float32.
-    slow = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
-    free, rest = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
-    share = jnp.where(rest > free, free / jnp.maximum(rest, 1e-15), 1.0)
-    return slow, jnp.where(free > 0, share, jnp.where(total > sent, 0.0, 1.0))
+    due_part = jnp.where(planned > sent, sent / jnp.maximum(planned, 1e-15), 1.0)
+    free, excess = jnp.maximum(sent - planned, 0.0), jnp.maximum(total - planned, 0.0)
+    excess_part = jnp.where(excess > free, free / jnp.maximum(excess, 1e-15), 1.0)
+    return due_part, jnp.where(free > 0, excess_part, jnp.where(total > sent, 0.0, 1.0))
 
 
 class _AtQueue(NamedTuple):
-    """What a flow meets at its queue: a number per queue `[n]`, then per flow `[F]`.
+    """Values at a queue that its flows need, one per queue `[n]`, then one per flow `[F]`.
 
     Attributes:
         due_part: part of the bytes due that leave.
@@ -259,8 +259,8 @@ class _AtQueue(NamedTuple):
         log_survival: `-log(1 - p)` of the marking probability p.
         wait: waiting time, µs.
         others: mean wait for a packet that is being sent by a port without a queue, µs.
-        per_byte: what a byte of the flow's own changes, µs: the time it takes if there is a queue;
-            if there is none, less than 0, for it is no packet of others.
+        per_byte: change of the wait by each byte of the flow itself, µs. With a queue, the time
+            that the byte takes. Without, a negative time: it does not count among the others.
         slowness: time a byte takes, µs.
         ahead: time that the queue at the start of the substep takes, µs, or None.
     """
@@ -276,7 +276,7 @@ class _AtQueue(NamedTuple):
 
 
 PASSING = {"due_part": 1.0, "rest_part": 1.0}
-"""What flows meet that pass a level by: all leaves at once, and nothing else."""
+"""Values for flows without a queue at a level: all bytes leave at once. Others are 0."""
 
 
 def _at_queues(
@@ -288,9 +288,9 @@ def _at_queues(
     level: Level,
     service: Service,
 ) -> _AtQueue:
-    """What flows meet at each queue, `[n]`."""
+    """Values that flows need of each queue, `[n]`."""
     packet, several = service.packet, service.weights.shape[0] > 1
-    # Packets of others: a port busy with them for a share of the time, half a packet on average.
+    # The port sends packets of others for a share of the time; half a packet is left on average.
     idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
     return _AtQueue(
         due_part,
@@ -309,31 +309,31 @@ def batches(
     due: Float[Array, "levels flows"],
     left: Float[Array, "levels flows"],
     wait: Float[Array, "levels flows"],
-    held: Bool[Array, " flows"],
+    stalled: Bool[Array, " flows"],
     tick_us: float,
     dt: float,
 ) -> tuple[Float[Array, "levels flows"], Float[Array, "levels flows"]]:
-    """First in, first out, one queueing delay at a time.
+    """Plan of first-in-first-out service, one queueing delay at a time.
 
-    What a flow has in a queue at one moment leaves evenly until the byte that was last then is
-    through; what it adds meanwhile leaves after that. Service in proportion to backlog alone would
-    let the bytes of a flow that has just sped up, and their marks, overtake all that is ahead of
-    them: deep queues would be noticed a queueing delay too early. Queues shorter than two ticks are
-    served in proportion to backlog.
+    The bytes that a flow has in a queue at one moment leave evenly over the waiting time of the
+    last of them; bytes that it adds meanwhile leave after that. Service in proportion to backlog
+    alone would let the bytes of a flow that has just sped up, and their marks, overtake the bytes
+    ahead of them: senders would notice deep queues one queueing delay too early. Queues shorter
+    than two ticks are served in proportion to backlog.
 
     Args:
         backlog: bytes of every flow at each level, `[L, F]`.
         due: bytes of its present batch that leave per substep, `[L, F]`.
-        left: time until that batch is through, µs, `[L, F]`.
+        left: time until that batch has left, µs, `[L, F]`.
         wait: waiting time of the queue, µs, `[L, F]`.
-        held: flows stopped by a pause, `[F]`.
+        stalled: flows stopped by a pause, `[F]`.
         tick_us: time since the last call, µs.
         dt: substep, µs.
 
     Returns:
         `due` and `left` for the next tick.
     """
-    left = jnp.where(held, left, left - tick_us)
+    left = jnp.where(stalled, left, left - tick_us)
     over = left < 0.5 * tick_us
     left = jnp.where(over, wait, left)
     deep = wait >= 2.0 * tick_us
@@ -349,9 +349,9 @@ def round_robin(
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Deficit-weighted round robin among the classes of each port, as a fluid.
 
-    Every class gets its weighted share; what a class does not need goes to the others in proportion
-    to their weights (weighted max-min fairness; Shreedhar and Varghese, SIGCOMM'95, in the limit of
-    small packets).
+    Every class gets its weighted share; the part that a class does not need goes to the others in
+    proportion to their weights (weighted max-min fairness; Shreedhar and Varghese, SIGCOMM'95, in
+    the limit of small packets).
 
     Args:
         ready: bytes that each queue could send, 0 while paused, `[n]`, `n = ports * classes`.
@@ -365,21 +365,21 @@ def round_robin(
     """
     c = weights.shape[0]
     want = ready.reshape(-1, c)
-    sent, left = jnp.zeros_like(want), capacity[:, None]
+    sent, spare = jnp.zeros_like(want), capacity[:, None]
     for _ in range(c):
         missing = want - sent
-        hungry = jnp.where(missing > 0, weights, 0.0)
-        share = left * hungry / jnp.maximum(hungry.sum(1, keepdims=True), 1e-30)
-        more = jnp.minimum(missing, share)
-        sent = jnp.minimum(sent + more, want)
-        left = jnp.maximum(left - more.sum(1, keepdims=True), 0.0)
+        wanting = jnp.where(missing > 0, weights, 0.0)
+        share = spare * wanting / jnp.maximum(wanting.sum(1, keepdims=True), 1e-30)
+        added = jnp.minimum(missing, share)
+        sent = jnp.minimum(sent + added, want)
+        spare = jnp.maximum(spare - added.sum(1, keepdims=True), 0.0)
 
     def others(x: Array) -> Array:
         return x.sum(1, keepdims=True) - x
 
-    busy = want > sent
-    free = 1.0 - others(jnp.where(busy, 0.0, sent)) / jnp.maximum(capacity[:, None], 1e-3)
-    part = weights / (others(jnp.where(busy, weights, 0.0)) + weights)
+    backlogged = want > sent
+    free = 1.0 - others(jnp.where(backlogged, 0.0, sent)) / jnp.maximum(capacity[:, None], 1e-3)
+    part = weights / (others(jnp.where(backlogged, weights, 0.0)) + weights)
     pace = rate[:, None] * jnp.maximum(free * part, weights / weights.sum())
     return sent.reshape(-1), pace.reshape(-1)
 
@@ -387,7 +387,7 @@ def round_robin(
 def tail_drop(
     entering: Float[Array, " flows"], hop: Int[Array, " flows"], room: Float[Array, " n"]
 ) -> Float[Array, " flows"]:
-    """Share of what enters each queue that there is room for, as seen by each flow, `[F]`."""
+    """Share of the entering bytes that fit into the queue of each flow, `[F]`."""
     n = room.shape[0]
     arriving = segment_sum(entering, hop, n)
     # The floor is large enough for derivatives in float32.

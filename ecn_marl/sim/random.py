@@ -18,9 +18,9 @@ import numpy as np
 
 @unique
 class Stream(IntEnum):
-    """What is drawn from the seed of an episode: one stream each, so that no draws are the same.
+    """Streams of the seed of an episode: one for each use, so that no two draws are the same.
 
-    Traffic sources have seeds of their own; what they draw from them is in the classes below.
+    Traffic sources have seeds of their own; the classes below list their streams.
     """
 
     PATH = 17
@@ -45,49 +45,49 @@ class Stream(IntEnum):
 
 @unique
 class PoissonStream(IntEnum):
-    """What `poisson.Poisson` draws from its seed."""
+    """Streams of the seed of `poisson.Poisson`."""
 
     GAP, SENDER, RECEIVER, SIZE = range(4)
 
 
 @unique
 class IncastStream(IntEnum):
-    """What `incast.Incast` draws from its seed."""
+    """Streams of the seed of `incast.Incast`."""
 
     SENDERS, RECEIVER, ORDER, START, GAP, SENDER_NIC, RECEIVER_NIC = range(7)
 
 
 @unique
 class RequestStream(IntEnum):
-    """What `jobs.Requests` draws from its seed."""
+    """Streams of the seed of `jobs.Requests`."""
 
     GAP, RECEIVER, SENDER, SIZE = range(4)
 
 
 @unique
 class FlowSetStream(IntEnum):
-    """What `jobs.FlowSets` draws from its seed."""
+    """Streams of the seed of `jobs.FlowSets`."""
 
     START, ORDER, SIZE = range(3)
 
 
 @unique
 class LoopStream(IntEnum):
-    """What `loops.ClosedLoop` draws from its seed."""
+    """Streams of the seed of `loops.ClosedLoop`."""
 
     SERVER, KIND, REQUEST, RESPONSE, THINK = range(5)
 
 
 @unique
 class StreamsStream(IntEnum):
-    """What `streams.Streams` draws from its seed."""
+    """Streams of the seed of `streams.Streams`."""
 
     SENDERS, FLOWS, ORDER, START = range(4)
 
 
 @unique
 class GroupStream(IntEnum):
-    """What `flow_groups.FlowGroup` draws from its seed."""
+    """Streams of the seed of `flow_groups.FlowGroup`."""
 
     START = 0
 
@@ -133,7 +133,7 @@ def shuffled(bits: jax.Array, position: jax.Array, n: int) -> jax.Array:
     """Elements of a random cyclic order of `0..n-1`: a random start and a random coprime stride.
 
     Args:
-        bits: two uint32, which order, `[2]`.
+        bits: two uint32 that choose the order, `[2]`.
         position: places in it, from 0 on, int32; beyond n it begins again.
         n: number of elements.
     """
@@ -149,9 +149,9 @@ def normal_quantile(u: jax.Array) -> jax.Array:
     every backend has, `ecn_marl.lanes` included. Odd about 1/2, so its mean is exact.
     """
     t = jnp.sqrt(-2.0 * jnp.log(jnp.minimum(u, 1.0 - u)))
-    above = 2.515517 + t * (0.802853 + t * 0.010328)
-    below = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))
-    return jnp.where(u < 0.5, -1.0, 1.0) * (t - above / below)
+    numerator = 2.515517 + t * (0.802853 + t * 0.010328)
+    denominator = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))
+    return jnp.where(u < 0.5, -1.0, 1.0) * (t - numerator / denominator)
 
 
 FEW = 10.0
@@ -166,10 +166,10 @@ def binomial(
 ) -> jax.Array:
     """Whole numbers with the mean `n p` and the variance `n p (1 - p)` of a binomial distribution.
 
-    `n` need not be whole: it is rounded up as often as its fraction says, which keeps the mean and
-    adds at most `p^2 / 4` to the variance. Small means are drawn by inversion, others from the
-    normal distribution with the variance of rounding taken off. Without loops, so that it compiles
-    for every backend.
+    `n` need not be whole: it is rounded up with the probability of its fraction, which keeps the
+    mean and adds at most `p^2 / 4` to the variance. Small means are drawn by inversion, others from
+    the normal distribution with the variance of rounding taken off. Without loops, so that it
+    compiles for every backend.
 
     Args:
         seed: uint32, scalar or broadcastable.
@@ -184,19 +184,19 @@ def binomial(
     low = jnp.floor(n)
     trials = low + (uniform(seed, counter, streams[0]) < n - low)
     u = uniform(seed, counter, streams[1])
-    rare = jnp.minimum(p, 1.0 - p)  # of heads and tails, those of which there are fewer
+    rare = jnp.minimum(p, 1.0 - p)  # of the rarer outcome, which is the one counted
     mean = trials * rare
     odds = rare / (1.0 - rare)
     chance = jnp.exp(trials * jnp.log1p(-rare))
-    below, few = chance, jnp.zeros_like(chance)
+    cumulative, inverted = chance, jnp.zeros_like(chance)
     for k in range(TERMS):
-        few = few + (u >= below)
+        inverted = inverted + (u >= cumulative)
         chance = chance * (odds * (trials - k) / (k + 1.0))
-        below = below + chance
-    spread = jnp.sqrt(jnp.maximum(mean * (1.0 - rare) - 1.0 / 12.0, 0.0))
-    many = jnp.round(mean + spread * normal_quantile(u))
-    drawn = jnp.clip(jnp.where(mean < FEW, few, many), 0.0, trials)
-    return jnp.where(p > 0.5, trials - drawn, drawn)
+        cumulative = cumulative + chance
+    deviation = jnp.sqrt(jnp.maximum(mean * (1.0 - rare) - 1.0 / 12.0, 0.0))
+    rounded = jnp.round(mean + deviation * normal_quantile(u))
+    number = jnp.clip(jnp.where(mean < FEW, inverted, rounded), 0.0, trials)
+    return jnp.where(p > 0.5, trials - number, number)
 
 
 def xorshift(state: jax.Array) -> jax.Array:

@@ -1,16 +1,16 @@
-"""What a network card does about lost packets, `SimConfig.loss_recovery`.
+"""How network cards recover lost packets, `SimConfig.loss_recovery`.
 
-* `selective`: what was lost is sent again, and nothing else. Windowed senders such as TCP's with
+* `selective`: only lost bytes are sent again. Windowed senders such as TCP's with
   SACK, and IRN's cards, do so.
 * `go-back-n`: the receiver discards everything behind a lost packet until that packet has come
   again, and the sender starts over from it. RoCE cards do so (Mittal et al., SIGCOMM'18, §2).
 * `irn`: `selective`, with at most a bandwidth-delay product on the way (ibid., §3: BDP-FC), so its
   senders need a window.
 
-Of go-back-N a fluid has what costs throughput. Lost bytes add up to a packet; it is missed when the
-bytes ahead of it have arrived; from then on, for the feedback delay and the queues on the way, all
-that arrives is discarded, counted as dropped, and sent again. There is no timeout: the last packet
-of a flow is missed as any other.
+The fluid model of go-back-N has what costs throughput. Lost bytes add up to a packet. The receiver
+misses it when the bytes ahead of it have arrived. From then on, for the feedback delay and the
+queues on the way, all bytes that arrive are discarded, counted as dropped, and sent again. There is
+no timeout: the last packet of a flow is missed as any other.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ecn_marl.sim.state import Flows
 
 @struct.dataclass
 class Gaps:
-    """What a go-back-N receiver misses, per flow, leaves `[F]`.
+    """Missing packets of go-back-N receivers, leaves `[F]`.
 
     Attributes:
         short: bytes lost so far of a packet that is not missed yet.
         until: µs until the next missing packet would have arrived; negative without one.
-        void: µs for which all that arrives is still discarded, 0 or less for none.
+        void: µs for which arriving bytes are still discarded, 0 or less for none.
     """
 
     short: Leaf
@@ -53,13 +53,13 @@ def empty(slots: int, real: Any) -> Gaps:
 def restart(gaps: Gaps, new: Bool[Array, " flows"]) -> Gaps:
     """Forget the former flow of the slots `new`."""
     fresh = empty(new.shape[0], gaps.short.dtype)
-    return jax.tree.map(lambda now, then: jnp.where(new, now, then), fresh, gaps)
+    return jax.tree.map(lambda initial, old: jnp.where(new, initial, old), fresh, gaps)
 
 
 def discard(
     flows: Flows, moved: Moved, back_wait: Float[Array, " flows"], packet: Array, dt: float
 ) -> tuple[Flows, Moved]:
-    """Let go-back-N receivers discard what follows a gap, at the end of a substep.
+    """Let go-back-N receivers discard the bytes after a gap, at the end of a substep.
 
     Args:
         flows: slots, after the hops.
@@ -69,23 +69,23 @@ def discard(
         dt: substep, µs.
 
     Returns:
-        Slots that send again what was discarded, and `moved` with these bytes among the dropped.
+        Slots that send the discarded bytes again, and `moved` with these bytes among the dropped.
     """
     gaps: Gaps = flows.gaps
     opens = (gaps.until >= 0) & (gaps.until < dt)
     covered = jnp.clip(gaps.void, 0.0, dt)
     covered = covered + jnp.where(opens, dt - jnp.maximum(gaps.until, covered), 0.0)
     wasted = jnp.where(flows.stage == life.DONE, 0.0, moved.out * (covered / dt))
-    # Of what is lost now only what would arrive after the void is missed on its own.
+    # Lost bytes open a gap of their own only if they would arrive after the void.
     share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)
-    more = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
-    missed = (more > 0) & (gaps.short + more >= packet)
-    part = jnp.clip((packet - gaps.short) / jnp.maximum(more, 1e-3), 0.0, 1.0)
-    arrives = jnp.maximum(moved.wait - share * (1.0 - part) * dt, 0.0)
+    lost = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
+    missed = (lost > 0) & (gaps.short + lost >= packet)
+    part = jnp.clip((packet - gaps.short) / jnp.maximum(lost, 1e-3), 0.0, 1.0)
+    gap_due = jnp.maximum(moved.wait - share * (1.0 - part) * dt, 0.0)
     new = Gaps(
-        short=jnp.where(missed, 0.0, gaps.short + more),
+        short=jnp.where(missed, 0.0, gaps.short + lost),
         until=jnp.where(
-            missed, arrives, jnp.where(opens, -1.0, jnp.maximum(gaps.until - dt, -1.0))
+            missed, gap_due, jnp.where(opens, -1.0, jnp.maximum(gaps.until - dt, -1.0))
         ),
         void=jnp.where(
             opens,
@@ -93,11 +93,11 @@ def discard(
             jnp.maximum(gaps.void - dt, 0.0),
         ),
     )
-    back = (wasted > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
+    resend = (wasted > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
         flows,
         gaps=new,
         rest_low=flows.rest_low + wasted,
-        stage=jnp.where(back, life.SENDING, flows.stage),
+        stage=jnp.where(resend, life.SENDING, flows.stage),
     )
     return flows, moved._replace(out=moved.out - wasted, dropped=moved.dropped + wasted)

@@ -1,11 +1,11 @@
-"""Replay of a flow list: run it through a network, and summarise what happened.
+"""Replay of a flow list: run it through a network, and summarise the results.
 
     flows = read_flows("flows.csv.gz", topology)
     result = replay(flows, topology, Settings(ecn=(5, 200, 0.01), duration_ms=60))
     result.fct_ns, result.slowdown, result.queue_bytes, result.summary()
 
 Every 10 µs the queues are sampled; sums over the substeps in between are exact. An empty network
-with no flow left to start changes no more, so the rest of the time is filled in, not simulated.
+with no flow left to start does not change, so the rest of the time is filled in, not simulated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TICK_US, TICK_STEPS = 5.0, 5
 """
 
 DEFAULT_SLOTS = 512
-"""Flows in progress at most, unless asked for more."""
+"""Default limit of flows in progress."""
 
 CLASS_LABELS = {
     "all": "all",
@@ -98,8 +98,8 @@ class Settings:
             allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
             raise bad_value("dt_us", self.dt_us, f"{allowed}, e.g. 0.5, 1, 2 or 5")
         count = self.duration_ms * 1e3 / SAMPLE_US
-        whole = math.isfinite(count) and abs(count - round(count)) <= 1e-6 * max(count, 1.0)
-        if not whole or round(count) < 1:
+        multiple = math.isfinite(count) and abs(count - round(count)) <= 1e-6 * max(count, 1.0)
+        if not multiple or round(count) < 1:
             raise bad_value("duration_ms", self.duration_ms, "a positive multiple of 0.01 ms")
         if self.samples * self.substeps >= 2**31:
             allowed = f"less than 2^31 substeps of {self.dt_us} µs"
@@ -152,7 +152,7 @@ class Rows(NamedTuple):
 
 
 class Record:
-    """What is kept of all samples: two series, and per port the sums behind the statistics.
+    """Record of all samples: two series, and per port the sums behind the statistics.
 
     Attributes:
         queue: queue at the end of each sample, bytes, float32 `[T, P]`.
@@ -170,7 +170,7 @@ class Record:
         self.peak = np.zeros(ports)
 
     def add(self, at: int, n: int, rows: Rows) -> None:
-        """Take in the first `n` rows of a chunk, from sample `at` on."""
+        """Add the first `n` rows of a chunk, from sample `at` on."""
         host: Rows = jax.device_get(rows)
         self.queue[at : at + n] = host.queue[:n]
         self.tx_bytes[at : at + n] = host.tx_bytes[:n]
@@ -181,7 +181,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay produced. `N` flows in the order of the list, `T` samples, `P` ports.
+    """Result of a replay. `N` flows in the order of the list, `T` samples, `P` ports.
 
     Attributes:
         topology: the network.
@@ -208,7 +208,7 @@ class Replay:
     bytes: dict[str, float]
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the series, as JSON takes it (`None` where there is no number).
+        """All results but the series, ready for JSON (`None` where there is no number).
 
         Returns:
             `flows`: `total` in the list, `offered` (starting within the time simulated), `started`
@@ -264,7 +264,7 @@ def replay(
     Args:
         flows: the flows, in any order.
         topology: the network.
-        settings: how; `Settings()` if None.
+        settings: how to run it; `Settings()` if None.
         progress: called with the simulated time so far, µs, about every millisecond.
 
     Raises:
@@ -331,12 +331,12 @@ def _advance(
     """
     blank = jnp.zeros((CHUNK_SAMPLES, sim.topology.n_ports), state.queue.dtype)
 
-    def one(i: Array, carry: tuple[SimState, Rows]) -> tuple[SimState, Rows]:
+    def sample(i: Array, carry: tuple[SimState, Rows]) -> tuple[SimState, Rows]:
         state, rows = carry
         state, stats = sim.interval(state, params, ecn)
         return state, Rows(*[x.at[i].set(getattr(stats, f)) for f, x in rows._asdict().items()])
 
-    state, rows = jax.lax.fori_loop(0, n, one, (state, Rows(*[blank] * len(Rows._fields))))
+    state, rows = jax.lax.fori_loop(0, n, sample, (state, Rows(*[blank] * len(Rows._fields))))
     idle = (
         (state.traffic[0].next == params.traffic[0].src.shape[0])
         & jnp.all(state.flows.stage == life.FREE)
@@ -355,7 +355,7 @@ def _run(
     samples: int,
     progress: Callable[[float], None] | None,
 ) -> tuple[SimState, Record]:
-    """Simulate all samples chunk by chunk; stop when nothing is left to happen."""
+    """Simulate all samples chunk by chunk; stop once the network stays empty."""
     record = Record(samples, sim.topology.n_ports)
     done, idle = 0, False
     while done < samples and not idle:
@@ -380,14 +380,16 @@ def _account(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Counters and the byte balance.
 
-    What is offered is counted from the list itself. Flows still without a slot at the end are
-    waiting; so far they have waited for `left_us`, the time from their start to the end.
+    Offered bytes are counted from the list itself. Flows still without a slot at the end are
+    waiting; they have waited for `left_us`, the time from their start to the end.
     """
     wire = size + int(HEADER) * -(-size // int(PAYLOAD))
     flows, totals = state.flows, state.totals
     admitted = int(state.traffic[0].next)
-    rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
-    rest = rest[np.asarray(flows.stage) != life.FREE].sum() + wire[admitted:].sum()
+    unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(
+        flows.rest_low, np.float64
+    )
+    unsent = unsent[np.asarray(flows.stage) != life.FREE].sum() + wire[admitted:].sum()
     queued = np.asarray(flows.backlog, np.float64).sum()
     queued += np.asarray(state.pool[1], np.float64).sum()
     dropped = float(counter_bytes(totals.dropped))
@@ -395,7 +397,7 @@ def _account(
         "offered": float(wire.sum()) + dropped,
         "delivered": float(counter_bytes(totals.delivered)),
         "queued": float(queued),
-        "waiting": float(rest),
+        "waiting": float(unsent),
         "dropped": dropped,
     }
     offered, *parts = balance.values()

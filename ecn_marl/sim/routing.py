@@ -1,8 +1,8 @@
 """Equal-cost paths between edge switches, the order of queues, and both as arrays.
 
-Everything is worked out per destination: the switches on shortest paths to an edge switch form a
-graph without cycles, whose paths are put together from the end. Nothing is cut: a switch pair has
-all its equal-cost paths.
+Paths are computed per destination: the switches on shortest paths to an edge switch form a graph
+without cycles, and its paths are built from the end. A pair of switches keeps all its equal-cost
+paths.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Route:
 def compiled_routes(
     switches: Sequence[str],
     neighbours: Neighbours,
-    home: Mapping[str, str],
+    edge_switch: Mapping[str, str],
     parallel: Mapping[Hop, int],
 ) -> Route:
     """Compile a network.
@@ -62,31 +62,31 @@ def compiled_routes(
     Args:
         switches: switch names.
         neighbours: of every host and switch.
-        home: the edge switch of every host.
+        edge_switch: of every host.
         parallel: number of links of every (node, neighbour).
 
     Raises:
         ValueError: an edge switch cannot reach another, shortest paths allow a cycle of queues, or
             there are more equal-cost paths than a table of `MOST_ENTRIES` holds.
     """
-    hosted = set(home.values())
+    hosted = set(edge_switch.values())
     edges = [s for s in switches if s in hosted]
     onwards = {end: _onwards(end, edges, switches, neighbours) for end in edges}
-    level = _levels(onwards, home)
+    level = _levels(onwards, edge_switch)
     ends = [(s, t, k) for s in switches for t in neighbours[s] for k in range(parallel[s, t])]
     ends.sort(key=lambda end: level.get(end[:2], 0))
     number = {end: i for i, end in enumerate(ends)}
     levels = [level.get(end[:2], 0) for end in ends]
     routes, n_paths = _tables(edges, onwards, parallel, number, np.array(levels))
     per_level = np.bincount(levels, minlength=routes.shape[-1] + 1)
-    place = {s: i for i, s in enumerate(edges)}
+    edge_index = {s: i for i, s in enumerate(edges)}
     return Route(
         ends=tuple(ends),
         level=tuple(levels),
-        edge=tuple(place[s] for s in home.values()),
+        edge=tuple(edge_index[s] for s in edge_switch.values()),
         routes=routes,
         n_paths=n_paths,
-        last=np.array([number[s, h, 0] for h, s in home.items()], np.int32),
+        last=np.array([number[s, h, 0] for h, s in edge_switch.items()], np.int32),
         level_bounds=tuple(int(x) for x in np.concatenate([[0], np.cumsum(per_level)])),
     )
 
@@ -123,42 +123,42 @@ def _onwards(
     for edge in edges:
         if edge not in distance:
             raise InvalidInput(f"no path from switch {edge!r} to switch {end!r}")
-    found: Onwards = {}
-    todo, seen = deque(edges), set(edges)
+    steps: Onwards = {}
+    todo, visited = deque(edges), set(edges)
     while todo:
         node = todo.popleft()
         nearer = distance[node] - 1
-        found[node] = [t for t in neighbours[node] if distance.get(t, -1) == nearer >= 0]
-        fresh = [t for t in found[node] if t not in seen]
-        seen.update(fresh)
-        todo.extend(fresh)
-    return dict(sorted(found.items(), key=lambda item: distance[item[0]]))
+        steps[node] = [t for t in neighbours[node] if distance.get(t, -1) == nearer >= 0]
+        unvisited = [t for t in steps[node] if t not in visited]
+        visited.update(unvisited)
+        todo.extend(unvisited)
+    return dict(sorted(steps.items(), key=lambda item: distance[item[0]]))
 
 
-def _levels(onwards: Mapping[str, Onwards], home: Mapping[str, str]) -> dict[Hop, int]:
-    """Level of every port: last hops share the highest, others as late as their followers allow.
+def _levels(onwards: Mapping[str, Onwards], edge_switch: Mapping[str, str]) -> dict[Hop, int]:
+    """Level of every port: the highest for last hops, others as high as their followers allow.
 
     Counting from the end keeps all ports of one kind on one level in the usual topologies.
     """
-    after: dict[Hop, set[Hop]] = {(s, h): set() for h, s in home.items()}
+    followers: dict[Hop, set[Hop]] = {(s, h): set() for h, s in edge_switch.items()}
     to_hosts: dict[str, set[Hop]] = {}
-    for host, switch in home.items():
+    for host, switch in edge_switch.items():
         to_hosts.setdefault(switch, set()).add((switch, host))
     for end, steps in onwards.items():
-        for node, ahead in steps.items():
-            for nxt in ahead:
-                follow = {(nxt, t) for t in steps[nxt]} if nxt != end else to_hosts[end]
-                after.setdefault((node, nxt), set()).update(follow)
+        for node, next_nodes in steps.items():
+            for nxt in next_nodes:
+                ports = {(nxt, t) for t in steps[nxt]} if nxt != end else to_hosts[end]
+                followers.setdefault((node, nxt), set()).update(ports)
     height: dict[Hop, int] = {}
 
     def visit(port: Hop, trail: tuple[Hop, ...]) -> int:
         if port in trail:
             raise InvalidInput(f"shortest paths allow a cycle of queues at {port}")
         if port not in height:
-            height[port] = 1 + max((visit(b, (*trail, port)) for b in after[port]), default=-1)
+            height[port] = 1 + max((visit(b, (*trail, port)) for b in followers[port]), default=-1)
         return height[port]
 
-    for port in after:
+    for port in followers:
         visit(port, ())
     top = max(height.values())
     return {port: top - h for port, h in height.items()}
@@ -173,41 +173,46 @@ def _tables(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`routes` and `n_paths` of a `Route`."""
     n = len(edges)
-    ways = [_count(onwards[end], parallel) for end in edges]
-    counts = np.array([[to_end[start] for to_end in ways] for start in edges], object)
-    most, middle = int(counts.max()), int(level.max())
-    if n * n * most * max(middle, 1) > MOST_ENTRIES:
+    n_paths = [_count(onwards[end], parallel) for end in edges]
+    counts = np.array([[to_end[start] for to_end in n_paths] for start in edges], object)
+    max_paths, middle = int(counts.max()), int(level.max())
+    if n * n * max_paths * max(middle, 1) > MOST_ENTRIES:
         raise InvalidInput(
-            f"{most} equal-cost paths between two of {n} edge switches are too many: expected a "
-            f"table of at most {MOST_ENTRIES} entries"
+            f"{max_paths} equal-cost paths between two of {n} edge switches are too many: expected "
+            f"a table of at most {MOST_ENTRIES} entries"
         )
-    routes = np.full((n, n, most, middle), len(number), np.int32)
+    routes = np.full((n, n, max_paths, middle), len(number), np.int32)
     for j, end in enumerate(edges):
         steps = onwards[end]
         paths: dict[str, np.ndarray] = {end: np.zeros((1, 0), np.int32)}
-        for node, ahead in steps.items():  # nearest first, so what follows is known
+        for (
+            node,
+            next_nodes,
+        ) in steps.items():  # nearest first: paths of the next switches are known
             if node != end:
                 paths[node] = np.concatenate(
                     [
-                        _before(number[node, nxt, k], paths[nxt])
-                        for nxt in ahead
+                        _prepended(number[node, nxt, k], paths[nxt])
+                        for nxt in next_nodes
                         for k in range(parallel[node, nxt])
                     ]
                 )
         for i, start in enumerate(edges):
-            found = paths[start]
-            routes[i, j, np.arange(len(found))[:, None], level[found]] = found
+            rows = paths[start]
+            routes[i, j, np.arange(len(rows))[:, None], level[rows]] = rows
     return routes, counts.astype(np.int32)
 
 
-def _before(port: int, paths: np.ndarray) -> np.ndarray:
+def _prepended(port: int, paths: np.ndarray) -> np.ndarray:
     """Paths with one more port in front."""
     return np.concatenate([np.full((len(paths), 1), port, np.int32), paths], axis=1)
 
 
 def _count(steps: Onwards, parallel: Mapping[Hop, int]) -> dict[str, int]:
     """Number of shortest paths from every switch, every parallel link a path of its own."""
-    found: dict[str, int] = {}
-    for node, ahead in steps.items():
-        found[node] = sum(parallel[node, nxt] * found[nxt] for nxt in ahead) if ahead else 1
-    return found
+    n_paths: dict[str, int] = {}
+    for node, next_nodes in steps.items():
+        n_paths[node] = (
+            sum(parallel[node, nxt] * n_paths[nxt] for nxt in next_nodes) if next_nodes else 1
+        )
+    return n_paths

@@ -110,19 +110,19 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
     Raises:
         ValueError: the flows are not in order of their start, or one starts too late.
     """
-    early = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
-    if early.size:
-        row = int(early[0]) + 1
+    unsorted = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
+    if unsorted.size:
+        row = int(unsorted[0]) + 1
         raise bad_value(f"start_ns[{row}]", flows["start_ns"][row], "flows in order of their start")
     size = np.asarray(flows["size_B"], np.int64)
     high, low = wire_parts(size)
     start = np.asarray(flows["start_ns"], np.float64) / 1e3
     step = np.floor(start / dt_us)
-    wrong = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
-    if wrong.size:
+    outside = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
+    if outside.size:
         allowed = f"a time from 0 to {2.0**31 * dt_us * 1e3:g} ns, 2^31 substeps of {dt_us:g} µs"
-        raise bad_value("start_ns", float(1e3 * start[wrong[0]]), allowed)
-    none = np.full(size.shape, -1, np.int32)
+        raise bad_value("start_ns", float(1e3 * start[outside[0]]), allowed)
+    unset = np.full(size.shape, -1, np.int32)
     return ScheduleParams(
         start_step=step.astype(np.int32),
         start_rest=(start - step * dt_us).astype(np.float32),
@@ -131,8 +131,8 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         payload=size.astype(np.float32),
         wire_high=high,
         wire_low=low,
-        path=np.asarray(flows.get("spine_data", none), np.int32),
-        path_back=np.asarray(flows.get("spine_ack", none), np.int32),
+        path=np.asarray(flows.get("spine_data", unset), np.int32),
+        path_back=np.asarray(flows.get("spine_ack", unset), np.int32),
     )
 
 

@@ -3,7 +3,7 @@
 A *host* of the simulator is a NIC with a link of its own. A server with two of them (a bond whose
 flows are spread by their addresses and ports, layer 3 ECMP) is two hosts that share a number in
 `Topology.server`. A flow between two servers takes one NIC of each, by hash, and keeps them; NICs
-of one server have nothing to say to each other over the network.
+of one server never send to each other over the network.
 
 `server` below is a tuple with the number of each host's server, counted from 0.
 """
@@ -40,30 +40,30 @@ class Nics(NamedTuple):
     others: np.ndarray
     n_others: np.ndarray
 
-    def pick(self, which: Int[Array, "*n"], bits: Array) -> Int[Array, "*n"]:
+    def pick(self, servers: Int[Array, "*n"], bits: Array) -> Int[Array, "*n"]:
         """A NIC of each of some servers.
 
         Args:
-            which: servers, `[*n]`.
+            servers: their numbers, `[*n]`.
             bits: 32 random bits for each, uint32.
         """
-        k = bits % jnp.asarray(self.n_of.astype(np.uint32))[which]
-        return jnp.asarray(self.of)[which, k.astype(jnp.int32)]
+        k = bits % jnp.asarray(self.n_of.astype(np.uint32))[servers]
+        return jnp.asarray(self.of)[servers, k.astype(jnp.int32)]
 
 
 @cache
 def nics(server: Server) -> Nics:
     """Tables for the servers of some hosts."""
     number = np.array(server)
-    mine = [np.flatnonzero(number == s) for s in range(number.max() + 1)]
-    most = max(len(m) for m in mine)
-    apart = [np.flatnonzero(number != s) for s in server]
-    widest = max(len(a) for a in apart)
+    members = [np.flatnonzero(number == s) for s in range(number.max() + 1)]
+    max_nics = max(len(m) for m in members)
+    others = [np.flatnonzero(number != s) for s in server]
+    widest = max(len(a) for a in others)
     return Nics(
-        of=np.array([np.resize(m, most) for m in mine], np.int32),
-        n_of=np.array([len(m) for m in mine], np.int32),
-        others=np.array([np.pad(a, (0, widest - len(a))) for a in apart], np.int32),
-        n_others=np.array([len(a) for a in apart], np.int32),
+        of=np.array([np.resize(m, max_nics) for m in members], np.int32),
+        n_of=np.array([len(m) for m in members], np.int32),
+        others=np.array([np.pad(a, (0, widest - len(a))) for a in others], np.int32),
+        n_others=np.array([len(a) for a in others], np.int32),
     )
 
 
@@ -85,34 +85,36 @@ def burst(
         number: number of the burst.
         flow: numbers of its flows; every server sends before one sends again.
     """
-    to = nics(server)
-    n = len(to.n_of)
-    anyone = (hash_bits(seed, number, IncastStream.RECEIVER) % jnp.uint32(n)).astype(jnp.int32)
+    tables = nics(server)
+    n = len(tables.n_of)
+    random_server = (hash_bits(seed, number, IncastStream.RECEIVER) % jnp.uint32(n)).astype(
+        jnp.int32
+    )
     host = jnp.asarray(receiver).astype(jnp.int32)  # traced parameters are reals
-    fixed = jnp.asarray(np.array(server, np.int32))[jnp.maximum(host, 0)]
-    goal = jnp.where(host < 0, anyone, fixed)
+    chosen = jnp.asarray(np.array(server, np.int32))[jnp.maximum(host, 0)]
+    target = jnp.where(host < 0, random_server, chosen)
     order = hash_bits(seed, jnp.stack([number, -1 - number]), IncastStream.ORDER)
-    sender = (goal + 1 + shuffled(order, flow, n - 1)) % n
+    sender = (target + 1 + shuffled(order, flow, n - 1)) % n
     index = number * 4096 + flow
     coin = hash_bits(seed, index, IncastStream.RECEIVER_NIC)
-    dst = to.pick(jnp.broadcast_to(goal, index.shape), coin)
-    return to.pick(sender, hash_bits(seed, index, IncastStream.SENDER_NIC)), dst
+    dst = tables.pick(jnp.broadcast_to(target, index.shape), coin)
+    return tables.pick(sender, hash_bits(seed, index, IncastStream.SENDER_NIC)), dst
 
 
 def burst_links(server: Server, receiver: Leaf) -> Array:
     """Number of links that bursts to a server (-1 for any) arrive by."""
     number = np.array(server)
     host = jnp.asarray(receiver).astype(jnp.int32)
-    own = jnp.asarray(np.bincount(number)[number])[jnp.maximum(host, 0)]
-    return jnp.where(host < 0, len(number), own)
+    n_nics = jnp.asarray(np.bincount(number)[number])[jnp.maximum(host, 0)]
+    return jnp.where(host < 0, len(number), n_nics)
 
 
 def burst_pairs(server: Server, receiver: int) -> np.ndarray:
     """Share of the flows of such bursts from host i to host j, `[H, H]`."""
     number = np.array(server)
-    each = 1.0 / np.bincount(number)[number]
-    goal = each * ((receiver < 0) | (number == number[receiver]))
-    pairs = np.outer(each, goal) * apart(server)
+    per_nic = 1.0 / np.bincount(number)[number]
+    receiving = per_nic * ((receiver < 0) | (number == number[receiver]))
+    pairs = np.outer(per_nic, receiving) * apart(server)
     shares: np.ndarray = pairs / pairs.sum()
     return shares
 

@@ -2,9 +2,10 @@
 
 Three clocks. A *substep* (`dt_us`) moves senders and queues. A *tick* of a few substeps admits and
 completes flows and refreshes what changes slowly: ACK load, feedback delays, PFC. A *tuning
-interval* of several ticks is what agents act on; it is one compiled loop.
+interval* of several ticks is the time between two actions of agents; it is one compiled loop.
 
-Everything is a pure function of `(state, params, ecn)`; a `Simulator` only holds what fixes shapes.
+Everything is a pure function of `(state, params, ecn)`; a `Simulator` only holds settings that fix
+shapes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ecn_marl.sim.traffic import Offer, program_of
 from ecn_marl.sim.transports import Mixed
 
 EXACT_REST = 2.0**31
-"""Headers of a flow beyond so many bytes are counted in whole chunks: endless flows."""
+"""Headers of a flow beyond this many bytes are counted in whole chunks: endless flows."""
 
 __all__ = [
     "MAX_TICK",
@@ -65,8 +66,8 @@ class Simulator(SimConfig):
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
         slowest NIC, doubled with every doubling of the rate (or `pfc_alpha`), 4 KB reserve, 3 KB
-        hysteresis. Headroom holds three link delays at line rate, as there (what can arrive in a
-        tick, the time between two PFC decisions here, comes on top of it, see `pfc.police`).
+        hysteresis. Headroom holds three link delays at line rate, as there. Bytes that can arrive
+        in a tick, the time between two PFC decisions here, are added in `pfc.police`.
 
         Args:
             **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
@@ -108,8 +109,8 @@ class Simulator(SimConfig):
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
         always = (np.int32(0), np.int32(NEVER))
         params = SimParams(net, self.transport.default_params(), sources, always)
-        found = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
-        return replace(found, window=always)  # substeps stay whole numbers
+        params = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
+        return replace(params, window=always)  # substeps stay whole numbers
 
     def _alpha(self, doublings: np.ndarray) -> np.ndarray:
         """Share of the free buffer that each ingress may take, `[H + P]`."""
@@ -121,16 +122,16 @@ class Simulator(SimConfig):
     def program(self) -> Simulator:
         """The simulator without the numbers that only `default_params` reads.
 
-        Its functions are those of this one, and it is equal to that of a simulator with, say,
-        another load: what is compiled for one serves the other.
+        Its functions are the same, and it equals the program of a simulator with, say, another
+        load: compiled code of one serves the other.
         """
         traffic = tuple(program_of(source) for source in self.traffic)
         return replace(self, traffic=traffic, buffer_mib=1.0, pfc_alpha=None)
 
-    def _check_buffer(self, aside: np.ndarray) -> None:
-        """Refuse a buffer without a byte to share, from what each ingress sets aside, `[H + P]`."""
+    def _check_buffer(self, set_aside: np.ndarray) -> None:
+        """Refuse a buffer without a byte to share; each ingress sets bytes aside, `[H + P]`."""
         t = self.topology
-        per_switch = np.bincount(t.link_switch(), aside, t.n_switches + 1)[: t.n_switches]
+        per_switch = np.bincount(t.link_switch(), set_aside, t.n_switches + 1)[: t.n_switches]
         needed = per_switch.max() * sum(self.lossless) / MIB
         if self.buffer_mib <= needed:
             allowed = f"more than the PFC headroom and reserves of a switch, {needed:.3g} MiB"
@@ -169,7 +170,7 @@ class Simulator(SimConfig):
         )
 
     def _empty_flows(self, transport: Any, real: Any) -> Flows:
-        """Free slots, with what tickets and go-back-N need."""
+        """Free slots, with the fields that tickets, go-back-N and flowlets need."""
         gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
         flows = life.empty_flows(
             self.slots,
@@ -193,12 +194,15 @@ class Simulator(SimConfig):
             s.init(k, p, nic, seed)
             for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
         ]
-        return tickets.tell(self.traffic, states, params.traffic, nic, None, self.tick_us)
+        return tickets.report_finished(
+            self.traffic, states, params.traffic, nic, None, self.tick_us
+        )
 
     def load(self, state: SimState) -> Int[Array, ""]:
         """Number of slots up to the last one in use, a scalar; 0 where no flow is in progress.
 
-        What an interval costs in `ecn_marl.lanes`: networks of similar loads share a vector.
+        It sets the cost of an interval in `ecn_marl.lanes`: networks of similar loads share a
+        vector.
         """
         slots = jnp.arange(1, self.slots + 1)
         return jnp.max(jnp.where(state.flows.stage == life.FREE, 0, slots))
@@ -209,24 +213,24 @@ class Simulator(SimConfig):
 
     def _no_totals(self) -> Totals:
         """Counters at the start."""
-        zero, none = jnp.zeros((), jnp.result_type(float)), jnp.zeros((), jnp.int32)
+        zero, count = jnp.zeros((), jnp.result_type(float)), jnp.zeros((), jnp.int32)
         return Totals(
-            offered=(none, zero),
-            delivered=(none, zero),
-            dropped=(none, zero),
-            started=none,
+            offered=(count, zero),
+            delivered=(count, zero),
+            dropped=(count, zero),
+            started=count,
             finished=jnp.zeros((3,), jnp.int32),
             begun=jnp.zeros((3,), jnp.int32),
             measured=jnp.zeros((3,), jnp.int32),
             slowdown=jnp.zeros((3,), zero.dtype),
             log_slowdown=jnp.zeros((3,), zero.dtype),
             histogram=jnp.zeros((3 * self.bins,), jnp.int32),
-            deferred=none,
+            deferred=count,
             deferred_us=zero,
-            pauses=none,
-            late_feedback=none,
-            flow_ticks=none,
-            flowlets=(none, none) if self.redraws else None,
+            pauses=count,
+            late_feedback=count,
+            flow_ticks=count,
+            flowlets=(count, count) if self.redraws else None,
         )
 
     def interval(self, state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PortStats]:
@@ -264,17 +268,19 @@ class Simulator(SimConfig):
         """
         params = jax.tree.map(jnp.asarray, params)
 
-        def one(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
-            now = ecn
+        def step(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
+            thresholds = ecn
             if before is not None and late_ticks:
                 spent = carry[0].step - state.step
-                late = spent < late_ticks * self.tick_steps
-                now = jax.tree.map(lambda old, new: jnp.where(late, old, new), before, ecn)
-            return self._tick(*carry, params, now), None
+                old_in_force = spent < late_ticks * self.tick_steps
+                thresholds = jax.tree.map(
+                    lambda old, new: jnp.where(old_in_force, old, new), before, ecn
+                )
+            return self._tick(*carry, params, thresholds), None
 
         ticks = self.interval_steps // self.tick_steps
         start = (state, stats.empty_sums(self, state, params))
-        (state, sums), _ = jax.lax.scan(one, start, None, length=ticks)
+        (state, sums), _ = jax.lax.scan(step, start, None, length=ticks)
         return state, stats.closed(sums)
 
     def _tick(
@@ -298,59 +304,59 @@ class Simulator(SimConfig):
             sent=sums.sent + express * self.tick_us,
             paused=sums.paused + pfc.paused_ports(self, state) * self.tick_us,
         )
-        nothing = jnp.zeros((2,), state.queue.dtype)
+        no_bytes = jnp.zeros((2,), state.queue.dtype)
 
-        def one(carry: Any, _: None) -> tuple[Any, None]:
+        def step(carry: Any, _: None) -> tuple[Any, None]:
             return self._substep(carry[0], carry[1], carry[2], tick), None
 
-        carry: Any = (state, sums, nothing)
-        (state, sums, gone), _ = jax.lax.scan(one, carry, None, length=self.tick_steps)
+        carry: Any = (state, sums, no_bytes)
+        (state, sums, slotless), _ = jax.lax.scan(step, carry, None, length=self.tick_steps)
         moved = state.flows
-        state, sums = self._complete(state, sums, params, tick, gone)
-        seen = counts.FlowsOfTick(before, start, moved, state.flows)
-        sums = replace(sums, counts=counts.add(self, sums.counts, seen, net))
+        state, sums = self._complete(state, sums, params, tick, slotless)
+        tick_slots = counts.FlowsOfTick(before, start, moved, state.flows)
+        sums = replace(sums, counts=counts.add(self, sums.counts, tick_slots, net))
         return pfc.police(self, state, net), sums
 
     def _complete(
-        self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, gone: Array
+        self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, slotless: Array
     ) -> tuple[SimState, PortSums]:
-        """Complete flows, free their slots, and count what the tick delivered.
+        """Complete flows, free their slots, and count the bytes that the tick delivered.
 
-        `gone` is what left on behalf of released flows, and what was dropped, bytes.
+        `slotless` is bytes of released flows that left, and bytes dropped, see `substep`.
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = pfc.longer_tails(self, before, tick.line.held, tick.ports.shut)
+        flows = pfc.longer_tails(self, before, tick.line.stalled, tick.ports.shut)
         before_finish = flows
-        flows, totals, log = life.finish(
+        flows, totals, fct_log = life.finish(
             flows, totals, state.step, self.dt_us, state.fct_log, params.window
         )
         if self.accrue:
-            cost, came_on = delays.accrued(self, state, net, before_finish, flows)
-            sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + came_on)
+            cost, progress = delays.accrued(self, state, net, before_finish, flows)
+            sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + progress)
         traffic = state.traffic
         if self.n_tickets:
-            over = tickets.finished(flows, before_finish, self.n_tickets)
-            traffic = tickets.tell(
-                self.traffic, traffic, params.traffic, net.nic_rate, over, self.tick_us
+            ends = tickets.finished(flows, before_finish, self.n_tickets)
+            traffic = tickets.report_finished(
+                self.traffic, traffic, params.traffic, net.nic_rate, ends, self.tick_us
             )
         flows, pool = life.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
-        came = jnp.where(tick.busy, flows.delivered, 0.0)
+        arrived = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
         acks = jnp.where(tick.busy, flows.delivered * share, 0.0)
-        delivered = came.sum() + gone[0]
+        delivered = arrived.sum() + slotless[0]
         totals = replace(
             totals,
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
-            dropped=exact_add(*totals.dropped, gone[1], CHUNK),
-            offered=exact_add(*totals.offered, gone[1], CHUNK),
+            dropped=exact_add(*totals.dropped, slotless[1], CHUNK),
+            offered=exact_add(*totals.offered, slotless[1], CHUNK),
             flow_ticks=totals.flow_ticks + tick.busy.sum().astype(jnp.int32),
         )
         state = replace(
             state,
             flows=slots.kept(life.counted(flows), before, tick.busy),
             totals=totals,
-            fct_log=log,
+            fct_log=fct_log,
             traffic=traffic,
             pool=pool,
             ack_rate=self._ack_rate(acks, flows.back),
@@ -364,23 +370,23 @@ class Simulator(SimConfig):
         if w == 1:
             return sum(segment_sum(acks, row, n) for row in back)
         used = back[-w:] < n
-        each = jnp.where(used, acks / jnp.maximum(used.sum(0), 1), 0.0).reshape(-1)
+        per_way = jnp.where(used, acks / jnp.maximum(used.sum(0), 1), 0.0).reshape(-1)
         rows = range(self.topology.n_levels)
-        return sum(segment_sum(each, ways.level(back, i, w), n) for i in rows)
+        return sum(segment_sum(per_way, ways.level(back, i, w), n) for i in rows)
 
     def _reroute(self, state: SimState, net: NetParams) -> SimState:
         """Move flows off links that are down; see `failures.reroute`."""
-        where = (net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        args = (net, state.step, state.seed, self.queue_bounds, self.n_classes)
         if self.n_ways == 1:
-            moved = reroute(state.flows, *where)
+            moved = reroute(state.flows, *args)
         else:
-            moved = reroute_ways(state.flows, *where, self.n_ways_back)
+            moved = reroute_ways(state.flows, *args, self.n_ways_back)
         totals, lost = state.totals, moved.lost.sum()
         totals = replace(
             totals,
             dropped=exact_add(*totals.dropped, lost, CHUNK),
             offered=exact_add(*totals.offered, lost, CHUNK),
-            delivered=exact_add(*totals.delivered, moved.gone, CHUNK),
+            delivered=exact_add(*totals.delivered, moved.passed, CHUNK),
         )
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
@@ -389,13 +395,13 @@ class Simulator(SimConfig):
         """Draw paths for flows that have paused; see `flowlets.redraw`."""
         gap_us, bounds = self.flowlet_gap_us, self.queue_bounds
         up = links_up(net, state.step) if self.failures else None
-        flows, *which = flowlets.redraw(
+        flows, *events = flowlets.redraw(
             state.flows, net, state.seed, gap_us, bounds, self.n_classes, up
         )
-        before = state.totals.flowlets or ()
-        counted = zip(before, which, strict=True)
-        after = tuple(n + w.sum().astype(jnp.int32) for n, w in counted)
-        return replace(state, flows=flows, totals=replace(state.totals, flowlets=after))
+        totals = state.totals.flowlets or ()
+        counters = zip(totals, events, strict=True)
+        updated = tuple(n + w.sum().astype(jnp.int32) for n, w in counters)
+        return replace(state, flows=flows, totals=replace(state.totals, flowlets=updated))
 
     def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
         """Move arrivals of this tick into slots; also, which slots are in use then."""
@@ -408,12 +414,12 @@ class Simulator(SimConfig):
         offers = tickets.with_tickets(offers, tickets.ticket_bounds(self.traffic))
         offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
         if self.transport.header:
-            more = self.transport.header * packet_count(offer.payload)
-            whole = jnp.where(more > EXACT_REST, jnp.floor(more / CHUNK), 0.0)
+            headers = self.transport.header * packet_count(offer.payload)
+            chunks = jnp.where(headers > EXACT_REST, jnp.floor(headers / CHUNK), 0.0)
             offer = replace(
                 offer,
-                wire_high=offer.wire_high + whole.astype(jnp.int32),
-                wire_low=offer.wire_low + (more - whole * CHUNK),
+                wire_high=offer.wire_high + chunks.astype(jnp.int32),
+                wire_low=offer.wire_low + (headers - chunks * CHUNK),
             )
         sizes = [o.src.shape[0] for o in offers]
         kind = np.repeat(np.array(self.class_of or [0] * len(sizes), np.int32), sizes)
@@ -442,8 +448,8 @@ class Simulator(SimConfig):
         if flows.gaps is not None:
             flows = replace(flows, gaps=recovery.restart(flows.gaps, new))
         if flows.flowlets is not None:
-            known = flowlets.restart(flows.flowlets, new, flows.coin)
-            flows = replace(flows, flowlets=known)
+            restarted = flowlets.restart(flows.flowlets, new, flows.coin)
+            flows = replace(flows, flowlets=restarted)
         senders = flows.transport
         if isinstance(self.transport, Mixed):
             senders = self.transport.assign(senders, flows.kind)
@@ -461,24 +467,24 @@ class Simulator(SimConfig):
     ) -> Totals:
         """Count the flows admitted in a tick, and those of them that had to wait."""
         totals = state.totals
-        late = taken & (offer.start < -1e-3)
+        deferred = taken & (offer.start < -1e-3)
         high, low = totals.offered
         high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
-        counts = taken & life.in_window(state.step, offer.start, self.dt_us, window)
-        begun = counts & (size_class(offer.payload) == jnp.arange(3)[:, None])
+        measured = taken & life.in_window(state.step, offer.start, self.dt_us, window)
+        begun = measured & (size_class(offer.payload) == jnp.arange(3)[:, None])
         return replace(
             totals,
             offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
             started=totals.started + taken.sum().astype(jnp.int32),
             begun=totals.begun + begun.sum(1).astype(jnp.int32),
-            deferred=totals.deferred + late.sum().astype(jnp.int32),
-            deferred_us=totals.deferred_us - jnp.where(late, offer.start, 0.0).sum(),
+            deferred=totals.deferred + deferred.sum().astype(jnp.int32),
+            deferred_us=totals.deferred_us - jnp.where(deferred, offer.start, 0.0).sum(),
         )
 
     def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
         """Flows that have arrived and wait at their hosts for a slot.
 
-        Of every source only the next `width` flows are known: a lower bound where all of them wait.
+        Only the next `width` flows of every source are known: a lower bound if all of them wait.
         """
         nic = jnp.asarray(params.net.nic_rate)
         offers = (
@@ -496,16 +502,16 @@ class Simulator(SimConfig):
 
     def _number(self, offers: list[Offer], params: SimParams) -> list[Offer]:
         """Number the flows of several schedules one list after the other."""
-        before, numbered = 0, []
+        offset, numbered = 0, []
         for offer, p in zip(offers, params.traffic, strict=True):
             named = offer.flow_id >= 0
-            flow_id = jnp.where(named, offer.flow_id + before, offer.flow_id)
-            numbered.append(replace(offer, flow_id=flow_id) if before else offer)
-            before += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
+            flow_id = jnp.where(named, offer.flow_id + offset, offer.flow_id)
+            numbered.append(replace(offer, flow_id=flow_id) if offset else offer)
+            offset += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
         return numbered
 
     def _substep(
-        self, state: SimState, sums: PortSums, gone: Array, tick: Tick
+        self, state: SimState, sums: PortSums, slotless: Array, tick: Tick
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
-        return substep(self, state, sums, gone, tick)
+        return substep(self, state, sums, slotless, tick)

@@ -1,6 +1,6 @@
-"""What a host does with bytes that arrive: it counts them, and knows when the last one is through.
+"""Arrivals at hosts: they count bytes, and learn when the last byte of a flow arrives.
 
-That is read off the virtual waiting time, see `queues.serve_level`.
+That time follows from the virtual waiting time, see `queues.serve_level`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ecn_marl.sim.state import Flows
 
 
 def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
-    """Let a substep pass for everything that is timed per flow.
+    """Let a substep pass for all clocks of the flows.
 
-    The last byte of a flow waits the forward queueing delay it finds, interpolated to the moment
-    within the substep when it is sent. Linear interpolation takes arrivals as spread evenly over
-    the substep; the flow's own all come before its last byte, which is added. From then on the wait
-    is told anew from the queues that are still ahead of it (`last_byte`), or, where last bytes are
-    not followed, counted down at the pace of the queues on the way.
+    The last byte of a flow waits for the forward queueing delay, interpolated to the moment within
+    the substep when it is sent. Linear interpolation spreads arrivals evenly over the substep; the
+    flow's own bytes all arrive before its last byte, so their wait is added. From then on the wait
+    is computed again from the queues that are still ahead of it (`last_byte`), or, where last bytes
+    are not tracked, counted down at the pace of the queues on the way.
 
     Args:
         flows: slots.
@@ -30,35 +30,37 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
         sent: what the senders did.
         dt: substep, µs.
     """
-    part = sent.at / dt
-    found = flows.wait + (moved.wait - flows.wait) * part
-    found = found + moved.own * (1.0 - part) + moved.residual
+    part = sent.finished_at / dt
+    queue_wait = flows.wait + (moved.wait - flows.wait) * part
+    queue_wait = queue_wait + moved.own * (1.0 - part) + moved.residual
     waiting = flows.start_in >= dt
     fresh = (flows.start_in > 0) & ~waiting
     gate = jnp.where(waiting | fresh, moved.wait, flows.gate - dt)
-    left = flows.tail
+    remaining = flows.tail
     if moved.ahead is not None:
-        # Other classes came or went: what is ahead of the last byte takes longer, or less long.
+        # Other classes begin or end: the bytes ahead of the last byte take longer, or less long.
         stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
-        changed = (flows.stage == life.DRAINING) & (left > 0) & (flows.wait > 1e-6)
-        left = jnp.where(changed & (moved.ahead > 0), left * stretch, left)
-    left = left - dt
+        changed = (flows.stage == life.DRAINING) & (remaining > 0) & (flows.wait > 1e-6)
+        remaining = jnp.where(changed & (moved.ahead > 0), remaining * stretch, remaining)
+    remaining = remaining - dt
     beyond = flows.beyond
     if moved.last is not None and moved.beyond is not None:
         last_byte, (wait, own) = moved.last, moved.beyond
         draining = flows.stage == life.DRAINING
-        held = last_byte.shut.any(0)
-        goes = draining & ((flows.tail > 0) | held)
-        told = beyond + (wait - beyond) * part + own * (1.0 - part)
-        told = jnp.where(sent.finished, told, wait)
-        beyond = jnp.where(goes, last_byte.tail - last_byte.head, jnp.where(draining, beyond, told))
-        # Before the substep it was on its way, so it did not leave earlier than that.
-        earliest = jnp.where(held, last_byte.tail, -dt)
-        left = jnp.where(goes, jnp.maximum(last_byte.tail, earliest), left)
-    last = found + sent.at
-    if flows.flowlets is not None:  # a message is there when its older flowlets are, too
-        last = jnp.maximum(last, flows.flowlets.behind)
-    tail = jnp.where(sent.finished, last - dt, left)
+        paused = last_byte.shut.any(0)
+        under_way = draining & ((flows.tail > 0) | paused)
+        later_wait = beyond + (wait - beyond) * part + own * (1.0 - part)
+        later_wait = jnp.where(sent.finished, later_wait, wait)
+        beyond = jnp.where(
+            under_way, last_byte.tail - last_byte.head, jnp.where(draining, beyond, later_wait)
+        )
+        # It was under way before the substep, so it cannot have left earlier.
+        earliest = jnp.where(paused, last_byte.tail, -dt)
+        remaining = jnp.where(under_way, jnp.maximum(last_byte.tail, earliest), remaining)
+    arrival = queue_wait + sent.finished_at
+    if flows.flowlets is not None:  # a message is complete once its older flowlets are
+        arrival = jnp.maximum(arrival, flows.flowlets.behind)
+    tail = jnp.where(sent.finished, arrival - dt, remaining)
     return replace(
         flows,
         stage=jnp.where(

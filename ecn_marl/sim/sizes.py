@@ -69,7 +69,7 @@ Points = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _as_table(name: str, table: Any) -> Path | Points:
-    """A CSV file, or the points of a distribution; read once, so that errors come at once."""
+    """A CSV file, or the points of a distribution; read once, so that errors show at once."""
     if isinstance(table, str | Path):
         path = Path(table).absolute()
         read_table(path)
@@ -100,7 +100,7 @@ def register_size_table(name: str, table: str | Path | Any, replace: bool = Fals
         name: e.g. `my-cluster`.
         table: a CSV file, see `read_table`; or a pair of columns, sizes in bytes and cumulative
             probabilities, see `make_table`.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace what is registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or this is no distribution of sizes.
@@ -140,7 +140,7 @@ def read_table(path: Any) -> SizeTable:
         if not path.is_file():
             raise bad_value("flow-size table", str(path), "a CSV file of rows BYTES,CDF")
         return _read_table(path, path.stat().st_mtime_ns)
-    return _read_table(path, 0)  # of a package in an archive
+    return _read_table(path, 0)  # in a package that is an archive
 
 
 @cache
@@ -200,8 +200,8 @@ def sample_size(table: SizeTable, u: Float[Array, " m"]) -> Float[Array, " m"]:
 def packet_count(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
     """Packets of a payload, `[*M]`.
 
-    Not `ceil(payload / 1000)`: XLA multiplies by 0.001 instead, which is a packet too many for most
-    whole thousands.
+    Not `ceil(payload / 1000)`: XLA multiplies by 0.001 instead, which gives a packet too many for
+    most multiples of 1000.
     """
     n = jnp.round(payload / PAYLOAD)
     return n + (n * PAYLOAD < payload)
@@ -215,17 +215,17 @@ def wire_bytes(
 
 
 def exact_add(
-    high: Int[Array, ...], low: Float[Array, ...], more: Float[Array, ...], unit: float
+    high: Int[Array, ...], low: Float[Array, ...], amount: Float[Array, ...], unit: float
 ) -> tuple[Int[Array, ...], Float[Array, ...]]:
     """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
 
     Args:
         high: whole units.
         low: rest, below `unit`.
-        more: what to add, >= 0.
+        amount: what to add, >= 0.
         unit: bytes per unit of `high`.
     """
-    low = low + more
+    low = low + amount
     carry = jnp.floor(low / unit)
     return high + carry.astype(high.dtype), low - carry * unit
 

@@ -1,19 +1,23 @@
 """How many flows a simulation has to hold: `width` of a source, `slots` of a simulator.
 
 Arrays have fixed sizes: a source offers at most `width` flows per tick, and at most `slots` flows
-are in progress. Too few of either and flows wait that no network would let wait, so both follow
+are in progress. If either is too small, flows wait that would not wait in a network. So both follow
 from the traffic unless they are given.
 
 *Width*: the flows that arrive in a tick, exceeded once in a million ticks (Poisson).
 
-*Slots*: every link is taken as a queue that flows share, with `rho / (1 - rho)` flows in progress
-at load rho (processor sharing), as if each flow were held up by every link on its way. To that come
-the flows that wait behind a deep queue: arrivals times the longest wait, which is that of a FIFO
-queue without any marking (Pollaczek and Khinchine), but at most `DEEP_US`, the deepest threshold
-that a switch is set to. Flow sets count twice, for the next may begin before the last is through.
-Five standard deviations come on top. Of flows that begin when others have finished (`sim.tickets`)
-the largest number is known, and they get so many; half as many again in networks of several levels,
-where a finished flow holds its slot until its bytes have left all but the last switch.
+*Slots*: the sum of
+
+* flows in progress: every link is a queue that flows share, with `rho / (1 - rho)` flows at load
+  rho (processor sharing), as if each flow were held up by every link on its way;
+* flows that wait behind a deep queue: arrivals times the longest wait, which is that of a FIFO
+  queue without any marking (Pollaczek and Khinchine), but at most `DEEP_US`, the deepest threshold
+  that a switch is set to;
+* flow sets, twice, since the next may begin before the last has finished;
+* five standard deviations of these;
+* flows that begin when others have finished (`sim.tickets`): their largest number is known. They
+  get that many slots, and 1.5 times as many in networks of several levels, where a finished flow
+  holds its slot until its bytes have left all but the last switch.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ FULL = 0.99
 
 
 class Demand(NamedTuple):
-    """What a source brings, at its busiest.
+    """Flows of a source, at its busiest.
 
     Attributes:
         per_us: arrivals per µs, of bursts if flows come in bursts.
@@ -79,12 +83,12 @@ def uniform_pairs(sources: Iterable[int], destinations: Iterable[int], hosts: in
 
 
 def demand_of(source: Any, topology: Topology, tick_us: float) -> Demand | None:
-    """What a source brings; None if it does not say (it has no method `demand`)."""
-    tell = getattr(source, "demand", None)
-    if tell is None:
+    """Demand of a source; None if it has no method `demand`."""
+    method = getattr(source, "demand", None)
+    if method is None:
         return None
-    found: Demand = tell(np.array(topology.nic_gbps) * GBPS, tick_us)
-    return found
+    demand: Demand = method(np.array(topology.nic_gbps) * GBPS, tick_us)
+    return demand
 
 
 def width_for(demand: Demand, tick_us: float) -> int:
@@ -103,30 +107,30 @@ def with_widths(
         traffic: sources.
         topology: the network.
         tick_us: time between admissions, µs.
-        phases: sources that stand in for them at times, as many; they get the same widths.
+        phases: for each phase, as many sources that replace them; they get the same widths.
 
     Returns:
-        The sources, and those of the phases. Where servers have several NICs, they know these.
+        The sources, and those of the phases. Where servers have several NICs, sources know them.
 
     Raises:
-        ValueError: a source without `demand` has no number as its width, or one that cannot be told
-            of servers has flows between NICs of one.
+        ValueError: a source without `demand` has no number as its width, or a source that does not
+            know servers has flows between NICs of one server.
     """
     hosts = topology.n_hosts
     pairs = 8.0 * hosts**2 * max(len(traffic), 1)
     check_memory("topology", topology.name, pairs, "the traffic between all pairs of its hosts")
     rows = [tuple(traffic), *(tuple(p) for p in phases)]
-    everything = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
+    aware_rows = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
     widest = [
         max(_width(s, topology, tick_us) for s in column if s is not None)
-        for column in zip(*everything, strict=True)
+        for column in zip(*aware_rows, strict=True)
     ]
     first, *others = (
         tuple(
             replace(s, width=w) if getattr(s, "width", None) == "auto" else s
             for s, w in zip(row, widest, strict=True)
         )
-        for row in everything
+        for row in aware_rows
     )
     return first, tuple(others)
 
@@ -143,20 +147,20 @@ def _with_servers(source: Any, topology: Topology, tick_us: float) -> Any:
         listed = np.array(getattr(source, "pairs", ()), int).reshape(-1, 2)
         within = ~apart(server)
         if (demand.pairs[within] > 0).any() or within[tuple(listed.T)].any():
-            what = f"hosts of {topology.name} of which no pair has one server in common"
-            raise bad_value(f"hosts of {type(source).__name__}", "NICs of one server", what)
+            allowed = f"hosts of {topology.name} of which no pair has one server in common"
+            raise bad_value(f"hosts of {type(source).__name__}", "NICs of one server", allowed)
     return source
 
 
 def _width(source: Any, topology: Topology, tick_us: float) -> int:
-    given = getattr(source, "width", 1)
-    if given != "auto":
-        if not isinstance(given, int) or given < 1:
-            raise bad_value("width", given, "an integer >= 1, or auto")
-        return given
+    width = getattr(source, "width", 1)
+    if width != "auto":
+        if not isinstance(width, int) or width < 1:
+            raise bad_value("width", width, "an integer >= 1, or auto")
+        return width
     demand = demand_of(source, topology, tick_us)
     if demand is None:
-        raise bad_value("width", given, f"a number: {type(source).__name__} has no demand()")
+        raise bad_value("width", width, f"a number: {type(source).__name__} has no demand()")
     return width_for(demand, tick_us)
 
 
@@ -179,9 +183,9 @@ def link_loads(demands: Sequence[Demand], topology: Topology) -> np.ndarray:
 
 
 def least_slots(demands: Sequence[Demand], topology: Topology, tick_us: float) -> int:
-    """Flows in progress if no flow ever met another: what any table has to hold on average.
+    """Flows in progress if no flow ever met another: the mean that any table has to hold.
 
-    A flow has a slot for a tick longer than it takes, for flows come and go once per tick.
+    A flow has a slot for a tick longer than it takes: slots are taken and freed once per tick.
     """
     arrivals = sum(d.per_us * d.burst for d in demands)
     receivers = link_loads(demands, topology)[topology.n_hosts + topology.last]
@@ -196,8 +200,8 @@ def slots_for(demands: Sequence[Demand], topology: Topology, tick_us: float) -> 
     """
     loads = link_loads(demands, topology)
     if loads.max() >= FULL:
-        what = f"a number: a link is offered {100 * loads.max():.0f} % of its rate"
-        raise bad_value("slots", "auto", f"{what}, and flows pile up without bound")
+        allowed = f"a number: a link is offered {100 * loads.max():.0f} % of its rate"
+        raise bad_value("slots", "auto", f"{allowed}, and flows pile up without bound")
     wait = _longest_wait(demands, topology, loads)
     mean = sum(d.standing + d.per_us * d.burst * (tick_us + wait) for d in demands)
     variance = mean

@@ -1,7 +1,7 @@
 """Constructs that are there for the compilers, XLA and `ecn_marl.lanes`, and why.
 
 None of them is physics: results would be the same with plain indexing and without masks. `busy`, of
-`lanes`, marks which slots are in use: it is how `lanes` comes to know what to pass over.
+`lanes`, marks which slots are in use: so `lanes` knows which slots it may skip.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
 
     Why: a free slot that never changes is one that `lanes` can prove it may pass over.
 
-    Of what senders keep these are the arrays with slots on their last axis, `[..., F]`: a transport
-    may keep anything else, too.
+    Of the senders' leaves, only arrays with slots on their last axis, `[..., F]`, stay as they
+    were: a transport may have other leaves, too.
 
     Args:
         flows: slots now.
@@ -36,15 +36,15 @@ def kept(flows: Flows, before: Flows, busy: Bool[Array, " flows"]) -> Flows:
         busy: which are in use, `[F]`.
     """
 
-    def one(now: Array, then: Array) -> Array:
-        return now if now is then else jnp.where(busy, now, then)
+    def keep(new: Array, old: Array) -> Array:
+        return new if new is old else jnp.where(busy, new, old)
 
-    def sender(now: Array, then: Array) -> Array:
-        return one(now, then) if jnp.shape(now)[-1:] == busy.shape else now
+    def sender(new: Array, old: Array) -> Array:
+        return keep(new, old) if jnp.shape(new)[-1:] == busy.shape else new
 
     senders = jax.tree.map(sender, flows.transport, before.transport)
-    rest = jax.tree.map(one, replace(flows, transport=None), replace(before, transport=None))
-    return replace(rest, transport=senders)
+    others = jax.tree.map(keep, replace(flows, transport=None), replace(before, transport=None))
+    return replace(others, transport=senders)
 
 
 def in_use(
@@ -78,8 +78,8 @@ def look_up(
 ) -> Shaped[Array, "*n columns"]:
     """Rows of a small table, computed once.
 
-    Why: XLA fuses what computes a table into the gather that reads it, and so computes an entry
-    again for every reader, thousands of times for a table of a few ports; a product with the
+    Why: XLA fuses the computation of a table into the gather that reads it, and so computes an
+    entry again for every reader, thousands of times for a table of a few ports; a product with the
     identity is exact for finite entries, and no backend fuses across it.
 
     Args:
@@ -87,8 +87,8 @@ def look_up(
             fusible multiplication).
         index: rows wanted, in bounds.
     """
-    once = table @ jnp.eye(table.shape[1], dtype=table.dtype)
-    return once.at[index].get(mode="promise_in_bounds")
+    rows = table @ jnp.eye(table.shape[1], dtype=table.dtype)
+    return rows.at[index].get(mode="promise_in_bounds")
 
 
 def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float]) -> T:
@@ -97,9 +97,9 @@ def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float
     Why: one gather of whole rows is cheaper than one for each column.
 
     Args:
-        table: finite numbers, `[n]` each; None for columns that are not there.
+        table: finite numbers, `[n]` each; None for absent columns.
         index: rows wanted, up to `n`.
-        beyond: numbers of row `n`, 0 where there is none.
+        beyond: numbers of row `n`, 0 for names without one.
 
     Returns:
         The fields of the rows, in the shape of `index`.

@@ -1,4 +1,4 @@
-"""Traffic sources by name, so that a command line or a file can say what the traffic is.
+"""Traffic sources by name, so that a command line or a file can choose the traffic.
 
     Scenario(star(8), traffic=("poisson:load=0.4,table=my.csv", "incast:n_max=8"))
     --env 'traffic=[{"source": "closed-loop", "clients": [0, 1], "servers": [2, 3]}]'
@@ -29,7 +29,7 @@ class Source(Protocol):
     """Where flows come from: a frozen dataclass, its parameters and its state.
 
     A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
-    flow slots follows (without it a scenario has to say `slots`); a field `load`, which
+    flow slots follows (without it a scenario has to set `slots`); a field `load`, which
     `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
     """
 
@@ -55,10 +55,10 @@ def _as_builder(name: str, build: Any) -> Callable[..., Source]:
     """A class of sources, or a function that makes one."""
     lacking = missing_members(build, MEMBERS) if isinstance(build, type) else ()
     if lacking or not callable(build):
-        what = f"; it lacks {', '.join(lacking)}" if lacking else ""
-        raise bad_value(f"source {name}", build, f"a class with the members of `Source`{what}")
-    made: Callable[..., Source] = build
-    return made
+        missing = f"; it lacks {', '.join(lacking)}" if lacking else ""
+        raise bad_value(f"source {name}", build, f"a class with the members of `Source`{missing}")
+    builder: Callable[..., Source] = build
+    return builder
 
 
 SOURCES: Registry[Callable[..., Any]] = Registry(
@@ -76,7 +76,7 @@ def register_source(name: str, source: Callable[..., Any], replace: bool = False
         name: e.g. `bursts`.
         source: a frozen dataclass with the members of `Source`, or a function that makes one; its
             arguments are the fields that a text or dict may set.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace what is registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or a member of `Source` is missing.
@@ -107,26 +107,26 @@ def as_source(source: str | Mapping[str, Any]) -> Source:
         ValueError: an unknown source or field, or a value that is not allowed.
     """
     if isinstance(source, str):
-        name, _, rest = source.partition(":")
-        values = dict(_pair(text) for text in rest.split(",")) if rest else {}
+        name, _, listed = source.partition(":")
+        values = dict(_pair(text) for text in listed.split(",")) if listed else {}
     else:
         values = dict(source)
         name = values.pop("source", None)
         if not isinstance(name, str):
             raise bad_value("traffic", dict(source), 'a dict with a name as "source"')
     build = SOURCES[name]
-    known = [x.name for x in inspect.signature(build).parameters.values()]
+    names = [x.name for x in inspect.signature(build).parameters.values()]
     for field in values:
-        if field not in known:
-            raise unknown_name(f"field of {name}", field, known)
+        if field not in names:
+            raise unknown_name(f"field of {name}", field, names)
     try:
-        made = build(**{field: _tuples(value) for field, value in values.items()})
+        built = build(**{field: _tuples(value) for field, value in values.items()})
     except TypeError as error:  # a field without a default that is not given
         raise bad_value("traffic", source, f"all fields that {name} needs ({error})") from None
-    lacking = missing_members(made, MEMBERS)
+    lacking = missing_members(built, MEMBERS)
     if lacking:
-        raise bad_value(f"source {name}", made, f"a `Source`; it lacks {', '.join(lacking)}")
-    return made
+        raise bad_value(f"source {name}", built, f"a `Source`; it lacks {', '.join(lacking)}")
+    return built
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -103,14 +103,14 @@ class Flows:
             are sprayed.
         backlog: bytes queued at each level, `[L W, F]`.
         due: bytes of the present batch that leave per substep, see `queues.batches`, `[L W, F]`.
-        left: time until that batch is through, µs, `[L W, F]`.
+        left: time until that batch has left, µs, `[L W, F]`.
         partial: bytes delivered of the packet in progress; starts at a random phase (packets of
             flows that start together are served in turn), with acknowledgements at a full packet.
         pace: rate at which the packet under way is sent, bytes/µs.
         spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
-        tail: µs until the last byte (stage 2) or last ACK (stage 3) is through.
+        tail: µs until the last byte (stage 2) or last ACK (stage 3) arrives.
         after: µs from the last byte's departure at the last port's queue to its ACK's arrival,
             queues aside.
         rtt: feedback delay without queues, µs.
@@ -121,9 +121,9 @@ class Flows:
         late_marks: CNPs further away, one bit per `SimConfig.fine` substeps, `[V, F]`.
         coin: state of the marking coin.
         transport: state of the senders.
-        ticket: by which a source hears that the flow has finished, -1 for none; None if no source
-            of the simulator asks, see `sim.tickets`.
-        gaps: what go-back-N receivers miss, see `sim.recovery`; None with other loss recovery.
+        ticket: number by which a source learns that the flow has finished, -1 for none; None if
+            no source of the simulator needs it, see `sim.tickets`.
+        gaps: missing packets of go-back-N receivers, see `sim.recovery`; None with other recovery.
         by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
         flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
         level: level of queues that the last byte is at, see `sim.last_byte`, which says where this
@@ -173,7 +173,7 @@ class Flows:
 
 @struct.dataclass
 class Totals:
-    """Counters since the start; bytes are kept as whole chunks and a rest, so none is ever lost.
+    """Counters since the start; bytes are whole chunks and a rest, so none is lost to rounding.
 
     Attributes:
         offered: wire bytes of all admitted flows, bytes sent again after a drop included.
@@ -189,9 +189,9 @@ class Totals:
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
         deferred_us: sum of the time they waited, µs.
         pauses: PFC pauses sent.
-        late_feedback: times (ticks of a flow) that a feedback delay went beyond what is kept of the
-            past and was cut to that.
-        flow_ticks: ticks of all flows, what `late_feedback` is a part of.
+        late_feedback: times (ticks of a flow) that a feedback delay exceeded the history that is
+            kept, and was cut to it.
+        flow_ticks: ticks of all flows; `late_feedback` counts some of them.
         flowlets: paths drawn for flowlets after the first of a flow, and times (ticks of a flow)
             that one kept its path because an older flowlet had not drained; None without flowlets.
     """
@@ -330,7 +330,7 @@ COUNTS = (
 
 @struct.dataclass
 class FlowCounts:
-    """What is counted of flows on the way to `PortStats`; None where nobody asks.
+    """Counters of flows behind `PortStats`; None where they are not needed.
 
     Attributes:
         present: flows in progress at the start, `[P]`.
@@ -371,7 +371,7 @@ class PortSums:
         marked: expected bytes sent with a mark.
         paused: time in which the port was paused, µs.
         by_class: backlog summed over substeps and bytes sent of each queue, `[2, Q]`, or None.
-        counts: what is counted of flows, None if nothing is.
+        counts: counters of flows, None without any.
         accrued: slowdown that accrued, `[P, 3]`, or None.
         progress: shares of bytes that were delivered, `[P, 3]`, or None.
     """

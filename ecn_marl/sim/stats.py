@@ -32,7 +32,7 @@ def empty_sums(cfg: SimConfig, state: SimState, params: SimParams) -> PortSums:
 
 
 def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
-    """Take in what the queues did in a substep."""
+    """Add what the queues did in a substep."""
     c = cfg.n_classes
 
     def port(x: Array) -> Array:
@@ -56,7 +56,7 @@ def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
 
 
 def closed(sums: PortSums) -> PortSums:
-    """Sums without what only serves while they are collected."""
+    """Sums without the fields that are only needed while they are collected."""
     if sums.counts is None:
         return sums
     return replace(sums, counts=replace(sums.counts, settled=None, away=None))
@@ -65,16 +65,16 @@ def closed(sums: PortSums) -> PortSums:
 def merge(first: PortSums, then: PortSums) -> PortSums:
     """Sums over an interval and the next one, as if both had been one.
 
-    Only a flow that lost bytes may count twice: in `n_elephants` if it falls back below 1 MB, and
-    goes beyond it again in another interval; in `flows_seen` if it had sent all when that began.
+    Only a flow that lost bytes may count twice: in `n_elephants` if it falls back below 1 MB and
+    exceeds it again in another interval; in `flows_seen` if it had sent all when that one began.
 
     Args:
         first: sums of `Simulator.collect`, or merged ones.
         then: those of the interval that follows.
     """
-    both: PortSums = jax.tree.map(jnp.add, replace(first, counts=None), replace(then, counts=None))
+    sums: PortSums = jax.tree.map(jnp.add, replace(first, counts=None), replace(then, counts=None))
     flows = None if first.counts is None else _merged(first.counts, then.counts)
-    return replace(both, peak=jnp.maximum(first.peak, then.peak), counts=flows)
+    return replace(sums, peak=jnp.maximum(first.peak, then.peak), counts=flows)
 
 
 SUMMED = ("begun", "entered", "big_since", "class_bytes", "square")
@@ -82,7 +82,7 @@ SUMMED = ("begun", "entered", "big_since", "class_bytes", "square")
 
 
 def _merged(first: FlowCounts, then: FlowCounts) -> FlowCounts:
-    """Counts of both; what was present at the start of the second was seen in the first."""
+    """Counts of both; flows present at the start of the second were seen in the first."""
 
     def total(name: str) -> Array | None:
         a, b = getattr(first, name), getattr(then, name)
@@ -134,34 +134,34 @@ def summarise(
 
 
 def idle(cfg: SimConfig) -> PortStats:
-    """Statistics of an interval without traffic, with the counters that are asked for."""
+    """Statistics of an interval without traffic, with the counters of `SimConfig.counts`."""
     zero = jnp.zeros((cfg.topology.n_ports,), jnp.float32)
     wide = jnp.zeros((*zero.shape, cfg.n_classes), jnp.float32)
-    known = {f.name: zero for f in fields(PortStats) if f.default is MISSING}
-    known |= dict.fromkeys(cfg.counts, zero)
-    if "class_bytes" in known:
-        known["class_bytes"] = jnp.zeros((*zero.shape, 3), jnp.float32)
+    values = {f.name: zero for f in fields(PortStats) if f.default is MISSING}
+    values |= dict.fromkeys(cfg.counts, zero)
+    if "class_bytes" in values:
+        values["class_bytes"] = jnp.zeros((*zero.shape, 3), jnp.float32)
     if cfg.n_classes > 1:
-        known |= {"class_queue_mean": wide, "class_tx_bytes": wide}
-    return PortStats(**known)
+        values |= {"class_queue_mean": wide, "class_tx_bytes": wide}
+    return PortStats(**values)
 
 
 def to_info(stats: PortStats) -> dict[str, Leaf]:
-    """What is known, by name, without what only rewards read (`accrued`, `progress`).
+    """Statistics that are counted, by name, but those for rewards (`accrued`, `progress`).
 
     `class_bytes` is one entry `[P]` per size class (`SIZES`).
     """
     hidden = ("accrued", "progress")
-    known = {f.name: getattr(stats, f.name) for f in fields(PortStats) if f.name not in hidden}
-    sizes = known.pop("class_bytes")
+    values = {f.name: getattr(stats, f.name) for f in fields(PortStats) if f.name not in hidden}
+    sizes = values.pop("class_bytes")
     if sizes is not None:
-        known |= {name: sizes[..., i] for i, name in enumerate(SIZES)}
-    return {name: value for name, value in known.items() if value is not None}
+        values |= {name: sizes[..., i] for i, name in enumerate(SIZES)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def from_info(info: Mapping[str, Leaf]) -> PortStats:
-    """The statistics that `to_info` told."""
-    known = {f.name: info[f.name] for f in fields(PortStats) if f.name in info}
+    """The statistics that `to_info` was given."""
+    values = {f.name: info[f.name] for f in fields(PortStats) if f.name in info}
     if SIZES[0] in info:
-        known["class_bytes"] = jnp.stack([info[name] for name in SIZES], -1)
-    return PortStats(**known)
+        values["class_bytes"] = jnp.stack([info[name] for name in SIZES], -1)
+    return PortStats(**values)

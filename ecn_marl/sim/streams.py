@@ -1,8 +1,8 @@
-"""Streams: senders that always have something to send, how many of them changes with the phase.
+"""Streams: senders that always have something to send; their number changes with the phase.
 
 Load generators that keep queue pairs busy (Perftest, Iperf) are of this kind: a stream sends one
-flow after the other, the next one as soon as the last ACK of the former is back. What it delivers
-follows from what the network does, so thresholds that cost throughput are seen in it.
+flow after the other, the next one as soon as the last ACK of the former is back. Its throughput
+depends on the network, so it shows when thresholds cost throughput.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamsParams:
         timeline: those of the phases.
         senders: fewest and most senders in each phase, `[phases, 2]`.
         flows: fewest and most streams of a sender in each phase, `[phases, 2]`.
-        flow_bytes: payload of a flow, bytes; 0 for a share of what is left of the phase.
+        flow_bytes: payload of a flow, bytes; 0 for a share of the rest of the phase.
         fill: that share, see `Streams`.
         least_bytes: smallest payload of such a flow, bytes.
         start_us: streams of a phase start within this time, µs.
@@ -75,14 +75,14 @@ class StreamsState:
 
 @dataclass(frozen=True)
 class Streams:
-    """Some of several hosts send to one, each with some streams; who and how many, by the phase.
+    """Streams from some of several hosts to one; who sends, and how many, depends on the phase.
 
     In every phase the number of senders is drawn evenly between its limits, the senders are chosen
     at random, and each draws its number of streams. A stream that is not of the present phase
     finishes its flow and pauses.
 
     Flows have a fixed size; or, so that a stream is one long flow with the state of one sender, a
-    share of what is left: with T µs of the phase to come and n streams at a link of rate C, the
+    share of the rest of the phase: with T µs left of it and n streams at a link of rate C, the
     payload is `fill T C (1000 / 1048) / n`. Later flows of a phase are shorter, and at its end all
     of them are about to finish.
 
@@ -92,7 +92,7 @@ class Streams:
         receiver: host that receives.
         senders: fewest and most senders in each phase.
         flows: fewest and most streams of a sender in each phase.
-        flow_kb: payload of a flow, KB; None for a share of what is left of the phase.
+        flow_kb: payload of a flow, KB; None for a share of the rest of the phase.
         fill: that share.
         least_kb: smallest payload of such a flow, KB.
         start_us: streams of a phase start within this time, µs.
@@ -178,9 +178,9 @@ class Streams:
         flows = _drawn(params.flows, row, coins)
         draw = hash_bits(seed, jnp.stack([phase, -1 - phase]), StreamsStream.ORDER)
         sends = _rank(draw, number, s) < senders
-        each = self.n_tickets // s
-        these = sends[:, None] & (jnp.arange(each) < flows[:, None])
-        return these.reshape(-1)
+        per_source = self.n_tickets // s
+        streams = sends[:, None] & (jnp.arange(per_source) < flows[:, None])
+        return streams.reshape(-1)
 
     def offer(self, state: StreamsState, params: StreamsParams, nic_rate: Array) -> Offer:
         """The first `width` flows that begin in the coming tick."""
@@ -190,15 +190,15 @@ class Streams:
             index * len(self.sources) // self.n_tickets
         ]
         clock = state.clock
-        now = self.active(params, state.seed, clock.index).sum()
-        left = jnp.maximum(clock.length - clock.spent, 0.0)
+        n_active = self.active(params, state.seed, clock.index).sum()
+        remaining = jnp.maximum(clock.length - clock.spent, 0.0)
         rate = jnp.asarray(nic_rate)[self.receiver]
-        wire = params.fill * left * rate / jnp.maximum(now, 1)
+        wire = params.fill * remaining * rate / jnp.maximum(n_active, 1)
         share = jnp.maximum(jnp.floor(wire * PAYLOAD / (PAYLOAD + HEADER)), params.least_bytes)
         fixed = jnp.asarray(params.flow_bytes)
         payload = jnp.broadcast_to(jnp.where(fixed > 0, fixed, share), src.shape)
-        found = anonymous_offer(start, src, jnp.full_like(src, self.receiver), payload, valid)
-        return replace(found, ticket=index)
+        offer = anonymous_offer(start, src, jnp.full_like(src, self.receiver), payload, valid)
+        return replace(offer, ticket=index)
 
     def advance(
         self,
@@ -220,16 +220,16 @@ class Streams:
         state: StreamsState,
         params: StreamsParams,
         nic_rate: Array,
-        what: Finished,
+        ends: Finished,
         elapsed: float,
     ) -> StreamsState:
         """Begin the next flow of streams that have none and are of the present phase."""
-        free = state.free | what.done
+        free = state.free | ends.done
         begins = free & self.active(params, state.seed, state.clock.index)
         n = self.n_tickets
         counter = state.number * n + jnp.arange(n, dtype=jnp.int32)
-        late = uniform(state.seed, counter, StreamsStream.START) * params.start_us
-        start = jnp.where(begins, jnp.where(what.done, 0.0, late), state.pending.start)
+        delay = uniform(state.seed, counter, StreamsStream.START) * params.start_us
+        start = jnp.where(begins, jnp.where(ends.done, 0.0, delay), state.pending.start)
         return replace(
             state,
             pending=replace(state.pending, start=start).lined_up(elapsed),
@@ -247,7 +247,7 @@ def _drawn(ranges: Any, row: Array, u: Array) -> Int[Array, "*n"]:
 def _rank(bits: Array, number: Int[Array, " n"], n: int) -> Int[Array, " n"]:
     """Place of each number in the random cyclic order of `random.shuffled`."""
     strides = [k for k in range(1, n + 1) if math.gcd(k, n) == 1]
-    back = jnp.asarray(np.array([pow(k, -1, n) if n > 1 else 0 for k in strides], np.int32))
-    inverse = back[bits[0] % jnp.uint32(len(strides))]
+    inverses = jnp.asarray(np.array([pow(k, -1, n) if n > 1 else 0 for k in strides], np.int32))
+    inverse = inverses[bits[0] % jnp.uint32(len(strides))]
     first = (bits[1] % jnp.uint32(n)).astype(jnp.int32)
     return ((number - first) % n) * inverse % n

@@ -1,8 +1,8 @@
 """One substep, stage by stage: NIC, hops, feedback, sink, senders.
 
-The order is that of a byte. Every stage is a function of its own module, from what the one before
-returns to what the next one needs; another one with the same types may take its place. The feedback
-comes before the sink, for it reads the clocks that the sink advances.
+The order is that of a byte. Every stage is a function of its own module, and takes what the stage
+before returns; another function with the same types may replace it. The feedback comes before the
+sink, since it reads the clocks that the sink advances.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ecn_marl.sim.tick import Tick
 
 
 def substep(
-    cfg: SimConfig, state: SimState, sums: PortSums, gone: Float[Array, "2"], tick: Tick
+    cfg: SimConfig, state: SimState, sums: PortSums, slotless: Float[Array, "2"], tick: Tick
 ) -> tuple[SimState, PortSums, Array]:
     """Move senders and queues by `cfg.dt_us`.
 
@@ -27,11 +27,11 @@ def substep(
         cfg: shapes, clocks and senders.
         state: state at the start of the substep.
         sums: statistics of the ports.
-        gone: bytes of released flows that left, and bytes dropped, since the tick began.
-        tick: what holds for the tick.
+        slotless: bytes of released flows that left, and bytes dropped, since the tick began.
+        tick: what is constant within the tick.
 
     Returns:
-        State, statistics and `gone` at its end.
+        State, statistics and `slotless` at its end.
     """
     dt, transport = cfg.dt_us, cfg.transport
     senders = state.flows.transport
@@ -41,7 +41,7 @@ def substep(
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
     if flows.gaps is not None:
         flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)
-    now = feedback.Observed(
+    observed = feedback.Observed(
         flows=flows,
         give=sent.give,
         rate=rate,
@@ -54,12 +54,19 @@ def substep(
         busy=tick.busy,
     )
     echo, flows, signals = feedback.listen(
-        state.echo, now, tick.line, state.step, transport.needs, dt, _notify(cfg, tick), cfg.fine
+        state.echo,
+        observed,
+        tick.line,
+        state.step,
+        transport.needs,
+        dt,
+        _notify(cfg, tick),
+        cfg.fine,
     )
     flows = sink.advance_clocks(flows, moved, sent, dt)
     if flows.flowlets is not None:
-        known = flowlets.advance(flows.flowlets, sent.give, moved.wait, tick.line.packet, dt)
-        flows = replace(flows, flowlets=known)
+        updated = flowlets.advance(flows.flowlets, sent.give, moved.wait, tick.line.packet, dt)
+        flows = replace(flows, flowlets=updated)
     senders = transport.update(flows.transport, tick.transport, signals, dt)
     state = replace(
         state,
@@ -72,12 +79,12 @@ def substep(
         sent=moved.sent,
         pace=None if cfg.n_classes == 1 else moved.pace,
     )
-    gone = gone + jnp.stack([moved.released, moved.dropped.sum()])
-    return state, stats.add(cfg, sums, moved), gone
+    slotless = slotless + jnp.stack([moved.released, moved.dropped.sum()])
+    return state, stats.add(cfg, sums, moved), slotless
 
 
 def _notify(cfg: SimConfig, tick: Tick) -> feedback.Notify | None:
-    """The receivers' side of the senders, None if they tell every mark."""
+    """The receivers' side of the senders, None if every mark leaves as a CNP."""
     notify = getattr(cfg.transport, "notify", None)
     if notify is None:
         return None

@@ -17,11 +17,11 @@ from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.transports.dcqcn import DcqcnParams
 
 TOP = 1.0 - 2.0**-50
-"""Largest marking probability that is told from 1."""
+"""Largest marking probability that is distinguished from 1."""
 
 
 class FixedPoint(NamedTuple):
-    """Where mean-field DCQCN stands still.
+    """Fixed point of mean-field DCQCN.
 
     Attributes:
         mark: marking probability per packet.
@@ -44,7 +44,7 @@ class Sawtooth(NamedTuple):
     Attributes:
         q_max: largest queue, bytes.
         q_min: smallest queue, bytes; 0 if the link runs idle.
-        amplitude: what all windows together lose in a cut, bytes (`q_max - q_min` unless idle).
+        amplitude: sum of the cuts of all windows, bytes (`q_max - q_min` unless idle).
         period: time between cuts, µs.
         alpha: fraction of marked packets, the same for all flows.
         rounds: round-trip times between cuts.
@@ -147,7 +147,7 @@ class _Dcqcn(NamedTuple):
         return log_a, log_alpha, float(up), float(beyond)
 
     def log_mark(self, rate: float) -> float:
-        """Logarithm of the marking probability that holds the rate; 0 if it cannot be told from 1.
+        """Logarithm of the marking probability that holds the rate; 0 above `TOP`.
 
         With `R` the rate in packets/µs, `L = -log(1 - p)` and the model's
 
@@ -248,11 +248,11 @@ def dctcp_sawtooth(
     The paper states the approximations and counts the period in RTTs; here a round takes the base
     RTT plus the mean wait in the queue. The flows' gain is taken as small: with g = 1/16 alpha has
     decayed by up to a fifth when the cut comes, and the cut is smaller by as much. For `W* < 2` or
-    so windows are cut by less than a packet and the picture is a poor one.
+    so windows are cut by less than a packet, and the formulas are poor.
 
-    Switches that mark packets as they leave the queue are heard sooner: the marks come back after
-    the base RTT, a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
-    round without growth after a cut, that of the cut itself, a flow hears marks for `s` rounds of
+    Marks of switches that mark packets as they leave the queue return sooner: after the base RTT,
+    a share `s = rtt / (rtt + wait)` of a round. Hence `q_max = k + n s`, and with one
+    round without growth after a cut, that of the cut itself, a flow gets marks for `s` rounds of
     the `alpha W / 2 + 1` of a period:
 
         alpha (alpha W / 2 + 1) = s,    W = (BDP + q_max) / n,    amplitude = n alpha W / 2.
@@ -318,14 +318,14 @@ def timely_patched_fixed_point(
 
     At rest the gradient is 0, the weight 1/2, and `delta = beta R (q - q') / q'` with `R = C / n`
     and `q' = C t_low`: `q = q' + n delta q' / (beta C)`. It must lie below `C t_high`, above which
-    the protocol brakes whatever the gradient. Plain TIMELY has no fixed point.
+    the protocol cuts rates whatever the gradient. Plain TIMELY has no fixed point.
 
     Args:
         capacity: bytes/µs.
         n: flows.
         delta: additive increase per update, bytes/µs.
         beta: multiplicative decrease per update.
-        t_low: queueing delay below which nothing brakes, µs.
+        t_low: queueing delay below which no rate is cut, µs.
     """
     _positive(capacity=capacity, delta=delta, beta=beta, t_low=t_low)
     _count(n)
@@ -362,8 +362,8 @@ def swift_target(
             raise bad_value(field, value, "a number >= 0")
     if not fs_min < fs_max:
         raise bad_value("fs_min", fs_min, f"less than fs_max = {fs_max!r}")
-    none = fs_max**-0.5
-    scaling = fs_range * (cwnd**-0.5 - none) / (fs_min**-0.5 - none)
+    least = fs_max**-0.5
+    scaling = fs_range * (cwnd**-0.5 - least) / (fs_min**-0.5 - least)
     return base + hops * per_hop + min(max(scaling, 0.0), fs_range)
 
 
@@ -372,7 +372,7 @@ def hpcc_fixed_point(
 ) -> HpccFixedPoint:
     """Steady state of HPCC (Li et al., SIGCOMM'19, §3.3) at one bottleneck.
 
-    `W = W eta / U + w_ai` stands still where `w_ai / W = 1 - eta / U`. At one link `U` is bytes in
+    `W = W eta / U + w_ai` is at rest where `w_ai / W = 1 - eta / U`. At one link `U` is bytes in
     flight over `BDP = C rtt`, that is `n W / BDP`, with a queue (in flight less BDP) or without. So
     `U = eta + n w_ai / BDP`. As that is at least eta, the stages of additive increase play no part.
 
@@ -393,7 +393,7 @@ def hpcc_fixed_point(
 
 
 def adpg_fixed_point(target: float, n: int) -> RateFixedPoint:
-    """Where flows that hold `inflation sqrt(rate)` at a target settle (ADPG, many to one).
+    """Steady state of flows that hold `inflation sqrt(rate)` at a target (ADPG, many to one).
 
     The reward `-(target - inflation sqrt(rate))²` is largest, for all flows at once, at equal rates
     `1 / n` and an RTT inflation of `target sqrt(n)`. An inflation below 1 is impossible: for

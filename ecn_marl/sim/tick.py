@@ -1,4 +1,4 @@
-"""What holds for a tick: capacities, feedback delays, paused links, room in the buffers."""
+"""Values constant within a tick: capacities, feedback delays, paused links, room in buffers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ecn_marl.sim.ways import FLOWLET
 
 
 class Tick(NamedTuple):
-    """What stays fixed within a tick, by who needs it.
+    """Values constant within a tick, by the stages that need them.
 
     Attributes:
-        nic: what the NICs may send.
-        ports: what the ports may do.
+        nic: limits of the NICs.
+        ports: limits and settings of the ports.
         line: feedback delays.
         transport: constants of the senders.
         busy: slots in use, `[F]`.
@@ -48,7 +48,7 @@ def prepare(
     ecn: Ecn,
     busy: Bool[Array, " flows"] | None = None,
 ) -> tuple[Tick, SimState]:
-    """Capacities and feedback delays that hold for a tick.
+    """Compute what is constant within a tick.
 
     Args:
         cfg: shapes.
@@ -58,7 +58,7 @@ def prepare(
         busy: slots in use, `[F]`; None to look them up.
 
     Returns:
-        What stays fixed within the tick, and the state with delays refreshed.
+        The constants of the tick, and the state with delays refreshed.
     """
     net, flows, c = params.net, state.flows, cfg.n_classes
     busy = flows.stage != life.FREE if busy is None else busy
@@ -66,10 +66,12 @@ def prepare(
     share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, cfg.queues_last)
     flows, ahead = _waits(cfg, state, net, queues, share)
     stops = pfc.stops(cfg, state, queues)
-    held = stops.held
-    due, left = batches(flows.backlog, flows.due, flows.left, ahead, held, cfg.tick_us, cfg.dt_us)
+    stalled = stops.stalled
+    due, left = batches(
+        flows.backlog, flows.due, flows.left, ahead, stalled, cfg.tick_us, cfg.dt_us
+    )
     flows = replace(flows, due=due, left=left)
-    line, flows, n_late = _line(cfg, state, flows, net, queues, held)
+    line, flows, n_late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
         express = state.ack_rate.reshape(-1, c).sum(1)
@@ -108,7 +110,7 @@ def prepare(
 def _waits(
     cfg: SimConfig, state: SimState, net: NetParams, queues: Array, share: Array | None
 ) -> tuple[Flows, Float[Array, "rows flows"]]:
-    """Slots with the waits that new flows and ACKs find, and the waits ahead, µs, `[L W, F]`."""
+    """Slots with the waits of new flows and of ACKs, and the waits ahead, µs, `[L W, F]`."""
     flows, wait = state.flows, queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
@@ -116,23 +118,23 @@ def _waits(
     if not cfg.ack_priority:
         back_wait = ways.longest(look_up(waits, flows.back)[..., 1], cfg.n_ways_back)
     ahead = look_up(waits, queues)[..., 0]
-    found = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
+    way_wait = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
     first = ways.slowest(ways.level(ahead, 0, cfg.n_ways), share)
     new = flows.start_step == state.step
     flows = replace(
         flows,
-        wait=jnp.where(new, found, flows.wait),
-        gate=jnp.where(new, found, flows.gate),
-        beyond=None if flows.beyond is None else jnp.where(new, found - first, flows.beyond),
+        wait=jnp.where(new, way_wait, flows.wait),
+        gate=jnp.where(new, way_wait, flows.gate),
+        beyond=None if flows.beyond is None else jnp.where(new, way_wait - first, flows.beyond),
         back_wait=back_wait,
     )
     return flows, ahead
 
 
 def _line(
-    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, held: Array
+    cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, stalled: Array
 ) -> tuple[fb.Line, Flows, Array]:
-    """Feedback delays, the far marks that come near, and how many delays are too long."""
+    """Feedback delays, slots with far marks moved nearer, and how many delays are too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
     back_wait = flows.back_wait
     if cfg.jitter_us > 0:
@@ -153,7 +155,7 @@ def _line(
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
         back_wait=back_wait,
-        held=held,
+        stalled=stalled,
         queues=queues,
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,
@@ -170,7 +172,7 @@ def _passable(up: Bool[Array, "rows flows"], share: Array | None) -> Bool[Array,
 
 
 def _probed(cfg: SimConfig, queues: Int[Array, "rows flows"]) -> Int[Array, "levels flows"]:
-    """One queue per level for those who count hops: of new bytes, `[L, F]`."""
+    """One queue per level for telemetry and probes: that of new bytes, `[L, F]`."""
     if cfg.load_balancing == FLOWLET:
         return queues[:: cfg.n_ways]
     return queues.reshape(-1, cfg.n_ways, queues.shape[1]).min(1)

@@ -1,18 +1,18 @@
-"""Flows that begin when others have finished: what sources learn of their own flows.
+"""Flows that begin when others have finished: sources learn when their own flows end.
 
 Most sources are open loop. One whose flows follow from earlier ones has `n_tickets`, the number of
-flows that it may want to hear of at once, and a method `finished`:
+flows whose end it may wait for at once, and a method `finished`:
 
 * its offers carry a `ticket` per flow, 0 to `n_tickets - 1`; no two flows in progress share one;
 * at the end of every tick `finished` says which tickets' flows have finished in it, and how long
   ago their last ACK arrived at the sender. It is called once before the first tick, too, with none.
 
-Flows are admitted once per tick. So the flow that follows begins exactly when it should if that is
-at or after the end of the tick in which the earlier one finished, and at that end otherwise: a
-dependency costs up to one tick. A flow whose start is not known yet is not "waiting", and one that
+Flows are admitted once per tick. So the next flow begins exactly when it should if that is at or
+after the end of the tick in which the earlier one finished, and at that end otherwise: a dependency
+costs up to one tick. A flow whose start is not known yet is not "waiting", and one that
 only waited for the tick is not `deferred`.
 
-`Pending` is how such sources keep the flows that are to begin: fixed size, first come first served
+Such sources keep the flows that are to begin in a `Pending`: fixed size, first come first served
 to the tick.
 """
 
@@ -67,7 +67,7 @@ def ticket_bounds(traffic: Sequence[Any]) -> tuple[int, ...]:
 
 
 def with_tickets(offers: Sequence[Offer], bounds: Sequence[int]) -> list[Offer]:
-    """Offers whose tickets are those of the simulator, -1 for flows that nobody asks for.
+    """Offers whose tickets are those of the simulator, -1 for flows without one.
 
     Args:
         offers: one of each source.
@@ -75,11 +75,11 @@ def with_tickets(offers: Sequence[Offer], bounds: Sequence[int]) -> list[Offer]:
     """
     if not bounds[-1]:
         return list(offers)
-    none = [jnp.full_like(o.flow_id, -1) for o in offers]
-    own = [n if o.ticket is None else o.ticket for o, n in zip(offers, none, strict=True)]
+    unset = [jnp.full_like(o.flow_id, -1) for o in offers]
+    numbers = [n if o.ticket is None else o.ticket for o, n in zip(offers, unset, strict=True)]
     return [
         replace(o, ticket=jnp.where(t >= 0, t + first, t))
-        for o, t, first in zip(offers, own, bounds[:-1], strict=True)
+        for o, t, first in zip(offers, numbers, bounds[:-1], strict=True)
     ]
 
 
@@ -91,42 +91,42 @@ def finished(flows: Flows, before: Flows, n: int) -> Finished:
         before: slots before it.
         n: number of tickets.
     """
-    over = (flows.stage == DONE) & (before.stage != DONE)
-    number = jnp.where(over & (flows.ticket >= 0), flows.ticket, n)
-    past = jnp.where(over, -flows.tail, 0.0)
-    both = segment_sum(jnp.stack([over.astype(past.dtype), past], -1), number, n)
-    return Finished(both[:, 0] > 0.5, jnp.maximum(both[:, 1], 0.0))
+    ended = (flows.stage == DONE) & (before.stage != DONE)
+    number = jnp.where(ended & (flows.ticket >= 0), flows.ticket, n)
+    ago = jnp.where(ended, -flows.tail, 0.0)
+    sums = segment_sum(jnp.stack([ended.astype(ago.dtype), ago], -1), number, n)
+    return Finished(sums[:, 0] > 0.5, jnp.maximum(sums[:, 1], 0.0))
 
 
-def tell(
+def report_finished(
     traffic: Sequence[Any],
     states: Sequence[Any],
     params: Sequence[Any],
     nic_rate: Array,
-    what: Finished | None,
+    ends: Finished | None,
     tick_us: float,
 ) -> tuple[Any, ...]:
-    """States of all sources, those with tickets told what has finished.
+    """States of all sources, after those with tickets learnt which flows have finished.
 
     Args:
         traffic: sources.
         states: their states.
         params: their parameters.
         nic_rate: bytes/µs, `[H]`.
-        what: finished flows by the tickets of the simulator; None for none of them.
+        ends: finished flows by the tickets of the simulator; None for none of them.
         tick_us: length of a tick, µs.
     """
-    bounds, told = ticket_bounds(traffic), []
+    bounds, updated = ticket_bounds(traffic), []
     for i, (source, state, p) in enumerate(zip(traffic, states, params, strict=True)):
-        n, mine = tickets_of(source), slice(bounds[i], bounds[i + 1])
-        if n and what is None:
+        n, span = tickets_of(source), slice(bounds[i], bounds[i + 1])
+        if n and ends is None:
             none = Finished(jnp.zeros((n,), bool), jnp.zeros((n,), nic_rate.dtype))
             state = source.finished(state, p, nic_rate, none, tick_us)
-        elif n and what is not None:
-            part = Finished(what.done[mine], what.ago[mine])
-            state = source.finished(state, p, nic_rate, part, tick_us)
-        told.append(state)
-    return tuple(told)
+        elif n and ends is not None:
+            own = Finished(ends.done[span], ends.ago[span])
+            state = source.finished(state, p, nic_rate, own, tick_us)
+        updated.append(state)
+    return tuple(updated)
 
 
 @struct.dataclass
@@ -157,18 +157,18 @@ class Pending:
     def front(self, width: int) -> tuple[Int[Array, " width"], Bool[Array, " width"]]:
         """Tickets of the first `width` flows in the line, and which of them exist."""
         n = self.place.shape[0]
-        to = jnp.where((self.place >= 0) & (self.place < width), self.place, width)
+        row = jnp.where((self.place >= 0) & (self.place < width), self.place, width)
         numbers = jnp.arange(n, dtype=jnp.int32)
-        index = jnp.zeros((width,), jnp.int32).at[to].set(numbers, mode="drop")
+        index = jnp.zeros((width,), jnp.int32).at[row].set(numbers, mode="drop")
         return index, jnp.arange(width) < (self.place >= 0).sum()
 
     def advanced(self, taken: Int[Array, ""], elapsed: float) -> Pending:
         """Without the first `taken` flows of the line, `elapsed` µs later."""
-        gone = (self.place >= 0) & (self.place < taken)
+        leaving = (self.place >= 0) & (self.place < taken)
         place = jnp.where(self.place >= 0, self.place - taken, -1)
         return Pending(
-            start=jnp.where(gone, jnp.inf, self.start - elapsed),
-            place=jnp.where(gone, -1, place).astype(jnp.int32),
+            start=jnp.where(leaving, jnp.inf, self.start - elapsed),
+            place=jnp.where(leaving, -1, place).astype(jnp.int32),
         )
 
 
@@ -179,10 +179,10 @@ def as_reals(xp: Any, *values: Any) -> tuple[Any, ...]:
 
 
 def check_delay(field: str, value: float, longest: float = LONGEST_US) -> None:
-    """Refuse what is not a time from 0 to `longest` µs.
+    """Refuse a value that is no time from 0 to `longest` µs.
 
     Raises:
-        ValueError: so.
+        ValueError: a time outside of that, or no number.
     """
     check_value(field, value, Real(low=0.0, high=longest, unit="µs"))
 
@@ -191,7 +191,7 @@ def check_hosts(field: str, hosts: Sequence[int], n_hosts: int) -> None:
     """Refuse hosts that a network does not have.
 
     Raises:
-        ValueError: so.
+        ValueError: there is one.
     """
     beyond = [h for h in hosts if h >= n_hosts]
     if beyond:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.links import Link, Rates, adjacency, at_least, check_links, each
+from ecn_marl.sim.links import Link, Rates, adjacency, at_least, check_links, host_rates
 from ecn_marl.sim.routing import Route, compiled_routes, tiers
 from ecn_marl.sim.servers import Server, check_servers
 
@@ -129,8 +129,8 @@ class Topology:
         """Equal if names, ports, rates, delays and servers are equal."""
         if not isinstance(other, Topology):
             return NotImplemented
-        mine = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us, self.server)
-        return mine == (
+        own = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us, self.server)
+        return own == (
             other.name,
             other.hosts,
             other.ports,
@@ -196,8 +196,8 @@ class Topology:
             source: index of the host that sends.
             sink: index of the host that receives.
         """
-        here, there = self.edge[source], self.edge[sink]
-        middle = self.routes[here, there, : self.n_paths[here, there]]
+        src_edge, dst_edge = self.edge[source], self.edge[sink]
+        middle = self.routes[src_edge, dst_edge, : self.n_paths[src_edge, dst_edge]]
         return np.concatenate([middle, np.full((len(middle), 1), self.last[sink])], axis=1)
 
     def _edge_names(self) -> list[str]:
@@ -236,13 +236,13 @@ def from_links(
     """
     neighbours = adjacency(hosts, switches, links)
     by_ends: dict[tuple[str, str], list[Link]] = {}
-    for ln in links:
-        by_ends.setdefault((ln.a, ln.b), []).append(ln)
-        by_ends.setdefault((ln.b, ln.a), []).append(ln)
-    parallel = {ends: len(found) for ends, found in by_ends.items()}
-    home = {h: neighbours[h][0] for h in hosts}
+    for link in links:
+        by_ends.setdefault((link.a, link.b), []).append(link)
+        by_ends.setdefault((link.b, link.a), []).append(link)
+    parallel = {ends: len(group) for ends, group in by_ends.items()}
+    edge_switch = {h: neighbours[h][0] for h in hosts}
     try:
-        route = compiled_routes(switches, neighbours, home, parallel)
+        route = compiled_routes(switches, neighbours, edge_switch, parallel)
     except ValueError as error:
         raise InvalidInput(f"topology {name!r}: {error}") from None
     label = {"up": "up", "down": "down"} | (kinds or {})
@@ -252,8 +252,8 @@ def from_links(
         hosts=tuple(hosts),
         switches=tuple(switches),
         ports=ports,
-        nic_gbps=tuple(by_ends[h, home[h]][0].gbps for h in hosts),
-        nic_delay_us=tuple(by_ends[h, home[h]][0].delay_us for h in hosts),
+        nic_gbps=tuple(by_ends[h, edge_switch[h]][0].gbps for h in hosts),
+        nic_delay_us=tuple(by_ends[h, edge_switch[h]][0].delay_us for h in hosts),
         edge=route.edge,
         routes=route.routes,
         n_paths=route.n_paths,
@@ -270,13 +270,13 @@ def _ports(
     label: dict[str, str],
 ) -> tuple[Port, ...]:
     """The ports of a compiled network; hosts have tier 0."""
-    found = []
+    ports = []
     for (switch, peer, k), level in zip(route.ends, route.level, strict=True):
         kind = "up" if tier[peer] > tier[switch] else "down"
         link = links[switch, peer][k]
         kind = "host" if tier[peer] == 0 else label[kind]
-        found.append(Port(switch, peer, link.gbps, link.delay_us, kind, level, k))
-    return tuple(found)
+        ports.append(Port(switch, peer, link.gbps, link.delay_us, kind, level, k))
+    return tuple(ports)
 
 
 def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
@@ -293,7 +293,7 @@ def star(hosts: int, *, gbps: Rates = 25.0, delay_us: float = 1.0) -> Topology:
     at_least("hosts", hosts, 2)
     check_links(f"star:{hosts}", hosts)
     names = [f"host{i}" for i in range(hosts)]
-    links = [Link(h, "switch0", r, delay_us) for h, r in each(names, gbps)]
+    links = [Link(h, "switch0", r, delay_us) for h, r in host_rates(names, gbps)]
     return from_links(f"star:{hosts}", names, ["switch0"], links)
 
 
@@ -320,9 +320,9 @@ def dumbbell(
     at_least("right", right, 1)
     check_links(f"dumbbell:{left},{right}", left + right + 1)
     names = [f"host{i}" for i in range(left + right)]
-    middle = gbps if uplink_gbps is None else uplink_gbps
-    far = delay_us if uplink_delay_us is None else uplink_delay_us
-    links = [Link("switch0", "switch1", middle, far)]
+    middle_gbps = gbps if uplink_gbps is None else uplink_gbps
+    middle_delay = delay_us if uplink_delay_us is None else uplink_delay_us
+    links = [Link("switch0", "switch1", middle_gbps, middle_delay)]
     links += [
         Link(h, "switch0" if i < left else "switch1", gbps, delay_us) for i, h in enumerate(names)
     ]
@@ -389,10 +389,12 @@ def leaf_spine(
     names = [f"host{i}" for i in range(leaves * hosts_per_leaf)]
     leaf = [f"leaf{i}" for i in range(leaves)]
     spine = [f"spine{i}" for i in range(spines)]
-    rates = enumerate(each(names, gbps))
+    rates = enumerate(host_rates(names, gbps))
     links = [Link(h, leaf[i // hosts_per_leaf], r, delay_us) for i, (h, r) in rates]
-    far = delay_us if uplink_delay_us is None else uplink_delay_us
-    links += [Link(a, b, uplink_gbps, far) for a in leaf for b in spine for _ in range(parallel)]
+    spine_delay = delay_us if uplink_delay_us is None else uplink_delay_us
+    links += [
+        Link(a, b, uplink_gbps, spine_delay) for a in leaf for b in spine for _ in range(parallel)
+    ]
     several = f"x{parallel}" if parallel > 1 else ""
     bonded = f"-nics{nics_per_server}" if nics_per_server > 1 else ""
     place = [divmod(h, hosts_per_leaf) for h in range(len(names))]
@@ -452,13 +454,15 @@ def fat_tree(
     edge = [[f"edge{p}.{i}" for i in range(half)] for p in range(k)]
     names = [f"host{i}" for i in range(k * half * half)]
     flat = [switch for pod in edge for switch in pod]
-    rates = each(names, gbps)
-    middle = max(r for _, r in rates) if uplink_gbps is None else uplink_gbps
+    rates = host_rates(names, gbps)
+    switch_gbps = max(r for _, r in rates) if uplink_gbps is None else uplink_gbps
     links = [Link(h, flat[i // half], r, delay_us) for i, (h, r) in enumerate(rates)]
     for p in range(k):
-        links += [Link(a, b, middle, delay_us) for a in edge[p] for b in up[p]]
+        links += [Link(a, b, switch_gbps, delay_us) for a in edge[p] for b in up[p]]
         for i, switch in enumerate(up[p]):
-            links += [Link(switch, c, middle, delay_us) for c in core[i * half : (i + 1) * half]]
+            links += [
+                Link(switch, c, switch_gbps, delay_us) for c in core[i * half : (i + 1) * half]
+            ]
     switches = [*flat, *(switch for pod in up for switch in pod), *core]
     return from_links(f"fat-tree:{k}", names, switches, links)
 

@@ -85,7 +85,7 @@ class FlowList:
 
 
 class Place(NamedTuple):
-    """Where in a file a value stands."""
+    """Position of a value in a file."""
 
     path: Path
     line: int
@@ -99,7 +99,7 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
     """Read a flow list and check it against a network.
 
     Args:
-        path: CSV file, plain or gzipped (told apart by content).
+        path: CSV file, plain or gzipped (recognised by content).
         topology: the network it is for.
 
     Raises:
@@ -109,7 +109,7 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
     """
     path = Path(path)
     rows: list[tuple[int | float, ...]] = []
-    seen: dict[int, int] = {}
+    line_of: dict[int, int] = {}
     total = 0
     with _open(path) as file:
         lines = _lines(file, path)
@@ -121,7 +121,7 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
                     "number of fields", len(fields), f"{len(header)}, as many as the header has"
                 )
             row = _parse({name: fields[i] for name, i in column.items()}, place, topology)
-            first = seen.setdefault(int(row[0]), place.line)
+            first = line_of.setdefault(int(row[0]), place.line)
             if first != place.line:
                 allowed = f"an identifier of its own (line {first} has it already)"
                 raise place.error("flow_id", row[0], allowed)
@@ -132,15 +132,15 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
     if not rows:
         raise InvalidInput(f"{path}: no flows, only a header; expected at least one line below it")
     columns = list(zip(*rows, strict=True))
-    whole = [np.array(values, np.int64) for values in columns]
+    integers = [np.array(values, np.int64) for values in columns]
     return FlowList(
-        flow_id=whole[0],
-        src=whole[1],
-        dst=whole[2],
-        size=whole[3],
+        flow_id=integers[0],
+        src=integers[1],
+        dst=integers[2],
+        size=integers[3],
         start_ns=np.array(columns[4], np.float64),
-        spine_data=whole[5],
-        spine_ack=whole[6],
+        spine_data=integers[5],
+        spine_ack=integers[6],
     )
 
 
@@ -155,7 +155,7 @@ def _open(path: Path) -> Iterator[TextIOWrapper]:
 
 
 def _lines(file: TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]:
-    """Fields of every line that is neither empty nor a comment, and where it stands."""
+    """Fields of every line that is neither empty nor a comment, and its position."""
     reader = csv.reader(file, strict=True)
     while True:
         try:
@@ -178,8 +178,8 @@ def _columns(header: list[str], place: Place) -> dict[str, int]:
             raise place.error("header", ",".join(header), f"column {name} only once")
     for name in REQUIRED:
         if name not in header:
-            got = ",".join(header)
-            raise place.error("header", got, f"a column {name}; the columns are {form}")
+            columns = ",".join(header)
+            raise place.error("header", columns, f"a column {name}; the columns are {form}")
     return {name: header.index(name) for name in (*REQUIRED, *OPTIONAL) if name in header}
 
 
@@ -188,7 +188,7 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
     n = topology.n_hosts
     host = f"a host of {topology.name}, 0 to {n - 1}"
 
-    def whole(name: str, allowed: str, fits: Callable[[int], bool]) -> int:
+    def integer(name: str, allowed: str, fits: Callable[[int], bool]) -> int:
         try:
             value = int(text[name])
         except ValueError:
@@ -197,12 +197,12 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
             raise place.error(name, value, allowed)
         return value
 
-    flow_id = whole("flow_id", "an integer from 0 to 2^63 - 1", lambda v: 0 <= v < 2**63)
-    src = whole("src", host, lambda v: 0 <= v < n)
+    flow_id = integer("flow_id", "an integer from 0 to 2^63 - 1", lambda v: 0 <= v < 2**63)
+    src = integer("src", host, lambda v: 0 <= v < n)
     server = topology.server
     other = f"{host}, of another server than src" if topology.bonds else f"{host}, other than src"
-    dst = whole("dst", other, lambda v: 0 <= v < n and server[v] != server[src])
-    size = whole("size_B", f"an integer from 1 to {MAX_SIZE}", lambda v: 1 <= v <= MAX_SIZE)
+    dst = integer("dst", other, lambda v: 0 <= v < n and server[v] != server[src])
+    size = integer("size_B", f"an integer from 1 to {MAX_SIZE}", lambda v: 1 <= v <= MAX_SIZE)
     try:
         start = float(text["start_ns"])
     except ValueError:
@@ -216,7 +216,7 @@ def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int 
             return -1
         k = int(topology.n_paths[topology.edge[source], topology.edge[sink]])
         allowed = f"-1 or empty (choose by hash), or one of the {k} equal-cost path(s), from 0"
-        return whole(name, allowed, lambda v: -1 <= v < k)
+        return integer(name, allowed, lambda v: -1 <= v < k)
 
     return (
         *(flow_id, src, dst, size, start),

@@ -1,4 +1,4 @@
-"""Traffic: what all sources of flows share.
+"""Traffic: the types that all sources of flows share.
 
 A source offers, once per tick, its next `width` flows in order of their start. The simulator takes
 as many as it has room for; those not taken are offered again, so nothing is lost and a flow's start
@@ -30,13 +30,13 @@ from ecn_marl.sim.sizes import (
 )
 
 LOAD = Real(above=0.0, high=1.5)
-"""What a load may be, as a share of a line rate: above 1 flows pile up."""
+"""Allowed loads, as a share of a line rate: above 1 flows pile up."""
 
 PAYLOAD_KB = Real(above=0.0, high=1e9, unit="KB")
-"""What the payload of a flow may be: up to a terabyte."""
+"""Allowed payloads of a flow: up to a terabyte."""
 
 WIDTH = Whole(low=1, high=2**20, words=("auto",))
-"""What the number of flows offered per tick may be."""
+"""Allowed numbers of flows offered per tick."""
 
 
 @struct.dataclass
@@ -54,8 +54,8 @@ class Offer:
         path_back: the same for ACKs.
         flow_id: number of the flow within its source, -1 where flows are anonymous.
         valid: whether there is such a flow.
-        ticket: by which the source hears that it has finished, see `sim.tickets`; None if it does
-            not ask.
+        ticket: number by which the source learns that it has finished, see `sim.tickets`; None
+            without such.
     """
 
     start: Leaf
@@ -91,13 +91,13 @@ def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid:
 
 
 def program_of(source: Any) -> Any:
-    """What of a source is compiled: it without the numbers that are traced parameters anyway.
+    """The part of a source that is compiled: it has no numbers that are traced parameters.
 
-    Sources with a method `program()` return themselves with these numbers set to some fixed ones.
-    Two that differ in nothing else, in their load say, then share what is compiled.
+    Sources with a method `program()` return themselves with these numbers set to fixed ones. Two
+    that differ only in such numbers, e.g. the load, then share compiled code.
     """
-    tell = getattr(source, "program", None)
-    return source if tell is None else tell()
+    program = getattr(source, "program", None)
+    return source if program is None else program()
 
 
 def fixed_width(source: Any) -> int:

@@ -6,12 +6,12 @@
 
 A tuner is a frozen dataclass of constants; `init` and `update` are pure functions over arrays of
 ports, so they work under `jit`, `vmap` and `scan`. Sizes in KB are for a port of 25 Gb/s and grow
-with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports do not see each
-other (but for `BufferCoupled`, whose ports share a buffer).
+with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports are
+independent (but for `BufferCoupled`, whose ports share a buffer).
 
-`EcnSharp` and `PiMarker` are published rules, brought to an interval's pace; `BufferCoupled` is a
-published rule applied to another threshold; of the two ideas behind `UtilisationDriven` and
-`QueueDriven` no formulas were found, so those are ours.
+`EcnSharp` and `PiMarker` are published rules, adapted to one update per interval. `BufferCoupled`
+is a published rule applied to another threshold. `UtilisationDriven` and `QueueDriven` follow
+published ideas whose formulas were not found, so their rules are ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PACKET = 1000.0
 """Bytes of a packet in the gains of `PiMarker` (8000-bit packets in its authors' model)."""
 
 SMALL, LARGE = 1e-9, 1e9
-"""Bounds of every constant; keeps what follows from them finite and apart in float32."""
+"""Bounds of every constant; values derived from them stay finite and distinct in float32."""
 
 
 def port_scale(net: NetParams) -> Float[Array, " ports"]:
@@ -46,7 +46,7 @@ def port_scale(net: NetParams) -> Float[Array, " ports"]:
 
 @dataclass(frozen=True)
 class Tuner(ABC):
-    """What every tuner does; constants are fields, all of them positive numbers.
+    """Base class of tuners; constants are fields, all of them positive numbers.
 
     Raises:
         ValueError: a constant out of range.
@@ -127,8 +127,8 @@ class EcnSharp(Tuner):
       `sqrt(count) + T / (2 persist_us)` exactly; the increment of `count` over the packets that a
       busy link sends in T is that share.
 
-    What had to be chosen: statistics do not hold the smallest queue of an interval, which the
-    persistent rule asks for. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
+    Choices: statistics do not hold the smallest queue of an interval, which the persistent rule
+    needs. It is taken as `mean - dip std`, with dip = sqrt(3) the minimum of a
     saw-tooth (any evenly spread queue), or the queue at the end if that is smaller. The rule acts
     from the next interval on, so up to one interval late. While it is at rest `pmax` is `p_rest`,
     as it cannot be 0.
@@ -166,20 +166,20 @@ class EcnSharp(Tuner):
     ) -> tuple[SharpState, Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         rate = jnp.asarray(net.port_rate)
-        spread = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
-        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * spread)
+        deviation = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
+        lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * deviation)
         stands = lowest > self.target_us * rate
         standing = jnp.where(stands, state.standing_us + interval_us, 0.0)
         active = standing >= self.persist_us
-        before = jnp.maximum(state.marked, 1.0)
-        after = (jnp.sqrt(before) + interval_us / (2.0 * self.persist_us)) ** 2
-        share = (after - before) * net.packet_bytes / (rate * interval_us)
+        count_before = jnp.maximum(state.marked, 1.0)
+        count_after = (jnp.sqrt(count_before) + interval_us / (2.0 * self.persist_us)) ** 2
+        share = (count_after - count_before) * net.packet_bytes / (rate * interval_us)
         ecn = Ecn(
             kmin=self.target_us * rate,
             kmax=self.instant_us * rate,
             pmax=jnp.where(active, jnp.clip(2.0 * share, self.p_rest, 1.0), self.p_rest),
         )
-        return SharpState(standing, jnp.where(active, after, 0.0)), ecn
+        return SharpState(standing, jnp.where(active, count_after, 0.0)), ecn
 
 
 class PiState(NamedTuple):
@@ -240,7 +240,7 @@ class PiMarker(Tuner):
         self._at_most("b", "a", 1.0)
 
     def init(self, net: NetParams) -> PiState:
-        """Hardly any marking."""
+        """Marking probability at its minimum."""
         zero = jnp.zeros_like(jnp.asarray(net.port_rate))
         return PiState(zero + self.p_min, zero - 1.0)
 
@@ -313,8 +313,8 @@ class BufferCoupled(Ramped):
             ValueError: several switches, but no `port_switch` for every port.
         """
         ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
-        whole = len(self.port_switch) == ports and max(self.port_switch) < switches
-        if not whole and (self.port_switch or switches > 1):
+        complete = len(self.port_switch) == ports and max(self.port_switch) < switches
+        if not complete and (self.port_switch or switches > 1):
             text = (
                 f"the switches of {ports} ports, 0 to {switches - 1}: give parse_tuner a topology"
             )
@@ -326,9 +326,9 @@ class BufferCoupled(Ramped):
     ) -> tuple[tuple[()], Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
-        where = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
-        used = segment_sum(jnp.asarray(stats.queue), where, switches)
-        free = jnp.maximum(net.buffer - used, 0.0)[where]
+        switch = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
+        used = segment_sum(jnp.asarray(stats.queue), switch, switches)
+        free = jnp.maximum(net.buffer - used, 0.0)[switch]
         kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
         return (), self.ramp(kmax / self.spread)
 
@@ -363,14 +363,14 @@ class Stepped(Ramped):
 
 @dataclass(frozen=True)
 class UtilisationDriven(Stepped):
-    """K up where the link is short of bytes, down where it is full and the queue long.
+    """K rises where the link lacks bytes, and falls where it is full and the queue long.
 
     The idea is AMT's; its formulas were not found, so *the rule is ours*, a multiplicative step per
     interval: with u the utilisation and q the mean queue,
 
     * K `up` if u < `full` and q < `empty_kb`: marking may have cut too deep;
     * K `down` if u >= `full` and q > `long_kb`: there is more queue than the link needs;
-    * else, and where less than a packet was ever queued (no one is held back by marks), K stays.
+    * else, and where less than a packet was ever queued (marks slow no sender down), K stays.
 
     `kmin = K`, `kmax = spread K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
 
@@ -432,9 +432,9 @@ class QueueDriven(Stepped):
 
         K <- K exp(-gain [lead (e - e_old) + e])
 
-    within bounds; an interval in which less than a packet was queued is passed over. Of the trend
-    alone K would be a function of the queue (its sum telescopes), so the level must count too: it
-    is what holds the mean queue at the target. The level is cut before the trend is taken, so that
+    within bounds; intervals in which less than a packet was queued are skipped. With the trend
+    alone K would be a function of the queue (the sum telescopes). So the level counts, too: it
+    holds the mean queue at the target. The level is cut before the trend is taken, so that
     growth and drain cancel, however fast either is. `kmin = K`, `kmax = spread K`, with SECN2's
     slope.
 
@@ -485,15 +485,15 @@ def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
     Raises:
         ValueError: an unknown tuner or constant (with the nearest names), or a bad value.
     """
-    name, _, rest = text.strip().lower().partition(":")
+    name, _, settings = text.strip().lower().partition(":")
     if name not in TUNERS:
         raise unknown_name("tuner", name, TUNERS)
-    known = TUNERS[name].constants()
+    constants = TUNERS[name].constants()
     values: dict[str, float] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, settings.split(",")):
         key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in known:
-            raise unknown_name(f"constant of {name}", key, known)
+        if key not in constants:
+            raise unknown_name(f"constant of {name}", key, constants)
         try:
             values[key] = float(value)
         except ValueError:

@@ -89,20 +89,20 @@ def longest(
 
 
 def shares(
-    hop: Int[Array, "rows flows"], ways: int, how: str, last: int
+    hop: Int[Array, "rows flows"], ways: int, balancing: str, last: int
 ) -> Float[Array, "ways flows"] | None:
-    """Share of what each flow sends that takes each of its ways, `[W, F]`; None with one way.
+    """Share of each way in the bytes that its flow sends, `[W, F]`; None with one way.
 
     Args:
         hop: queue at every level of every way, see `Flows.hop`.
         ways: number of ways.
-        how: one of `BALANCINGS`.
+        balancing: one of `BALANCINGS`.
         last: number of queues at the last level, which stands for none there.
     """
     if ways == 1:
         return None
     real = jnp.result_type(float)
-    if how == FLOWLET:
+    if balancing == FLOWLET:
         first = jnp.arange(ways)[:, None] == 0
         return jnp.broadcast_to(first, (ways, hop.shape[1])).astype(real)
     used = (hop[-ways:] < last).astype(real)
@@ -110,7 +110,7 @@ def shares(
 
 
 def crossings(
-    ports: Int[Array, "rows flows"], sizes: list[int], ways: int, how: str
+    ports: Int[Array, "rows flows"], sizes: list[int], ways: int, balancing: str
 ) -> list[Int[Array, " n"]]:
     """Port of every flow and way at each level, each port of a flow once, `[W F]` per level.
 
@@ -120,21 +120,23 @@ def crossings(
         ports: port at every level of every way, counted within the level.
         sizes: number of ports of each level, which stands for none.
         ways: number of ways.
-        how: one of `BALANCINGS`.
+        balancing: one of `BALANCINGS`.
     """
     if ways == 1:
         return list(ports)
-    found = []
+    crossed = []
     for i, n in enumerate(sizes):
-        here = ports[i * ways : (i + 1) * ways]
-        old = how == FLOWLET
-        again = [(here[:k] == here[k]).any(0) | (old and k > 0) for k in range(ways)]
-        found.append(jnp.where(jnp.stack(again), n, here).reshape(-1))
-    return found
+        level_ports = ports[i * ways : (i + 1) * ways]
+        flowlets = balancing == FLOWLET
+        repeated = [
+            (level_ports[:k] == level_ports[k]).any(0) | (flowlets and k > 0) for k in range(ways)
+        ]
+        crossed.append(jnp.where(jnp.stack(repeated), n, level_ports).reshape(-1))
+    return crossed
 
 
 class Joined(NamedTuple):
-    """What the ways of a flow come to, `[F]`; names as in `hops.Moved`."""
+    """Values of each flow over all its ways, `[F]`; names as in `hops.Moved`."""
 
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
@@ -161,8 +163,9 @@ def slowest(
 def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     """Join the ways of each flow.
 
-    A message is there when the last byte of its slowest way is: `wait`, `own` and `ahead` are the
-    largest of the ways that new bytes take. Packets are marked as the mean of those delivered.
+    A message is complete when the last byte of its slowest way arrives: `wait`, `own` and `ahead`
+    are the largest of the ways that new bytes take. The marking probability is the mean over the
+    bytes delivered.
 
     Args:
         by_way: leaves `[W F]`.
@@ -174,9 +177,9 @@ def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     def rows(x: Float[Array, " n"]) -> Float[Array, "ways flows"]:
         return x.reshape(share.shape)
 
-    each = rows(by_way.out)
-    out = each.sum(0)
-    weight = jnp.where(out > 0, each / jnp.maximum(out, 1e-15), share)
+    delivered = rows(by_way.out)
+    out = delivered.sum(0)
+    weight = jnp.where(out > 0, delivered / jnp.maximum(out, 1e-15), share)
     marked = (weight * -jnp.expm1(-rows(by_way.log_survival))).sum(0)
     return Joined(
         out=out,

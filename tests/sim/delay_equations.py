@@ -7,7 +7,7 @@ and bytes/µs outside; marking probabilities are per packet of `packet` bytes.
 The solver is the classical Runge-Kutta method of order 4 with cubic Hermite interpolation of the
 past. Its mesh is a uniform grid plus the instants at which the right-hand side jumps because the
 *delayed* queue crosses a threshold; those are known one delay ahead, so jumps cost no accuracy.
-What is clipped (queue at 0, rates at line rate) is projected after each step: an error of O(step^2)
+Clipped values (queue at 0, rates at line rate) are projected after each step: an error of O(step^2)
 per event. Delays that depend on the state (TIMELY) have no such mesh: O(step) at small jumps.
 """
 
@@ -27,9 +27,9 @@ INSIDE = 1e-7
 
 
 class Past:
-    """What has been computed so far: mesh, states, slopes at both ends of each step.
+    """The solution so far: mesh, states, slopes at both ends of each step.
 
-    Before the first mesh point everything is as at it.
+    Before the first mesh point the state is that of the first.
     """
 
     def __init__(self, state: list[float]):
@@ -59,7 +59,7 @@ class Past:
     def crossings(self, member: int, levels: Iterable[float]) -> list[float]:
         """Instants of the last step at which a component crosses one of the levels."""
         a, b = self.state[-2][member], self.state[-1][member]
-        found = []
+        instants = []
         for level in levels:
             if (a > level) != (b > level):
                 low, high = self.time[-2], self.time[-1]
@@ -69,8 +69,8 @@ class Past:
                         low = middle
                     else:
                         high = middle
-                found.append(high)
-        return found
+                instants.append(high)
+        return instants
 
 
 Slopes = Callable[[float, list[float], Past], list[float]]
@@ -221,7 +221,7 @@ def expected(p: float, packets: float, limit: float, steps: float) -> tuple[floa
 
 
 def dcqcn_forcing(p: float, rate: float, k: Any, packet: float) -> tuple[float, float, float]:
-    """What delayed marks and rate do to one flow.
+    """Effect of delayed marks and rate on one flow.
 
     Args:
         p: delayed marking probability.
@@ -256,20 +256,20 @@ class DcqcnFlows:
     delay: float
     counts: Sequence[int]
     packet: float
-    known: tuple[float, list[tuple[float, float, float, float]]] = (math.nan, [])
+    cached: tuple[float, list[tuple[float, float, float, float]]] = (math.nan, [])
 
     def forcing(self, time: float, past: Past) -> list[tuple[float, float, float, float]]:
-        """What feedback does to each group: where alpha tends, and `dcqcn_forcing`."""
-        if self.known[0] != time:
-            then = time - self.delay
-            p = marking(max(past.at(then, 0), 0.0), *self.ecn)
-            every = []
+        """Effect of feedback on each group: the limit of alpha, and `dcqcn_forcing`."""
+        if self.cached[0] != time:
+            delayed = time - self.delay
+            p = marking(max(past.at(delayed, 0), 0.0), *self.ecn)
+            forcings = []
             for i in range(len(self.counts)):
-                rate = past.at(then, 1 + i) / self.packet
-                goal = 1.0 if p >= 1 else -math.expm1(self.k.alpha_us * rate * math.log1p(-p))
-                every.append((goal, *dcqcn_forcing(p, rate, self.k, self.packet)))
-            self.known = (time, every)
-        return self.known[1]
+                rate = past.at(delayed, 1 + i) / self.packet
+                limit = 1.0 if p >= 1 else -math.expm1(self.k.alpha_us * rate * math.log1p(-p))
+                forcings.append((limit, *dcqcn_forcing(p, rate, self.k, self.packet)))
+            self.cached = (time, forcings)
+        return self.cached[1]
 
     def slopes(self, time: float, y: list[float], past: Past) -> list[float]:
         k, n = self.k, len(self.counts)
@@ -364,22 +364,22 @@ class TimelyConstants:
     packet: float = 1000.0
 
 
-def timely_change(gradient: float, seen: float, rate: float, capacity: float, k: Any) -> float:
-    """Rate change per update of plain TIMELY, bytes/µs; `seen` is the delayed queue."""
-    if seen < capacity * k.t_low:
+def timely_change(gradient: float, queue: float, rate: float, capacity: float, k: Any) -> float:
+    """Rate change per update of plain TIMELY, bytes/µs; `queue` is the delayed one."""
+    if queue < capacity * k.t_low:
         return k.delta
-    if seen > capacity * k.t_high:
-        return -k.beta * (1.0 - capacity * k.t_high / seen) * rate
+    if queue > capacity * k.t_high:
+        return -k.beta * (1.0 - capacity * k.t_high / queue) * rate
     return k.delta if gradient <= 0.0 else -k.beta * gradient * rate
 
 
-def patched_change(gradient: float, seen: float, rate: float, capacity: float, k: Any) -> float:
-    """Rate change per update of patched TIMELY, bytes/µs; `seen` is the delayed queue."""
+def patched_change(gradient: float, queue: float, rate: float, capacity: float, k: Any) -> float:
+    """Rate change per update of patched TIMELY, bytes/µs; `queue` is the delayed one."""
     low = capacity * k.t_low
-    if low <= seen <= capacity * k.t_high:
+    if low <= queue <= capacity * k.t_high:
         weight = min(max(2.0 * gradient + 0.5, 0.0), 1.0)
-        return (1.0 - weight) * k.delta - weight * k.beta * rate * (seen - low) / low
-    return timely_change(gradient, seen, rate, capacity, k)
+        return (1.0 - weight) * k.delta - weight * k.beta * rate * (queue - low) / low
+    return timely_change(gradient, queue, rate, capacity, k)
 
 
 def solve_timely(
@@ -411,20 +411,20 @@ def solve_timely(
         raise ValueError("step must be positive and at most the smallest delay")
     change = patched_change if patched else timely_change
     n = len(start_rates)
-    many = [1] * n if counts is None else list(counts)
+    sizes = [1] * n if counts is None else list(counts)
 
     def slopes(time: float, y: list[float], past: Past) -> list[float]:
-        then = time - (y[0] + k.packet) / capacity - k.propagation
-        seen = max(past.at(then, 0), 0.0)
+        delayed = time - (y[0] + k.packet) / capacity - k.propagation
+        queue_seen = max(past.at(delayed, 0), 0.0)
         rates, gradients = [], []
         for i in range(n):
             rate, gradient = y[1 + i], y[1 + n + i]
             every = max(k.segment / rate, k.min_rtt)
-            before = max(past.at(then - every, 0), 0.0)
-            rates.append(change(gradient, seen, rate, capacity, k) / every)
-            drift = (seen - before) / (capacity * k.min_rtt)
+            queue_before = max(past.at(delayed - every, 0), 0.0)
+            rates.append(change(gradient, queue_seen, rate, capacity, k) / every)
+            drift = (queue_seen - queue_before) / (capacity * k.min_rtt)
             gradients.append(k.ewma / every * (drift - gradient))
-        arriving = sum(m * r for m, r in zip(many, y[1 : 1 + n], strict=True)) - capacity
+        arriving = sum(m * r for m, r in zip(sizes, y[1 : 1 + n], strict=True)) - capacity
         growth = 0.0 if y[0] <= 0 and arriving < 0 else arriving
         return [growth, *rates, *gradients]
 
@@ -436,5 +436,7 @@ def solve_timely(
     state = [float(start_queue), *map(float, start_rates), *([0.0] * n)]
     time, y = integrate(slopes, state, span, step, project)
     queue, rates, gradients = np.split(y, [1, 1 + n], axis=1)
-    none = np.empty((len(time), 0))
-    return Solution(time, queue[:, 0], rates, gradients, none, np.asarray(many, float), capacity)
+    no_targets = np.empty((len(time), 0))
+    return Solution(
+        time, queue[:, 0], rates, gradients, no_targets, np.asarray(sizes, float), capacity
+    )

@@ -1,4 +1,4 @@
-"""A sender that listens on small networks: what it hears in each substep, and what there was."""
+"""A sender that records the feedback it gets in each substep, on small networks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EarState:
 
 @dataclass(frozen=True)
 class Ear:
-    """Sends at a set rate under a set window, and writes down a tick of all that it hears."""
+    """Sends at a set rate under a set window, and records a tick of its feedback."""
 
     kind: ClassVar[str] = "ear"
     header: ClassVar[float] = 0.0
@@ -79,9 +79,9 @@ class Ear:
     def init(self, slots, dtype=jnp.float32, levels=1):
         zero = jnp.zeros((slots,), dtype)
         sizes = {"F": (self.steps, slots), "LF": (self.steps, levels, slots)}
-        whole = {"hop_sent": jnp.uint32, "hop_step": jnp.int32, "returned": bool}
-        # Slots are not on the last axis: free ones are heard, too, and go on.
-        log = {k: jnp.zeros((*sizes[s], 1), whole.get(k, dtype)) for k, s in SHAPES.items()}
+        dtypes = {"hop_sent": jnp.uint32, "hop_step": jnp.int32, "returned": bool}
+        # Slots are not on the last axis, so free ones are recorded and change, too.
+        log = {k: jnp.zeros((*sizes[s], 1), dtypes.get(k, dtype)) for k, s in SHAPES.items()}
         return EarState(zero, zero, jnp.zeros((), jnp.int32), log)
 
     def start(self, state, params, new, line, base_rtt):
@@ -117,24 +117,24 @@ SPINE = network(leaf_spine(2, 2, 2))
 
 
 def recorder(sim, length):
-    """What is heard, substep by substep, and some of the state at the end of every tick."""
+    """The feedback of every substep, and some of the state at the end of every tick."""
 
     def run(state, params, ecn):
-        def one(state, _):
+        def tick(state, _):
             state, _ = sim.interval(state, params, ecn)
             flows = state.flows
             dropped = state.totals.dropped
-            kept = flows.flow_id, flows.stage, flows.backlog, state.queue, dropped
-            return state, (flows.transport.log, kept)
+            snapshot = flows.flow_id, flows.stage, flows.backlog, state.queue, dropped
+            return state, (flows.transport.log, snapshot)
 
-        return jax.lax.scan(one, state, None, length=length)
+        return jax.lax.scan(tick, state, None, length=length)
 
     return run
 
 
 @cache
 def recording(sim, length):
-    """Compiled; as usual for `STAR`, whose bits are held against a batch's."""
+    """Compiled; with default options for `STAR`, whose bits are compared with a batch's."""
     return jax.jit(recorder(sim, length), compiler_options=None if sim is STAR else QUICK)
 
 
@@ -149,11 +149,11 @@ def prepare(sim, rows, net, **transport):
 class Heard:
     """A recording: signals `[T, ..., F]` per substep, state per tick."""
 
-    def __init__(self, sim, state, log, kept):
+    def __init__(self, sim, state, log, snapshots):
         self.sim, self.state = sim, state
         self.signals = {k: np.concatenate(np.asarray(v))[..., 0] for k, v in log.items()}
         self.flow_id, self.stage, self.backlog, self.queue, dropped = map(
-            lambda x: x if isinstance(x, tuple) else np.asarray(x), kept
+            lambda x: x if isinstance(x, tuple) else np.asarray(x), snapshots
         )
         self.dropped = np.asarray(counter_bytes(dropped))
 
@@ -162,8 +162,8 @@ class Heard:
 
     def of(self, flow, name):
         """Signal of a flow of the list while it had a slot, zero otherwise."""
-        mine = np.repeat(self.flow_id == flow, self.sim.tick_steps, axis=0)
-        return np.where(mine, self.signals[name], 0).sum(-1)
+        in_slot = np.repeat(self.flow_id == flow, self.sim.tick_steps, axis=0)
+        return np.where(in_slot, self.signals[name], 0).sum(-1)
 
     def cumulated(self, flow, name):
         return np.cumsum(self.of(flow, name).astype(np.float64))
@@ -178,8 +178,8 @@ def listen(sim, rows, length=100, ecn=OFF, seed=0, net=(), change=lambda s: s, *
     for _ in range(length // CHUNK):
         state, part = recording(sim, CHUNK)(state, params, ecn)
         parts.append(part)
-    log, kept = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    return Heard(sim, state, log, kept)
+    log, snapshots = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return Heard(sim, state, log, snapshots)
 
 
 def round_trip(delay_us=1.0, hops=1, rate=LINE):

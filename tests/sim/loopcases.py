@@ -1,4 +1,4 @@
-"""A network that is not simulated: flows take the times that they are given."""
+"""Flows without a simulated network: each takes a given time."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: s
         and the number of flows that had to wait for room.
     """
     init, offer, advance, finished = programs(source)
-    n, known, waited = source.n_tickets, [], 0
+    n, events, waited = source.n_tickets, [], 0
     state = begin(init(jax.random.key(seed), params))
-    none = Finished(np.zeros(n, bool), np.zeros(n, np.float32))
-    state = finished(state, params, none)
+    nothing = Finished(np.zeros(n, bool), np.zeros(n, np.float32))
+    state = finished(state, params, nothing)
     flying: dict[int, Event] = {}
     for tick in range(ticks):
-        now, found = tick * TICK, jax.device_get(offer(state, params))
-        due = [i for i in range(len(found.src)) if found.valid[i] and found.start[i] < TICK]
+        now, offered = tick * TICK, jax.device_get(offer(state, params))
+        due = [i for i in range(len(offered.src)) if offered.valid[i] and offered.start[i] < TICK]
         taken = due[: max(room - len(flying), 0)]
         for i in taken:
-            ticket, start = int(found.ticket[i]), now + float(found.start[i])
+            ticket, start = int(offered.ticket[i]), now + float(offered.start[i])
             assert ticket not in flying, "no two flows in progress have one ticket"
-            waited += found.start[i] < -1e-3
-            row = found.src[i], found.dst[i], found.payload[i]
+            waited += offered.start[i] < -1e-3
+            row = offered.src[i], offered.dst[i], offered.payload[i]
             event = Event(ticket, *(x.item() for x in row), start, np.inf, tick)
             event.end = max(start, now) + times(event)
             flying[ticket] = event
-            known.append(event)
+            events.append(event)
         state = advance(state, params, np.int32(len(taken)))
         done, ago = np.zeros(n, bool), np.zeros(n, np.float32)
         for ticket, event in list(flying.items()):
@@ -78,9 +78,9 @@ def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: s
         state = finished(state, params, Finished(done, ago))
     for event in flying.values():
         event.end = np.inf
-    return known, state, waited
+    return events, state, waited
 
 
 def after(end: float, delay: float) -> float:
-    """When a flow begins that follows one that ended: at the end of that tick at the earliest."""
+    """Start of a flow `delay` after the end of another: at the end of that tick at the earliest."""
     return max(end + delay, np.ceil(end / TICK - 1e-6) * TICK)

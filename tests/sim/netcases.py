@@ -92,13 +92,13 @@ def start(sim, quick=False):
 
 @cache
 def compiled(sim, quick):
-    """Both, made once."""
+    """Compiled `init` and loop, cached."""
 
     def run(state, params, ecn):
-        def one(state, _):
+        def interval(state, _):
             return sim.interval(state, params, ecn)
 
-        return jax.lax.scan(one, state, None, length=CHUNKS)
+        return jax.lax.scan(interval, state, None, length=CHUNKS)
 
     options = QUICK if quick else None
     return tuple(jax.jit(f, compiler_options=options) for f in (sim.init, run))
@@ -171,9 +171,12 @@ def wire(payload):
 
 def kolmogorov(sample, cdf):
     """Largest distance between the distribution of a sample and a continuous one."""
-    at = cdf(np.sort(sample))
-    n = len(at)
-    return max(np.abs(at - np.arange(n) / n).max(), np.abs(at - np.arange(1, n + 1) / n).max())
+    probability = cdf(np.sort(sample))
+    n = len(probability)
+    return max(
+        np.abs(probability - np.arange(n) / n).max(),
+        np.abs(probability - np.arange(1, n + 1) / n).max(),
+    )
 
 
 def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
@@ -183,14 +186,14 @@ def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
     rates = [125.0 * x for x in hops_gbps]
     nic = 125.0 * nic_gbps
     last = payload - 1000 * (math.ceil(payload / 1000) - 1) + 48
-    there = wire(payload) / min([nic, *rates]) + sum(last / r for r in rates)
+    forward = wire(payload) / min([nic, *rates]) + sum(last / r for r in rates)
     ack = 60 / nic + sum(60 / r for r in rates)
-    return there + ack + 2 * (len(rates) + 1) * delay_us
+    return forward + ack + 2 * (len(rates) + 1) * delay_us
 
 
 def ideal_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
-    """What slowdowns are relative to: propagation both ways, one store-and-forward time of 1000 B
-    per link, wire bytes at the slowest link.
+    """Ideal completion time: propagation both ways, one store-and-forward time of 1000 B per link,
+    wire bytes at the slowest link.
     """
     rates = [125.0 * x for x in (nic_gbps, *hops_gbps)]
     return wire(payload) / min(rates) + sum(1000 / r for r in rates) + 2 * len(rates) * delay_us
@@ -218,7 +221,7 @@ RANDOM = {
 
 
 def random_params(sim, rng):
-    """Rates, delays, buffers, PFC, senders, traffic and thresholds within wide limits."""
+    """Random rates, delays, buffers, PFC, senders, traffic and thresholds within wide limits."""
     params = sim.default_params()
     net, real = params.net, params.net.port_rate.dtype
     n_links = net.pfc_alpha.shape
@@ -274,12 +277,14 @@ def balance(state):
 
     flows, totals = state.flows, state.totals
     busy = np.asarray(flows.stage) != 0
-    rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
+    unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(
+        flows.rest_low, np.float64
+    )
     return {
         "offered": float(counter_bytes(totals.offered)),
         "delivered": float(counter_bytes(totals.delivered)),
         "queued": total(flows.backlog) + total(state.pool[1]),
-        "waiting": total(rest[busy]),
+        "waiting": total(unsent[busy]),
         "dropped": float(counter_bytes(totals.dropped)),
     }
 

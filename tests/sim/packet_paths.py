@@ -28,9 +28,9 @@ class Message(NamedTuple):
 
 @dataclass
 class Result:
-    """Time at which each message's last packet is there, µs; peak queues, bytes; paths taken."""
+    """Arrival of each message's last packet, µs; peak queues, bytes; paths taken."""
 
-    there: list[float] = field(default_factory=list)
+    arrival: list[float] = field(default_factory=list)
     peak: dict[str, float] = field(default_factory=dict)
     paths: list[list[int]] = field(default_factory=list)
 
@@ -66,16 +66,16 @@ def send(
             packets.append((left_nic + delay, i, spine))
     for stage in ("up", "down", "host"):
         free: dict[str, float] = defaultdict(float)
-        onwards = []
+        departures = []
         for at, i, spine in sorted(packets):
             port = f"host{messages[i].dst}" if stage == "host" else f"{stage}{spine}"
             waiting = max(free[port] - at, 0.0)
             result.peak[port] = max(result.peak.get(port, 0.0), waiting * rates[port])
             free[port] = at + waiting + PACKET / rates[port]
-            onwards.append((free[port] + delay, i, spine))
-        packets = onwards
+            departures.append((free[port] + delay, i, spine))
+        packets = departures
     last: dict[int, float] = defaultdict(float)
     for at, i, _ in packets:
         last[i] = max(last[i], at)
-    result.there = [last[i] for i in range(len(messages))]
+    result.arrival = [last[i] for i in range(len(messages))]
     return result

@@ -26,12 +26,12 @@ def network(rates, switches=1):
     )
 
 
-def statistics(n=1, **known):
-    """Statistics of `n` ports, zero where nothing is known; a steady queue if only that is."""
-    if "queue_mean" in known:
-        mean = np.asarray(known["queue_mean"], np.float64)
-        known = {"queue": mean, "queue_sq": mean**2, "queue_max": mean} | known
-    values = {f.name: known.get(f.name, 0.0) for f in fields(PortStats)}
+def statistics(n=1, **columns):
+    """Statistics of `n` ports, 0 where not given; a mean queue alone stands for a steady one."""
+    if "queue_mean" in columns:
+        mean = np.asarray(columns["queue_mean"], np.float64)
+        columns = {"queue": mean, "queue_sq": mean**2, "queue_max": mean} | columns
+    values = {f.name: columns.get(f.name, 0.0) for f in fields(PortStats)}
     return PortStats(**{k: jnp.full((n,), jnp.asarray(v, jnp.float32)) for k, v in values.items()})
 
 

@@ -1,4 +1,4 @@
-"""ACKs and losses that senders hear of, against what was really sent, and when."""
+"""ACKs and losses that senders learn of, against what was sent, and when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ APART = [
     (8, 7, 64_017, 123.4),
     (1, 0, 12_345, 211.0),
 ]
-"""Flows that do not meet, in more numbers than there are slots."""
+"""Flows that do not meet, more of them than there are slots."""
 
 
 @pytest.mark.parametrize("share", [1.0, 0.31])
@@ -56,9 +56,9 @@ def test_acks_come_after_a_round_trip(delay_us, begin):
 
 
 def test_acks_wait_in_the_queues_back():
-    """A slow port sends without a break; what it sent is acknowledged through a queue of its own.
+    """A slow port sends without a break; its ACKs come back through another queue.
 
-    While that grows as fast as time goes by no ACK comes; while it drains they come twice as fast.
+    While that queue grows by 1 µs per µs, no ACK arrives; while it drains, they come twice as fast.
     """
     rows = [(1, 0, 10**7, 0.0), (3, 1, 300_000, 60.0), (4, 1, 300_000, 60.0)]
     rates = np.array([1000.0] + 8 * [LINE])
@@ -67,19 +67,19 @@ def test_acks_wait_in_the_queues_back():
     waits = np.repeat(np.append(0, heard.queue[:-1, 1]), 5) / LINE
     assert waits.max() > 90
     base = 4 + PACKET / 1000 + 2 * 60 / LINE
-    then = np.arange(1, 501) - base - waits
-    want = np.maximum.accumulate(np.maximum(then, 0) * 1000 / PACKET)
+    sent_at = np.arange(1, 501) - base - waits
+    expected = np.maximum.accumulate(np.maximum(sent_at, 0) * 1000 / PACKET)
     # The packet begun counts, and the delay is renewed once per tick.
-    assert np.abs(acked - want).max() < 1 + 5 + 1
+    assert np.abs(acked - expected).max() < 1 + 5 + 1
     assert (np.diff(acked[80:150:10]) < 3).all()
 
 
-def test_what_is_on_the_way_adds_up():
+def test_bytes_on_the_way_add_up():
     """Sent = acknowledged + lost + in the queues + sent, or out, but not yet heard of."""
     rows = [(s, 0, 2_000_000, 10.0 * s) for s in range(1, 5)]
     heard = listen(STAR_DROPS, rows, 200, net={"buffer": 120e3}, share=0.6)
     assert heard.dropped[-1] > 1e6
-    behind = math.ceil(round_trip() + 130e3 / LINE) + 5
+    longest = math.ceil(round_trip() + 130e3 / LINE) + 5
     for flow in range(4):
         sent = heard.cumulated(flow, "sent")[4::5]
         acked = heard.cumulated(flow, "acked")[4::5] * PACKET
@@ -88,11 +88,11 @@ def test_what_is_on_the_way_adds_up():
         unheard = sent - acked - lost - queued
         assert (unheard >= -PACKET - 1).all()
         # At most what was sent since the time that feedback takes at the very most.
-        recent = sent - np.interp(np.arange(len(sent)) - behind / 5, np.arange(len(sent)), sent)
+        recent = sent - np.interp(np.arange(len(sent)) - longest / 5, np.arange(len(sent)), sent)
         assert (unheard <= recent + PACKET).all()
 
 
-def test_losses_are_heard_of_a_round_trip_and_a_queue_later():
+def test_senders_learn_of_losses_a_round_trip_and_a_queue_later():
     """The ACK that shows a loss belongs to the packet behind, at the end of a full queue."""
     rows = [(s, 0, 3_000_000, 0.0) for s in range(1, 4)]
     heard = listen(STAR_DROPS, rows, 100, net={"buffer": 120e3})
@@ -100,11 +100,13 @@ def test_losses_are_heard_of_a_round_trip_and_a_queue_later():
     full = heard.queue[20:, 0]
     assert full.min() > 100e3
     # Drops happen in whole ticks, and when a tick was full the next one is.
-    when = np.arange(1, 101) * 5.0
-    late = [t - np.interp(x, heard.dropped, when) for t, x in zip(when, lost, strict=True) if x > 0]
+    times = np.arange(1, 101) * 5.0
+    delays = [
+        t - np.interp(x, heard.dropped, times) for t, x in zip(times, lost, strict=True) if x > 0
+    ]
     expected = round_trip() + full.mean() / LINE
-    assert np.mean(late) == pytest.approx(expected, abs=5)
-    assert np.abs(np.array(late) - expected).max() < 12
+    assert np.mean(delays) == pytest.approx(expected, abs=5)
+    assert np.abs(np.array(delays) - expected).max() < 12
 
 
 def test_dropped_bytes_are_sent_again():

@@ -23,8 +23,8 @@ SOURCES = (1, 2, 3, 4, 5, 6)
 
 def streams(**fields) -> Streams:
     """Two phases: one sender with a stream, then two to four with up to three each."""
-    given = {"senders": ((1, 1), (2, 4)), "flows": ((1, 1), (1, 3)), "start_us": 50.0, **fields}
-    return Streams(LINE, SOURCES, 0, **given)
+    settings = {"senders": ((1, 1), (2, 4)), "flows": ((1, 1), (1, 3)), "start_us": 50.0, **fields}
+    return Streams(LINE, SOURCES, 0, **settings)
 
 
 @pytest.mark.parametrize("n", [1, 2, 6, 7, 12])
@@ -36,16 +36,16 @@ def test_ranks_are_the_places_of_the_cyclic_order(n):
         np.testing.assert_array_equal(rank[order], np.arange(n))
 
 
-def test_who_sends_is_drawn_anew_within_its_limits():
+def test_senders_are_drawn_anew_within_their_limits():
     source = streams()
     params = source.default_params()
-    which = jax.vmap(lambda k: source.active(params, jnp.uint32(5), k))
-    on = np.asarray(which(jnp.arange(400))).reshape(400, 6, 3)
-    senders, flows = on.any(2).sum(1), on.sum(2)
+    active = jax.vmap(lambda k: source.active(params, jnp.uint32(5), k))
+    sending = np.asarray(active(jnp.arange(400))).reshape(400, 6, 3)
+    senders, flows = sending.any(2).sum(1), sending.sum(2)
     assert set(senders[::2]) == {1} and set(flows[::2].ravel()) == {0, 1}
     assert set(senders[1::2]) == {2, 3, 4} and set(flows[1::2].ravel()) == {0, 1, 2, 3}
-    assert (on.any(2).mean(0) > 0.2).all()  # every host in its turn
-    assert not (on & ~np.logical_or.accumulate(on[..., ::-1], -1)[..., ::-1]).any()
+    assert (sending.any(2).mean(0) > 0.2).all()  # every host in its turn
+    assert not (sending & ~np.logical_or.accumulate(sending[..., ::-1], -1)[..., ::-1]).any()
 
 
 def simulator(source: Streams) -> Simulator:
@@ -62,32 +62,34 @@ def run():
         sim = replace(simulator(source), interval_steps=50)
         params = sim.default_params()
         state, ecn = sim.init(jax.random.key(1), params), scaled_ecn(params.net, 100, 400, 0.2)
-        busy, came = [], []
+        busy, delivered = [], []
         for _ in range(intervals):
             state = compiled(sim.program, state, params, ecn)
             busy.append(int((np.asarray(state.flows.stage) > 0).sum()))
-            came.append(float(state.totals.delivered[0]) * CHUNK + float(state.totals.delivered[1]))
+            delivered.append(
+                float(state.totals.delivered[0]) * CHUNK + float(state.totals.delivered[1])
+            )
         assert int(state.totals.deferred) == 0
         offered = float(state.totals.offered[0]) * CHUNK + float(state.totals.offered[1])
-        assert came[-1] <= offered
-        return np.array(busy), np.diff(came, prepend=0.0), state
+        assert delivered[-1] <= offered
+        return np.array(busy), np.diff(delivered, prepend=0.0), state
 
     return go
 
 
 def test_the_receivers_link_is_busy_from_start_to_end(run):
-    busy, came, _ = run(streams(), 60)
-    assert came[2:].sum() > 0.93 * 58 * 100.0 * 25.0 * GBPS
+    busy, delivered, _ = run(streams(), 60)
+    assert delivered[2:].sum() > 0.93 * 58 * 100.0 * 25.0 * GBPS
     phase = np.arange(60) % 30 >= 10
-    assert busy[~phase][2:10].max() <= 4  # what is left of a phase is little
+    assert busy[~phase][2:10].max() <= 4  # flows at the end of a phase are small
     assert busy[phase].max() >= 2
 
 
 def test_flows_of_a_fixed_size_follow_one_another(run):
     source = streams(flow_kb=100.0)
-    _, came, state = run(source, 20)
+    _, delivered, state = run(source, 20)
     finished = int(state.totals.finished.sum())
-    assert finished == pytest.approx(came.sum() / 104_800, abs=6)
+    assert finished == pytest.approx(delivered.sum() / 104_800, abs=6)
     assert int(np.asarray(state.traffic[0].number).sum()) - finished <= 12
 
 
@@ -101,7 +103,7 @@ def test_flows_of_a_fixed_size_follow_one_another(run):
         ({"fill": 0.0}, "fill"),
     ],
 )
-def test_what_cannot_be_is_named(fields, message):
+def test_bad_fields_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         streams(**fields)
     with pytest.raises(ValueError, match="the receiver not among them"):

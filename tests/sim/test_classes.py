@@ -57,17 +57,17 @@ def packets_sent(want, capacity, weights, packet, quantum):
     A class whose turn it is gets `quantum` times its weight and sends packets while that lasts.
     """
     left, sent, deficit = np.array(want, float), np.zeros(len(want)), np.zeros(len(want))
-    room = float(capacity)
-    while room >= packet and (left >= packet).any():
+    capacity_left = float(capacity)
+    while capacity_left >= packet and (left >= packet).any():
         for k, w in enumerate(weights):
             if left[k] < packet:
                 deficit[k] = 0.0
                 continue
             deficit[k] += quantum * w
-            while deficit[k] >= packet and left[k] >= packet and room >= packet:
+            while deficit[k] >= packet and left[k] >= packet and capacity_left >= packet:
                 for x, sign in ((deficit, -1), (left, -1), (sent, 1)):
                     x[k] += sign * packet
-                room -= packet
+                capacity_left -= packet
     return sent
 
 
@@ -141,14 +141,14 @@ def test_a_light_class_beside_a_heavy_one():
     npst.arrays(np.int32, 8, elements=st.integers(0, 3)),
     npst.arrays(np.float32, 3, elements=st.floats(-1e5, 2e5, width=32, allow_subnormal=False)),
 )
-def test_what_has_no_room_is_dropped(entering, hop, room):
+def test_bytes_beyond_the_room_are_dropped(entering, hop, room):
     keep = np.asarray(tail_drop(jnp.asarray(entering), jnp.asarray(hop), jnp.asarray(room)))
     assert ((keep >= 0) & (keep <= 1)).all()
     assert (keep[hop == 3] == 1).all(), "flows that pass by lose nothing"
     for q in range(3):
-        came = entering[hop == q].sum(dtype=float)
+        arrived = entering[hop == q].sum(dtype=float)
         kept = (entering * keep)[hop == q].sum(dtype=float)
-        assert kept == pytest.approx(min(came, max(room[q], 0)), rel=1e-5, abs=1e-2)
+        assert kept == pytest.approx(min(arrived, max(room[q], 0)), rel=1e-5, abs=1e-2)
 
 
 def test_dropping_has_finite_derivatives():
@@ -237,7 +237,7 @@ def test_backlogged_classes_get_their_weights():
     assert (run.stats.utilisation[1:, 0] > 1 - 1e-5).all()
 
 
-def test_what_a_class_leaves_goes_to_the_others():
+def test_unused_bandwidth_of_a_class_goes_to_the_others():
     """The heavy class alone, from 1 ms on two: the light ones share by 1 : 2.5 without it."""
     run = class_run(THREE, [[(1, 0, LONG, 0.0)], [(2, 0, LONG, 1000.0)], []], 20)
     sent = np.asarray(run.stats.class_tx_bytes)[:, 0]
@@ -267,8 +267,8 @@ def test_completion_times_of_two_classes(a, b):
     want = np.full(2, size.sum())
     want[first] = size[first] / part[first]
     tail = alone_us(1000, [25]) - wire(1000) / LINE
-    got = [run.times(0)[0], run.times(1)[0]]
-    np.testing.assert_allclose(got, want + tail, atol=1.5)
+    times = [run.times(0)[0], run.times(1)[0]]
+    np.testing.assert_allclose(times, want + tail, atol=1.5)
 
 
 def test_the_wait_follows_a_class_that_comes_later():
@@ -305,12 +305,12 @@ def test_thresholds_of_each_class():
 def test_thresholds_of_ports_hold_for_all_their_classes():
     lists = [[(1, 0, LONG, 0.0), (2, 0, LONG, 0.0)], [(3, 0, LONG, 0.0)], []]
     low = (20 * KB, 40 * KB, 0.2)
-    both = class_run(THREE, lists, 10, thresholds(THREE, low, low, low))
+    per_class = class_run(THREE, lists, 10, thresholds(THREE, low, low, low))
     ports = Ecn(*(jnp.full(9, x) for x in low))
-    once = class_run(THREE, lists, 10, ports)
-    np.testing.assert_array_equal(both.stats.queue, once.stats.queue)
+    per_port = class_run(THREE, lists, 10, ports)
+    np.testing.assert_array_equal(per_class.stats.queue, per_port.stats.queue)
     with pytest.raises(ValueError, match=r"shape of ecn = \(3, 9\) is not allowed"):
-        class_run(THREE, lists, 10, jax.tree.map(lambda x: np.asarray(x).T, both.ecn))
+        class_run(THREE, lists, 10, jax.tree.map(lambda x: np.asarray(x).T, per_class.ecn))
 
 
 # --- lossy beside lossless ------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_the_lossy_limit_follows_the_free_buffer():
     alone, beside = filled(2), filled(2, 0)
     net = alone.params.net
     shared = 2 * MIB - 2 * float((net.headroom[:9] + net.reserve).sum())
-    near = 3 * LINE * THREE.tick_us + LINE  # what comes in until the next look
+    near = 3 * LINE * THREE.tick_us + LINE  # arrivals until the next decision
     for run in (alone, beside):
         mean = np.asarray(run.stats.class_queue_mean)[10:20, 0]
         np.testing.assert_allclose(mean[:, 2], 0.25 * (shared - mean.sum(1)), atol=near)
@@ -427,9 +427,9 @@ def test_statistics_of_classes_add_up():
 
 def test_one_class_is_no_class():
     """The same bits: flows, marks, pauses."""
-    one = replace(STAR, classes=(TrafficClass("all", STAR.transport, 7.0),))
+    single = replace(STAR, classes=(TrafficClass("all", STAR.transport, 7.0),))
     rows = [(s, 0, 300_000, 1.7 * s) for s in range(1, 9)]
-    a, b = (simulate(x, rows, 20, ecn=(20, 80, 0.2), buffer=MIB) for x in (STAR, one))
+    a, b = (simulate(x, rows, 20, ecn=(20, 80, 0.2), buffer=MIB) for x in (STAR, single))
     assert int(a.totals.pauses) > 0
     assert np.asarray(a.stats.marked_bytes).sum() > 0
     for x, y in zip(

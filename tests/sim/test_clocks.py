@@ -1,4 +1,4 @@
-"""Substeps that senders can bear: refused, or chosen."""
+"""The longest substep that senders tolerate: longer ones are refused, a clock is chosen."""
 
 import math
 
@@ -30,8 +30,8 @@ LONGEST = {
 
 @pytest.mark.parametrize(("text", "gbps"), LONGEST)
 def test_longest_substep(text, gbps):
-    found = longest_dt_us(parse_transport(text), star(3, gbps=gbps))
-    assert found.dt_us == pytest.approx(LONGEST[text, gbps])
+    bound = longest_dt_us(parse_transport(text), star(3, gbps=gbps))
+    assert bound.dt_us == pytest.approx(LONGEST[text, gbps])
 
 
 def test_a_substep_that_is_too_long_is_refused():
@@ -56,8 +56,10 @@ def test_the_chosen_clock_fits(text, gbps, interval):
     assert 1 <= steps <= MAX_TICK
     ticks = interval / (dt * steps)
     assert ticks == pytest.approx(round(ticks))
-    whole = round(interval / dt)
-    Simulator(network, (Incast(),), senders, dt_us=dt, tick_steps=steps, interval_steps=whole)
+    interval_steps = round(interval / dt)
+    Simulator(
+        network, (Incast(),), senders, dt_us=dt, tick_steps=steps, interval_steps=interval_steps
+    )
 
 
 def test_make_chooses():

@@ -31,8 +31,8 @@ def arrivals(delay: jax.Array, hit: jax.Array, tick: int, fine: int) -> tuple[ja
         line = Line(delay, far, zero, no, jnp.zeros((1, 1), jnp.int32), None, zero)
         heard = []
         for i in range(tick):
-            flows, bell = cnp.move(flows, marked[i], line, step + i, fine)
-            heard.append(bell[0])
+            flows, received = cnp.move(flows, marked[i], line, step + i, fine)
+            heard.append(received[0])
         return (flows, step + tick), (jnp.stack(heard), late[0])
 
     rows = hit.reshape(-1, tick, 1)
@@ -51,19 +51,19 @@ def test_every_mark_comes_back_in_time(delay, gaps, shape):
     marks = np.cumsum(gaps)
     hit = np.isin(np.arange(STEPS), marks)
     heard, late = arrivals(jnp.array([delay]), jnp.asarray(hit), tick, fine)
-    came = np.flatnonzero(heard)
+    arrived = np.flatnonzero(heard)
     assert not late
     if delay < 32 * WORDS:  # near: to the substep
-        np.testing.assert_array_equal(came, marks + delay)
+        np.testing.assert_array_equal(arrived, marks + delay)
     elif fine <= 4:  # far: marks that are a bit apart stay apart
-        assert len(came) == len(marks)
-        assert np.abs(came - marks - delay).max() <= fine
-    else:  # one long bit for whoever never needs more
-        assert 1 <= len(came) <= len(marks)
-        assert np.abs(came[0] - marks[0] - delay) <= fine
+        assert len(arrived) == len(marks)
+        assert np.abs(arrived - marks - delay).max() <= fine
+    else:  # one long bit, where CNPs never come that late
+        assert 1 <= len(arrived) <= len(marks)
+        assert np.abs(arrived[0] - marks[0] - delay) <= fine
 
 
-def test_marks_beyond_the_line_are_told():
+def test_marks_beyond_the_line_are_reported():
     hit = jnp.arange(STEPS) == 7
     _, late = arrivals(jnp.array([700]), hit, 5, 4)
     assert late

@@ -27,17 +27,17 @@ def receiver(marks, interval):
     Without a CNP in the last interval, one leaves at once. Else, if anything was marked within the
     interval, one leaves at its end.
     """
-    told, end, pending = [], -np.inf, False
+    sent, end, pending = [], -np.inf, False
     for now in marks:
         if pending and end < now:
-            told.append(end)
+            sent.append(end)
             end, pending = end + interval, False
         if now >= end:
-            told.append(now)
+            sent.append(now)
             end, pending = now + interval, False
         else:
             pending = True
-    return [*told, end] if pending else told
+    return [*sent, end] if pending else sent
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -78,11 +78,11 @@ def test_a_receiver_that_always_owes_one(dt, interval):
     assert np.diff(np.flatnonzero(got)).min() * dt > interval - dt
 
 
-def test_an_interval_of_nothing_tells_every_mark():
+def test_an_interval_of_zero_sends_a_cnp_for_every_mark():
     marks = jnp.asarray(np.random.default_rng(0).random((STEPS, FLOWS)) < 0.3)
     params = preset("sigcomm15-np50us", cnp_interval_us=0.0)
-    told = paced(Dcqcn.of("sigcomm15-np50us"), 1.0, params, marks)
-    np.testing.assert_array_equal(told, marks)
+    sent = paced(Dcqcn.of("sigcomm15-np50us"), 1.0, params, marks)
+    np.testing.assert_array_equal(sent, marks)
 
 
 def test_without_pacing_there_is_no_state():
@@ -147,20 +147,20 @@ def test_a_saturated_flow_hears_one_cnp_per_interval():
 
 
 def test_classes_pace_their_own():
-    """Beside DCTCP: the marks of each class are its own receivers' to tell."""
+    """Beside DCTCP: the receivers of each class decide on its marks."""
     mixed = Mixed((Dctcp(), LISTENER))
     params = mixed.default_params()
     state = mixed.assign(mixed.init(FLOWS), jnp.array([0, 1, 0, 1]))
     state = mixed.start(state, params, jnp.ones(FLOWS, bool), jnp.full(FLOWS, 3125.0), 8.0)
-    marked, told = jnp.ones(FLOWS, bool), []
+    marked, cnps = jnp.ones(FLOWS, bool), []
     for _ in range(3):
         state, sent = mixed.notify(state, params, marked, 1.0)
-        told.append(np.asarray(sent))
-    np.testing.assert_array_equal(told, [[1, 1, 1, 1], [1, 0, 1, 0], [1, 0, 1, 0]])
+        cnps.append(np.asarray(sent))
+    np.testing.assert_array_equal(cnps, [[1, 1, 1, 1], [1, 0, 1, 0], [1, 0, 1, 0]])
 
 
 def test_signals_are_as_before():
-    """Pacing asks for no other signal, and the fluid model has none."""
+    """Pacing needs no other signal, and the fluid model has no pacing."""
     assert LISTENER.needs == Dcqcn.of("paper").needs == {fb.CNP}
     assert not hasattr(DcqcnFluid.of("paper"), "notify")
     assert TrafficClass("rdma", LISTENER).transport == LISTENER

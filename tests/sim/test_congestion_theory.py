@@ -1,4 +1,4 @@
-"""Congestion controls at one bottleneck against closed forms of where they should settle."""
+"""Congestion controls at one bottleneck against closed forms of their steady states."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def program(sim, length, act=None):
     """Compiled batch of runs; `act` may set the senders before each of the `length` intervals."""
 
     def run(state, params, ecn):
-        def one(state, _):
+        def interval(state, _):
             if act is not None:
                 flows = state.flows
                 state = replace(state, flows=replace(flows, transport=act(flows.transport)))
             state, stats = sim.interval(state, params, ecn)
             senders = state.flows.transport
             window = sim.transport.window(senders)
-            seen = {
+            record = {
                 "queue": stats.queue[0],
                 "mean": stats.queue_mean[0],
                 "peak": stats.queue_max[0],
@@ -77,9 +77,9 @@ def program(sim, length, act=None):
                 "window": senders.line if window is None else window,
                 "rtt": state.echo.probe.rtt,
             }
-            return state, seen
+            return state, record
 
-        return jax.lax.scan(one, state, None, length=length)
+        return jax.lax.scan(interval, state, None, length=length)
 
     return jax.jit(jax.vmap(lanes.mapped(run), (0, 0, None)))
 
@@ -98,9 +98,9 @@ def simulate(sim, cases, length, k=None, act=None):
         jax.tree.map(lambda *x: jnp.stack(x), *states),
         jax.tree.map(lambda *x: np.stack(x), *params),
     )
-    out = jax.device_get(program(sim, length, act)(*stack, ecn))
-    runs = [jax.tree.map(lambda x, i=i: x[i], out) for i in range(len(cases))]
-    return [SimpleNamespace(state=state, **seen) for state, seen in runs]
+    results = jax.device_get(program(sim, length, act)(*stack, ecn))
+    runs = [jax.tree.map(lambda x, i=i: x[i], results) for i in range(len(cases))]
+    return [SimpleNamespace(state=state, **record) for state, record in runs]
 
 
 def jain(rates):
@@ -159,10 +159,10 @@ def test_dctcp_sawtooth(n):
     assert K < high <= paper.q_max / PACKET + 0.5
     window = (base * SLOW / PACKET + K + n / 2) / n
     share = base / (base + K * PACKET / SLOW)
-    most = n * window / 2 * math.sqrt(2 * share / window)
-    least = n / 2 * (math.sqrt(1 + window * share) - 1)
-    assert most < paper.amplitude / PACKET
-    assert least < high - low < most
+    upper = n * window / 2 * math.sqrt(2 * share / window)
+    lower = n / 2 * (math.sqrt(1 + window * share) - 1)
+    assert upper < paper.amplitude / PACKET
+    assert lower < high - low < upper
     # A cycle wins back, one packet per flow and round, what the cut took.
     wait = (high + low) / 2 * PACKET / SLOW
     rounds = period / (base + wait)
@@ -190,23 +190,23 @@ def estimates(sim, n, params, state):
     """Load that each sender sees, at the ends of 2000 intervals of 10 µs, `[T, N]`."""
     ecn = Ecn(*(jnp.full(sim.topology.n_ports, x) for x in (1e9, 2e9, 0.01)))
 
-    def one(state, _):
+    def interval(state, _):
         state, _ = sim.interval(state, params, ecn)
         return state, state.flows.transport.load[:n]
 
-    return jax.lax.scan(one, state, None, length=2000)[1]
+    return jax.lax.scan(interval, state, None, length=2000)[1]
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_hpcc_fixed_point(n):
-    """`eta + n W_ai / BDP` of the link is used, and nothing waits."""
+    """`eta + n W_ai / BDP` of the link is used, and no queue builds up."""
     run = hpcc_runs()[n]
     base = 4 + 2 * 1000 / FAST
     want = theory.hpcc_fixed_point(FAST, n, base, 1.25 * base)
     assert want.queue == 0
     assert run.utilisation[500:].mean() == pytest.approx(want.utilisation, abs=1e-3)
     assert run.peak[500:].max() < PACKET
-    # A sender's estimate ripples from ACK to ACK; its mean over time is what settles.
+    # A sender's estimate ripples from ACK to ACK; its mean over time settles.
     load = jax.jit(partial(estimates, HPCC, n, prepare(HPCC, flows_of(n), {}, {})))(run.state)
     np.testing.assert_allclose(load.mean(0), want.utilisation, atol=2e-3)
     assert jain(run.rate[500:, :n]) > 0.999
@@ -285,7 +285,7 @@ def test_swift_keeps_the_delay_near_its_target(n):
 
 
 def test_a_lone_flow_gathers_no_window():
-    """Nothing holds it back but its NIC: the window stays at what that sends in a round trip."""
+    """Only its NIC limits it: the window stays at what the NIC sends in a round trip."""
     run = swift_runs()[1]
     base = 4 + (PACKET + 120) / FAST
     assert FAST * base * 1000 / PACKET < run.window[-1, 0] < FAST * (4 + 2000 / FAST) + 1000
@@ -338,8 +338,8 @@ def test_reno_sends_dropped_bytes_again():
     assert np.isfinite(done).all()
     assert int(run.state.totals.finished.sum()) == 4
     # 8.4 MB at 10 Gb/s, and some more for the drops and the start.
-    least = 4 * 2_000_000 * PACKET / 1000 / SLOW
-    assert least < done.max() + 300 < 1.15 * least
+    ideal = 4 * 2_000_000 * PACKET / 1000 / SLOW
+    assert ideal < done.max() + 300 < 1.15 * ideal
 
 
 # --- rates set from outside -----------------------------------------------------------------------
@@ -351,7 +351,7 @@ TARGETS = {2: 0.9, 4: 0.75, 8: 0.5}
 
 
 def adpg(senders):
-    """Multiply rates by what brings `inflation sqrt(rate)` nearer to the target of the run."""
+    """Set factors that bring `inflation sqrt(rate)` nearer to the target of the run."""
     running = senders.rate > 0
     target = jnp.select([running.sum() == n for n in TARGETS], list(TARGETS.values()), 0.0)
     line = jnp.maximum(senders.line, 1.0)

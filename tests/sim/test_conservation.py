@@ -38,15 +38,15 @@ def test_bytes_are_conserved(name, seed):
     """
     run = random_run(name, seed)
     error, offered = imbalance(run.state)
-    held = run.stats.queue_mean.sum(dtype=float) * RANDOM[name].interval_steps
-    assert abs(error) <= 1e-6 * offered + 1e-8 * held
+    queue_sum = run.stats.queue_mean.sum(dtype=float) * RANDOM[name].interval_steps
+    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
     flows = run.state.flows
     for part in (flows.backlog, flows.rest_low, flows.rest_high, run.state.pool, run.state.queue):
         assert (np.asarray(part) >= 0).all()
     numbers = [x for x in jax.tree.leaves((run.state, run.stats)) if x.dtype == np.float32]
     timers = flows.transport.to_increase, flows.transport.to_count  # infinite when off
-    off = [id(x) for x in timers]
-    assert all(np.isfinite(x).all() for x in numbers if id(x) not in off)
+    timer_ids = [id(x) for x in timers]
+    assert all(np.isfinite(x).all() for x in numbers if id(x) not in timer_ids)
     stats = run.stats
     assert (stats.queue_max >= stats.queue_mean * (1 - 1e-5)).all()
     assert (stats.queue_sq >= stats.queue_mean**2 * (1 - 1e-4) - 1).all()
@@ -61,23 +61,23 @@ def test_bytes_are_conserved(name, seed):
         assert (stats.n_flows <= stats.flows_seen).all()
     assert (stats.flows_begun <= stats.flows_seen).all()
     # Bytes by class are differences of backlogs, each rounded by up to 6e-8 of it.
-    beyond = stats.class_bytes.sum(-1, dtype=float) - stats.tx_bytes - stats.queue_max
+    excess = stats.class_bytes.sum(-1, dtype=float) - stats.tx_bytes - stats.queue_max
     per_interval = stats.queue_mean.sum(-1, dtype=float) * RANDOM[name].interval_steps
-    assert (beyond <= 1 + 6e-8 * per_interval[:, None]).all()
+    assert (excess <= 1 + 6e-8 * per_interval[:, None]).all()
     capacity = run.params.net.port_rate * RANDOM[name].interval_us
     assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
 
 
-def test_the_random_networks_are_what_they_should_be():
-    """Among a few of them all that can happen does."""
+def test_the_random_networks_drop_pause_defer_and_mark():
+    """A few of them show drops, pauses, deferred and finished flows, and marks."""
     runs = {name: [random_run(name, seed) for seed in range(12)] for name in RANDOM}
-    for name, some in runs.items():
-        drops = sum(r.dropped() > 0 for r in some)
+    for name, samples in runs.items():
+        drops = sum(r.dropped() > 0 for r in samples)
         assert drops >= 3 if "drops" in name else drops < 6
-        assert sum(int(r.totals.pauses) > 0 for r in some) >= (0 if "drops" in name else 3)
-        assert sum(int(r.totals.deferred) > 0 for r in some) >= 3
-        assert sum(int(r.totals.finished.sum()) > 5 for r in some) >= 6
-        assert sum(float(r.stats.marked_bytes.sum()) > 0 for r in some) >= 6
+        assert sum(int(r.totals.pauses) > 0 for r in samples) >= (0 if "drops" in name else 3)
+        assert sum(int(r.totals.deferred) > 0 for r in samples) >= 3
+        assert sum(int(r.totals.finished.sum()) > 5 for r in samples) >= 6
+        assert sum(float(r.stats.marked_bytes.sum()) > 0 for r in samples) >= 6
 
 
 def same_bits(a, b):
@@ -86,8 +86,8 @@ def same_bits(a, b):
 
 
 def test_same_seed_same_bits():
-    first, again, other = (random_run("leaf-spine, PFC", seed) for seed in (5, 5, 6))
-    same_bits((first.state, first.stats), (again.state, again.stats))
+    first, repeated, other = (random_run("leaf-spine, PFC", seed) for seed in (5, 5, 6))
+    same_bits((first.state, first.stats), (repeated.state, repeated.stats))
     assert (first.stats.queue_mean != other.stats.queue_mean).any()
 
 
@@ -114,6 +114,6 @@ def test_float64_twin(double):
     twin = json.loads(out)
     assert twin["x64"]
     assert twin["lost"] < 1e-12
-    ours = netcases.simulate(netcases.STAR, netcases.DETERMINISTIC, 20).fct
+    single = netcases.simulate(netcases.STAR, netcases.DETERMINISTIC, 20).fct
     assert np.isfinite(twin["fct"]).all()
-    np.testing.assert_allclose(ours[: len(twin["fct"])], twin["fct"], rtol=1e-5)
+    np.testing.assert_allclose(single[: len(twin["fct"])], twin["fct"], rtol=1e-5)

@@ -77,9 +77,9 @@ def play(sim: Simulator, flows: dict[str, np.ndarray], ecn: Any = (20, 80, 0.2))
     state = init(jax.random.key(0), params)
     states, stats = [state], []
     for _ in range(INTERVALS):
-        state, now = interval(state, params, scaled_ecn(params.net, *ecn))
+        state, interval_stats = interval(state, params, scaled_ecn(params.net, *ecn))
         states.append(state)
-        stats.append(now)
+        stats.append(interval_stats)
     return jax.device_get(states), jax.tree.map(lambda *x: np.stack(x), *stats), params
 
 
@@ -88,12 +88,12 @@ def crossed(sim: Simulator, flows: dict[str, np.ndarray]) -> np.ndarray:
     t = sim.topology
     ends = zip(flows["src"], flows["dst"], flows["spine_data"], strict=True)
     paths = ((t.paths(src, dst), spine) for src, dst, spine in ends)
-    hops = np.stack([found[min(spine, len(found) - 1)] for found, spine in paths])
+    hops = np.stack([candidates[min(spine, len(candidates) - 1)] for candidates, spine in paths])
     return np.stack([(hops == port).any(1) for port in range(t.n_ports)], 1)
 
 
 def through(sim: Simulator, flows: dict[str, np.ndarray], log: np.ndarray) -> np.ndarray:
-    """When each flow's last byte left its last port: its ACK came back so much later, µs."""
+    """When each flow's last byte left its last port, µs: its last ACK came a way back later."""
     ports = crossed(sim, flows)
     rates = np.array([p.gbps for p in sim.topology.ports])
     after = []
@@ -113,8 +113,8 @@ def sent_so_far(flows: dict[str, np.ndarray], state: Any) -> np.ndarray:
     sent = np.where(np.isnan(state.fct_log), 0.0, size)
     for slot in np.flatnonzero(slots.stage != FREE):
         flow = slots.flow_id[slot]
-        rest = float(slots.rest_high[slot]) * CHUNK + float(slots.rest_low[slot])
-        sent[flow] = size[flow] * (1 - rest / wire(int(size[flow])))
+        unsent = float(slots.rest_high[slot]) * CHUNK + float(slots.rest_low[slot])
+        sent[flow] = size[flow] * (1 - unsent / wire(int(size[flow])))
     return sent
 
 
@@ -191,7 +191,7 @@ def test_a_flow_that_waits_for_a_slot_begins_when_it_gets_one() -> None:
 
 
 def test_short_flows_are_seen_although_none_is_there_at_the_end() -> None:
-    """What snapshots miss: all of these flows are over when the interval is."""
+    """Snapshots miss these flows: all are over when the interval ends."""
     flows = columns([(1 + i % 3, 0, 1000, 5.0 + 9 * i, 0) for i in range(8)])
     _, stats, _ = play(NETWORKS["star"], flows)
     assert stats.n_flows[0, 0] == 0
@@ -217,7 +217,7 @@ def test_bytes_move_to_the_next_class_as_a_flow_sends() -> None:
     assert first[2] == 0
 
 
-def test_marked_packets_are_drawn_around_what_is_expected() -> None:
+def test_marked_packets_are_drawn_around_their_expectation() -> None:
     """Whole numbers, at most the packets sent, and over intervals the expected sum."""
     ecn = (10, 200, 0.3)
     rows = [(1, 0, 10**7, 0.0, 0), (2, 0, 10**7, 0.0, 0)]
@@ -261,9 +261,11 @@ def test_nothing_is_carried_or_changed_where_nothing_is_counted() -> None:
     assert all(getattr(stats, name) is None for name in COUNTS)
     ecn = scaled_ecn(params.net, 20, 80, 0.2)
     assert jax.eval_shape(bare.collect, states[0], params, ecn)[1].counts is None
-    counted, more, _ = play(NETWORKS["star"], columns(rows))
-    more = replace(more, **dict.fromkeys(COUNTS))
-    for a, b in zip(*map(jax.tree.leaves, ((states, stats), (counted, more))), strict=True):
+    counted, counted_stats, _ = play(NETWORKS["star"], columns(rows))
+    counted_stats = replace(counted_stats, **dict.fromkeys(COUNTS))
+    for a, b in zip(
+        *map(jax.tree.leaves, ((states, stats), (counted, counted_stats))), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 
@@ -277,9 +279,9 @@ def test_wrong_counters_are_named() -> None:
 
 
 def test_the_order_of_names_makes_no_other_simulator() -> None:
-    one = replace(NETWORKS["star"], counts=("n_senders", "flows_begun", "n_senders"))
-    assert one == replace(NETWORKS["star"], counts=("flows_begun", "n_senders"))
-    assert one.counts == ("flows_begun", "n_senders")
+    sim = replace(NETWORKS["star"], counts=("n_senders", "flows_begun", "n_senders"))
+    assert sim == replace(NETWORKS["star"], counts=("flows_begun", "n_senders"))
+    assert sim.counts == ("flows_begun", "n_senders")
 
 
 # --- several intervals, and names -----------------------------------------------------------------
@@ -292,22 +294,22 @@ def test_merged_sums_are_those_of_one_long_interval() -> None:
     long = replace(short, interval_steps=3 * short.interval_steps)
     quick = {"xla_backend_optimization_level": 0}
     programs = (short.init, short.collect, long.interval)
-    init, collect, whole = (jax.jit(f, compiler_options=quick) for f in programs)
+    init, collect, long_interval = (jax.jit(f, compiler_options=quick) for f in programs)
     for seed in range(3):
         params, ecn = random_params(short, np.random.default_rng(seed))
         params = jax.tree.map(jnp.asarray, params)
         state = init(jax.random.key(seed), params)
         state, _ = collect(state, params, ecn)
-        there, want = whole(state, params, ecn)
+        long_state, want = long_interval(state, params, ecn)
         total = None
         for _ in range(3):
             state, sums = collect(state, params, ecn)
             total = sums if total is None else merge(total, sums)
-        got = summarise(short, state, params, total, 3)
+        merged = summarise(short, state, params, total, 3)
         assert float(want.flows_seen.sum()) > 5
         for name, value in to_info(want).items():
-            np.testing.assert_allclose(to_info(got)[name], value, rtol=1e-5, err_msg=name)
-        np.testing.assert_array_equal(state.flows.backlog, there.flows.backlog)
+            np.testing.assert_allclose(to_info(merged)[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(state.flows.backlog, long_state.flows.backlog)
 
 
 def test_statistics_by_name_and_back() -> None:
@@ -318,6 +320,6 @@ def test_statistics_by_name_and_back() -> None:
     assert {"small_bytes", "medium_bytes", "large_bytes"} < set(info)
     for a, b in zip(*map(jax.tree.leaves, (stats, from_info(info))), strict=True):
         np.testing.assert_array_equal(a, b)
-    now = jax.tree.map(lambda x: x[0], stats)
-    assert jax.tree.map(np.shape, idle(sim)) == jax.tree.map(np.shape, now)
+    first = jax.tree.map(lambda x: x[0], stats)
+    assert jax.tree.map(np.shape, idle(sim)) == jax.tree.map(np.shape, first)
     assert not any(np.any(x) for x in jax.tree.leaves(idle(sim)))

@@ -63,16 +63,16 @@ def test_intervals_add_up_to_the_slowdowns_of_all_flows(name, seed):
 
 
 def test_some_of_these_networks_defer_drop_and_leave_flows_open():
-    found = {"deferred": 0, "dropped": 0, "open": 0, "finished": 0}
+    counts = {"deferred": 0, "dropped": 0, "open": 0, "finished": 0}
     for name, sim in ACCRUING.items():
         for seed in range(6):
             params, ecn = random_params(sim, np.random.default_rng(seed))
             state, _ = program(sim)(start(sim)(jax.random.key(seed), params), params, ecn)
-            found["deferred"] += int(state.totals.deferred)
-            found["dropped"] += float(state.totals.dropped[1]) > 0
-            found["open"] += int(((state.flows.stage > 0) & (state.flows.stage < 4)).sum())
-            found["finished"] += int(state.totals.finished.sum())
-        assert all(found.values()), (name, found)
+            counts["deferred"] += int(state.totals.deferred)
+            counts["dropped"] += float(state.totals.dropped[1]) > 0
+            counts["open"] += int(((state.flows.stage > 0) & (state.flows.stage < 4)).sum())
+            counts["finished"] += int(state.totals.finished.sum())
+        assert all(counts.values()), (name, counts)
 
 
 ROWS = [(0, 4, 300_000, 0.0), (1, 4, 300_000, 0.0), (0, 1, 900_000, 5.0), (2, 5, 40_000, 20.0)]
@@ -107,7 +107,7 @@ def test_only_ports_on_the_way_account_for_a_flow():
         used[np.searchsorted(SIZE_CLASSES, size), np.asarray(paths.forward[row])] = True
     np.testing.assert_array_equal(accrued.T > 0, used[:, :n])
     fct, ideal = np.asarray(state.fct_log)[: len(ROWS)], np.asarray(paths.ideal)[: len(ROWS)]
-    assert np.isfinite(fct).all(), "all are through"
+    assert np.isfinite(fct).all(), "all have finished"
     kinds = np.searchsorted(SIZE_CLASSES, [row[2] for row in ROWS])
     np.testing.assert_allclose(accrued.sum(0), np.bincount(kinds, fct / ideal, 3), rtol=1e-4)
     into = [i for i, p in enumerate(sim.topology.ports) if p.peer in ("host4",)]
@@ -123,9 +123,9 @@ def test_the_window_decides_what_is_measured():
 
     def measured(first, last):
         window = (np.int32(first), np.int32(last))
-        asked = replace(params, window=window)
-        state = program(STAR)(start(STAR)(jax.random.key(0), asked), asked, ecn)[0]
-        return state, jax.device_get(STAR.completion(state, asked))
+        windowed = replace(params, window=window)
+        state = program(STAR)(start(STAR)(jax.random.key(0), windowed), windowed, ecn)[0]
+        return state, jax.device_get(STAR.completion(state, windowed))
 
     state, everything = measured(0, 2**31 - 1)
     np.testing.assert_array_equal(everything.begun, [3, 0, 1])

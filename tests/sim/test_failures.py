@@ -116,14 +116,14 @@ def test_flows_on_living_paths_stay():
 
 def test_new_flows_avoid_dead_links_and_use_repaired_ones():
     """With 2 and with 4 spines; the given path is taken if it works."""
-    for sim, there in ((TWO, 2), (FOUR, 4)):
-        n = there
-        rows = [(0, there, 1000, 100.0 + i) for i in range(10)]
-        rows += [(0, there, 1000, 900.0 + i) for i in range(10)]
+    for sim, far_host in ((TWO, 2), (FOUR, 4)):
+        n_spines = far_host
+        rows = [(0, far_host, 1000, 100.0 + i) for i in range(10)]
+        rows += [(0, far_host, 1000, 900.0 + i) for i in range(10)]
         dead = number(sim, "leaf0->spine1")
         r = run(sim, rows, 20, [1] * 20, dead, 0, 500)
         crossed = np.asarray(r.stats.tx_bytes)[
-            :, number(sim, *(f"leaf0->spine{s}" for s in range(n)))
+            :, number(sim, *(f"leaf0->spine{s}" for s in range(n_spines)))
         ]
         assert (crossed[:5, 1] == 0).all()
         assert crossed[:5].sum() == pytest.approx(10 * 1048)
@@ -155,12 +155,12 @@ def test_a_new_hash_spreads_evenly_over_living_paths():
     names = np.array([*FOUR.topology.port_names, "none"])
     forth, back = names[np.asarray(paths.forward)[:, 0]], names[np.asarray(paths.back)[:, 0]]
     for way, allowed in ((forth, (0, 3)), (back, (1, 2, 3))):
-        found, counts = np.unique([w[-1] for w in way], return_counts=True)
-        assert found.tolist() == [str(a) for a in allowed]
-        spread = np.sqrt(n / len(allowed))
-        np.testing.assert_allclose(counts, n / len(allowed), atol=4 * spread)
-    both = np.mean((forth == "leaf0->spine3") & (back == "leaf1->spine3"))
-    assert both == pytest.approx(1 / 6, abs=4 * np.sqrt(5 / 36 / n))
+        spines, counts = np.unique([w[-1] for w in way], return_counts=True)
+        assert spines.tolist() == [str(a) for a in allowed]
+        deviation = np.sqrt(n / len(allowed))
+        np.testing.assert_allclose(counts, n / len(allowed), atol=4 * deviation)
+    share = np.mean((forth == "leaf0->spine3") & (back == "leaf1->spine3"))
+    assert share == pytest.approx(1 / 6, abs=4 * np.sqrt(5 / 36 / n))
 
 
 # --- bytes in flight ------------------------------------------------------------------------------
@@ -193,15 +193,15 @@ def test_bytes_in_flight_are_lost_and_sent_again():
 @pytest.mark.parametrize("sim", [TWO, FOUR], ids=["2 spines", "4 spines"])
 def test_a_flow_without_a_path_waits_for_a_repair(sim):
     """All uplinks down for 700 µs: it ends that much later; flows within a leaf do not."""
-    size, there = 1_000_000, sim.topology.n_hosts - 1
-    rows = [(0, there, size, 0.0), (1, 0, 10_000, 400.0), (1, there, 1000, 500.0)]
+    size, last_host = 1_000_000, sim.topology.n_hosts - 1
+    rows = [(0, last_host, size, 0.0), (1, 0, 10_000, 400.0), (1, last_host, 1000, 500.0)]
     ups = sim.topology.ports_of_kind("leaf-up")
-    whole = run(sim, rows, 20)
+    intact = run(sim, rows, 20)
     r = run(sim, rows, 20, None, ups, 200, 900)
-    np.testing.assert_allclose(r.fct[0] - whole.fct[0], 700, atol=sim.tick_us)
-    assert r.fct[1] == pytest.approx(whole.fct[1], rel=1e-5)
+    np.testing.assert_allclose(r.fct[0] - intact.fct[0], 700, atol=sim.tick_us)
+    assert r.fct[1] == pytest.approx(intact.fct[1], rel=1e-5)
     # It came while there was no path: from its start on.
-    assert r.fct[2] - whole.fct[2] == pytest.approx(400, abs=2 * sim.tick_us)
+    assert r.fct[2] - intact.fct[2] == pytest.approx(400, abs=2 * sim.tick_us)
     assert r.dropped() == 0
 
 
@@ -212,8 +212,8 @@ def test_a_failed_way_of_acks_loses_no_data():
     assert r.dropped() == 0
     assert uplinks(r.state, 1)[0] == 1
     slot = r.slot(0)
-    home = np.asarray(r.state.flows.back)[:, slot]
-    assert number(FOUR, "leaf1->spine3")[0] in home
+    back_queues = np.asarray(r.state.flows.back)[:, slot]
+    assert number(FOUR, "leaf1->spine3")[0] in back_queues
 
 
 def test_a_last_byte_in_a_dead_queue_is_sent_again():
@@ -372,15 +372,15 @@ def delays(jitter, seed, ticks=400):
     flows = replace(state.flows, stage=jnp.full(16, life.SENDING), rtt=jnp.full(16, 20.5))
     params, ecn = jax.tree.map(jnp.asarray, params), scaled_ecn(params.net, *OFF)
 
-    def one(step):
+    def delay_at(step):
         tick, _ = prepare(sim, replace(state, step=step, flows=flows), params, ecn)
         return tick.line.delay
 
-    return np.asarray(jax.jit(jax.vmap(one))(5 * jnp.arange(ticks)))
+    return np.asarray(jax.jit(jax.vmap(delay_at))(5 * jnp.arange(ticks)))
 
 
 def test_feedback_jitters():
-    """Uniform over 0 to 8 µs on top of 20.5: mean 24, spread 2.3 (delays are whole substeps)."""
+    """Uniform over 0 to 8 µs on top of 20.5: mean 24, deviation 2.3 (delays are whole substeps)."""
     still, moved = delays(0.0, 0), delays(JITTER, 0)
     assert (still == 20).all()
     assert moved.min() >= 20
@@ -398,16 +398,16 @@ def test_feedback_jitters():
 def test_probes_feel_the_jitter():
     """A flow alone at line rate: its RTT is that of empty queues and 0 to 8 µs."""
     rows = [(1, 0, BIG, 0.0), (2, 3, BIG, 0.0), (4, 5, BIG, 0.0)]
-    r, found = simulate(AGENTS, rows, 10), []
+    r, extras = simulate(AGENTS, rows, 10), []
     for _ in range(12):
         r = r.on(10)
         extra = np.asarray((r.state.flows.transport.inflation - 1) * r.state.flows.rtt)
-        found.append(extra[[r.slot(i) for i in range(3)]])
-    found = np.array(found)
-    assert (found >= -1e-3).all()
-    assert (found <= JITTER + 1e-3).all()
-    assert found.mean() == pytest.approx(JITTER / 2, abs=4 * JITTER / np.sqrt(12 * found.size))
+        extras.append(extra[[r.slot(i) for i in range(3)]])
+    extras = np.array(extras)
+    assert (extras >= -1e-3).all()
+    assert (extras <= JITTER + 1e-3).all()
+    assert extras.mean() == pytest.approx(JITTER / 2, abs=4 * JITTER / np.sqrt(12 * extras.size))
     again = simulate(AGENTS, rows, 130)
     last = np.asarray((again.state.flows.transport.inflation - 1) * again.state.flows.rtt)
-    np.testing.assert_array_equal(found[-1], last[[again.slot(i) for i in range(3)]])
+    np.testing.assert_array_equal(extras[-1], last[[again.slot(i) for i in range(3)]])
     assert int(again.totals.late_feedback) == 0

@@ -1,4 +1,4 @@
-"""What comes back to the senders: ACKs and CNPs, how many and when."""
+"""ACKs and CNPs that reach the senders: how many, and when."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def has_seen_a_cnp(run, flow):
 # --- when CNPs arrive -----------------------------------------------------------------------------
 
 SLOW = preset("hpcc-paper", min_rate=LINE, decrease_us=1e6)
-"""Steady senders that tell when their first CNP came: the decrease timer has run since."""
+"""Steady senders that show when their first CNP came: the decrease timer has run since."""
 
 
 def first_cnp(run, flow):
@@ -181,9 +181,9 @@ def test_shift_register():
     hit = jnp.array([True, True, False, True])
     register = set_bit(register, hit, jnp.array([0, 5, 5, 31]))
     register = set_bit(register, hit, jnp.array([2, 5, 5, 40]))
-    seen = []
+    fronts = []
     for _ in range(32):
-        seen.append(np.asarray(register & 1))
+        fronts.append(np.asarray(register & 1))
         register = register >> 1
-    arrivals = [np.flatnonzero(x).tolist() for x in np.array(seen).T]
+    arrivals = [np.flatnonzero(x).tolist() for x in np.array(fronts).T]
     assert arrivals == [[0, 2], [5], [], [31]]

@@ -20,8 +20,8 @@ NIC = jnp.full((5,), 12500.0)
 
 
 def arrivals(group: FlowGroup, seed: int, tick_us: float, ticks: int) -> list[tuple]:
-    """What a source whose width is known offers, taken as a simulator takes it."""
-    params, found = group.default_params(), []
+    """The flows of a source whose width is a number, taken as a simulator takes them."""
+    params, flows = group.default_params(), []
     state = group.init(jax.random.key(seed), params, NIC)
     for tick in range(ticks):
         offer = group.offer(state, params, NIC)
@@ -29,13 +29,13 @@ def arrivals(group: FlowGroup, seed: int, tick_us: float, ticks: int) -> list[tu
         taken = np.asarray(offer.valid) & (start < tick_us)
         assert (np.diff(start) >= 0).all()
         assert start[taken].min(initial=0.0) > -1e-2  # none had to wait
-        found += [
+        flows += [
             (tick * tick_us + s, int(a), int(b))
             for s, a, b, t in zip(start, offer.src, offer.dst, taken, strict=True)
             if t
         ]
         state = group.advance(state, params, NIC, jnp.asarray(taken.sum()), tick_us)
-    return found
+    return flows
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_every_pair_begins_once_within_the_spread(sources, destinations, each):
     width = group.demand(np.asarray(NIC), 5.0).most
     assert width < group.n_flows
     group = FlowGroup(sources, destinations, each, start_us=7.0, spread_us=40.0, width=width)
-    found = arrivals(group, 3, 5.0, 12)
-    assert Counter((a, b) for _, a, b in found) == want
-    starts = np.array([s for s, _, _ in found])
-    share = 40.0 / len(found)  # the i-th begins in the i-th part of the spread
-    assert (np.floor((starts - 7.0) / share) == np.arange(len(found))).all()
-    assert found == arrivals(group, 3, 5.0, 12)
-    assert found != arrivals(group, 4, 5.0, 12)
+    flows = arrivals(group, 3, 5.0, 12)
+    assert Counter((a, b) for _, a, b in flows) == want
+    starts = np.array([s for s, _, _ in flows])
+    share = 40.0 / len(flows)  # the i-th begins in the i-th part of the spread
+    assert (np.floor((starts - 7.0) / share) == np.arange(len(flows))).all()
+    assert flows == arrivals(group, 3, 5.0, 12)
+    assert flows != arrivals(group, 4, 5.0, 12)
 
 
 def test_bytes_are_conserved_and_endless_flows_go_on():

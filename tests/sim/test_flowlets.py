@@ -32,7 +32,7 @@ LINE = 12.5
 """0.1 Gb/s in bytes/µs: a packet takes 84 µs, so every packet is a flowlet."""
 
 
-def slow(how, **options):
+def slow(balancing, **options):
     """Two leaves of two hosts, two spines, everything at 0.1 Gb/s; senders at a constant rate."""
     return Simulator(
         leaf_spine(2, 2, 2, gbps=0.1, uplink_gbps=0.1),
@@ -42,7 +42,7 @@ def slow(how, **options):
         tick_steps=2,
         slots=8,
         scheduled=24,
-        load_balancing=how,
+        load_balancing=balancing,
         **options,
     )
 
@@ -71,16 +71,16 @@ def ports(sim):
 
 
 def test_two_elephants_on_one_uplink():
-    """With ECMP they get half of it each for life; with flowlets what they ask for."""
+    """With ECMP each gets half of it for life; with flowlets each gets its own rate."""
     share, back = 0.8, 4 * (1.0 + ACK / LINE)
     last_packet = 3 * PACKET / LINE + 4.0
-    stuck = constant(ECMP, share, 0, 120).fct[:2]
-    np.testing.assert_allclose(stuck, 2 * wire(SIZE) / LINE, rtol=0.02)
+    ecmp_fct = constant(ECMP, share, 0, 120).fct[:2]
+    np.testing.assert_allclose(ecmp_fct, 2 * wire(SIZE) / LINE, rtol=0.02)
     runs = [constant(FLOWLETS, share, seed, 120) for seed in range(4)]
-    free = np.array([run.fct[:2] for run in runs])
+    flowlet_fct = np.array([run.fct[:2] for run in runs])
     alone = wire(SIZE) / (share * LINE) + last_packet + back
-    assert (free > alone - PACKET / (share * LINE)).all()
-    np.testing.assert_allclose(free, alone, rtol=0.06)
+    assert (flowlet_fct > alone - PACKET / (share * LINE)).all()
+    np.testing.assert_allclose(flowlet_fct, alone, rtol=0.06)
     for run in runs:
         # A path per packet; with two paths none has to wait for an older flowlet.
         drawn, late = (int(x) for x in run.totals.flowlets)
@@ -93,8 +93,8 @@ def test_two_elephants_on_one_uplink():
     for _ in range(20):
         messages = [Message(0, 2, 300, spacing, 0.0), Message(1, 3, 300, spacing, 40.0)]
         twin = send(messages, lambda i, k: int(rng.integers(2)), LINE, [LINE] * 2, [LINE] * 2, LINE)
-        twins.append(np.array(twin.there) - [0.0, 40.0] + back)
-    np.testing.assert_allclose(free.mean(), np.mean(twins), rtol=0.03)
+        twins.append(np.array(twin.arrival) - [0.0, 40.0] + back)
+    np.testing.assert_allclose(flowlet_fct.mean(), np.mean(twins), rtol=0.03)
 
 
 def test_each_packet_draws_a_path():
@@ -130,17 +130,17 @@ def test_a_link_that_fails():
 def test_when_a_packet_was_sent(gives):
     """Against a list of packets: the time since the last was complete, what the next one has."""
     dt, total, last = 2.0, 0.0, 0.0
-    known = flowlets.empty(1, jnp.float32)
+    state = flowlets.empty(1, jnp.float32)
     for step, give in enumerate(gives, 1):
-        known = flowlets.advance(known, jnp.array([give]), jnp.array([9.0]), jnp.array(1048.0), dt)
+        state = flowlets.advance(state, jnp.array([give]), jnp.array([9.0]), jnp.array(1048.0), dt)
         if (total + give) // 1048.0 > total // 1048.0:
             last = step * dt
         total += give
-        np.testing.assert_allclose(known.since, step * dt - last)
-        np.testing.assert_allclose(known.part, total % 1048.0, atol=0.02)
+        np.testing.assert_allclose(state.since, step * dt - last)
+        np.testing.assert_allclose(state.part, total % 1048.0, atol=0.02)
     quiet = next((i for i, give in enumerate(reversed(gives)) if give > 0), None)
     left = 0.0 if quiet is None else max(9.0 - dt * quiet, 0.0)
-    np.testing.assert_allclose(known.through, left)
+    np.testing.assert_allclose(state.through, left)
 
 
 def test_without_pauses_nothing_is_drawn():
@@ -187,24 +187,24 @@ def test_bytes_stay_in_their_queues(backlog, since, stage, seed):
             draw=jnp.array(rng.integers(0, 2**32, n), jnp.uint32),
         ),
     )
-    found = redraw(flows, net, jnp.uint32(seed))
+    redrawn = redraw(flows, net, jnp.uint32(seed))
     first, second = (np.array(backlog)[:, way::2].sum(1) for way in (0, 1))
-    may = (np.array(stage) == life.SENDING) & (np.array(since) > 50.0)
+    eligible = (np.array(stage) == life.SENDING) & (np.array(since) > 50.0)
     drained = (first < flowlets.EMPTY) | (second < flowlets.EMPTY)
-    two = (hop[0::2] != hop[1::2]).any(0)  # all paths there are
-    np.testing.assert_array_equal(found.drawn | found.waiting, may)
-    assert not (found.drawn & found.waiting).any()
-    assert not (found.waiting & (drained | two)).any()
-    after = jax.device_get(found.flows)
+    both_paths = (hop[0::2] != hop[1::2]).any(0)  # all paths there are
+    np.testing.assert_array_equal(redrawn.drawn | redrawn.waiting, eligible)
+    assert not (redrawn.drawn & redrawn.waiting).any()
+    assert not (redrawn.waiting & (drained | both_paths)).any()
+    after = jax.device_get(redrawn.flows)
     for flow in range(n):
-        before, now = (by_queue(sim, f, flow) for f in (jax.device_get(flows), after))
-        moved = sum(abs(now.get(q, 0.0) - b) for q, b in before.items())
-        assert moved <= 2 * flowlets.EMPTY, "only what is hardly a byte"
-        assert sum(now.values()) == pytest.approx(sum(before.values()), rel=1e-6)
+        bytes_before, bytes_after = (by_queue(sim, f, flow) for f in (jax.device_get(flows), after))
+        moved = sum(abs(bytes_after.get(q, 0.0) - b) for q, b in bytes_before.items())
+        assert moved <= 2 * flowlets.EMPTY, "less than `EMPTY` bytes"
+        assert sum(bytes_after.values()) == pytest.approx(sum(bytes_before.values()), rel=1e-6)
         turned = (after.hop[0::2, flow] != hop[0::2, flow]).any()
         left = turned and first[flow] >= flowlets.EMPTY
         assert after.flowlets.behind[flow] == (77.0 if left else 0.0)
-        if found.drawn[flow]:
+        if redrawn.drawn[flow]:
             assert after.hop[0::2, flow].tolist() in ways.tolist()
         else:
             np.testing.assert_array_equal(after.hop[:, flow], hop[:, flow])
@@ -219,18 +219,20 @@ def redraw(flows, net, seed):
 
 def by_queue(sim, flows, flow):
     """Bytes of a flow in each queue."""
-    found = {}
+    sizes = {}
     for row, (hop, size) in enumerate(zip(flows.hop[:, flow], flows.backlog[:, flow], strict=True)):
         queue = (row // 2, int(hop))
-        found[queue] = found.get(queue, 0.0) + float(size)
-    return found
+        sizes[queue] = sizes.get(queue, 0.0) + float(size)
+    return sizes
 
 
 def test_one_path_is_one_path():
     """Where there is nothing to choose, the programs are those of ECMP."""
-    made = [network(star(4), load_balancing=how) for how in ("ecmp", "flowlet", "spray")]
+    sims = [
+        network(star(4), load_balancing=balancing) for balancing in ("ecmp", "flowlet", "spray")
+    ]
     programs = set()
-    for sim in made:
+    for sim in sims:
         params = sim.default_params(traffic=(schedule(flow_list([(0, 1, 1000, 0.0)]), 1.0),))
         state = jax.eval_shape(sim.init, jax.random.key(0), params)
         assert state.flows.flowlets is None
@@ -253,12 +255,12 @@ def test_one_path_is_one_path():
         ),
     ],
 )
-def test_what_cannot_be(options, message):
+def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Simulator(leaf_spine(2, 2, 2), (Schedule(1.0, 24),), **{"transport": Dcqcn()} | options)
 
 
-def test_it_is_reachable():
+def test_make_accepts_flowlets():
     options = {"load_balancing": "flowlet", "flowlet_gap_us": 20.0}
     env = ecn_marl.make("websearch-v0", topology=leaf_spine(2, 4, 4), **options)
     assert env.sim.redraws

@@ -52,15 +52,15 @@ def random_nodes(seed, delays=(0.0, 3.0, 40.0)):
 
 def twin(nodes, begun, duration, round_up):
     """Start and end of every node of a step, one event after the other."""
-    at, left = {}, list(nodes)
+    times, left = {}, list(nodes)
     while left:
-        ready = [n for n in left if all(a in at for a in n.after)]
+        ready = [n for n in left if all(a in times for a in n.after)]
         for n in ready:
-            start = max((round_up(at[a][1], n.delay_us) for a in n.after), default=None)
+            start = max((round_up(times[a][1], n.delay_us) for a in n.after), default=None)
             start = begun + n.delay_us if start is None else start
-            at[n.id] = start, start + duration(n)
+            times[n.id] = start, start + duration(n)
             left.remove(n)
-    return at
+    return times
 
 
 SMALL = Graph(random_nodes(0), width=NODES)
@@ -74,25 +74,25 @@ def test_every_flow_begins_when_the_last_of_those_before_it_has_finished(seed, p
     params = graph_params(nodes, pause, EDGES)
     flows, state, waited = drive(SMALL, params, 300, lambda _: rng.uniform(1.0, 60.0))
     assert waited == 0
-    begun, times, whole = 0.0, [], len(flows) // NODES
-    assert whole >= 2
-    for step in range(whole):
-        mine = {nodes[f.ticket].id: f for f in flows[step * NODES : (step + 1) * NODES]}
-        assert len(mine) == NODES, "every flow once"
-        expected = twin(nodes, begun, lambda n, m=mine: m[n.id].end - m[n.id].start, after)
+    begun, times, n_steps = 0.0, [], len(flows) // NODES
+    assert n_steps >= 2
+    for step in range(n_steps):
+        step_flows = {nodes[f.ticket].id: f for f in flows[step * NODES : (step + 1) * NODES]}
+        assert len(step_flows) == NODES, "every flow once"
+        expected = twin(nodes, begun, lambda n, m=step_flows: m[n.id].end - m[n.id].start, after)
         for node in nodes:
-            flow = mine[node.id]
+            flow = step_flows[node.id]
             assert flow.start == pytest.approx(expected[node.id][0], abs=2e-3)
             assert (flow.src, flow.dst, flow.payload) == (node.src, node.dst, node.bytes)
-        end = max(f.end for f in mine.values())
+        end = max(f.end for f in step_flows.values())
         if np.isfinite(end):
             times.append(end - begun)
             begun = after(end, pause)
-    found = SMALL.metrics(jax.device_get(state), 300 * TICK)
-    assert found["steps"] == len(times)
-    assert found["step_us"] == pytest.approx(np.mean(times), rel=1e-5)
-    assert found["longest_us"] == pytest.approx(max(times), rel=1e-5)
-    assert found["last_us"] == pytest.approx(times[-1], rel=1e-5)
+    metrics = SMALL.metrics(jax.device_get(state), 300 * TICK)
+    assert metrics["steps"] == len(times)
+    assert metrics["step_us"] == pytest.approx(np.mean(times), rel=1e-5)
+    assert metrics["longest_us"] == pytest.approx(max(times), rel=1e-5)
+    assert metrics["last_us"] == pytest.approx(times[-1], rel=1e-5)
 
 
 @given(seed=st.integers(0, 10_000), room=st.integers(1, 4))
@@ -101,12 +101,12 @@ def test_flows_that_find_no_room_wait_in_their_order_and_none_is_lost(seed, room
     nodes = random_nodes(seed, (0.0,))
     params = graph_params(nodes, 0.0, EDGES)
     flows, state, _ = drive(SMALL, params, 400, lambda f: 5.0 + f.ticket, room)
-    whole = int(state.steps)
-    assert whole > 0
-    for step in range(whole):
-        mine = flows[step * NODES : (step + 1) * NODES]
-        assert sorted(f.ticket for f in mine) == list(range(NODES))
-        starts = [f.start // TICK for f in mine]
+    n_steps = int(state.steps)
+    assert n_steps > 0
+    for step in range(n_steps):
+        step_flows = flows[step * NODES : (step + 1) * NODES]
+        assert sorted(f.ticket for f in step_flows) == list(range(NODES))
+        starts = [f.start // TICK for f in step_flows]
         assert starts == sorted(starts), "first come first served, to the tick"
 
 
@@ -120,7 +120,7 @@ def test_most_at_once_is_the_width_of_collectives():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_never_more_flows_at_once_than_said(seed):
+def test_flows_in_progress_stay_below_most_at_once(seed):
     nodes, rng = random_nodes(seed), np.random.default_rng(seed)
     params = graph_params(nodes, 0.0, EDGES)
     flows, *_ = drive(SMALL, params, 300, lambda _: rng.uniform(1.0, 60.0))
@@ -159,20 +159,20 @@ def test_an_all_reduce_brings_everything_everywhere(kind, n):
     """Follow which contributions each host has of each chunk; a flow sends what it then has."""
     nodes, hosts = kind(range(n), 100 * n), range(n)
     ring = kind is ring_all_reduce
-    have = {(h, c): {h} for h in hosts for c in range(n)}
+    contributions = {(h, c): {h} for h in hosts for c in range(n)}
     done: set[str] = set()
     while len(done) < len(nodes):
-        now = [x for x in nodes if x.id not in done and set(x.after) <= done]
-        assert now
+        ready = [x for x in nodes if x.id not in done and set(x.after) <= done]
+        assert ready
         moved = []
-        for x in now:
+        for x in ready:
             step = int(x.id.split()[1]) if ring else None
             chunks = [(x.src - step) % n] if ring else range(n)
-            moved += [((x.dst, c), set(have[x.src, c])) for c in chunks]
-        for key, what in moved:
-            have[key] |= what
-        done |= {x.id for x in now}
-    assert all(what == set(hosts) for what in have.values())
+            moved += [((x.dst, c), set(contributions[x.src, c])) for c in chunks]
+        for key, parts in moved:
+            contributions[key] |= parts
+        done |= {x.id for x in ready}
+    assert all(parts == set(hosts) for parts in contributions.values())
 
 
 # --- on a simulated network -----------------------------------------------------------------------
@@ -185,34 +185,34 @@ STAR = Simulator(
 
 
 def ticks(sim, params, count):
-    """States at the end of every tick of a batch of parameters: what `flows` and sources hold."""
+    """Final state, and slots at the end of every tick, of a batch of parameters."""
     ecn = scaled_ecn(params.net, *OFF)
 
     def run(traffic):
         p = replace(params, traffic=traffic)
 
-        def one(state, _):
+        def tick(state, _):
             state, _ = sim.interval(state, p, ecn)
             f = state.flows
-            seen = (f.stage, f.ticket, f.start_step, f.start_rest, f.tail)
-            return state, (*seen, state.totals.finished.sum())
+            slots = (f.stage, f.ticket, f.start_step, f.start_rest, f.tail)
+            return state, (*slots, state.totals.finished.sum())
 
-        return jax.lax.scan(one, sim.init(jax.random.key(0), p), None, length=count)
+        return jax.lax.scan(tick, sim.init(jax.random.key(0), p), None, length=count)
 
     return jax.jit(jax.vmap(run), compiler_options=QUICK)
 
 
 def test_random_graphs_on_an_idle_network():
-    """Starts follow from the ends that the network made; and those from its closed form."""
+    """Starts follow from the ends that the network gives; these match its closed form."""
     graphs = [random_nodes(seed) for seed in range(6)]
     traffic = jax.tree.map(lambda *x: np.stack(x), *(graph_params(g, 25.0, EDGES) for g in graphs))
     count = 600
-    state, seen = jax.device_get(ticks(STAR, STAR.default_params(), count)((traffic,)))
+    state, slots = jax.device_get(ticks(STAR, STAR.default_params(), count)((traffic,)))
     source = source_metrics(STAR, state)[0]
     assert int(state.totals.deferred.sum()) == 0
     for g, nodes in enumerate(graphs):
         ends, starts = {}, {}
-        stage, ticket, step, rest, tail, finished = (x[g] for x in seen)
+        stage, ticket, step, rest, tail, finished = (x[g] for x in slots)
         for t in range(count):
             over = (ticket[t] >= 0) & ((stage[t] == 0) | (stage[t] == 4))
             for slot in np.flatnonzero(over):
@@ -222,19 +222,19 @@ def test_random_graphs_on_an_idle_network():
                     starts[key] = key[0] * 1.0 + float(rest[t, slot])
         assert len(ends) == finished[-1] > 2 * NODES
         order = sorted(ends)
-        begun, whole = 0.0, int(source["steps"][g])
+        begun, n_steps = 0.0, int(source["steps"][g])
         times = []
-        for s in range(whole):
-            mine = {nodes[k[1]].id: k for k in order[s * NODES : (s + 1) * NODES]}
-            assert len(mine) == NODES
+        for s in range(n_steps):
+            keys = {nodes[k[1]].id: k for k in order[s * NODES : (s + 1) * NODES]}
+            assert len(keys) == NODES
 
-            took = {n.id: ends[mine[n.id]] - starts[mine[n.id]] for n in nodes}
-            expected = twin(nodes, begun, lambda n, took=took: took[n.id], ceil5)
+            duration = {n.id: ends[keys[n.id]] - starts[keys[n.id]] for n in nodes}
+            expected = twin(nodes, begun, lambda n, duration=duration: duration[n.id], ceil5)
             for n in nodes:
-                assert starts[mine[n.id]] == pytest.approx(expected[n.id][0], abs=5e-3)
+                assert starts[keys[n.id]] == pytest.approx(expected[n.id][0], abs=5e-3)
                 alone = alone_us(n.bytes, [25.0])
-                assert took[n.id] == pytest.approx(alone, rel=0.01, abs=1.0)
-            times.append(max(ends[k] for k in mine.values()) - begun)
+                assert duration[n.id] == pytest.approx(alone, rel=0.01, abs=1.0)
+            times.append(max(ends[k] for k in keys.values()) - begun)
             begun = ceil5(begun + times[-1], 25.0)
         assert source["step_us"][g] == pytest.approx(np.mean(times), abs=0.01)
         assert source["longest_us"][g] == pytest.approx(max(times), abs=0.01)
@@ -250,21 +250,21 @@ def test_a_ring_all_reduce_takes_as_long_as_its_bytes():
     sim = replace(STAR, topology=star(n), traffic=(Graph(ring_all_reduce(range(n), size)),))
     traffic = jax.tree.map(lambda x: np.asarray(x)[None], sim.default_params().traffic)
     state, _ = jax.device_get(ticks(sim, sim.default_params(), 800)(traffic))
-    found = source_metrics(sim, state)[0]
+    metrics = source_metrics(sim, state)[0]
     chunk = size // n
     rate = 3125.0 * 1048 / (1048 + 60)
     latency = alone_us(chunk, [25.0]) - wire(chunk) / 3125.0
-    each = wire(chunk) / rate + latency
-    assert found["steps"][0] >= 1
-    ideal = 2 * (n - 1) * each
-    assert ideal < found["step_us"][0] < ideal + 2 * (n - 1) * 5.0 + 0.01 * ideal
-    one = jax.tree.map(lambda x: x[0], state)
-    error, offered = imbalance(one)
+    step_us = wire(chunk) / rate + latency
+    assert metrics["steps"][0] >= 1
+    ideal = 2 * (n - 1) * step_us
+    assert ideal < metrics["step_us"][0] < ideal + 2 * (n - 1) * 5.0 + 0.01 * ideal
+    single = jax.tree.map(lambda x: x[0], state)
+    error, offered = imbalance(single)
     assert abs(error) <= 1e-6 * offered
-    assert offered == int(one.totals.started) * wire(chunk)
-    assert float(counter_bytes(one.totals.delivered)) >= found["steps"][0] * 2 * (n - 1) * n * wire(
-        chunk
-    ) * (1 - 1e-6)
+    assert offered == int(single.totals.started) * wire(chunk)
+    assert float(counter_bytes(single.totals.delivered)) >= metrics["steps"][0] * 2 * (
+        n - 1
+    ) * n * wire(chunk) * (1 - 1e-6)
 
 
 # --- files and errors -----------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def test_a_graph_from_a_file(tmp_path):
         {"id": "push", "src": 0, "dst": 1, "bytes": 1_000_000},
         {"id": 2, "src": 1, "dst": 0, "bytes": 5, "delay_us": 20, "after": ["push"]},
     ]
-    found = read_graph(written(tmp_path, {"nodes": nodes}))
-    assert found == (Node("push", 0, 1, 1_000_000), Node(2, 1, 0, 5, 20, ("push",)))
+    graph = read_graph(written(tmp_path, {"nodes": nodes}))
+    assert graph == (Node("push", 0, 1, 1_000_000), Node(2, 1, 0, 5, 20, ("push",)))
 
 
 A, B = {"id": "a", "src": 0, "dst": 1, "bytes": 9}, {"id": "b", "src": 1, "dst": 0, "bytes": 9}
@@ -332,6 +332,6 @@ def test_files_that_make_no_sense_are_refused(tmp_path, tree, words):
         (lambda: Graph(SMALL.nodes).demand(NIC[:3], 5.0), "node 'n[0-9]': .* 0 to 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, words):
+def test_bad_values_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()

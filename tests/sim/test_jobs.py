@@ -50,7 +50,7 @@ def arrivals(source, seed=0, episode=0, takes=None):
 
 
 def boundaries(clock):
-    """Start of every phase, µs, and its length, as the clocks tell."""
+    """Start of every phase, µs, and its length, read from the clocks."""
     index = np.asarray(clock.index)
     first = np.flatnonzero(np.diff(index, prepend=-1))
     starts = first * TICK - np.asarray(clock.spent, np.float64)[first]
@@ -83,10 +83,10 @@ def test_requests_come_at_the_rate_of_their_phase():
     phase = slot % 3
     assert not (phase == 1).any()
     for index, rate in ((0, 0.05), (2, 0.4)):
-        mine = np.arange(len(starts)) % 3 == index
-        mine[-1] = False
-        expected = rate * lengths[mine].sum()
-        n = np.isin(slot, np.flatnonzero(mine)).sum()
+        of_phase = np.arange(len(starts)) % 3 == index
+        of_phase[-1] = False
+        expected = rate * lengths[of_phase].sum()
+        n = np.isin(slot, np.flatnonzero(of_phase)).sum()
         assert abs(n - expected) < 4 * math.sqrt(expected)
         within = (start - starts[slot])[phase == index] / lengths[slot][phase == index]
         within = within[slot[phase == index] < len(starts) - 1]
@@ -107,13 +107,13 @@ def test_a_source_that_is_not_served_loses_nothing_and_moves_no_start(seed, shif
     for kind in (REQUESTS, SETS):
         source = kind if shift == 0 else type(kind)(**(vars(kind) | {"shift": shift}))
         takes = np.full(TICKS, 64)
-        held = takes.copy()
-        held[(np.arange(TICKS) // block) % 2 == 0] = 0
-        held[-50:] = 64
-        free, late = (arrivals(source, seed, seed + 1, t) for t in (takes, held))
-        assert len(free[0]) > 20
-        np.testing.assert_allclose(late[0], free[0], atol=0.1)
-        for a, b in zip(late[1:4], free[1:4], strict=True):
+        withheld = takes.copy()
+        withheld[(np.arange(TICKS) // block) % 2 == 0] = 0
+        withheld[-50:] = 64
+        prompt, late = (arrivals(source, seed, seed + 1, t) for t in (takes, withheld))
+        assert len(prompt[0]) > 20
+        np.testing.assert_allclose(late[0], prompt[0], atol=0.1)
+        for a, b in zip(late[1:4], prompt[1:4], strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -125,15 +125,15 @@ def test_sets_fill_their_links(shift):
     slot = np.searchsorted(starts, start, side="right") - 1
     assert ((slot - shift) % 3 == 1).all()
     assert (start - starts[slot] <= 300.02).all()
-    whole = [s for s in np.unique(slot) if s < len(starts) - 1]
-    for s in whole:
-        mine = slot == s
-        assert sorted(zip(src[mine], dst[mine], strict=True)) == sorted(SETS.pairs)
+    full_sets = [s for s in np.unique(slot) if s < len(starts) - 1]
+    for s in full_sets:
+        of_set = slot == s
+        assert sorted(zip(src[of_set], dst[of_set], strict=True)) == sorted(SETS.pairs)
         wire = 0.7 * (lengths[s] - 300.0) * 3125.0
         for host, n in ((3, 2), (4, 1), (0, 2)):
-            each = payload[mine & (dst == host)] * 1.048 / (wire / n)
-            assert (abs(each - 1.0) <= 0.1501).all()
-    orders = {tuple(src[slot == s]) for s in whole}
+            size = payload[of_set & (dst == host)] * 1.048 / (wire / n)
+            assert (abs(size - 1.0) <= 0.1501).all()
+    orders = {tuple(src[slot == s]) for s in full_sets}
     assert len(orders) > 3, "the order is drawn anew"
 
 
@@ -161,7 +161,7 @@ def test_clock_of_finds_the_first_timeline():
         (lambda: FlowSets(LINE, 0, ((0, 1),), start_us=500.0), "start_us"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, field):
+def test_bad_values_are_refused(make, field):
     with pytest.raises(ValueError, match=field):
         make()
 
@@ -172,8 +172,8 @@ def test_payloads_of_a_table_have_its_distribution():
     source = replace(REQUESTS, table="WebSearch")
     _, _, _, payload, _ = arrivals(source)
     assert len(payload) > 3000
-    far = kolmogorov(payload, lambda x: np.interp(x + 0.5, table.size, table.cdf))
-    assert far < 1.95 / math.sqrt(len(payload))
+    distance = kolmogorov(payload, lambda x: np.interp(x + 0.5, table.size, table.cdf))
+    assert distance < 1.95 / math.sqrt(len(payload))
     demand = source.demand(NIC, TICK)
     assert demand.wire == pytest.approx(1.048 * float(table.mean), rel=0.01)
 

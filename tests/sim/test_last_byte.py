@@ -49,9 +49,9 @@ def ends():
     """Ends of all flows of bursts, µs after the first start, `[bursts, flows]`, by network."""
     rng = np.random.default_rng(3)
     size = np.exp(rng.uniform(np.log(3e3), np.log(2e5), BURSTS)).astype(int)
-    spread = np.where(np.arange(BURSTS) % 2, 40.0, 0.0)
-    start = np.sort(rng.uniform(0.0, 1.0, (BURSTS, SENDERS)) * spread[:, None], axis=1)
-    found = {}
+    jitter = np.where(np.arange(BURSTS) % 2, 40.0, 0.0)
+    start = np.sort(rng.uniform(0.0, 1.0, (BURSTS, SENDERS)) * jitter[:, None], axis=1)
+    by_network = {}
     for name, net in NETWORKS.items():
         sim = Simulator(
             net,
@@ -64,7 +64,7 @@ def ends():
             scheduled=SENDERS,
             bins=0,
         )
-        every = [
+        schedules = [
             schedule(
                 {
                     "src": np.arange(1, SENDERS + 1),
@@ -76,13 +76,13 @@ def ends():
             )
             for i in range(BURSTS)
         ]
-        lists = jax.tree.map(lambda *x: np.stack(x), *every)
-        common = sim.default_params(traffic=(every[0],))
+        lists = jax.tree.map(lambda *x: np.stack(x), *schedules)
+        common = sim.default_params(traffic=(schedules[0],))
         common = replace(common, net=replace(common.net, ack_bytes=np.float32(0.0)))
 
         @lanes.mapped
-        def run(one, sim=sim, common=common):
-            params = replace(common, traffic=(one,))
+        def run(flows, sim=sim, common=common):
+            params = replace(common, traffic=(flows,))
             ports = jnp.ones((sim.topology.n_ports,))
             deep = Ecn(1e9 * ports, 2e9 * ports, 0.01 * ports)
 
@@ -94,27 +94,27 @@ def ends():
 
         fct = np.asarray(jax.jit(jax.vmap(run))(lists), float)
         assert np.isfinite(fct).all()
-        found[name] = np.sort(fct + start, axis=1) - start[:, :1]
-    return size, spread, found
+        by_network[name] = np.sort(fct + start, axis=1) - start[:, :1]
+    return size, jitter, by_network
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_flow_ends_before_the_link_can_have_carried_it(ends, name):
-    size, _, found = ends
-    least = np.arange(1, SENDERS + 1) * wire(size)[:, None] / RATE
-    assert (found[name] > least - 2 * DT).all()
+    size, _, by_network = ends
+    earliest = np.arange(1, SENDERS + 1) * wire(size)[:, None] / RATE
+    assert (by_network[name] > earliest - 2 * DT).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(ends, name):
     """Where all start at once the receiver's link is never idle: its time, and one round trip."""
-    size, spread, found = ends
+    size, jitter, by_network = ends
     link = SENDERS * wire(size) / RATE
-    late = found[name][:, -1] - link - ROUND_TRIP[name]
-    assert (late[spread == 0.0] < 3 * DT).all()
+    late = by_network[name][:, -1] - link - ROUND_TRIP[name]
+    assert (late[jitter == 0.0] < 3 * DT).all()
 
 
-def test_one_level_has_nothing_to_foresee():
+def test_with_one_level_last_bytes_are_not_tracked():
     for net, followed in ((star(3), False), (leaf_spine(2, 2, 1), True)):
         sim = Simulator(net, (Poisson(load=0.1),), parse_transport("dcqcn:hpcc-paper"))
         state = sim.init(jax.random.key(0), sim.default_params())

@@ -1,4 +1,4 @@
-"""Flow bookkeeping: equal-cost paths, path constants; metrics read off what was counted."""
+"""Flow bookkeeping: equal-cost paths, path constants; metrics of the counters."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def paths(src, dst, size=1000, seed=0, **spines):
     n = len(src)
     flows = {"src": np.array(src), "dst": np.array(dst), "start_ns": np.zeros(n)}
     flows["size_B"] = np.broadcast_to(size, n)
-    found = paths_of(schedule(flows | spines, 1.0), n, jnp.uint32(seed))
-    return jax.tree.map(np.asarray, found)
+    flow_paths = paths_of(schedule(flows | spines, 1.0), n, jnp.uint32(seed))
+    return jax.tree.map(np.asarray, flow_paths)
 
 
 def names(row):
@@ -48,33 +48,33 @@ def names(row):
 
 def test_given_paths_are_taken():
     spine = {"spine_data": np.array([0, 1, 2, 3]), "spine_ack": np.array([3, 2, 1, 0])}
-    found = paths([0] * 4, [5] * 4, **spine)
+    flow_paths = paths([0] * 4, [5] * 4, **spine)
     for k in range(4):
         forward = [f"leaf0->spine{k}", f"spine{k}->leaf2", "leaf2->host5"]
         back = [f"leaf2->spine{3 - k}", f"spine{3 - k}->leaf0", "leaf0->host0"]
-        assert names(found.forward[k]) == forward
-        assert names(found.back[k]) == back
+        assert names(flow_paths.forward[k]) == forward
+        assert names(flow_paths.back[k]) == back
 
 
 def test_neighbours_on_a_leaf_need_one_hop():
-    found = paths([2], [3])
-    assert names(found.forward[0]) == ["leaf1->host3"]
-    assert names(found.back[0]) == ["leaf1->host2"]
+    flow_paths = paths([2], [3])
+    assert names(flow_paths.forward[0]) == ["leaf1->host3"]
+    assert names(flow_paths.back[0]) == ["leaf1->host2"]
 
 
 def test_hashed_paths_spread_evenly_and_independently():
     n = 4000
-    found = paths([0] * n, [5] * n)
+    flow_paths = paths([0] * n, [5] * n)
     first = {p: k for k in range(SPINES) for p in [TOPOLOGY.port_names.index(f"leaf0->spine{k}")]}
-    there = np.array([first[p] for p in found.forward[:, 0]])
+    forth = np.array([first[p] for p in flow_paths.forward[:, 0]])
     last = {p: k for k in range(SPINES) for p in [TOPOLOGY.port_names.index(f"spine{k}->leaf0")]}
-    back = np.array([last[p] for p in found.back[:, 1]])
+    back = np.array([last[p] for p in flow_paths.back[:, 1]])
     counts = np.zeros((SPINES, SPINES))
-    np.add.at(counts, (there, back), 1)
+    np.add.at(counts, (forth, back), 1)
     expected = n / SPINES**2
     assert np.abs(counts - expected).max() < 4.5 * math.sqrt(expected)
     other = paths([0] * n, [5] * n, seed=1)
-    assert (other.forward != found.forward).any()
+    assert (other.forward != flow_paths.forward).any()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_hashed_paths_spread_evenly_and_independently():
 )
 def test_path_constants(src, dst, hops):
     sizes = np.array([1, 1000, 1001, 64_000, 1_000_000, 10_000_000])
-    found = paths([src] * len(sizes), [dst] * len(sizes), sizes)
-    np.testing.assert_allclose(found.ideal, [ideal_us(int(s), hops) for s in sizes], rtol=1e-5)
+    flow_paths = paths([src] * len(sizes), [dst] * len(sizes), sizes)
+    np.testing.assert_allclose(flow_paths.ideal, [ideal_us(int(s), hops) for s in sizes], rtol=1e-5)
     after = [alone_us(int(s), hops) - wire(int(s)) / 3125 for s in sizes]
-    np.testing.assert_allclose(found.after, after, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(flow_paths.after, after, rtol=1e-3, atol=1e-3)
     rtt = alone_us(1000, hops) - wire(1000) / 3125
-    np.testing.assert_allclose(found.rtt, rtt, rtol=1e-5)
-    np.testing.assert_array_equal(found.line, 3125)
+    np.testing.assert_allclose(flow_paths.rtt, rtt, rtol=1e-5)
+    np.testing.assert_array_equal(flow_paths.line, 3125)
 
 
 # --- metrics --------------------------------------------------------------------------------------

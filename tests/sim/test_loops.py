@@ -56,25 +56,25 @@ def test_requests_and_responses_take_turns_at_their_times(seed, service, think, 
     assert waited == 0
     latencies, reads = [], 0
     for ticket in range(LOOP.n_tickets):
-        mine = [f for f in flows if f.ticket == ticket]
+        turns = [f for f in flows if f.ticket == ticket]
         client = LOOP.clients[ticket // 2]
-        assert 0.0 <= mine[0].start <= max(think, TICK)
-        for i, (one, two) in enumerate(pairwise(mine)):
+        assert 0.0 <= turns[0].start <= max(think, TICK)
+        for i, (flow, follower) in enumerate(pairwise(turns)):
             wait = think if i % 2 else service
-            assert two.start == pytest.approx(after(one.end, wait), abs=2e-3)
-        for ask, answer in zip(mine[::2], mine[1::2], strict=False):
-            assert ask.src == answer.dst == client != ask.dst == answer.src
-            assert ask.dst in LOOP.servers
-            small, large = sorted((ask.payload, answer.payload))
+            assert follower.start == pytest.approx(after(flow.end, wait), abs=2e-3)
+        for request, answer in zip(turns[::2], turns[1::2], strict=False):
+            assert request.src == answer.dst == client != request.dst == answer.src
+            assert request.dst in LOOP.servers
+            small, large = sorted((request.payload, answer.payload))
             assert 100 <= small <= 1000 and large == 64_000
             if np.isfinite(answer.end):
-                latencies.append(answer.end - ask.start)
-                reads += ask.payload < answer.payload
-    found = LOOP.metrics(jax.device_get(state), 200 * TICK)
-    assert found["operations"] == len(latencies) > 10
-    assert found["reads"] == reads
-    assert found["iops"] == pytest.approx(len(latencies) / (200 * TICK * 1e-6))
-    assert found["latency_us"] == pytest.approx(np.mean(latencies), rel=1e-5)
+                latencies.append(answer.end - request.start)
+                reads += request.payload < answer.payload
+    metrics = LOOP.metrics(jax.device_get(state), 200 * TICK)
+    assert metrics["operations"] == len(latencies) > 10
+    assert metrics["reads"] == reads
+    assert metrics["iops"] == pytest.approx(len(latencies) / (200 * TICK * 1e-6))
+    assert metrics["latency_us"] == pytest.approx(np.mean(latencies), rel=1e-5)
 
 
 def test_hours_change_nothing():
@@ -93,26 +93,26 @@ def test_hours_change_nothing():
     )
     assert [(f.start, f.end) for f in fresh[0]] == [(f.start, f.end) for f in long[0]]
     assert int(long[1].tick) < 0, "the clock has wrapped"
-    more = tuple(jax.device_get(x) for x in long[1].latency)
-    np.testing.assert_array_equal(more[0] - 2**30, fresh[1].latency[0])
-    np.testing.assert_array_equal(more[1], fresh[1].latency[1])
+    latency = tuple(jax.device_get(x) for x in long[1].latency)
+    np.testing.assert_array_equal(latency[0] - 2**30, fresh[1].latency[0])
+    np.testing.assert_array_equal(latency[1], fresh[1].latency[1])
 
 
-def test_servers_kinds_sizes_and_think_times_are_drawn_as_said():
+def test_servers_kinds_sizes_and_think_times_follow_their_distributions():
     source = ClosedLoop(
         (0, 1), (1, 2, 3), request="FbHdp", response=(1.0, 100.0), read_share=0.3,
         think_us=30.0, think="exponential", width=2,
     )  # fmt: skip
     flows, state, _ = drive(source, source.default_params(), 5_000, lambda _: 1.0)
     client = [[f for f in flows if f.ticket == t] for t in (0, 1)]
-    asks = client[1][::2]
-    n = len(asks)
+    requests = client[1][::2]
+    n = len(requests)
     assert n > 500
     for server in (2, 3):
-        assert abs(sum(f.dst == server for f in asks) / n - 0.5) < 4 * math.sqrt(0.25 / n)
+        assert abs(sum(f.dst == server for f in requests) / n - 0.5) < 4 * math.sqrt(0.25 / n)
     assert {f.dst for f in client[0][::2]} == {1, 2, 3}
-    found = source.metrics(jax.device_get(state), 1.0)
-    share, total = found["reads"] / found["operations"], found["operations"]
+    metrics = source.metrics(jax.device_get(state), 1.0)
+    share, total = metrics["reads"] / metrics["operations"], metrics["operations"]
     assert abs(share - 0.3) < 4 * math.sqrt(0.21 / total)
     gaps = [b.start - a.end for a, b in zip(client[1][1::2], client[1][2::2], strict=False)]
     late = [g for g in gaps if g > TICK]  # shorter ones wait for the tick
@@ -127,12 +127,12 @@ def test_a_server_of_ones_own():
     source = ClosedLoop((0, 1, 2), (3, 4), spread=False, request=1.0, response=(1.0, 100.0))
     source = replace(source, width=3)
     flows, *_ = drive(source, source.default_params(), 600, lambda _: 3.0)
-    asks = [f for f in flows if f.src in source.clients]
-    assert {(f.src, f.dst) for f in asks} == {(0, 3), (1, 4), (2, 3)}
+    requests = [f for f in flows if f.src in source.clients]
+    assert {(f.src, f.dst) for f in requests} == {(0, 3), (1, 4), (2, 3)}
     sizes = np.array([f.payload for f in flows if f.dst in source.clients]) / 1000.0
     assert len(sizes) > 500
-    found = kolmogorov(np.log(sizes) / np.log(100.0), lambda x: x)
-    assert found < 1.95 / math.sqrt(len(sizes)) + 1e-3
+    distance = kolmogorov(np.log(sizes) / np.log(100.0), lambda x: x)
+    assert distance < 1.95 / math.sqrt(len(sizes)) + 1e-3
 
 
 # --- on a simulated network -----------------------------------------------------------------------
@@ -149,7 +149,7 @@ ALONE = Simulator(
 def run(sim, params, count, ecn=OFF):
     """A compiled run over `count` intervals of a batch of keys and traffic."""
 
-    def one(key, traffic):
+    def single(key, traffic):
         p = replace(params, traffic=traffic)
         state = sim.init(key, p)
 
@@ -158,7 +158,7 @@ def run(sim, params, count, ecn=OFF):
 
         return jax.lax.scan(step, state, None, length=count)[0]
 
-    return jax.jit(jax.vmap(one), compiler_options=QUICK)
+    return jax.jit(jax.vmap(single), compiler_options=QUICK)
 
 
 def test_one_client_alone_completes_operations_at_the_closed_form():
@@ -173,17 +173,17 @@ def test_one_client_alone_completes_operations_at_the_closed_form():
     traffic = (jax.tree.map(lambda *x: np.stack(x), *rows),)
     keys = jax.random.split(jax.random.key(0), len(cases))
     state = jax.device_get(run(ALONE, ALONE.default_params(), 200)(keys, traffic))
-    found = source_metrics(ALONE, state)[0]
+    metrics = source_metrics(ALONE, state)[0]
     for i, (service, think, size) in enumerate(cases):
-        asked, given = alone_us(1000, [25.0]), alone_us(size, [25.0])
-        period = asked + service + given + think
-        measured = 1e6 / found["iops"][i]
-        late = sum(min(5.0, max(5.0 - wait, 0.0)) for wait in (service, think))
-        rounding = 2.0 * period / found["operations"][i] + 0.01 * period
-        assert period - rounding <= measured <= period + late + rounding
+        request, response = alone_us(1000, [25.0]), alone_us(size, [25.0])
+        period = request + service + response + think
+        measured = 1e6 / metrics["iops"][i]
+        tick_waits = sum(min(5.0, max(5.0 - wait, 0.0)) for wait in (service, think))
+        rounding = 2.0 * period / metrics["operations"][i] + 0.01 * period
+        assert period - rounding <= measured <= period + tick_waits + rounding
         latency = period - think
-        assert latency * 0.99 - 0.5 <= found["latency_us"][i]
-        assert found["latency_us"][i] <= latency * 1.01 + 0.5 + min(5.0, max(5.0 - service, 0.0))
+        assert latency * 0.99 - 0.5 <= metrics["latency_us"][i]
+        assert metrics["latency_us"][i] <= latency * 1.01 + 0.5 + min(5.0, max(5.0 - service, 0.0))
     assert (state.totals.deferred == 0).all()
 
 
@@ -200,14 +200,14 @@ def test_too_few_slots_are_counted_and_nothing_is_lost():
     keys = jax.random.split(jax.random.key(1), 3)
     states = jax.device_get(run(CROWDED, params, 100)(keys, traffic))
     roomy = replace(CROWDED, slots=STORAGE.n_tickets)
-    free = jax.device_get(run(roomy, params, 100)(keys, traffic))
-    assert (free.totals.deferred == 0).all(), "one slot per operation is enough on a star"
+    ample = jax.device_get(run(roomy, params, 100)(keys, traffic))
+    assert (ample.totals.deferred == 0).all(), "one slot per operation is enough on a star"
     assert (
-        source_metrics(CROWDED, states)[0]["iops"] < source_metrics(roomy, free)[0]["iops"]
+        source_metrics(CROWDED, states)[0]["iops"] < source_metrics(roomy, ample)[0]["iops"]
     ).all()
     for i in range(3):
         state = jax.tree.map(lambda x, i=i: x[i], states)
-        totals, mine = state.totals, state.traffic[0]
+        totals, source = state.totals, state.traffic[0]
         error, offered = imbalance(state)
         assert abs(error) <= 1e-6 * offered
         assert int(totals.deferred) > 100
@@ -215,10 +215,10 @@ def test_too_few_slots_are_counted_and_nothing_is_lost():
         assert int(totals.started) == int(totals.finished.sum()) + flying.sum()
         tickets = state.flows.ticket[flying]
         assert len(set(tickets)) == len(tickets)
-        ready = mine.pending.place >= 0
+        ready = source.pending.place >= 0
         assert flying.sum() + ready.sum() == STORAGE.n_tickets, "in the network or in the line"
         assert not ready[tickets].any()
-        turns = 2 * mine.number + mine.answer
+        turns = 2 * source.number + source.answer
         assert turns.sum() == totals.finished.sum()
         assert turns.max() - turns.min() < 0.3 * turns.mean(), "all have their turn"
 
@@ -241,25 +241,25 @@ def mixed():
 
 
 def test_sources_of_all_kinds_in_one_environment(mixed):
-    """Widths and slots are found, bytes are conserved, everyone makes progress, nothing waits."""
+    """Widths and slots follow, bytes are conserved, every source makes progress, no flow waits."""
     sim, batch = mixed.sim, 3
     assert [s.width for s in sim.traffic[1:]] == [8, 3]
     params = mixed.default_params.sim
     traffic = jax.tree.map(lambda x: np.stack([x] * batch), params.traffic)
     keys = jax.random.split(jax.random.key(3), batch)
     states = jax.device_get(run(sim, params, 150, (5.0, 200.0, 0.01))(keys, traffic))
-    found = source_metrics(sim, states)
-    assert found[0] == {}
-    assert (found[1]["operations"] > 50).all() and (found[2]["steps"] > 5).all()
-    assert len(set(found[1]["operations"])) > 1, "environments differ"
+    metrics = source_metrics(sim, states)
+    assert metrics[0] == {}
+    assert (metrics[1]["operations"] > 50).all() and (metrics[2]["steps"] > 5).all()
+    assert len(set(metrics[1]["operations"])) > 1, "environments differ"
     assert (states.totals.deferred == 0).all()
     for i in range(batch):
         state = jax.tree.map(lambda x, i=i: x[i], states)
         error, offered = imbalance(state)
         assert abs(error) <= 1e-5 * offered
         loop, graph = state.traffic[1:]
-        told = (2 * loop.number + loop.answer).sum() + graph.steps * 12 + 12 - graph.left
-        open_loop = int(state.totals.finished.sum()) - told
+        closed_loop = (2 * loop.number + loop.answer).sum() + graph.steps * 12 + 12 - graph.left
+        open_loop = int(state.totals.finished.sum()) - closed_loop
         assert 0 < open_loop <= state.traffic[0].count
 
 
@@ -316,7 +316,7 @@ def test_phases_refuse_them():
         ({"think": "exponental"}, "exponential"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields, words):
+def test_bad_values_are_refused(fields, words):
     if words is None:
         replace(LOOP, **fields)
         return

@@ -18,12 +18,12 @@ def drawn(source, hosts, ticks=40):
     state = source.init(KEY, params, nic)
     offer = jax.jit(source.offer)
     advance = jax.jit(source.advance, static_argnums=4)
-    seen = np.zeros((hosts, hosts))
+    counts = np.zeros((hosts, hosts))
     for _ in range(ticks):
         flows = offer(state, params, nic)
-        np.add.at(seen, (np.asarray(flows.src), np.asarray(flows.dst)), 1)
+        np.add.at(counts, (np.asarray(flows.src), np.asarray(flows.dst)), 1)
         state = advance(state, params, nic, jnp.int32(source.width), 1.0)
-    return seen
+    return counts
 
 
 def expected(matrix):
@@ -45,15 +45,15 @@ MATRICES = {
 def test_flows_follow_the_matrix(name):
     """Chi-squared against the weights; nothing is drawn where the weight is 0."""
     source = Poisson(matrix=MATRICES[name], width=500)
-    seen, share = drawn(source, 6), expected(MATRICES[name])
-    assert (seen[share == 0] == 0).all()
-    n, cells = seen.sum(), share > 0
-    squared = ((seen - n * share)[cells] ** 2 / (n * share[cells])).sum()
-    free = cells.sum() - 1
-    assert squared < free + 5 * np.sqrt(2 * free) + 5
+    counts, share = drawn(source, 6), expected(MATRICES[name])
+    assert (counts[share == 0] == 0).all()
+    n, cells = counts.sum(), share > 0
+    squared = ((counts - n * share)[cells] ** 2 / (n * share[cells])).sum()
+    degrees = cells.sum() - 1
+    assert squared < degrees + 5 * np.sqrt(2 * degrees) + 5
 
 
-def test_named_matrices_are_what_they_say():
+def test_named_matrices_have_their_properties():
     local, edge = expected(MATRICES["rack-local"]), np.array(NET.edge)
     assert local[edge[:, None] == edge].sum() == pytest.approx(0.7)
     np.testing.assert_allclose(local.sum(1), 1 / 6)
@@ -67,8 +67,8 @@ def test_named_matrices_are_what_they_say():
 
 
 def test_uniform_matrix_is_the_default_in_rates_and_loads():
-    plain, made = Poisson(load=0.4), Poisson(load=0.4, matrix=matrices.uniform(6))
-    a, b = (sizing.demand_of(s, NET, 20.0) for s in (plain, made))
+    plain, explicit = Poisson(load=0.4), Poisson(load=0.4, matrix=matrices.uniform(6))
+    a, b = (sizing.demand_of(s, NET, 20.0) for s in (plain, explicit))
     assert a.per_us == b.per_us
     np.testing.assert_allclose(a.pairs, b.pairs)
     np.testing.assert_allclose(sizing.link_loads([a], NET), sizing.link_loads([b], NET))

@@ -116,20 +116,20 @@ def everywhere(ecn):
 @cache
 def program(sim):
     def run(state, params, ecn):
-        def one(state, _):
+        def interval(state, _):
             state, stats = sim.interval(state, params, ecn)
             senders = state.flows.transport
             port = jax.tree.map(lambda x: x[0], stats)
             return state, (port, senders.rate, senders.alpha, state.totals.late_feedback)
 
-        return jax.lax.scan(one, state, None, length=CHUNK)
+        return jax.lax.scan(interval, state, None, length=CHUNK)
 
     return jax.jit(sim.init), jax.jit(run)
 
 
 @dataclass
 class Trace:
-    """What happened, every `SAMPLE_US`: statistics `[T]`, rates and alphas `[T, F]`."""
+    """A record every `SAMPLE_US`: statistics `[T]`, rates and alphas `[T, F]`."""
 
     stats: Any
     rates: np.ndarray
@@ -222,11 +222,11 @@ def solve(ecn, delay, span, counts, rates=None, alphas=None, step=1.0):
 
 def errors(trace, solution):
     """Largest difference of queue (over the largest queue), rates (over the line rate), alphas."""
-    of = np.repeat(np.arange(len(solution.counts)), solution.counts.astype(int))
-    m = len(of)
+    group = np.repeat(np.arange(len(solution.counts)), solution.counts.astype(int))
+    m = len(group)
     queue = np.abs(trace.stats.queue - solution.queue).max() / solution.queue.max()
-    rate = np.abs(trace.rates[:, :m] - solution.rates[:, of]).max() / LINE
-    alpha = np.abs(trace.alphas[:, :m] - solution.alphas[:, of]).max()
+    rate = np.abs(trace.rates[:, :m] - solution.rates[:, group]).max() / LINE
+    alpha = np.abs(trace.alphas[:, :m] - solution.alphas[:, group]).max()
     return np.array([queue, rate, alpha])
 
 
@@ -284,12 +284,12 @@ def test_trajectories_converge_to_the_delay_equations(case, x64):
     rates relative to the line rate, of the alphas. The instants when the curve's jump is crossed
     fall on substeps, so a single halving may gain more or less than 2.
     """
-    found = halvings(case)
-    assert (found[-1] < [3e-3, 1e-3, 1e-4]).all()
-    gain = found[0] / found[-1]
+    differences = halvings(case)
+    assert (differences[-1] < [3e-3, 1e-3, 1e-4]).all()
+    gain = differences[0] / differences[-1]
     assert (gain > 3.0).all() and (gain < 5.0).all()
     if case == "3 fast, 2 slow":  # nothing is clipped after the start, nothing jumps
-        np.testing.assert_allclose(found[:-1] / found[1:], 2.0, atol=0.1)
+        np.testing.assert_allclose(differences[:-1] / differences[1:], 2.0, atol=0.1)
 
 
 # --- the marking curve ----------------------------------------------------------------------------
@@ -302,8 +302,8 @@ def curves(draw):
 
 
 def marks(queue, ecn, softness):
-    one = np.ones(np.shape(queue))
-    curve = Ecn(*(jnp.asarray(x * one) for x in ecn))
+    ones = np.ones(np.shape(queue))
+    curve = Ecn(*(jnp.asarray(x * ones) for x in ecn))
     return np.asarray(mark_probability(jnp.asarray(queue), curve, softness))
 
 
@@ -340,12 +340,12 @@ MARKS = np.concatenate([[0.0], np.logspace(-12, -0.01, 200)])
 
 def test_increase_events_are_those_of_the_equations(x64):
     for n in PACKETS:
-        every, late = _events(jnp.log1p(-MARKS), jnp.full(MARKS.shape, n), 5.0)
+        events, past_recovery = _events(jnp.log1p(-MARKS), jnp.full(MARKS.shape, n), 5.0)
         want = np.array([expected(p, n, 1 / n, 5.0) for p in MARKS])
-        np.testing.assert_allclose(every, want[:, 0], rtol=1e-11, atol=1e-20)
-        np.testing.assert_allclose(late, want[:, 1], rtol=1e-11, atol=1e-20)
-    none = _events(jnp.log1p(-MARKS), jnp.zeros(MARKS.shape), 5.0)
-    np.testing.assert_array_equal(none, np.zeros((2, MARKS.size)))
+        np.testing.assert_allclose(events, want[:, 0], rtol=1e-11, atol=1e-20)
+        np.testing.assert_allclose(past_recovery, want[:, 1], rtol=1e-11, atol=1e-20)
+    idle = _events(jnp.log1p(-MARKS), jnp.zeros(MARKS.shape), 5.0)
+    np.testing.assert_array_equal(idle, np.zeros((2, MARKS.size)))
 
 
 def test_gradients_of_increase_events_hold_in_float32():
@@ -381,11 +381,11 @@ def mean_queue(x, sim, state, params):
     constants = {k: x[k] for k in CONSTANTS}
     params = replace(params, transport=replace(params.transport, **constants))
 
-    def one(state, _):
+    def interval(state, _):
         state, stats = sim.interval(state, params, ecn)
         return state, (stats.queue_mean[0], stats.queue_max[0])
 
-    _, (mean, top) = jax.lax.scan(jax.checkpoint(one), state, None, length=200)
+    _, (mean, top) = jax.lax.scan(jax.checkpoint(interval), state, None, length=200)
     return mean.mean(), top
 
 
@@ -437,11 +437,11 @@ def test_gradients_are_those_of_finite_differences(case, x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", EPISODES)
 def test_gradients_hold_in_float32(case):
-    """To a percent: a queue may run empty a substep earlier than in float64, a kink of the function
+    """To a percent: a queue may run empty a substep earlier than in float64.
 
-    that moves some of its slopes by 0.4 %.
+    That is a kink of the function, which moves some of its slopes by 0.4 %.
     """
     _, slope, x = episode(case)
-    found, exact = slope(x)[0], exact_gradient(case)
+    single, exact = slope(x)[0], exact_gradient(case)
     for name in exact:
-        assert float(found[name]) == pytest.approx(exact[name], rel=1e-2), name
+        assert float(single[name]) == pytest.approx(exact[name], rel=1e-2), name

@@ -24,7 +24,7 @@ def f32(values):
 
 
 def max_min(demand, capacity):
-    """Serve the smallest demands first; what is left is shared by the others."""
+    """Serve the smallest demands first; the others share the rest."""
     share, left = np.zeros(len(demand)), capacity
     order = np.argsort(demand)
     for i, f in enumerate(order):
@@ -44,9 +44,9 @@ NIC_CASE = {
 
 
 def shares(demand, src, capacity, start):
-    """What each flow gets, and the levels."""
-    found = level(f32(demand), jnp.asarray(src), f32(capacity), f32(start))
-    return np.minimum(demand, np.asarray(found)[src]).astype(np.float64), found
+    """Rate of each flow, and the levels."""
+    levels = level(f32(demand), jnp.asarray(src), f32(capacity), f32(start))
+    return np.minimum(demand, np.asarray(levels)[src]).astype(np.float64), levels
 
 
 @given(**NIC_CASE)
@@ -64,9 +64,9 @@ def test_water_level_converges_to_max_min(demand, src, capacity, start):
     for _ in range(N_FLOWS):
         got, start = shares(demand, src, capacity, start)
     for h in range(HOSTS):
-        mine = src == h
-        want = max_min(demand[mine].astype(np.float64), float(capacity[h]))
-        np.testing.assert_allclose(got[mine], want, rtol=1e-4, atol=0.05)
+        of_host = src == h
+        want = max_min(demand[of_host].astype(np.float64), float(capacity[h]))
+        np.testing.assert_allclose(got[of_host], want, rtol=1e-4, atol=0.05)
 
 
 def test_water_level_by_hand():

@@ -28,7 +28,7 @@ MIB = 2**20
 
 
 def last_done():
-    """When eight times 1 MB are through one port."""
+    """When eight times 1 MB have left one port."""
     return alone_us(1000, [25]) - wire(1000) / LINE + 8 * wire(1_000_000) / LINE
 
 
@@ -52,7 +52,7 @@ def test_pauses_keep_to_the_threshold():
     shared = 2 * MIB - float(np.sum(net.headroom[:9] + net.reserve))
     use = (shared - 8 * 4096) / 16
     queue = np.asarray(run.stats.queue_max)[3:10, 0]
-    step = STAR.tick_us * LINE  # what comes in over a link until the next decision
+    step = STAR.tick_us * LINE  # arrivals over a link until the next decision
     assert (queue > 8 * (use + 4096) - 8 * step).all()
     assert (queue < 8 * (use + 4096) + 8 * step).all()
 
@@ -92,7 +92,7 @@ def test_a_large_buffer_neither_pauses_nor_drops():
 
 @pytest.fixture(scope="module")
 def blocked():
-    """Host 3 hardly takes anything; pauses spread from its leaf by both spines to the senders.
+    """Host 3 receives at 1 byte/µs; pauses spread from its leaf by both spines to the senders.
 
     The last flow is a mouse to another host; it has been sent when both spines stand still, and
     the senders not yet.
@@ -137,7 +137,7 @@ def test_pauses_spread_to_the_senders(blocked):
     assert blocked.dropped() == 0
 
 
-def test_resumed_ports_send_what_was_held(recovered):
+def test_resumed_ports_send_their_backlog(recovered):
     assert (np.asarray(recovered.state.flows.stage) == life.FREE).all()
     np.testing.assert_array_equal(recovered.totals.finished, [1, 0, 8])
     parts = balance(recovered.state)

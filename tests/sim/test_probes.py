@@ -52,8 +52,8 @@ def test_probes_find_the_queues_of_the_moment_they_leave():
     rtt, back = heard.of(0, "rtt"), np.flatnonzero(heard.of(0, "returned"))
     assert len(back) > 15
     times = np.arange(1001)
-    at = np.append(0, np.arange(4, 1000, 5) + 1)
-    ahead, behind = (np.interp(times, at, np.append(0, heard.queue[:, p])) for p in (0, 1))
+    tick_ends = np.append(0, np.arange(4, 1000, 5) + 1)
+    ahead, behind = (np.interp(times, tick_ends, np.append(0, heard.queue[:, p])) for p in (0, 1))
     sent = back + 0.5 - rtt[back]
     want = round_trip() + (np.interp(sent, times, ahead) + np.interp(sent, times, behind)) / LINE
     # A substep of the time it left, and a tick of the queue on the way back.
@@ -63,35 +63,37 @@ def test_probes_find_the_queues_of_the_moment_they_leave():
 
 
 def test_pauses_are_in_the_round_trip_time():
-    """A probe held up by a pause comes back later, and says so."""
+    """A probe held up by a pause comes back later, with a longer RTT."""
     zero, n = jnp.zeros(1), 1
     flows = life.empty_flows(n, 1, 1, None, jnp.float32)
     flows = replace(flows, stage=jnp.ones(n, jnp.int32), rtt=zero + 5.25)
-    seen = fb.Observed(flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero, zero > -1)
+    observed = fb.Observed(
+        flows, zero + 500, zero + 500, zero, zero, zero, zero, zero, zero, zero > -1
+    )
     needs = frozenset((fb.PROBE,))
     hear = jax.jit(fb.listen, static_argnums=(4, 5))
 
-    def returns(held_steps):
+    def returns(pause_steps):
         echo = fb.restart(
             fb.empty_echo(needs, n, 1, 1, jnp.float32), zero == 0, jnp.float32(PACKET)
         )
-        heard_of = []
+        returned = []
         for step in range(40):
-            held = jnp.full(n, 2 <= step < 2 + held_steps)
-            none = jnp.zeros(n, jnp.int32)
+            stalled = jnp.full(n, 2 <= step < 2 + pause_steps)
+            zeros = jnp.zeros(n, jnp.int32)
             rate = zero[None] + LINE
-            line = fb.Line(none, none, zero, held, none[None], rate, jnp.float32(PACKET))
-            echo, _, heard = hear(echo, seen, line, jnp.int32(step), needs, 1.0)
+            line = fb.Line(zeros, zeros, zero, stalled, zeros[None], rate, jnp.float32(PACKET))
+            echo, _, heard = hear(echo, observed, line, jnp.int32(step), needs, 1.0)
             if heard.returned[0]:
-                heard_of.append((step, float(heard.rtt[0])))
-        return heard_of
+                returned.append((step, float(heard.rtt[0])))
+        return returned
 
     assert returns(0)[0] == (5, 5.25)
     assert returns(11)[0] == (16, 16.25)
     assert returns(11)[1][1] == 5.25
 
 
-def test_flows_that_start_together_hear_of_each_other():
+def test_first_round_trips_of_flows_that_start_together_differ():
     """N first packets reach a port at once: their RTTs differ by whole packets, up to N - 1."""
     rows = [(s, 0, 5_000, 0.0) for s in range(1, 9)]
     waits = []

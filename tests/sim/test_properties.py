@@ -1,4 +1,4 @@
-"""What holds for all senders: sane numbers, no host is special, a flow alone is not held up."""
+"""Properties of all senders: sane numbers, hosts are alike, a flow alone is not held up."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ SENDERS = (*transports(), "dcqcn:hpcc-paper,source=mean_field", WINDOWED)
 @cache
 def simulator(name):
     """A star of five under some senders; presets of one kind share a program."""
-    made = parse_transport(name)
-    like = replace(made, name="")
+    transport = parse_transport(name)
+    nameless = replace(transport, name="")
     for other in SENDERS[: SENDERS.index(name)]:
-        if replace(parse_transport(other), name="") == like:
+        if replace(parse_transport(other), name="") == nameless:
             return simulator(other)
     lists = (Schedule(1.0, ROWS),)
-    return Simulator(star(HOSTS), lists, made, slots=12, scheduled=ROWS, memory_us=128.0)
+    return Simulator(star(HOSTS), lists, transport, slots=12, scheduled=ROWS, memory_us=128.0)
 
 
 def prepared(name, rows, ecn=OFF, rate=LINE, seed=0):
@@ -64,7 +64,7 @@ def prepared(name, rows, ecn=OFF, rate=LINE, seed=0):
 
 
 def go(name, state, params, ecn, intervals=CHUNKS):
-    """Run on; the last statistics too."""
+    """Run on; the state and the last statistics."""
     stats = None
     for _ in range(math.ceil(intervals / CHUNKS)):
         state, stats = program(simulator(name), quick=True)(state, params, ecn)
@@ -104,8 +104,8 @@ def check_numbers(state, stats):
         assert (np.asarray(part) >= 0).all()
     for leaf in jax.tree.leaves((state, stats)):
         if np.asarray(leaf).dtype == np.float32:
-            bad = np.isnan(leaf)
-            assert not bad.any() or leaf.shape == state.fct_log.shape
+            nan = np.isnan(leaf)
+            assert not nan.any() or leaf.shape == state.fct_log.shape
     senders = flows.transport
     for field in ("rate", "target", "alpha", "window", "cwnd", "reference", "inflation"):
         value = getattr(senders, field, None)
@@ -133,8 +133,8 @@ def test_numbers_stay_sane(name, flows, setting, buffer):
     state, stats = go(name, state, params, ecn, 20)
     check_numbers(state, stats)
     error, offered = imbalance(state)
-    held = np.asarray(stats.queue_mean).sum(dtype=float) * 200
-    assert abs(error) <= 1e-6 * offered + 1e-8 * held
+    queue_sum = np.asarray(stats.queue_mean).sum(dtype=float) * 200
+    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
 
 
 # --- no host is special ---------------------------------------------------------------------------
@@ -180,14 +180,14 @@ def test_a_flow_alone_is_not_held_up(name):
     sizes = (1, 3_000, 50_000, 1_000_000)
     rows = [(1, 2, size, 600.0 * i + 0.3 * i) for i, size in enumerate(sizes)]
     state, _ = go(name, *prepared(name, rows), 30)
-    got, want = times(state)[:4], np.array([alone(name, size) for size in sizes])
-    assert (got > want - 2e-3).all(), "nothing is faster than light"
-    extra = got - want
+    fct, ideal = times(state)[:4], np.array([alone(name, size) for size in sizes])
+    assert (fct > ideal - 2e-3).all(), "nothing is faster than light"
+    extra = fct - ideal
     np.testing.assert_allclose(extra[:2], 0, atol=2e-3)
     if name.startswith("hpcc"):
         # Aims at 95 % of the line, from the first round trip on.
-        assert (extra[2:] <= want[2:] * (1 / 0.95 - 1) * 1.1 + 0.5).all()
-        assert extra[3] > 0.04 * want[3]
+        assert (extra[2:] <= ideal[2:] * (1 / 0.95 - 1) * 1.1 + 0.5).all()
+        assert extra[3] > 0.04 * ideal[3]
     elif name in ("dctcp:sigcomm10", "reno:rfc5681"):
         # Ten packets, then nothing until their first ACK: the next window covers a round trip.
         # Round trips are whole substeps.
@@ -196,7 +196,7 @@ def test_a_flow_alone_is_not_held_up(name):
     elif replace(simulator(name).transport, name="").window(senders_of(state)) is not None:
         # 14.5 packets of payload are the longest round trip: 15 packets, sent in 5.03 us, for round
         # trips of 5 substeps.
-        assert (extra[2:] <= 0.005 * want[2:] + 0.05).all()
+        assert (extra[2:] <= 0.005 * ideal[2:] + 0.05).all()
     else:
         np.testing.assert_allclose(extra[2:], 0, atol=2e-3, rtol=0)
 
@@ -230,16 +230,16 @@ def test_a_hundred_seconds_later_nothing_has_changed(name):
     rows = [(1, 0, 200_000, 10.37), (2, 0, 90_000, 30.25), (3, 1, 50_000, 77.5)]
     begin = 10**8
     state, params, ecn = prepared(name, rows, (5, 50, 0.2))
-    now, _ = go(name, state, params, ecn, 10)
+    early, _ = go(name, state, params, ecn, 10)
     (traffic,) = params.traffic
     later = np.where(np.arange(ROWS) < 3, traffic.start_step + begin, 2**31 - 1)
     later = replace(traffic, start_step=later.astype(np.int32))
     clock = replace(state.traffic[0], step=jnp.int32(begin))
     state = replace(state, step=jnp.int32(begin), traffic=(clock,))
-    then, _ = go(name, state, replace(params, traffic=(later,)), ecn, 10)
-    assert np.isfinite(times(now)[:3]).all()
-    np.testing.assert_array_equal(times(now), times(then))
-    for x, y in zip(jax.tree.leaves(now.totals), jax.tree.leaves(then.totals), strict=True):
+    late, _ = go(name, state, replace(params, traffic=(later,)), ecn, 10)
+    assert np.isfinite(times(early)[:3]).all()
+    np.testing.assert_array_equal(times(early), times(late))
+    for x, y in zip(jax.tree.leaves(early.totals), jax.tree.leaves(late.totals), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
@@ -287,9 +287,9 @@ def random_run(seed, fail):
 @settings(max_examples=20)
 def test_bytes_are_conserved_over_classes_drops_and_failures(seed, fail):
     """Offered = delivered + queued + waiting + dropped; tolerance as in test_conservation."""
-    state, _, _, stats, held = random_run(seed, fail)
+    state, _, _, stats, queue_sum = random_run(seed, fail)
     error, offered = imbalance(state)
-    assert abs(error) <= 1e-6 * offered + 1e-8 * held
+    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
     flows = state.flows
     for part in (flows.backlog, flows.rest_low, flows.rest_high, state.pool, state.queue):
         assert (np.asarray(part) >= 0).all()
@@ -323,16 +323,16 @@ def test_delivered_bytes_are_not_dropped_again():
         rest_high=jnp.where(done, 0, flows.rest_high),
     )
     state = replace(state, flows=flows)
-    less, _ = imbalance(state)
-    assert less >= 0, "what these flows had yet to send is out of the books"
+    removed, _ = imbalance(state)
+    assert removed >= 0, "the unsent bytes of these flows leave the balance"
     after, _ = program(RANDOM, quick=True)(state, with_net(params, buffer=1e5), ecn)
     assert float(counter_bytes(after.totals.dropped)) > float(counter_bytes(state.totals.dropped))
     error, offered = imbalance(after)
-    assert abs(error - less) <= 1e-6 * offered
+    assert abs(error - removed) <= 1e-6 * offered
 
 
 def test_mixed_senders_are_their_members():
-    """Whatever reaches them, each slot does what its member alone would do."""
+    """For any feedback, each slot does what its member alone would do."""
     members, rng, n = (
         (Dcqcn.of("hpcc-paper"), Dctcp.of("sigcomm10"), Reno.of("rfc5681")),
         np.random.default_rng(1),
@@ -352,7 +352,7 @@ def test_mixed_senders_are_their_members():
         alone = [m.update(s, p, heard, 1.0) for m, s, p in zip(members, alone, params, strict=True)]
         windows = [m.window(s) for m, s in zip(members, alone, strict=True)]
         for k, (m, s, w) in enumerate(zip(members, alone, windows, strict=True)):
-            mine = np.asarray(kind) == k
-            np.testing.assert_array_equal(mixed.rate(state)[mine], m.rate(s)[mine])
-            room = np.asarray(mixed.window(state))[mine]
-            np.testing.assert_array_equal(room, 1e9 if w is None else w[mine])
+            of_member = np.asarray(kind) == k
+            np.testing.assert_array_equal(mixed.rate(state)[of_member], m.rate(s)[of_member])
+            room = np.asarray(mixed.window(state))[of_member]
+            np.testing.assert_array_equal(room, 1e9 if w is None else w[of_member])

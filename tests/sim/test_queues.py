@@ -109,7 +109,7 @@ def serve(flows, level):
     floats(0, 1, N_FLOWS),
 )
 def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arrived):
-    """What was there is still there or was sent, flow by flow; no port sends more than it may.
+    """Bytes of each flow stay or are sent; no port sends more than it may.
 
     A batch planned a while ago may be more than its flow still has.
     """
@@ -117,15 +117,15 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
     ecn = Ecn(*(jnp.full(N_PORTS, x) for x in (5e3, 2e5, 0.5)))
     stop = jnp.asarray(np.array(paused))
     # Subnormal numbers are flushed to 0 by XLA.
-    was, came = (
+    queued, entering = (
         np.where(x < 1e-30, 0, x).astype(np.float32)
         for x in (backlog * (1 - arrived), backlog * arrived)
     )
-    backlog = was + came
-    due = np.where(hop < N_PORTS, was * 2 * part, 0)
-    before = np.bincount(hop, was, N_PORTS + 1)[:N_PORTS] + pool.sum(0)
+    backlog = queued + entering
+    due = np.where(hop < N_PORTS, queued * 2 * part, 0)
+    before = np.bincount(hop, queued, N_PORTS + 1)[:N_PORTS] + pool.sum(0)
     s = serve(
-        Fluid(f32(was), f32(came), f32(due), jnp.asarray(hop)),
+        Fluid(f32(queued), f32(entering), f32(due), jnp.asarray(hop)),
         Level(
             pool=f32(pool),
             queue=f32(before),
@@ -148,26 +148,26 @@ def test_service_conserves_bytes(backlog, hop, pool, capacity, paused, part, arr
     assert (s.wait[passing] == 0).all()
     assert (s.log_survival[passing] == 0).all()
     for p in range(N_PORTS):
-        mine = hop == p
-        total = backlog[mine].astype(np.float64).sum() + pool[:, p].astype(np.float64).sum()
+        at_port = hop == p
+        total = backlog[at_port].astype(np.float64).sum() + pool[:, p].astype(np.float64).sum()
         assert s.sent[p] == pytest.approx(min(total, capacity[p]), rel=1e-5, abs=1e-3)
-        out = s.out[mine].sum() + s.pool_out[:, p].sum()
+        out = s.out[at_port].sum() + s.pool_out[:, p].sum()
         assert out <= capacity[p] * (1 + 1e-5) + 1e-3
         assert out == pytest.approx(s.sent[p], rel=1e-5, abs=1e-2)
         assert s.queue[p] == pytest.approx(total - s.sent[p], rel=1e-5, abs=0.1)
         mark = red((before[p] + s.queue[p]) / 2, 5e3, 2e5, 0.5)
         assert s.mark[p] == pytest.approx(mark, rel=1e-4, abs=1e-6)
-        np.testing.assert_allclose(s.wait[mine], s.queue[p] / rate[p], rtol=1e-6, atol=1e-30)
-        survival = np.exp(-s.log_survival[mine])
+        np.testing.assert_allclose(s.wait[at_port], s.queue[p] / rate[p], rtol=1e-6, atol=1e-30)
+        survival = np.exp(-s.log_survival[at_port])
         np.testing.assert_allclose(survival, 1 - mark, rtol=1e-4, atol=2e-6)
 
 
 def test_service_by_hand():
     """Port 0 may send 300 of 100 + 200 + 300 B of ACKs; port 1 sends all; flow 3 passes by."""
     ecn = Ecn(*(jnp.full(2, x) for x in (0.0, 600.0, 0.8)))
-    nothing = f32([0, 0, 0, 0])
+    zeros = f32([0, 0, 0, 0])
     s = serve(
-        Fluid(f32([100, 200, 50, 70]), nothing, nothing, jnp.array([0, 0, 1, 2])),
+        Fluid(f32([100, 200, 50, 70]), zeros, zeros, jnp.array([0, 0, 1, 2])),
         Level(
             pool=f32([[300, 0], [0, 0]]),
             queue=f32([600, 50]),
@@ -210,6 +210,6 @@ def test_marks_of_a_long_substep_are_those_of_short_ones(start: float, inflow: f
             bytes_marked += float(served.mark[0]) * float(served.out[0])
         return bytes_marked, queue
 
-    (once, end), (often, fine_end) = marked(1), marked(400)
+    (coarse_marked, end), (fine_marked, fine_end) = marked(1), marked(400)
     assert end == pytest.approx(fine_end, rel=1e-3)
-    assert once == pytest.approx(often, rel=5e-3)
+    assert coarse_marked == pytest.approx(fine_marked, rel=5e-3)

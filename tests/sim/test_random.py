@@ -15,16 +15,16 @@ import ecn_marl
 from ecn_marl.sim.random import binomial, hash_bits, normal_quantile, to_unit, uniform, xorshift
 
 
-def test_uniform_is_uniform_on_every_lane():
+def test_uniform_is_uniform_on_every_stream():
     n = 20_000
-    draws = [np.asarray(uniform(jnp.uint32(7), jnp.arange(n), lane)) for lane in range(4)]
+    draws = [np.asarray(uniform(jnp.uint32(7), jnp.arange(n), stream)) for stream in range(4)]
     for u in draws:
         assert (u > 0).all()
         assert (u < 1).all()
         assert kolmogorov(u, lambda x: x) < 1.95 / math.sqrt(n)
         assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4 / math.sqrt(n)
-    off = np.corrcoef(draws) - np.eye(4)
-    assert np.abs(off).max() < 4 / math.sqrt(n)
+    off_diagonal = np.corrcoef(draws) - np.eye(4)
+    assert np.abs(off_diagonal).max() < 4 / math.sqrt(n)
     other = np.asarray(uniform(jnp.uint32(8), jnp.arange(n), 0))
     assert abs(np.corrcoef(draws[0], other)[0, 1]) < 4 / math.sqrt(n)
 
@@ -53,7 +53,7 @@ def test_xorshift_follows_marsaglia():
 
 
 def test_every_draw_has_a_stream_with_a_name():
-    """No number stands for a stream: two draws cannot come to share one unseen."""
+    """No stream is a literal number, so two draws cannot share one by accident."""
     unnamed = []
     for path in sorted(Path(ecn_marl.__file__).parent.rglob("*.py")):
         if path.name == "random.py":
@@ -70,9 +70,9 @@ def test_every_draw_has_a_stream_with_a_name():
 def draws(n, p, size=400_000):
     """Binomial numbers as float64."""
     trials, chance = jnp.full(size, n, jnp.float32), jnp.full(size, p, jnp.float32)
-    found = binomial(jnp.uint32(11), jnp.arange(size), (21, 22), trials, chance)
-    assert found.dtype == jnp.float32
-    return np.asarray(found, np.float64)
+    numbers = binomial(jnp.uint32(11), jnp.arange(size), (21, 22), trials, chance)
+    assert numbers.dtype == jnp.float32
+    return np.asarray(numbers, np.float64)
 
 
 @pytest.mark.parametrize("p", [0.003, 0.05, 0.3, 0.5, 0.8, 0.99])
@@ -80,8 +80,8 @@ def draws(n, p, size=400_000):
 def test_binomial_numbers_have_its_mean_and_variance(n, p):
     """Whatever branch they come from; a fraction of a trial adds what its coin adds."""
     x = draws(n, p)
-    rest = n - math.floor(n)
-    variance = n * p * (1 - p) + rest * (1 - rest) * p * p
+    fraction = n - math.floor(n)
+    variance = n * p * (1 - p) + fraction * (1 - fraction) * p * p
     np.testing.assert_array_equal(x, np.round(x))
     assert x.min() >= 0
     assert x.max() <= math.ceil(n)

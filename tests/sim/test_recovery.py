@@ -33,34 +33,34 @@ def go_back_n(senders, share, buffer, seed=0):
     rng = np.random.default_rng(seed)
     spacing, order = PACKET / (LINE * share), count()
     following, expected, last = [0] * senders, [0] * senders, [-1] * senders
-    told, good, free, events = [False] * senders, 0.0, 0.0, []
+    nacked, delivered, free, events = [False] * senders, 0.0, 0.0, []
 
-    def at(time, kind, *what):
-        heapq.heappush(events, (time, next(order), kind, what))
+    def push(time, kind, *details):
+        heapq.heappush(events, (time, next(order), kind, details))
 
     for sender in range(senders):
-        at(rng.random() * spacing, "send", sender)
+        push(rng.random() * spacing, "send", sender)
     while events[0][0] < LENGTH_US:
         now, _, kind, (sender, *number) = heapq.heappop(events)
         if kind == "send":
-            at(now + PACKET / LINE + DELAY, "queue", sender, following[sender])
+            push(now + PACKET / LINE + DELAY, "queue", sender, following[sender])
             following[sender] += 1
-            at(now + spacing * (0.5 + rng.random()), "send", sender)
+            push(now + spacing * (0.5 + rng.random()), "send", sender)
         elif kind == "queue" and max(free - now, 0.0) * LINE + PACKET <= buffer:
             free = max(free, now) + PACKET / LINE
-            at(free + DELAY, "arrive", sender, *number)
+            push(free + DELAY, "arrive", sender, *number)
         elif kind == "arrive":
-            told[sender] &= number[0] > last[sender]
+            nacked[sender] &= number[0] > last[sender]
             last[sender] = number[0]
             if number[0] == expected[sender]:
-                good, told[sender] = good + PACKET, False
+                delivered, nacked[sender] = delivered + PACKET, False
                 expected[sender] += 1
-            elif number[0] > expected[sender] and not told[sender]:
-                told[sender] = True
-                at(now + 2 * (DELAY + ACK / LINE), "nack", sender, expected[sender])
+            elif number[0] > expected[sender] and not nacked[sender]:
+                nacked[sender] = True
+                push(now + 2 * (DELAY + ACK / LINE), "nack", sender, expected[sender])
         elif kind == "nack":
             following[sender] = number[0]
-    return good / (LINE * LENGTH_US)
+    return delivered / (LINE * LENGTH_US)
 
 
 def endless(n, recovery):
@@ -95,31 +95,31 @@ def test_goodput_is_that_of_packets(recovery):
 
     def run(share, buffer):
         net = replace(params.net, buffer=jnp.full_like(params.net.buffer, buffer))
-        mine = replace(params, net=net, transport=replace(params.transport, share=share))
+        case_params = replace(params, net=net, transport=replace(params.transport, share=share))
         ecn = scaled_ecn(net, 1e6, 2e6, 1.0)
-        state = sim.init(jax.random.key(0), mine)
+        state = sim.init(jax.random.key(0), case_params)
 
         def step(state, _):
-            return sim.interval(state, mine, ecn)[0], None
+            return sim.interval(state, case_params, ecn)[0], None
 
         return jax.lax.scan(step, state, None, length=round(LENGTH_US / 2000))[0]
 
     shares, buffers = jnp.array(CASES).T
     state = jax.device_get(jax.jit(jax.vmap(run))(shares, buffers))
-    good = counter_bytes(state.totals.delivered) / (LINE * LENGTH_US)
+    goodput = counter_bytes(state.totals.delivered) / (LINE * LENGTH_US)
     if recovery == "selective":
-        np.testing.assert_allclose(good, 1.0, atol=0.01)
+        np.testing.assert_allclose(goodput, 1.0, atol=0.01)
         return
     packets = [np.mean([go_back_n(2, *case, seed) for seed in range(3)]) for case in CASES]
-    np.testing.assert_allclose(good, packets, rtol=0.1)
-    assert packets[0] < 0.3 < 10 * packets[2], "it costs most of the link"
+    np.testing.assert_allclose(goodput, packets, rtol=0.1)
+    assert packets[0] < 0.3 < 10 * packets[2], "go-back-N costs most of the link"
     for i in range(len(CASES)):
         error, offered = imbalance(jax.tree.map(lambda x, i=i: x[i], state))
         assert abs(error) < 1e-6 * offered
 
 
 def test_every_flow_gets_all_its_bytes_once():
-    """Four flows collide, lose, start over, and finish; what was delivered is what they had."""
+    """Four flows collide, lose, start over, and finish; exactly their bytes are delivered."""
     sim, _ = endless(4, "go-back-n")
     sim = replace(sim, transport=Dcqcn.of("hpcc-paper"), interval_steps=5000)
     size = np.array([300_000, 500_000, 40_000, 1_000_000])
@@ -139,12 +139,12 @@ def test_every_flow_gets_all_its_bytes_once():
     assert np.asarray(state.flows.gaps.void).max() < 1e4
 
 
-def test_irn_bounds_what_is_on_the_way():
+def test_irn_bounds_the_packets_on_the_way():
     assert not Dcqcn().windowed
 
-    def senders(transport, **more):
-        made = Simulator(star(3), (Poisson(),), transport, loss_recovery="irn", **more)
-        return made.transport
+    def senders(transport, **options):
+        sim = Simulator(star(3), (Poisson(),), transport, loss_recovery="irn", **options)
+        return sim.transport
 
     assert senders(Dcqcn()) == replace(Dcqcn(), windowed=True)
     for transport in (Reno(), Dctcp(), Hpcc()):
@@ -159,7 +159,7 @@ def test_irn_bounds_what_is_on_the_way():
             senders(transport)
 
 
-def test_it_is_reachable_and_unknown_names_are_refused():
+def test_make_accepts_recovery_and_refuses_unknown_names():
     env = ecn_marl.make("websearch-v0", pfc=False, loss_recovery="go-back-n")
     assert env.sim.loss_recovery == "go-back-n"
     with pytest.raises(ValueError, match="go-back-n"):

@@ -1,4 +1,4 @@
-"""Replaying flow lists: completion times, series, byte balance, what is written."""
+"""Replaying flow lists: completion times, series, byte balance, written files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ TIGHT = replace(COARSE, slots=8, buffer_mib=0.7)
 
 def flow_list(src, dst, size, start_us, **spines) -> FlowList:
     n = len(src)
-    none = np.full(n, -1)
+    unset = np.full(n, -1)
     return FlowList(
         flow_id=np.arange(n) + 100,
         src=np.array(src),
         dst=np.array(dst),
         size=np.broadcast_to(size, n).astype(np.int64),
         start_ns=np.broadcast_to(np.array(start_us) * 1e3, n).astype(float),
-        spine_data=np.array(spines.get("data", none)),
-        spine_ack=np.array(spines.get("ack", none)),
+        spine_data=np.array(spines.get("data", unset)),
+        spine_ack=np.array(spines.get("ack", unset)),
     )
 
 
@@ -92,8 +92,8 @@ def test_seed_fixes_everything(incast, result):
     np.testing.assert_array_equal(again.queue_bytes, result.queue_bytes)
     assert again.summary() == result.summary()
     long = replace(incast, size=3 * incast.size)
-    one, other = (replay(long, STAR, replace(COARSE, seed=seed)) for seed in (0, 1))
-    assert (one.queue_bytes != other.queue_bytes).any(), "coins fall differently"
+    first, other = (replay(long, STAR, replace(COARSE, seed=seed)) for seed in (0, 1))
+    assert (first.queue_bytes != other.queue_bytes).any(), "coins fall differently"
 
 
 def test_thresholds_count(incast, result):
@@ -200,18 +200,18 @@ def test_named_spine_is_used(crossing):
 
 
 def test_progress_reaches_the_end(crossing):
-    seen: list[float] = []
-    replay(crossing, SPINE, TIGHT, seen.append)
-    assert seen == [1000.0, 1500.0]
+    reported: list[float] = []
+    replay(crossing, SPINE, TIGHT, reported.append)
+    assert reported == [1000.0, 1500.0]
 
 
 def test_time_after_the_last_flow_is_filled_in(incast, result):
     """The network is empty after 1 ms, so 5 s end at once, with the same completion times."""
-    seen: list[float] = []
-    long = replay(incast, STAR, replace(COARSE, duration_ms=5e3), seen.append)
+    reported: list[float] = []
+    long = replay(incast, STAR, replace(COARSE, duration_ms=5e3), reported.append)
     np.testing.assert_array_equal(long.fct_ns, result.fct_ns)
-    assert seen[-1] == 5e6
-    assert len(seen) < 5
+    assert reported[-1] == 5e6
+    assert len(reported) < 5
     assert long.queue_bytes.shape == (500_000, 5)
     np.testing.assert_array_equal(long.queue_bytes[:150], result.queue_bytes)
 

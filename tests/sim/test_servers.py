@@ -51,7 +51,7 @@ TIMELINE = Timeline((1000.0,))
 # --- networks -------------------------------------------------------------------------------------
 
 
-def test_every_host_is_a_server_unless_said():
+def test_every_host_is_a_server_by_default():
     for net in (star(4), leaf_spine(2, 3, 2)):
         assert net.server == tuple(range(net.n_hosts))
         assert net.bonds == ()
@@ -108,12 +108,12 @@ def draw(source, hosts, ticks):
 
 
 def drawn(source, net, ticks=400):
-    """How many flows go from each host to each, `[H, H]`."""
-    (known,), _ = sizing.with_widths((source,), net, 10.0)
-    src, dst, valid = map(np.asarray, draw(known, net.n_hosts, jnp.arange(ticks)))
-    seen = np.zeros((net.n_hosts, net.n_hosts), int)
-    np.add.at(seen, (src[valid], dst[valid]), 1)
-    return seen
+    """Number of flows from each host to each, `[H, H]`."""
+    (aware,), _ = sizing.with_widths((source,), net, 10.0)
+    src, dst, valid = map(np.asarray, draw(aware, net.n_hosts, jnp.arange(ticks)))
+    counts = np.zeros((net.n_hosts, net.n_hosts), int)
+    np.add.at(counts, (src[valid], dst[valid]), 1)
+    return counts
 
 
 SOURCES = {
@@ -126,58 +126,58 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_flow_stays_within_a_server(name):
-    """And shares are those that the source tells `sizing`, by chi-squared over pairs of hosts."""
+    """And shares are those of the source's demand, by chi-squared over pairs of hosts."""
     source = SOURCES[name]
-    (known,), _ = sizing.with_widths((source,), DUAL, 10.0)
-    share = known.demand(np.array(DUAL.nic_gbps) * GBPS, 10.0).pairs
+    (aware,), _ = sizing.with_widths((source,), DUAL, 10.0)
+    share = aware.demand(np.array(DUAL.nic_gbps) * GBPS, 10.0).pairs
     server = np.array(DUAL.server)
     assert (share[server[:, None] == server] == 0).all()
     assert share.sum() == pytest.approx(1.0)
-    seen = drawn(source, DUAL)
-    assert (seen[share == 0] == 0).all()
-    n, cells = seen.sum(), share > 0
+    counts = drawn(source, DUAL)
+    assert (counts[share == 0] == 0).all()
+    n, cells = counts.sum(), share > 0
     assert n > 1000
     if isinstance(source, Poisson):  # flows of a burst have one receiver, so are not independent
-        squared = ((seen - n * share)[cells] ** 2 / (n * share[cells])).sum()
-        free = cells.sum() - 1
-        assert squared < free + 5 * np.sqrt(2 * free) + 5
+        squared = ((counts - n * share)[cells] ** 2 / (n * share[cells])).sum()
+        degrees = cells.sum() - 1
+        assert squared < degrees + 5 * np.sqrt(2 * degrees) + 5
 
 
 @pytest.mark.parametrize("name", ["uniform", "incast", "incast to one"])
 def test_both_nics_carry_half(name):
     """Of what each server sends and receives: within 4.5 binomial standard deviations."""
-    seen, server = drawn(SOURCES[name], DUAL, 2000), np.array(DUAL.server)
-    for flows in (seen.sum(1), seen.sum(0)):
+    counts, server = drawn(SOURCES[name], DUAL, 2000), np.array(DUAL.server)
+    for flows in (counts.sum(1), counts.sum(0)):
         for s in range(6):
             first, second = flows[server == s]
             n = first + second
             assert abs(first - n / 2) <= 4.5 * np.sqrt(n) / 2
     if name != "incast to one":
-        assert (seen.sum(0) > 0).all()
+        assert (counts.sum(0) > 0).all()
     else:
-        assert set(np.flatnonzero(seen.sum(0))) == {6, 9}, "both NICs of the server of host 9"
+        assert set(np.flatnonzero(counts.sum(0))) == {6, 9}, "both NICs of the server of host 9"
 
 
-def test_hosts_send_what_their_row_says():
-    """What a matrix has within a server goes to the others; who sends how much stays."""
-    (known,), _ = sizing.with_widths((SOURCES["matrix"],), DUAL, 10.0)
-    np.testing.assert_allclose(np.sum(known.matrix, 1), WEIGHTS.sum(1))
-    kept = np.array(known.matrix)
+def test_hosts_send_by_the_weights_of_their_row():
+    """Weights within a server go to the other servers; every host sends as much as before."""
+    (aware,), _ = sizing.with_widths((SOURCES["matrix"],), DUAL, 10.0)
+    np.testing.assert_allclose(np.sum(aware.matrix, 1), WEIGHTS.sum(1))
+    matrix = np.array(aware.matrix)
     server = np.array(DUAL.server)
-    for row, plain in zip(kept, WEIGHTS, strict=True):
+    for row, plain in zip(matrix, WEIGHTS, strict=True):
         ratio = row[row > 0] / plain[row > 0]
         np.testing.assert_allclose(ratio, ratio[0], rtol=1e-12)
-    assert ((kept == 0) == (server[:, None] == server)).all()
+    assert ((matrix == 0) == (server[:, None] == server)).all()
 
 
 def test_matrices_of_servers():
     weights = np.arange(1.0, 37.0).reshape(6, 6) * (1 - np.eye(6))
-    spread = np.array(matrices.of_servers(DUAL, weights))
+    of_nics = np.array(matrices.of_servers(DUAL, weights))
     server = np.array(DUAL.server)
-    back = np.zeros((6, 6))
-    np.add.at(back, (server[:, None], server), spread)
-    np.testing.assert_allclose(back, weights)
-    assert (spread == matrices.between_servers(matrices.as_matrix(spread), DUAL.server)).all()
+    of_servers = np.zeros((6, 6))
+    np.add.at(of_servers, (server[:, None], server), of_nics)
+    np.testing.assert_allclose(of_servers, weights)
+    assert (of_nics == matrices.between_servers(matrices.as_matrix(of_nics), DUAL.server)).all()
     with pytest.raises(ValueError, match=r"one for each of 6 servers"):
         matrices.of_servers(DUAL, np.ones((3, 3)) - np.eye(3))
 
@@ -186,20 +186,20 @@ def test_servers_of_unequal_numbers_of_nics():
     """Uniform over the NICs of other servers; bursts are uniform over servers."""
     server = np.array(UNEVEN.server)
     other = server[:, None] != server
-    flat, fan = drawn(Poisson(width=200), UNEVEN), drawn(SOURCES["incast"], UNEVEN, 4000)
-    assert (flat[~other] == 0).all() and (fan[~other] == 0).all()
-    expected = other / other.sum(1, keepdims=True) * flat.sum(1, keepdims=True)
-    assert (np.abs(flat - expected) <= 4.5 * np.sqrt(expected)).all()
-    for flows in (fan.sum(1), fan.sum(0)):
+    poisson, incast = drawn(Poisson(width=200), UNEVEN), drawn(SOURCES["incast"], UNEVEN, 4000)
+    assert (poisson[~other] == 0).all() and (incast[~other] == 0).all()
+    expected = other / other.sum(1, keepdims=True) * poisson.sum(1, keepdims=True)
+    assert (np.abs(poisson - expected) <= 4.5 * np.sqrt(expected)).all()
+    for flows in (incast.sum(1), incast.sum(0)):
         shares = np.bincount(server, flows) / flows.sum()
         np.testing.assert_allclose(shares, 1 / 4, atol=0.02)
 
 
 def test_loads_are_those_of_the_nics():
-    """0.5 on every NIC and on every port to a host, whoever is a server with whom."""
+    """0.5 on every NIC and on every port to a host, whatever the servers."""
     for source in (Poisson(load=0.5), Incast(load=0.5, receiver=-1, n_max=4)):
-        (known,), _ = sizing.with_widths((source,), DUAL, 10.0)
-        loads = sizing.link_loads([sizing.demand_of(known, DUAL, 10.0)], DUAL)
+        (aware,), _ = sizing.with_widths((source,), DUAL, 10.0)
+        loads = sizing.link_loads([sizing.demand_of(aware, DUAL, 10.0)], DUAL)
         sent, received = loads[:12], loads[12:][DUAL.last]
         np.testing.assert_allclose(sent, sent[0])
         np.testing.assert_allclose(received, sent[0])
@@ -208,12 +208,12 @@ def test_loads_are_those_of_the_nics():
 
 
 def test_one_nic_per_server_changes_nothing():
-    """Sources in other networks are not even told."""
+    """Sources in other networks do not get servers."""
     source = Poisson(width=10)
     assert Simulator(star(4), (source,)).traffic == (source,)
-    told = Simulator(DUAL, (source,)).traffic
-    assert told[0].server == DUAL.server
-    assert Simulator(star(12), told).traffic == (source,)
+    aware = Simulator(DUAL, (source,)).traffic
+    assert aware[0].server == DUAL.server
+    assert Simulator(star(12), aware).traffic == (source,)
 
 
 # --- in a network ---------------------------------------------------------------------------------

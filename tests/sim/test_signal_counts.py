@@ -1,4 +1,4 @@
-"""What senders hear is exact: in a batch, over a gigabyte, when counters wrap around."""
+"""Signals of senders are exact: in a batch, over a gigabyte, when counters wrap around."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ def test_alone_and_in_a_batch():
     ecn = scaled_ecn(params[0].net, 20, 80, 0.5)
     keys = [jax.random.key(k) for k in range(3)]
     states = [start(sim)(k, p) for k, p in zip(keys, params, strict=True)]
-    one = [recording(sim, CHUNK)(s, p, ecn) for s, p in zip(states, params, strict=True)]
+    singles = [recording(sim, CHUNK)(s, p, ecn) for s, p in zip(states, params, strict=True)]
     stack = (
         jax.tree.map(lambda *x: jnp.stack(x), *states),
         jax.tree.map(lambda *x: np.stack(x), *params),
     )
-    many = jax.jit(jax.vmap(recorder(sim, CHUNK), (0, 0, None)))(*stack, ecn)
-    for i, (_, (log, kept)) in enumerate(one):
-        others, kept_there = jax.tree.map(lambda x, i=i: x[i], many[1])
+    batch = jax.jit(jax.vmap(recorder(sim, CHUNK), (0, 0, None)))(*stack, ecn)
+    for i, (_, (log, snapshots)) in enumerate(singles):
+        batch_log, batch_snapshots = jax.tree.map(lambda x, i=i: x[i], batch[1])
         # The only signal that is an exponential: its last bit follows from how loops are cut.
-        np.testing.assert_allclose(log.pop("mark"), others.pop("mark"), atol=1e-7)
-        for a, b in zip(*map(jax.tree.leaves, ((log, kept), (others, kept_there))), strict=True):
+        np.testing.assert_allclose(log.pop("mark"), batch_log.pop("mark"), atol=1e-7)
+        for a, b in zip(
+            *map(jax.tree.leaves, ((log, snapshots), (batch_log, batch_snapshots))), strict=True
+        ):
             np.testing.assert_array_equal(a, b)
-    assert sum(float(log["marked"].sum()) for _, (log, _) in one) > 10
+    assert sum(float(log["marked"].sum()) for _, (log, _) in singles) > 10
 
 
 def test_a_gigabyte_is_counted_to_the_packet():
@@ -56,14 +58,14 @@ def test_a_gigabyte_is_counted_to_the_packet():
 
     @partial(jax.jit, compiler_options=QUICK)
     def run(state):
-        def one(carry, _):
+        def tick(carry, _):
             state, sums = carry
             state, _ = STAR_FAST.interval(state, params, ALL)
             log = state.flows.transport.log
             new = jnp.stack([log["acked"].sum(), (256 * log["marked"]).sum()])
             return (state, sums + new.astype(jnp.int32)), None
 
-        return jax.lax.scan(one, (state, jnp.zeros(2, jnp.int32)), None, length=3400)[0]
+        return jax.lax.scan(tick, (state, jnp.zeros(2, jnp.int32)), None, length=3400)[0]
 
     state, (acked, marked) = run(state)
     assert np.isfinite(state.fct_log[0])
@@ -74,7 +76,7 @@ def test_a_gigabyte_is_counted_to_the_packet():
 def test_counts_may_wrap_around():
     """Long after 2^31 packets: the counters are only ever read as differences."""
 
-    def late(state):
+    def shifted(state):
         high = np.int32(2**31 - 40)
         acks = state.echo.acks
         acks = replace(
@@ -84,7 +86,7 @@ def test_counts_may_wrap_around():
 
     rows = [(1, 0, 300_000, 0.0), (2, 3, 300_000, 0.0)]
     usual = listen(STAR, rows, 100, ecn=ALL, window=9e3)
-    wrapped = listen(STAR, rows, 100, ecn=ALL, window=9e3, change=late)
+    wrapped = listen(STAR, rows, 100, ecn=ALL, window=9e3, change=shifted)
     assert usual.acked.sum() == 600
     for name in ("acked", "marked", "sent"):
         np.testing.assert_array_equal(usual.signals[name], wrapped.signals[name])
@@ -92,7 +94,7 @@ def test_counts_may_wrap_around():
 
 @pytest.mark.parametrize(("delay_us", "late"), [(60.0, False), (66.0, True)])
 def test_feedback_from_beyond_the_memory_is_counted(delay_us, late):
-    """256 µs are kept: once per tick and flow that it is not enough, the count goes up."""
+    """256 µs of history: the count rises once per tick and flow for which they are too short."""
     delays = {"nic_delay": delay_us, "port_delay": delay_us}
     rows = [(1, 0, 10**8, 0.0), (2, 3, 10**8, 100.0)]
     heard = listen(STAR, rows, 100, net=delays)

@@ -70,7 +70,7 @@ def test_a_flow_alone_takes_its_ideal_time(case):
 
 
 def test_a_slow_port_is_the_bottleneck():
-    """10 Gb/s behind a 25 Gb/s NIC: the last byte waits in the queue until the port is through."""
+    """10 Gb/s behind a 25 Gb/s NIC: the last byte waits until the port has sent the queue."""
     port_rate = np.full(9, LINE)
     port_rate[7] = 1250.0
     run = simulate(STAR, [(3, 7, 500_000, 0.0)], 10, port_rate=port_rate)
@@ -93,8 +93,8 @@ def test_a_gigabyte_is_counted_to_the_byte():
     for steps in range(2000, 23_000, 1000):
         run = run.on(10)
         flows, slot = run.state.flows, run.slot(0)
-        rest = int(flows.rest_high[slot]) * int(CHUNK) + int(flows.rest_low[slot])
-        assert rest == max(wire(size) - steps * int(rate), 0)
+        unsent = int(flows.rest_high[slot]) * int(CHUNK) + int(flows.rest_low[slot])
+        assert unsent == max(wire(size) - steps * int(rate), 0)
         assert float(flows.rest_low[slot]) % 1 == 0
     assert run.fct[0] == pytest.approx(alone_us(size, [400], 400), rel=1e-6)
     assert imbalance(run.state) == (0.0, wire(size))
@@ -239,8 +239,8 @@ def test_histogram_of_slowdowns():
     width = 1e4 ** (1 / histogram.shape[1])
     for q in (0.2, 0.6, 1.0):
         rank = int(np.ceil(q * len(mice))) - 1
-        got = histogram_quantile(histogram[0], q)
-        assert max(mice[rank], 1) / width <= got <= max(mice[rank], 1) * width
+        quantile = histogram_quantile(histogram[0], q)
+        assert max(mice[rank], 1) / width <= quantile <= max(mice[rank], 1) * width
     assert np.isnan(histogram_quantile(histogram[2], 0.5))
 
 

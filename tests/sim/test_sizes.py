@@ -1,4 +1,4 @@
-"""Counters of bytes that lose nothing."""
+"""Counters of bytes lose none to rounding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ UNIT = float(2**18)
 
 @jax.jit
 def add_all(amounts):
-    def one(counter, more):
-        return exact_add(*counter, more, UNIT), None
+    def add(counter, amount):
+        return exact_add(*counter, amount, UNIT), None
 
-    return jax.lax.scan(one, (jnp.zeros((), jnp.int32), jnp.zeros(())), amounts)[0]
+    return jax.lax.scan(add, (jnp.zeros((), jnp.int32), jnp.zeros(())), amounts)[0]
 
 
 def total_of(amounts):
@@ -31,7 +31,7 @@ def test_a_million_small_adds_lose_nothing():
     high, low = total_of(amounts)
     assert int(high) * 2**18 + int(low) == int(amounts.sum())
     naive = np.cumsum(amounts.astype(np.float32), dtype=np.float32)[-1]
-    assert int(naive) != int(amounts.sum()), "which a float32 sum would not manage"
+    assert int(naive) != int(amounts.sum()), "a float32 sum loses bytes"
 
 
 @given(st.lists(st.integers(0, 2**23), min_size=10, max_size=10))

@@ -22,7 +22,7 @@ def demand(source, network):
 
 
 def test_loads_of_links_are_those_of_the_traffic():
-    """Uniform traffic at load L: receivers get L of their link, uplinks what leaves the rack."""
+    """Uniform traffic at load L: receivers get L of their link, uplinks the share between racks."""
     network, source = leaf_spine(4, 4, 2, gbps=25.0, uplink_gbps=50.0), Poisson(load=0.5)
     d = demand(source, network)
     loads = sizing.link_loads([d], network)
@@ -61,10 +61,10 @@ def test_automatic_slots_hold_every_flow(table, load):
         ecn = scaled_ecn(params.net, *SETTINGS[0])
         ecn = jax.tree.map(lambda x, y: jnp.full_like(x, y), ecn, tuple_to_ecn(ecn, setting))
 
-        def one(state, _):
+        def interval(state, _):
             return env.sim.interval(state, params, ecn)[0], None
 
-        state, _ = jax.lax.scan(one, env.sim.init(jax.random.key(1), params), None, length=100)
+        state, _ = jax.lax.scan(interval, env.sim.init(jax.random.key(1), params), None, length=100)
         return state.totals.started, state.totals.deferred, env.sim.waiting(state, params)
 
     for setting in SETTINGS:
@@ -80,7 +80,7 @@ def tuple_to_ecn(ecn, values):
 
 
 def test_make_makes_room():
-    """Other traffic gets the slots and widths it needs; what belongs to a scenario stays."""
+    """Other traffic gets the slots and widths it needs; other settings of the scenario stay."""
     rpc = Poisson(load=0.6, table="GoogleRPC2008")
     env = ecn_marl.make("websearch-star-v0", traffic=(rpc,))
     assert env.sim.traffic[0].width > 52  # flows that arrive per tick on average
@@ -105,7 +105,7 @@ def test_too_little_room_is_refused():
         ecn_marl.make("websearch-star-v0", traffic=(Poisson(width="wide"),))
 
 
-def test_sources_that_do_not_say_need_numbers():
+def test_sources_without_demand_need_numbers():
     class Silent(Poisson):
         demand = None
 

@@ -1,4 +1,4 @@
-"""What stands in for plain indexing: look-ups, sums and masks give what indexing would."""
+"""Look-ups, sums and masks that replace plain indexing give the same numbers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_segment_sum_leaves_out_the_last(values, index):
 
 @given(floats(-1e9, 1e9, 5), npst.arrays(np.int32, (2, 9), elements=st.integers(0, 4)))
 def test_look_up_of_one_column(table, index):
-    one = jax.jit(look_up_one)
-    np.testing.assert_array_equal(one(f32(table), jnp.asarray(index)), table[index])
-    flags = one(jnp.asarray(table > 0), jnp.asarray(index))
+    look_up_column = jax.jit(look_up_one)
+    np.testing.assert_array_equal(look_up_column(f32(table), jnp.asarray(index)), table[index])
+    flags = look_up_column(jnp.asarray(table > 0), jnp.asarray(index))
     assert flags.dtype == bool
     np.testing.assert_array_equal(flags, (table > 0)[index])
 
@@ -64,16 +64,16 @@ def test_look_up_of_named_columns(table, index):
 
 
 def test_free_slots_stay_as_they_were():
-    """Leaves `[F]` and `[L, F]`, and the senders' `[F]`; what else senders keep is theirs."""
+    """Leaves `[F]` and `[L, F]`, and the senders' `[F]`; other leaves of senders may change."""
     busy = jnp.array([True, False, True])
     senders = {"rate": jnp.zeros(3), "shared": jnp.zeros(2)}
     before = empty_flows(3, 2, 1, senders, jnp.float32)
-    now = jax.tree.map(lambda x: x + 1, before)
-    flows = kept(now, before, busy)
+    changed = jax.tree.map(lambda x: x + 1, before)
+    flows = kept(changed, before, busy)
     np.testing.assert_array_equal(flows.src, [1, 0, 1])
     np.testing.assert_array_equal(flows.backlog, [[1, 0, 1], [1, 0, 1]])
     np.testing.assert_array_equal(flows.transport["rate"], [1, 0, 1])
     np.testing.assert_array_equal(flows.transport["shared"], [1, 1])
-    same = kept(replace(now, src=before.src), before, busy)
+    same = kept(replace(changed, src=before.src), before, busy)
     assert same.src is before.src
-    np.testing.assert_array_equal(in_use(now.payload + 4, busy), [5, 0, 5])
+    np.testing.assert_array_equal(in_use(changed.payload + 4, busy), [5, 0, 5])

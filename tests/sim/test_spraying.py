@@ -57,12 +57,12 @@ SIZE = 2_000_000
 def test_two_flows_that_would_share_an_uplink():
     """Hashed to one of two uplinks they get half of it each; sprayed, each has its line rate."""
     rows = [(0, 4, SIZE, 0.0), (1, 5, SIZE, 0.0)]
-    one = simulate(PATHS, rows, [0, 0], 20).fct[:2]
+    shared = simulate(PATHS, rows, [0, 0], 20).fct[:2]
     alone = alone_us(SIZE, [50, 50, 25])
     for sim in (POOLED, SPRAYED):
         sprayed = simulate(sim, rows, [0, 0], 20).fct[:2]
         np.testing.assert_allclose(sprayed, alone, rtol=2e-3)
-    np.testing.assert_allclose(one, alone + wire(SIZE) / LINE, rtol=5e-3)
+    np.testing.assert_allclose(shared, alone + wire(SIZE) / LINE, rtol=5e-3)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def congested():
     """Four hosts send to four, twice what the uplinks carry: striped over both, pooled, sprayed."""
     ecn = (50.0, 2000.0, 0.5)
     begin = (0.0, 31.0, 75.0, 120.5)
-    whole = [(h, h + 4, SIZE, t) for h, t in enumerate(begin)]
-    halves = [(s, d, SIZE // 2, t) for s, d, _, t in whole for _ in range(2)]
+    flows = [(h, h + 4, SIZE, t) for h, t in enumerate(begin)]
+    halves = [(s, d, SIZE // 2, t) for s, d, _, t in flows for _ in range(2)]
     striped = simulate(PATHS, halves, [0, 1] * 4, 30, ecn)
-    return striped, *(simulate(sim, whole, [0] * 4, 30, ecn) for sim in (POOLED, SPRAYED))
+    return striped, *(simulate(sim, flows, [0] * 4, 30, ecn) for sim in (POOLED, SPRAYED))
 
 
 @pytest.mark.parametrize("statistic", ["queue_mean", "queue_max", "tx_bytes", "marked_bytes"])
@@ -83,12 +83,12 @@ def test_ports_together_are_the_pooled_port(congested, statistic, switch):
     sums = []
     for run in congested:
         kinds = {"leaf0": "leaf-up", "spine": "spine-down", "leaf1": "host"}
-        mine = [
+        ports = [
             i
             for i, p in enumerate(run.sim.topology.ports)
             if p.kind == kinds[switch] and (p.switch.startswith(switch) or p.peer == "leaf1")
         ]
-        sums.append(np.asarray(getattr(run.stats, statistic), float)[:, mine].sum(1))
+        sums.append(np.asarray(getattr(run.stats, statistic), float)[:, ports].sum(1))
     striped, pooled, sprayed = sums
     if switch == "leaf0":  # where the queues are
         assert pooled.max() > 1e5
@@ -118,7 +118,7 @@ def test_ports_side_by_side_are_equal(congested):
     assert np.asarray(stats.n_flows)[2, hosts].tolist() == [1, 1]
     assert np.asarray(stats.flows_begun)[:, [*ups, *hosts]].sum(0).tolist() == [4, 4, 1, 1]
     assert np.asarray(stats.n_senders)[2, ups].tolist() == [4, 4]
-    # What a flow delivered is shared out among the ports on its ways, and adds up to all of it.
+    # The progress of a flow is shared among the ports on its ways, and adds up to 1.
     np.testing.assert_allclose(np.asarray(stats.progress).sum(), 4, rtol=1e-3)
     sizes = np.asarray(stats.class_bytes).sum(-1)[:, [*ups, *downs, *hosts]]
     sent = np.asarray(stats.tx_bytes)[:, [*ups, *downs, *hosts]]
@@ -136,8 +136,8 @@ def number(sim, *names):
 def conserved(run):
     """No byte is lost; float32 queues round in every substep, as in `test_conservation`."""
     error, offered = imbalance(run.state)
-    held = np.asarray(run.stats.queue_mean).sum(dtype=float) * run.sim.interval_steps
-    assert abs(error) <= 1e-6 * offered + 1e-8 * held
+    queue_sum = np.asarray(run.stats.queue_mean).sum(dtype=float) * run.sim.interval_steps
+    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
 
 
 @pytest.mark.parametrize("second", [1.0, 0.5], ids=["equal", "second uplink half as fast"])
@@ -155,7 +155,7 @@ def test_sprayed_packets(second):
     twin = send(messages, lambda i, k: (i + k) % 2, LINE, up, [LINE] * 2, LINE)
     back = 4 * (1.0 + ACK / LINE)
     starts = np.array([m.start for m in messages])
-    np.testing.assert_allclose(run.fct[:3], np.array(twin.there) + back - starts, rtol=0.01)
+    np.testing.assert_allclose(run.fct[:3], np.array(twin.arrival) + back - starts, rtol=0.01)
     peaks = np.asarray(run.stats.queue_max).max(0)[ups]
     assert peaks.min() > 3e5
     np.testing.assert_allclose(peaks, [twin.peak["up0"], twin.peak["up1"]], rtol=0.02)
@@ -182,20 +182,20 @@ def test_the_bottleneck_of_a_sprayed_flow():
     sim = network(fat_tree(4, uplink_gbps=5.0), load_balancing="spray")
     assert sim.n_ways == 4
     net = jax.tree.map(jnp.asarray, sim.default_params(traffic=(None,)).net)
-    none, zero = jnp.full(3, -1, jnp.int32), jnp.zeros(3)
+    unset, zero = jnp.full(3, -1, jnp.int32), jnp.zeros(3)
     offer = Offer(
         start=zero,
         src=jnp.array([0, 0, 0], jnp.int32),
         dst=jnp.array([1, 2, 15], jnp.int32),
         payload=zero + SIZE,
-        wire_high=none + 1,
+        wire_high=unset + 1,
         wire_low=zero + wire(SIZE),
-        path=none,
-        path_back=none,
-        flow_id=none,
+        path=unset,
+        path_back=unset,
+        flow_id=unset,
         valid=zero == 0,
     )
-    paths = find_paths(net, offer, jnp.zeros(3, jnp.uint32), spread=4)
+    paths = find_paths(net, offer, jnp.zeros(3, jnp.uint32), n_ways=4)
     stored = [[25] * 2, [25, 5, 5, 25], [25, 5, 5, 5, 5, 25]]
     bottleneck = np.array([25.0, 10.0, 10.0])
     want = [

@@ -15,19 +15,21 @@ def test_telemetry_is_the_port_one_return_delay_ago():
     heard = listen(SPINE, rows, share=0.8)
     bounds = SPINE.topology.level_bounds
     hops = np.asarray(heard.state.flows.hop) + np.array(bounds[:-1])[:, None]
-    here = hops < np.array(bounds[1:])[:, None]
-    np.testing.assert_array_equal(here.sum(0)[[0, 1, 2, 3]], [3, 3, 1, 1])
+    has_hop = hops < np.array(bounds[1:])[:, None]
+    np.testing.assert_array_equal(has_hop.sum(0)[[0, 1, 2, 3]], [3, 3, 1, 1])
     np.testing.assert_array_equal(heard.n_hops[100, :4], [3, 3, 1, 1])
     rates = np.array([p.gbps for p in SPINE.topology.ports]) * 125
-    want = np.where(here, rates[np.minimum(hops, len(rates) - 1)], np.inf)
-    np.testing.assert_array_equal(heard.hop_rate[100, :, :3], want[:, :3])
+    expected = np.where(has_hop, rates[np.minimum(hops, len(rates) - 1)], np.inf)
+    np.testing.assert_array_equal(heard.hop_rate[100, :, :3], expected[:, :3])
     checked = 0
     for flow in (0, 2):
         for step in range(60, 300):
             read = heard.hop_step[step, flow]
             if read % 5 != 4:  # the state is known at the ends of ticks
                 continue
-            queue = np.append(heard.queue[read // 5], 0)[np.where(here, hops, bounds[-1])[:, flow]]
+            queue = np.append(heard.queue[read // 5], 0)[
+                np.where(has_hop, hops, bounds[-1])[:, flow]
+            ]
             np.testing.assert_allclose(heard.hop_queue[step, :, flow], queue, rtol=1e-6)
             checked += queue.max() > 50e3
     assert checked > 40
@@ -50,16 +52,17 @@ def test_telemetry_counts_what_ports_have_sent():
     heard = listen(STAR, rows, 200, change=near_the_end)
     sent = heard.hop_sent[10:, 0, 0].astype(np.int64)
     assert sent.max() > 2**31 > sent.min(), "it has wrapped around"
-    more = np.diff(sent) % 2**32
+    added = np.diff(sent) % 2**32
     steps = np.diff(heard.hop_step[10:, 0])
-    np.testing.assert_allclose(more, LINE * steps, atol=1)
+    np.testing.assert_allclose(added, LINE * steps, atol=1)
 
 
 def test_fields_are_one_feedback_delay_old():
     """Marking probability of the queue then, and nothing before the first mark can be back.
 
-    What is heard by the end of a substep of 1 us was marked one round trip earlier: between two
-    substeps, each marked by the queue in its middle. A tick is one substep, so all are known.
+    Feedback by the end of a substep of 1 us was marked one round trip earlier: between two
+    substeps, each marked by the queue in its middle. A tick is one substep, so every queue is
+    recorded.
     """
     rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0)]
     ear = replace(STAR.transport, steps=1)
@@ -69,11 +72,11 @@ def test_fields_are_one_feedback_delay_old():
     queue = np.append(0.0, heard.queue[:, 0])
     middle = (queue[1:] + queue[:-1]) / 2
     ramp = np.where(middle > 150e3, 1.0, 0.5 * np.clip((middle - 50e3) / 100e3, 0, 1))
-    ago, part = divmod(round_trip() - 0.5, 1.0)
-    assert (mark[: int(ago) + 1] == 0).all()
-    seen = np.arange(int(ago) + 1, len(mark))
-    wanted = (1 - part) * ramp[seen - int(ago)] + part * ramp[seen - int(ago) - 1]
-    np.testing.assert_allclose(mark[seen], wanted, atol=2e-5)
+    lag, part = divmod(round_trip() - 0.5, 1.0)
+    assert (mark[: int(lag) + 1] == 0).all()
+    steps = np.arange(int(lag) + 1, len(mark))
+    expected = (1 - part) * ramp[steps - int(lag)] + part * ramp[steps - int(lag) - 1]
+    np.testing.assert_allclose(mark[steps], expected, atol=2e-5)
     assert (mark > 0.99).any()
     assert ((mark > 0.1) & (mark < 0.4)).any()
     assert (heard.of(0, "past_rate")[10:] == 0.75 * LINE).all()

@@ -92,10 +92,10 @@ def test_dcqcn_solutions_converge_through_overflow_idleness_and_line_rate():
 
 
 def test_identical_flows_can_be_grouped_in_any_way():
-    one = solve_dcqcn(PAPER, LINE, SECN1, 20, 5e3, 4, (6,))
-    two = solve_dcqcn(PAPER, LINE, SECN1, 20, 5e3, 4, (1, 5))
-    np.testing.assert_allclose(one.queue, two.queue, atol=1e-3)
-    np.testing.assert_allclose(one.rates[:, 0], two.rates[:, 1], rtol=1e-9)
+    whole = solve_dcqcn(PAPER, LINE, SECN1, 20, 5e3, 4, (6,))
+    split = solve_dcqcn(PAPER, LINE, SECN1, 20, 5e3, 4, (1, 5))
+    np.testing.assert_allclose(whole.queue, split.queue, atol=1e-3)
+    np.testing.assert_allclose(whole.rates[:, 0], split.rates[:, 1], rtol=1e-9)
 
 
 # DCQCN
@@ -117,7 +117,7 @@ def test_no_dcqcn_fixed_point_beyond_the_ramp():
 
 
 def test_beyond_the_ramp_the_queue_cycles_about_kmax():
-    """16 flows at 25 Gb/s need more than 1 %: they are marked now as by the ramp, now always."""
+    """16 flows at 25 Gb/s need more than 1 %: marking alternates between the ramp and always."""
     with pytest.raises(ValueError, match="no fixed point on the marking ramp"):
         theory.dcqcn_fixed_point(25 * GBPS, 16, *SECN1, PAPER)
     late = solve_dcqcn(PAPER, 25 * GBPS, SECN1, 8, 60e3, 4, (16,)).after(30e3)
@@ -172,12 +172,12 @@ def test_dcqcn_fixed_point_tends_to_the_cube_root_formula(n, capacity, shrink):
 
 @given(st.integers(2, 16), st.floats(0.1, 10))
 def test_dcqcn_fixed_point_counts_in_packets(n, scale):
-    """Packets of another size, with all that is counted in bytes: the same probability."""
-    one = theory.dcqcn_fixed_point(LINE, n, 5e3, 200e3, 1.0, PAPER)
+    """Packets of another size, and constants in bytes scaled likewise: the same probability."""
+    point = theory.dcqcn_fixed_point(LINE, n, 5e3, 200e3, 1.0, PAPER)
     k = preset("paper", byte_counter=PAPER.byte_counter * scale, ai=PAPER.ai * scale)
-    two = theory.dcqcn_fixed_point(LINE * scale, n, 5e3, 200e3, 1.0, k, 1000.0 * scale)
-    assert two.mark == pytest.approx(one.mark, rel=1e-9)
-    assert two.target == pytest.approx(one.target * scale, rel=1e-9)
+    scaled = theory.dcqcn_fixed_point(LINE * scale, n, 5e3, 200e3, 1.0, k, 1000.0 * scale)
+    assert scaled.mark == pytest.approx(point.mark, rel=1e-9)
+    assert scaled.target == pytest.approx(point.target * scale, rel=1e-9)
 
 
 @given(
@@ -270,9 +270,9 @@ GREEDY = preset(
     ],
 )
 def test_dcqcn_fixed_point_refuses(change, message):
-    good = {"capacity": LINE, "n": 2, "kmin": 5e3, "kmax": 200e3, "pmax": 0.01, "params": PAPER}
+    valid = {"capacity": LINE, "n": 2, "kmin": 5e3, "kmax": 200e3, "pmax": 0.01, "params": PAPER}
     with pytest.raises(ValueError, match=message):
-        theory.dcqcn_fixed_point(**(good | change))
+        theory.dcqcn_fixed_point(**(valid | change))
 
 
 # DCTCP
@@ -305,7 +305,7 @@ class DctcpRun:
         acks: deque[tuple[float, bool]] = deque()
         now = free = top = 0.0
         bottom = math.inf
-        sent = acked = marked = seen = window_end = cut_end = 0
+        sent = acked = marked = round_acks = window_end = cut_end = 0
         starts, ends = [], []  # of sending together, and when the queue will then be empty
         while len(self.times) < periods:
             while sent - acked < int(window):
@@ -319,14 +319,14 @@ class DctcpRun:
             bottom = min(bottom, max(free - now, 0.0))
             now, mark = acks.popleft()
             if self.at_dequeue:
-                left = now - self.bdp
-                mark = ends[bisect_right(starts, left) - 1] - left > self.k
-            acked, seen, marked = acked + 1, seen + 1, marked + mark
+                departed = now - self.bdp
+                mark = ends[bisect_right(starts, departed) - 1] - departed > self.k
+            acked, round_acks, marked = acked + 1, round_acks + 1, marked + mark
             if not self.at_dequeue or acked > cut_end:
                 window += 1.0 / window
             if acked > window_end:
-                alpha += self.gain * (marked / seen - alpha)
-                seen, marked, window_end = 0, 0, sent
+                alpha += self.gain * (marked / round_acks - alpha)
+                round_acks, marked, window_end = 0, 0, sent
             if mark and acked > cut_end:
                 self.times.append(now)
                 self.tops.append(top)
@@ -363,7 +363,7 @@ def test_dctcp_sawtooth_of_marks_at_dequeue(bdp, k, n):
     assert tooth.period == pytest.approx(np.mean(np.diff(run.times[late])), rel=0.06)
     assert abs(tooth.q_max - np.mean(run.tops[late])) <= n
     paper = theory.dctcp_sawtooth(1.0, bdp, k, n, 1.0)
-    assert tooth.amplitude < 0.95 * paper.amplitude, "marks that are heard sooner"
+    assert tooth.amplitude < 0.95 * paper.amplitude, "marks that return sooner"
 
 
 @given(st.floats(100, 1e5), st.floats(10, 1000), st.floats(0, 1e6), st.integers(1, 50))

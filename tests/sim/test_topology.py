@@ -52,7 +52,7 @@ TOPOLOGIES = {
 
 
 def graph(topology):
-    """Neighbours of every node, read off the ports and NICs."""
+    """Neighbours of every node, from the ports and NICs."""
     edges = {(p.switch, p.peer) for p in topology.ports}
     return {n: {t for s, t in edges if s == n} for n in topology.switches}
 
@@ -65,15 +65,15 @@ def home(topology, host):
 
 def search(neighbours, start, goal):
     """Length and number of the shortest walks over switches from `start` to `goal`, by layers."""
-    layer, seen, length = Counter({start: 1}), {start}, 0
+    layer, visited, length = Counter({start: 1}), {start}, 0
     while layer and goal not in layer:
-        ahead: Counter = Counter()
+        following: Counter = Counter()
         for node, ways in layer.items():
             for other in neighbours.get(node, ()):
-                if other not in seen:
-                    ahead[other] += ways
-        seen |= set(ahead)
-        layer, length = ahead, length + 1
+                if other not in visited:
+                    following[other] += ways
+        visited |= set(following)
+        layer, length = following, length + 1
     return length, layer[goal]
 
 
@@ -91,17 +91,17 @@ def check_paths(topology):
     assert topology.n_paths.shape == (len(edge_switch), len(edge_switch))
     for (e, switch), (d, host) in itertools.product(edge_switch.items(), enumerate(topology.hosts)):
         length, ways = search(neighbours, switch, host)
-        found = list(walks(topology, first[e], d))
-        assert len(found) == ways == topology.n_paths[e, topology.edge[d]], "none is left out"
-        assert len({tuple(walk) for walk in found}) == len(found), "a path is listed twice"
-        for walk in found:
+        paths = list(walks(topology, first[e], d))
+        assert len(paths) == ways == topology.n_paths[e, topology.edge[d]], "none is left out"
+        assert len({tuple(walk) for walk in paths}) == len(paths), "a path is listed twice"
+        for walk in paths:
             ports = [topology.ports[p] for _, p in walk]
             assert len(ports) == length
             assert ports[0].switch == switch
             assert all(a.peer == b.switch for a, b in itertools.pairwise(ports))
             assert ports[-1].peer == host
             assert all(topology.ports[p].level == level for level, p in walk)
-        unused = topology.routes[e, topology.edge[d], len(found) :]
+        unused = topology.routes[e, topology.edge[d], len(paths) :]
         assert (unused == topology.n_ports).all()
 
 
@@ -127,8 +127,8 @@ def test_link_ends(name):
     switches = (*t.switches, None)
     for i, port in enumerate(t.ports):
         assert t.switches[t.port_switch()[i]] == port.switch
-        into = port.peer if port.peer in t.switches else None
-        assert switches[t.link_switch()[t.n_hosts + i]] == into
+        end = port.peer if port.peer in t.switches else None
+        assert switches[t.link_switch()[t.n_hosts + i]] == end
     for h, host in enumerate(t.hosts):
         assert switches[t.link_switch()[h]] == home(t, host)
 
@@ -243,11 +243,11 @@ def networks(draw):
     spare = [p for p in itertools.combinations(range(n), 2) if p not in pairs]
     if spare:
         pairs |= draw(st.sets(st.sampled_from(spare), max_size=3))
-    on = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=6))
-    on += range(n) if ring else []
-    hosts = [f"h{i}" for i in range(len(on))]
+    placed = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=6))
+    placed += range(n) if ring else []
+    hosts = [f"h{i}" for i in range(len(placed))]
     links = mesh(*((switches[a], switches[b]) for a, b in sorted(pairs)))
-    links += mesh(*((h, switches[i]) for h, i in zip(hosts, on, strict=True)))
+    links += mesh(*((h, switches[i]) for h, i in zip(hosts, placed, strict=True)))
     return hosts, switches, draw(st.permutations(links))
 
 

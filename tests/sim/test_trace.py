@@ -1,4 +1,4 @@
-"""Reading flow lists: what is taken, and the one error for everything that is not."""
+"""Reading flow lists: accepted forms, and one error for each malformed one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_columns_in_any_order_others_ignored(write):
     ],
     ids=["gzip", "byte-order mark", "CRLF", "comments, blanks, spaces"],
 )
-def test_same_list_in_other_clothes(write, text):
+def test_same_list_in_other_encodings(write, text):
     flows = read_flows(write(text), star(3))
     np.testing.assert_array_equal(flows.flow_id, [7, 3])
     np.testing.assert_array_equal(flows.start_ns, [0, 1500.5])

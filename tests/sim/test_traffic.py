@@ -112,7 +112,7 @@ def test_bad_tables(size, cdf, message):
 
 
 def test_whole_packets_have_one_header_each():
-    """Compiled: there a division by 1000 is no division."""
+    """Compiled, since XLA turns the division by 1000 into a multiplication."""
     payload = np.arange(1, 16_001) * 1000
     got = jax.jit(wire_bytes)(jnp.asarray(payload, jnp.float32))
     np.testing.assert_array_equal(np.asarray(got, np.int64), payload // 1000 * 1048)
@@ -126,14 +126,14 @@ def test_wire_bytes_of_exact_floats(payload):
     assert [int(x) for x in packets] == [math.ceil(p / 1000) for p in payload]
 
 
-def columns(size, start_ns, **more):
+def columns(size, start_ns, **others):
     n = len(size)
     return {
         "src": np.zeros(n, int),
         "dst": np.ones(n, int),
         "size_B": np.array(size),
         "start_ns": np.array(start_ns),
-    } | more
+    } | others
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
@@ -287,8 +287,8 @@ def test_incast_load_does_not_depend_on_the_number_of_senders(bursts):
     gaps = np.diff([b[0][0] for b in bursts])
     mean = n * wire(100_000) / (0.5 * 3125.0)
     assert kolmogorov(gaps / mean, lambda x: 1 - np.exp(-x)) < 1.95 / math.sqrt(len(n))
-    for few in (n <= 3, n > 3):
-        assert (gaps / mean)[few].mean() == pytest.approx(1, abs=4 / math.sqrt(few.sum()))
+    for subset in (n <= 3, n > 3):
+        assert (gaps / mean)[subset].mean() == pytest.approx(1, abs=4 / math.sqrt(subset.sum()))
     load = (n * wire(100_000)).sum() / (gaps.sum() * 3125.0)
     assert load == pytest.approx(0.5, rel=4 / math.sqrt(len(n)))
 
@@ -315,11 +315,11 @@ def test_random_receivers_each_get_the_load():
 
 def test_jitter_spreads_a_burst():
     bursts = incast_flows(load=0.1, n_min=4, n_max=4, flow_kb=100.0, jitter_us=80.0, ticks=800)
-    whole = [b[0] - b[0][0] for b in bursts if len(b[0]) == 4]
-    assert len(whole) > 100
-    spread = np.array([x[-1] for x in whole])
-    assert (spread < 80.0).all()
-    assert (spread > 40.0).all(), "one start in each quarter"
+    full_bursts = [b[0] - b[0][0] for b in bursts if len(b[0]) == 4]
+    assert len(full_bursts) > 100
+    last_start = np.array([x[-1] for x in full_bursts])
+    assert (last_start < 80.0).all()
+    assert (last_start > 40.0).all(), "one start in each quarter"
 
 
 def test_a_wide_burst_starts_over_several_ticks():
@@ -359,19 +359,19 @@ PLENTY = np.full(160, 4)
 @given(data=st.data())
 @settings(max_examples=20)
 def test_flows_not_taken_are_offered_again(name, data):
-    """However few are taken when, the flows and their absolute starts are the same."""
+    """Whenever flows are taken, they and their absolute starts are the same."""
     source, params, tick_us = SOURCES[name]
     params = source.default_params() if params is None else params
     seed = data.draw(st.integers(0, 3))
     takes = np.array(data.draw(st.lists(st.integers(0, 4), min_size=160, max_size=160)))
-    all_of_them = drive(source, params, NIC, PLENTY, tick_us, seed)
-    some = drive(source, params, NIC, takes, tick_us, seed)
-    n = len(some[0])
-    assert n <= len(all_of_them[0])
-    np.testing.assert_allclose(some[0], all_of_them[0][:n], atol=0.02)
-    for a, b in zip(some[1:4], all_of_them[1:4], strict=True):
+    prompt = drive(source, params, NIC, PLENTY, tick_us, seed)
+    delayed = drive(source, params, NIC, takes, tick_us, seed)
+    n = len(delayed[0])
+    assert n <= len(prompt[0])
+    np.testing.assert_allclose(delayed[0], prompt[0][:n], atol=0.02)
+    for a, b in zip(delayed[1:4], prompt[1:4], strict=True):
         np.testing.assert_array_equal(a, b[:n])
-    assert (some[4] >= all_of_them[4][:n]).all(), "no flow is taken before it was due"
+    assert (delayed[4] >= prompt[4][:n]).all(), "no flow is taken before it was due"
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -392,7 +392,7 @@ MILLION = 1_000_000
 
 @partial(jax.jit, static_argnums=0)
 def offer_after_a_million(source, params):
-    """What a schedule offers once 10^6 substeps have passed and nothing was taken."""
+    """The offer of a schedule after 10^6 substeps in which no flow was taken."""
     nic = jnp.asarray(NIC)
     state = source.init(jax.random.key(0), params, nic)
     state = source.advance(state, params, nic, jnp.int32(0), MILLION * source.dt_us)

@@ -16,7 +16,7 @@ from ecn_marl.sim import Dcqcn, Schedule, Simulator, scaled_ecn, schedule, star
 from ecn_marl.sim.tuners import EcnSharp, PiMarker, QueueDriven, UtilisationDriven
 
 SETTLED = slice(200, 600)
-"""Intervals that are looked at, 20 to 60 ms."""
+"""Intervals that count, 20 to 60 ms."""
 
 SENDERS = (2, 8, 16)
 
@@ -38,7 +38,7 @@ SECN1 = Fixed((5.0, 200.0, 0.01))
 RAMP = {qref: Fixed((0.0, qref / 0.0134, 1.0)) for qref in (60.0, 125.0)}
 """Static ramps with the marking that 8 senders need, 1.34 %, at `qref` KB."""
 
-LANES = (
+CONTROLLERS = (
     *(PiMarker(qref_kb=qref) for qref in RAMP),
     *RAMP.values(),
     EcnSharp(),
@@ -50,7 +50,7 @@ LANES = (
     SECN1,
     *(Fixed(setting) for setting in ((5.0, 20.0, 0.2), (20.0, 80.0, 0.2), (200.0, 800.0, 0.2))),
 )
-"""Everything that closes a loop here; one compiled program runs them all."""
+"""Tuners and static settings; one compiled program runs them all."""
 
 
 @pytest.fixture(scope="module")
@@ -73,30 +73,32 @@ def settled():
         rows |= {"size_B": np.full(16, 10**9), "start_ns": start}
         return sim.default_params(traffic=(schedule(rows, sim.dt_us),))
 
-    def run(lane, params):
+    def run(index, params):
         def decide(states, stats):
-            told = [
+            updates = [
                 tuner.update(state, stats, params.net, sim.interval_us)
-                for tuner, state in zip(LANES, states, strict=True)
+                for tuner, state in zip(CONTROLLERS, states, strict=True)
             ]
-            ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *(ecn for _, ecn in told))
-            return tuple(state for state, _ in told), ecn
+            ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *(ecn for _, ecn in updates))
+            return tuple(state for state, _ in updates), ecn
 
-        def one(carry, _):
+        def interval(carry, _):
             network_state, (states, ecn) = carry
             network_state, stats = sim.interval(network_state, params, ecn)
-            seen = jnp.stack([stats.queue_mean, stats.utilisation, ecn.kmin])[:, 0]
-            return (network_state, decide(states, stats)), seen
+            means = jnp.stack([stats.queue_mean, stats.utilisation, ecn.kmin])[:, 0]
+            return (network_state, decide(states, stats)), means
 
-        first = decide(tuple(tuner.init(params.net) for tuner in LANES), statistics(17))
+        first = decide(tuple(tuner.init(params.net) for tuner in CONTROLLERS), statistics(17))
         start = sim.init(jax.random.key(1), params)
-        return jax.lax.scan(one, (start, first), None, length=SETTLED.stop)[1]
+        return jax.lax.scan(interval, (start, first), None, length=SETTLED.stop)[1]
 
     params = jax.tree.map(lambda *x: np.stack(x), *map(params_of, SENDERS))
     program = jax.jit(jax.vmap(jax.vmap(lanes.mapped(run), (None, 0)), (0, None)))
-    seen = np.asarray(program(jnp.arange(len(LANES)), params), np.float64)[:, :, SETTLED].mean(2)
-    seen /= np.array([1e3, 1.0, 1e3])
-    return {lane: Settled(*seen[i].T) for i, lane in enumerate(LANES)}
+    means = np.asarray(program(jnp.arange(len(CONTROLLERS)), params), np.float64)[
+        :, :, SETTLED
+    ].mean(2)
+    means /= np.array([1e3, 1.0, 1e3])
+    return {controller: Settled(*means[i].T) for i, controller in enumerate(CONTROLLERS)}
 
 
 class Settled(NamedTuple):
@@ -113,11 +115,11 @@ class Settled(NamedTuple):
 
 
 @pytest.mark.parametrize("qref", RAMP)
-def test_pi_holds_the_queue_that_is_asked_for(settled, qref):
+def test_pi_holds_its_target_queue(settled, qref):
     """Within 8 % with 8 and with 16 senders, at full rate.
 
     RED needs more queue for more senders: on a static ramp that is right for 8, 16 senders have
-    twice as much; SECN1 cannot be told.
+    twice as much; SECN1 has no such setting.
     """
     pi, static = settled[PiMarker(qref_kb=qref)], settled[RAMP[qref]]
     np.testing.assert_allclose(pi.queue[1:], qref, rtol=0.08)

@@ -1,4 +1,4 @@
-"""Rules of tuners beside per-packet and float64 twins."""
+"""Rules of tuners against per-packet and float64 twins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def marks_per_packet(sojourns):
     """
     target, persist, gap = 10.0, 100.0, 1048 / LINE
     above = following = None
-    count, marks, told = 0, 0, []
+    count, marks, totals = 0, 0, []
     for i, sojourn in enumerate(sojourns):
         for now in np.arange(i * INTERVAL, (i + 1) * INTERVAL, gap):
             if sojourn <= target:
@@ -48,8 +48,8 @@ def marks_per_packet(sojourns):
                 count += 1
                 following += persist / math.sqrt(count)
                 marks += 1
-        told.append(marks)
-    return np.array(told)
+        totals.append(marks)
+    return np.array(totals)
 
 
 def test_ecn_sharp_marks_as_many_packets_as_the_per_packet_rule():
@@ -57,16 +57,16 @@ def test_ecn_sharp_marks_as_many_packets_as_the_per_packet_rule():
     sojourns = [15.0] * 50 + [1.0] + [15.0] * 50
     tuner = EcnSharp()
     state, ecn = tuner.update(tuner.init(ONE), IDLE, ONE, INTERVAL)
-    expected, marks = [], 0.0
+    by_thresholds, marks = [], 0.0
     for sojourn in sojourns:
         queue = sojourn * LINE
         probability = mark_probability(jnp.full((1,), queue), ecn)[0]
         marks += float(probability) * LINE * INTERVAL / 1048
-        expected.append(marks)
+        by_thresholds.append(marks)
         state, ecn = tuner.update(state, statistics(queue_mean=queue), ONE, INTERVAL)
-    told = marks_per_packet(sojourns)
-    assert told[0] == 0 and told[-1] > 1000
-    np.testing.assert_allclose(expected, told, rtol=0.05, atol=2)
+    per_packet = marks_per_packet(sojourns)
+    assert per_packet[0] == 0 and per_packet[-1] > 1000
+    np.testing.assert_allclose(by_thresholds, per_packet, rtol=0.05, atol=2)
 
 
 def test_ecn_sharp_does_not_take_a_swinging_queue_for_a_standing_one():
@@ -95,8 +95,8 @@ def test_pi_is_the_published_recursion():
         p += tuner.a * (packets - 125) - tuner.b * (former - 125)
         former = packets
         assert float(state.p[0]) == pytest.approx(p, rel=1e-3)
-        at = mark_probability(jnp.full((1,), 125e3), ecn)
-        assert float(at[0]) == pytest.approx(p, rel=1e-3)
+        mark = mark_probability(jnp.full((1,), 125e3), ecn)
+        assert float(mark[0]) == pytest.approx(p, rel=1e-3)
     assert p > 0.02
 
 
@@ -106,12 +106,12 @@ def test_pi_has_the_same_gains_at_any_interval():
     def run(interval):
         tuner, net = PiMarker(), ONE
         state = tuner.init(net)
-        told = []
+        probabilities = []
         for now in np.arange(interval, 20e3 + 1, interval):
             queue = 125e3 * (1.2 + 0.5 * math.sin(now / 3e3))
             state, _ = tuner.update(state, statistics(queue_mean=queue), net, interval)
-            told.append(float(state.p[0]))
-        return np.array(told)
+            probabilities.append(float(state.p[0]))
+        return np.array(probabilities)
 
     coarse, fine = run(400.0), run(25.0)[15::16]
     assert np.ptp(fine) > 0.02
@@ -131,13 +131,13 @@ def test_pi_recovers_from_a_burst():
 @given(
     st.lists(st.floats(0, 2e6), min_size=14, max_size=14), st.integers(0, 13), st.floats(1e5, 4e6)
 )
-def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port, more):
+def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port, added):
     """Ports of the same switch fall, those of others stay; closed form in float64."""
     tuner = parse_tuner("buffer", SPINE)
     sim = Simulator(SPINE, ())
     net = sim.default_params(traffic=((),)).net
     after = np.array(queues)
-    after[port] += more
+    after[port] += added
     rate = np.array([p.gbps for p in SPINE.ports]) / 25
 
     def kmax(queue):
@@ -146,13 +146,13 @@ def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port
         np.testing.assert_allclose(ecn.kmin, np.asarray(ecn.kmax) / 4, rtol=1e-6)
         return np.asarray(ecn.kmax, np.float64)
 
-    before, then = kmax(queues), kmax(after)
+    before, lowered = kmax(queues), kmax(after)
     same = np.equal(SWITCH, SWITCH[port])
-    assert (then[same] < before[same]).all()
-    np.testing.assert_array_equal(then[~same], before[~same])
+    assert (lowered[same] < before[same]).all()
+    np.testing.assert_array_equal(lowered[~same], before[~same])
     used = np.bincount(SWITCH, after)[SWITCH]
     want = rate * np.maximum(0.0125 * np.maximum(32 * MIB - used, 0), 5e3)
-    np.testing.assert_allclose(then, want, rtol=1e-5)
+    np.testing.assert_allclose(lowered, want, rtol=1e-5)
 
 
 def test_buffer_coupled_has_a_floor():
@@ -181,17 +181,17 @@ def test_utilisation_driven_steps(utilisation, queue_kb, peak, factor):
 
 
 @given(st.floats(2e3, 200e3), st.floats(2e3, 200e3), st.floats(1, 50e3))
-def test_queue_driven_falls_with_level_and_growth(queue, former, more):
+def test_queue_driven_falls_with_level_and_growth(queue, former, added):
     """More queue now, or the same after less before (growth), never raises K; closed form."""
     tuner = QueueDriven()
 
     def k(before, now):
         state = tuner.init(ONE)
         state, _ = tuner.update(state, statistics(queue_mean=before), ONE, INTERVAL)
-        kept = state._replace(k=jnp.full((1,), 20.0))
-        return float(tuner.update(kept, statistics(queue_mean=now), ONE, INTERVAL)[0].k[0])
+        reset = state._replace(k=jnp.full((1,), 20.0))
+        return float(tuner.update(reset, statistics(queue_mean=now), ONE, INTERVAL)[0].k[0])
 
-    assert k(former, queue + more) <= k(former, queue)
-    assert k(former + more, queue) >= k(former, queue)
+    assert k(former, queue + added) <= k(former, queue)
+    assert k(former + added, queue) >= k(former, queue)
     level, last = (min(q / 20e3 - 1, 1) for q in (queue, former))
     assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=1e-4)

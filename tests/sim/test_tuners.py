@@ -1,4 +1,4 @@
-"""What holds for all tuners: allowed thresholds, no port is special, short forms, errors."""
+"""Properties of all tuners: allowed thresholds, ports are alike, short forms, errors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PORTS = len(RATES)
 
 
 def stats_from(rng, least=1.0):
-    """Statistics of anything from an idle port to a buffer overrun; queues peak at `least` bytes.
+    """Random statistics from an idle port to a buffer overrun; queues peak above `least` bytes.
 
-    What counts as nothing queued is a packet at any rate, so scaling needs larger queues.
+    Less than a packet counts as no queue at any rate, so tests of scaling need larger queues.
     """
     busy = rng.random(PORTS) < 0.8
     peak = busy * np.exp(rng.uniform(np.log(least), np.log(4e7), PORTS))
@@ -48,11 +48,11 @@ def stats_from(rng, least=1.0):
         "marked_bytes": peak,
         "paused": rng.random(PORTS) * busy,
     }
-    rest = {f.name: np.zeros(PORTS) for f in fields(PortStats)}
-    return PortStats(**{k: jnp.asarray(v, jnp.float32) for k, v in (rest | values).items()})
+    others = {f.name: np.zeros(PORTS) for f in fields(PortStats)}
+    return PortStats(**{k: jnp.asarray(v, jnp.float32) for k, v in (others | values).items()})
 
 
-def spread_over_switches(tuner, switch):
+def on_switches(tuner, switch):
     return (
         replace(tuner, port_switch=tuple(map(int, switch)))
         if isinstance(tuner, BufferCoupled)
@@ -62,16 +62,16 @@ def spread_over_switches(tuner, switch):
 
 def thresholds(tuner, net, history):
     """Thresholds `[T, 3, P]` after each of several intervals."""
-    state, told = tuner.init(net), []
+    state, rows = tuner.init(net), []
     for stats in history:
         state, ecn = tuner.update(state, stats, net, INTERVAL)
-        told.append(np.stack([ecn.kmin, ecn.kmax, ecn.pmax]))
-    return np.stack(told)
+        rows.append(np.stack([ecn.kmin, ecn.kmax, ecn.pmax]))
+    return np.stack(rows)
 
 
-def assert_allowed(told):
-    kmin, kmax, pmax = told[:, 0], told[:, 1], told[:, 2]
-    assert np.isfinite(told).all()
+def assert_allowed(rows):
+    kmin, kmax, pmax = rows[:, 0], rows[:, 1], rows[:, 2]
+    assert np.isfinite(rows).all()
     assert (kmin >= 0).all()
     assert (kmin < kmax).all()
     assert (pmax > 0).all()
@@ -85,17 +85,17 @@ def test_thresholds_are_allowed_and_ports_are_alike(name, seed):
     rng = np.random.default_rng(seed)
     switch = rng.integers(0, 3, PORTS)
     net = network(RATES, switches=3)
-    tuner = spread_over_switches(parse_tuner(name), switch)
+    tuner = on_switches(parse_tuner(name), switch)
     history = [statistics(PORTS)] + [stats_from(rng) for _ in range(4)]
-    told = thresholds(tuner, net, history)
-    assert_allowed(told)
+    rows = thresholds(tuner, net, history)
+    assert_allowed(rows)
     order = rng.permutation(PORTS)
     moved = thresholds(
-        spread_over_switches(tuner, switch[order]),
+        on_switches(tuner, switch[order]),
         replace(net, port_rate=net.port_rate[order]),
         [jax.tree.map(lambda x: x[order], stats) for stats in history],
     )
-    np.testing.assert_allclose(moved, told[:, :, order], rtol=1e-6)
+    np.testing.assert_allclose(moved, rows[:, :, order], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_thresholds_grow_with_the_rate(name):
         return replace(stats, queue_sq=4 * stats.queue_sq, **sizes)
 
     tuner = parse_tuner(name)
-    one = thresholds(tuner, network(RATES), history)
-    two = thresholds(tuner, network(2 * RATES), [double(stats) for stats in history])
-    np.testing.assert_allclose(two[:, :2], 2 * one[:, :2], rtol=1e-5)
+    base = thresholds(tuner, network(RATES), history)
+    doubled = thresholds(tuner, network(2 * RATES), [double(stats) for stats in history])
+    np.testing.assert_allclose(doubled[:, :2], 2 * base[:, :2], rtol=1e-5)
 
 
 def test_parse_tuner():

@@ -40,10 +40,10 @@ def test_a_window_is_sent_per_round_trip(window):
 
 @pytest.mark.parametrize("window", [15_000.0, 40_000.0])
 def test_windows_beyond_the_way_fill_the_queue(window):
-    """N windows less what propagation holds; the last packet counts as through when half is."""
+    """N windows less the bytes in propagation; a packet counts when half of it has arrived."""
     rows = [(s, 0, 10**7, 0.0) for s in range(1, 5)]
     heard = listen(STAR, rows, 100, window=window)
     packets = 4 * (window / 1000 + 0.5)
     queue = heard.queue[50:, 0].mean()
-    held = (packets * PACKET - queue) / LINE
-    assert held == pytest.approx(round_trip(), abs=1.0)
+    in_transit = (packets * PACKET - queue) / LINE
+    assert in_transit == pytest.approx(round_trip(), abs=1.0)

@@ -1,6 +1,6 @@
-"""What reaches the senders: marks, acknowledgements, round-trip times, in-network telemetry.
+"""Feedback to the senders: marks, acknowledgements, round-trip times, in-network telemetry.
 
-A transport says which signals it needs; the others are neither computed nor stored.
+A transport names the signals it needs; the others are neither computed nor stored.
 
 * `CNP`: single sampled marks, in a shift register per flow (one bit per substep).
 * `ACKS`: packets, marked packets and lost bytes that the sender learns of, one ACK per packet.
@@ -8,11 +8,10 @@ A transport says which signals it needs; the others are neither computed nor sto
 * `TELEMETRY`: queue and bytes sent of every port on the way, as the ACK brings them (HPCC's INT).
 * `FIELD`: marking probability and own rate one feedback delay ago (the fluid models' signals).
 
-Each is a module here with its state, how it starts anew, and what it does in a substep. All but the
-first read a history of the last `depth` substeps: an ACK that arrives now left the last queue one
-return delay (propagation, ACK queues) ago. What they share: `signals` (their names and what goes in
-and out), `packets` (which packets are on the way, which arrive and are marked), `echo` (all of them
-together).
+Each has a module here with its state and what a substep does to it. All but the first read a
+history of the last `depth` substeps: an ACK that arrives now left the last queue one return delay
+(propagation, ACK queues) ago. Shared modules: `signals` (names, inputs and outputs), `packets`
+(which packets are on the way, which arrive and are marked), `echo` (all signals together).
 """
 
 from ecn_marl.sim.feedback.echo import Echo, Notify, empty_echo, kept, listen, lose, restart

@@ -1,4 +1,4 @@
-"""Acknowledgements: counts at the receiver, and what of them the sender knows."""
+"""Acknowledgements: counts at the receiver, and the counts that the sender knows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Acks:
 
 def init(slots: int, depth: int) -> Acks:
     """Nothing arrived."""
-    none = jnp.zeros((3, slots), jnp.int32)
-    return Acks(arrived=none, known=none, log=jnp.zeros((depth, 3, slots), jnp.int32))
+    zeros = jnp.zeros((3, slots), jnp.int32)
+    return Acks(arrived=zeros, known=zeros, log=jnp.zeros((depth, 3, slots), jnp.int32))
 
 
 def restart(acks: Acks, new: Bool[Array, " flows"]) -> Acks:
-    """All that arrived for the former flow of the slots `new` is known; counts run on."""
+    """Mark counts of the former flow of the slots `new` as known; counts run on."""
     return replace(acks, known=jnp.where(new, acks.arrived, acks.known))
 
 
@@ -43,52 +43,53 @@ def step(
     acks: Acks,
     out: pk.Outstanding,
     begun: Float[Array, " flows"],
-    came: pk.Arrived,
-    now: Observed,
+    arrivals: pk.Arrived,
+    observed: Observed,
     line: Line,
     step: Int[Array, ""],
     dt: float,
 ) -> tuple[Acks, pk.Outstanding, Float[Array, "3 flows"]]:
-    """Count packets at the receiver, and read the counts that the ACKs bring now.
+    """Count packets at the receiver, and read the counts in the ACKs that arrive now.
 
-    A delay that grows holds ACKs back, one that shrinks lets them overtake: a count never falls. A
-    loss shows when the packet behind the lost one is acknowledged, which waits in the queues first.
+    When a delay grows, ACKs come late; when it shrinks, they overtake others: a count never falls.
+    A loss shows when the packet behind the lost one, which waits in the queues first, is
+    acknowledged.
 
-    Rows of the history are not renewed for free slots. No count falls, so an old row brings the
-    next flow of the slot no news.
+    Rows of the history are not renewed for free slots. No count falls, so an old row adds nothing
+    for the next flow of the slot.
 
     Args:
         acks: counts.
         out: packets on the way.
         begun: packets that begin in this substep, `[F]`.
-        came: packets that arrive in it.
-        now: what the queues did.
+        arrivals: packets that arrive in it.
+        observed: what the queues did.
         line: delays.
         step: substep (integer clock).
         dt: substep, µs.
 
     Returns:
-        Counts, packets on the way, and what the sender learns of: packets, marked packets and lost
-        bytes, `[3, F]`.
+        Counts, packets on the way, and news for the sender: packets, marked packets and lost bytes,
+        `[3, F]`.
     """
-    marks = pk.marked(came, now)
-    gone = jnp.round(now.dropped * FINE)
-    arrived = acks.arrived + jnp.stack([came.packets, marks, gone]).astype(jnp.int32)
-    log = write(acks.log, arrived, step, now.busy)
+    marks = pk.marked(arrivals, observed)
+    dropped = jnp.round(observed.dropped * FINE)
+    arrived = acks.arrived + jnp.stack([arrivals.packets, marks, dropped]).astype(jnp.int32)
+    log = write(acks.log, arrived, step, observed.busy)
     depth, flow = log.shape[0], jnp.arange(arrived.shape[1])
-    later = jnp.minimum(line.delay + jnp.round(now.wait / dt).astype(jnp.int32), depth - 1)
+    later = jnp.minimum(line.delay + jnp.round(observed.wait / dt).astype(jnp.int32), depth - 1)
     delay = jnp.stack([line.delay, line.delay, later])
-    then = log[(step - delay) % depth, jnp.arange(3)[:, None], flow]
-    news = jnp.maximum(then - acks.known, 0)
-    packets, marked, lost = news.astype(now.give.dtype)
+    acknowledged = log[(step - delay) % depth, jnp.arange(3)[:, None], flow]
+    increments = jnp.maximum(acknowledged - acks.known, 0)
+    packets, marked, lost = increments.astype(observed.give.dtype)
     learned = jnp.stack([packets, marked / FINE, lost / FINE])
     # Below 0 by part of a packet where lost bytes were not whole packets.
     unacked = out.unacked + begun - packets - learned[2] / line.packet
-    acks = Acks(arrived=arrived, known=acks.known + news, log=log)
+    acks = Acks(arrived=arrived, known=acks.known + increments, log=log)
     return acks, replace(out, unacked=unacked), learned
 
 
 def lose(acks: Acks, lost: Float[Array, " flows"]) -> Acks:
-    """Count bytes as lost without a queue having dropped them, `[F]`."""
-    news = jnp.round(lost).astype(jnp.int32)
-    return replace(acks, arrived=acks.arrived.at[2].add(news))
+    """Count bytes as lost that no queue dropped, `[F]`."""
+    increments = jnp.round(lost).astype(jnp.int32)
+    return replace(acks, arrived=acks.arrived.at[2].add(increments))

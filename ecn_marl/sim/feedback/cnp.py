@@ -1,12 +1,12 @@
 """CNPs: single marks on their way back, one bit each, in shift registers per flow.
 
 The delay line has two parts. `Flows.marks` is near: one bit per substep, 32 per word, long enough
-for the way without queues. `Flows.late_marks` is far: one bit per `fine` substeps, for what the
-queues on the ACKs' way add. It moves once per `far_step` substeps, at the start of a tick
-(`refresh`); what leaves it enters the near part in the middle of the time that its bit stands for.
+for the way without queues. `Flows.late_marks` is far: one bit per `fine` substeps, for the delay
+that queues on the ACKs' way add. It moves once per `far_step` substeps, at the start of a tick
+(`refresh`). Marks that leave it enter the near part in the middle of the time that a bit covers.
 
 Marks that share a bit reach the sender as one CNP. A bit of 20 µs is longer than the 4 µs within
-which a NIC cuts its rate but once: with it, `hpcc-run` cut too seldom behind deep queues.
+which a NIC cuts its rate only once: with it, `hpcc-run` cut too seldom behind deep queues.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Refreshed(NamedTuple):
     """The delay line at the start of a tick.
 
     Attributes:
-        flows: slots, far marks that came near among the near ones.
+        flows: slots, with far marks that are due moved to the near part.
         far: where new marks go in the far part, see `signals.Line`, `[F]`.
         late: whether the far part is too short for them, `[F]`.
     """
@@ -77,8 +77,8 @@ def refresh(
     for i in range(n):
         arrives = turn & ((low >> i) & 1 == 1)
         first = jnp.where(arrives, first | jnp.uint32(1 << (i * fine + fine // 2)), first)
-    above = [*words[1:], jnp.zeros_like(low)]
-    moved = [w >> n | (next_ << (BITS - n)) for w, next_ in zip(words, above, strict=True)]
+    upper_words = [*words[1:], jnp.zeros_like(low)]
+    moved = [w >> n | (upper << (BITS - n)) for w, upper in zip(words, upper_words, strict=True)]
     flows = replace(
         flows,
         marks=flows.marks.at[0].set(first),

@@ -1,4 +1,4 @@
-"""All signals together: their state, and what a substep does to it."""
+"""All signals together: their state, and a substep of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ecn_marl.sim.state import Flows
 
 @struct.dataclass
 class Echo:
-    """State of the feedback; None for what no transport needs. CNPs are in `Flows`.
+    """State of the feedback; None for signals that no transport needs. CNPs are in `Flows`.
 
     Attributes:
         out: packets on the way, for acknowledgements and probes.
@@ -49,7 +49,7 @@ def empty_echo(needs: frozenset[str], slots: int, queues: int, depth: int, real:
     """Feedback state of an empty network.
 
     Args:
-        needs: signals asked for.
+        needs: signals that the senders need.
         slots: flow slots F.
         queues: queues Q.
         depth: substeps of history D.
@@ -76,12 +76,12 @@ def restart(echo: Echo, new: Bool[Array, " flows"], packet: Float[Array, ""]) ->
 
 
 Notify = Callable[[Any, Bool[Array, " flows"]], tuple[Any, Bool[Array, " flows"]]]
-"""Which marks leave as CNPs: from the senders' state and the marks, the state and the CNPs."""
+"""Decides which marks leave as CNPs: (senders' state, marks) to (state, CNPs)."""
 
 
 def listen(
     echo: Echo,
-    now: Observed,
+    observed: Observed,
     line: Line,
     step: Int[Array, ""],
     needs: frozenset[str],
@@ -89,14 +89,14 @@ def listen(
     notify: Notify | None = None,
     fine: int = 1,
 ) -> tuple[Echo, Flows, Feedback]:
-    """Take in one substep, and read what arrives at the senders in it.
+    """Add one substep to the feedback, and return what reaches the senders in it.
 
     Args:
         echo: state of the feedback.
-        now: what the queues did.
+        observed: what the queues did.
         line: delays.
         step: substep (integer clock).
-        needs: signals asked for (static).
+        needs: signals that the senders need (static).
         dt: substep, µs.
         notify: decides at the receivers which marks leave as CNPs; None for all.
         fine: substeps per bit of the far part of the CNPs' delay line (static).
@@ -104,50 +104,50 @@ def listen(
     Returns:
         New state, slots with advanced coins, and the signals.
     """
-    flows = now.flows
+    flows = observed.flows
     running = (flows.stage == life.SENDING) & (flows.start_in < dt)
-    n_hops = (line.queues < now.queue.shape[0]).sum(0).astype(now.give.dtype)
-    news = Feedback(sent=now.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
+    n_hops = (line.queues < observed.queue.shape[0]).sum(0).astype(observed.give.dtype)
+    signals = Feedback(sent=observed.give, running=running, base_rtt=flows.rtt, n_hops=n_hops)
     begun = None
     if echo.out is not None:
-        out, begun = packets.begin(echo.out, now.give, line.packet)
+        out, begun = packets.begin(echo.out, observed.give, line.packet)
         echo = replace(echo, out=out)
     if CNP in needs or ACKS in needs:
-        flows, came = packets.arrive(flows, now, line, ACKS in needs)
+        flows, arrivals = packets.arrive(flows, observed, line, ACKS in needs)
         if CNP in needs:
-            told = came.hit
+            cnps = arrivals.hit
             if notify is not None:
-                senders, told = notify(flows.transport, told)
+                senders, cnps = notify(flows.transport, cnps)
                 flows = replace(flows, transport=senders)
-            flows, bell = cnp.move(flows, told, line, step, fine)
-            news = news._replace(cnp=bell)
+            flows, received = cnp.move(flows, cnps, line, step, fine)
+            signals = signals._replace(cnp=received)
         if echo.acks is not None and echo.out is not None and begun is not None:
             counts, out, learned = acks.step(
-                echo.acks, echo.out, begun.packets, came, now, line, step, dt
+                echo.acks, echo.out, begun.packets, arrivals, observed, line, step, dt
             )
             echo = replace(echo, acks=counts, out=out)
-            news = news._replace(acked=learned[0], marked=learned[1], lost=learned[2])
+            signals = signals._replace(acked=learned[0], marked=learned[1], lost=learned[2])
     if echo.probe is not None and begun is not None:
-        probes, returned = probe.step(echo.probe, begun.after, running, now, line, dt)
+        probes, returned = probe.step(echo.probe, begun.after, running, observed, line, dt)
         echo = replace(echo, probe=probes)
-        news = news._replace(returned=returned, rtt=probes.rtt)
+        signals = signals._replace(returned=returned, rtt=probes.rtt)
     if echo.telemetry is not None:
-        counters, queue, sent = telemetry.step(echo.telemetry, now, line, step)
+        counters, queue, sent = telemetry.step(echo.telemetry, observed, line, step)
         echo = replace(echo, telemetry=counters)
-        news = news._replace(hop_queue=queue, hop_sent=sent, hop_rate=line.hop_rate)
-        news = news._replace(hop_step=step - line.delay)
+        signals = signals._replace(hop_queue=queue, hop_sent=sent, hop_rate=line.hop_rate)
+        signals = signals._replace(hop_step=step - line.delay)
     if echo.field is not None:
-        past, mark, rate = field.step(echo.field, now, line, step, dt)
+        past, mark, rate = field.step(echo.field, observed, line, step, dt)
         echo = replace(echo, field=past)
-        news = news._replace(mark=mark, past_rate=rate)
-    return echo, flows, news
+        signals = signals._replace(mark=mark, past_rate=rate)
+    return echo, flows, signals
 
 
 def kept(echo: Echo, before: Echo, busy: Bool[Array, " flows"]) -> Echo:
-    """What slots in use count as it is now, what free ones count as it was.
+    """Feedback state of slots in use as it is now, of free ones as it was.
 
     Why: a free slot that never changes is one that `lanes` can prove it may pass over. Histories
-    are not among it: `signals.write` leaves them alone.
+    are left out: `signals.write` keeps their rows for free slots.
 
     Args:
         echo: state now.
@@ -155,26 +155,26 @@ def kept(echo: Echo, before: Echo, busy: Bool[Array, " flows"]) -> Echo:
         busy: which slots are in use, `[F]`.
     """
 
-    def one(now: Array, then: Array) -> Array:
-        return jnp.where(busy, now, then)
+    def keep(new: Array, old: Array) -> Array:
+        return jnp.where(busy, new, old)
 
     out, probes = (
-        jax.tree.map(one, now, then)
-        for now, then in ((echo.out, before.out), (echo.probe, before.probe))
+        jax.tree.map(keep, new, old)
+        for new, old in ((echo.out, before.out), (echo.probe, before.probe))
     )
     counts = echo.acks
     if counts is not None and before.acks is not None:
         arrived, known = counts.arrived, counts.known
         counts = replace(
             counts,
-            arrived=one(arrived, before.acks.arrived),
-            known=one(known, before.acks.known),
+            arrived=keep(arrived, before.acks.arrived),
+            known=keep(known, before.acks.known),
         )
     return replace(echo, out=out, probe=probes, acks=counts)
 
 
 def lose(echo: Echo, lost: Float[Array, " flows"], packet: Float[Array, ""]) -> Echo:
-    """Tell the senders of bytes lost on the way, `[F]`; they notice one feedback delay later."""
+    """Count bytes as lost on the way, `[F]`; senders notice one feedback delay later."""
     if echo.acks is None or echo.out is None:
         return echo
     unacked = jnp.maximum(echo.out.unacked - lost / packet, 0.0)

@@ -25,16 +25,16 @@ def init(slots: int, depth: int, real: Any) -> Field:
 
 
 def step(
-    field: Field, now: Observed, line: Line, step: Int[Array, ""], dt: float
+    field: Field, observed: Observed, line: Line, step: Int[Array, ""], dt: float
 ) -> tuple[Field, Float[Array, " flows"], Float[Array, " flows"]]:
     """Marking probability and rate one feedback delay ago; none before the flow's first mark.
 
-    Rows of the history stand for the middles of their substeps. What is returned changes the rates
-    at the end of this one, so it is what was one delay before its end: between two rows.
+    Rows of the history are values in the middle of their substeps. The result changes the rates at
+    the end of this substep, so it is interpolated to one delay before that end.
 
     Args:
         field: history.
-        now: what the queues did.
+        observed: what the queues did.
         line: delays.
         step: substep (integer clock).
         dt: substep, µs.
@@ -42,15 +42,15 @@ def step(
     Returns:
         History, marking probability and rate (bytes/µs), `[F]` each.
     """
-    mark = -jnp.expm1(-now.log_survival)
-    log = write(field.log, jnp.stack([mark, now.rate]), step)
+    mark = -jnp.expm1(-observed.log_survival)
+    log = write(field.log, jnp.stack([mark, observed.rate]), step)
     depth, flows = log.shape[0], jnp.arange(mark.shape[0])
-    lag = jnp.maximum((now.flows.rtt + line.back_wait) / dt - 0.5, 0.0)
+    lag = jnp.maximum((observed.flows.rtt + line.back_wait) / dt - 0.5, 0.0)
     newer = jnp.minimum(lag.astype(jnp.int32), depth - 1)
     older = jnp.minimum(newer + 1, depth - 1)
     part = jnp.clip(lag - newer, 0.0, 1.0)[:, None]
-    then = log[(step - newer) % depth, :, flows] * (1.0 - part)
-    then = then + log[(step - older) % depth, :, flows] * part
-    young = step - now.flows.start_step < lag
-    past = jnp.where(young, jnp.stack([jnp.zeros_like(mark), now.rate]), then.T)
+    delayed = log[(step - newer) % depth, :, flows] * (1.0 - part)
+    delayed = delayed + log[(step - older) % depth, :, flows] * part
+    young = step - observed.flows.start_step < lag
+    past = jnp.where(young, jnp.stack([jnp.zeros_like(mark), observed.rate]), delayed.T)
     return Field(log), past[0], past[1]

@@ -83,7 +83,7 @@ class Arrived(NamedTuple):
     clear: Float[Array, " flows"]
 
 
-def arrive(flows: Flows, now: Observed, line: Line, acks: bool) -> tuple[Flows, Arrived]:
+def arrive(flows: Flows, observed: Observed, line: Line, acks: bool) -> tuple[Flows, Arrived]:
     """Packets delivered in this substep, and whether any of them is marked.
 
     With acknowledgements a packet counts with its first byte, and every packet once; otherwise,
@@ -95,31 +95,31 @@ def arrive(flows: Flows, now: Observed, line: Line, acks: bool) -> tuple[Flows, 
 
     Args:
         flows: slots.
-        now: what the queues did.
+        observed: what the queues did.
         line: delays.
-        acks: whether acknowledgements are asked for.
+        acks: whether senders need acknowledgements.
     """
     if acks:
-        packets, partial = _begun(flows.partial, now.out, line.packet)
+        packets, partial = _begun(flows.partial, observed.out, line.packet)
     else:
-        total = flows.partial + now.out
+        total = flows.partial + observed.out
         packets = jnp.floor(total / line.packet + 1e-3)
         partial = total - packets * line.packet
     coin = xorshift(flows.coin)
-    clear = jnp.exp(-packets * now.log_survival)
+    clear = jnp.exp(-packets * observed.log_survival)
     hit = (to_unit(coin) > clear) & (flows.gate <= 0)
     return replace(flows, partial=partial, coin=coin), Arrived(packets, hit, clear)
 
 
-def marked(came: Arrived, now: Observed) -> Array:
+def marked(arrivals: Arrived, observed: Observed) -> Array:
     """Expected number of marked packets, in 1/256, given whether any is marked, `[F]`."""
-    share = (1.0 - jnp.exp(-now.log_survival)) / (1.0 - came.clear + 1e-9)
-    marks = jnp.where(came.hit, came.packets * share, 0.0)
-    return jnp.clip(jnp.round(marks * FINE), 0, came.packets * FINE)
+    share = (1.0 - jnp.exp(-observed.log_survival)) / (1.0 - arrivals.clear + 1e-9)
+    marks = jnp.where(arrivals.hit, arrivals.packets * share, 0.0)
+    return jnp.clip(jnp.round(marks * FINE), 0, arrivals.packets * FINE)
 
 
-def _begun(filled: Array, more: Array, packet: Array) -> tuple[Array, Array]:
-    """Packets whose first byte is among `more` bytes, and the bytes since the last one's start."""
-    total = filled + more
+def _begun(filled: Array, added: Array, packet: Array) -> tuple[Array, Array]:
+    """Packets whose first byte is among `added` bytes, and the bytes since the last one's start."""
+    total = filled + added
     begun = jnp.maximum(jnp.ceil(total / packet - (1.0 + 1e-3)), 0.0)
     return begun, total - begun * packet

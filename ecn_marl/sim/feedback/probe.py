@@ -48,7 +48,7 @@ def step(
     probe: Probe,
     after: Float[Array, " flows"],
     running: Bool[Array, " flows"],
-    now: Observed,
+    observed: Observed,
     line: Line,
     dt: float,
 ) -> tuple[Probe, Bool[Array, " flows"]]:
@@ -61,45 +61,50 @@ def step(
         probe: probes under way.
         after: bytes that each flow sends before its next packet, `[F]`.
         running: flows that have data left to send, `[F]`.
-        now: what the queues did.
+        observed: what the queues did.
         line: delays.
         dt: substep, µs.
 
     Returns:
         Probes, and which came back, `[F]`.
     """
-    left = jnp.where(line.held, probe.left, probe.left - dt)
+    left = jnp.where(line.stalled, probe.left, probe.left - dt)
     under_way = probe.trip > 0
-    trip_now = jnp.where(line.held & under_way, probe.trip + dt, probe.trip)
+    trip_now = jnp.where(line.stalled & under_way, probe.trip + dt, probe.trip)
     returned = under_way & (left <= 0)
     rtt = jnp.where(returned, trip_now, probe.rtt)
     # When, within the substep, the first packet leaves after the last probe is back.
-    pace = jnp.maximum(now.give / dt, 1e-6)
+    pace = jnp.maximum(observed.give / dt, 1e-6)
     first, spacing = after / pace, line.packet / pace
-    back = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)
-    at = first + jnp.ceil(jnp.maximum(back - first, 0.0) / spacing) * spacing
-    begin = jnp.clip(now.flows.start_in, 0.0, dt)
-    at = begin + at * (1.0 - begin / dt)
-    before = now.flows.wait
-    trip = before + (now.wait - before) * (at / dt) + now.flows.rtt + line.back_wait
-    launch = running & (at < dt) & (returned | ~under_way)
-    trip = trip + _turn(launch & (probe.rtt <= 0) & ~under_way, now, line)
+    back_at = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)
+    launch_at = first + jnp.ceil(jnp.maximum(back_at - first, 0.0) / spacing) * spacing
+    begin = jnp.clip(observed.flows.start_in, 0.0, dt)
+    launch_at = begin + launch_at * (1.0 - begin / dt)
+    wait_before = observed.flows.wait
+    trip = (
+        wait_before
+        + (observed.wait - wait_before) * (launch_at / dt)
+        + observed.flows.rtt
+        + line.back_wait
+    )
+    launch = running & (launch_at < dt) & (returned | ~under_way)
+    trip = trip + _turn(launch & (probe.rtt <= 0) & ~under_way, observed, line)
     return Probe(
-        left=jnp.where(launch, trip + at - dt, left),
+        left=jnp.where(launch, trip + launch_at - dt, left),
         trip=jnp.where(launch, trip, jnp.where(returned, 0.0, trip_now)),
         rtt=rtt,
     ), returned
 
 
-def _turn(first: Array, now: Observed, line: Line) -> Array:
-    """Wait of a flow's first packet for those that start at the same moment, µs, `[F]`.
+def _turn(first: Array, observed: Observed, line: Line) -> Array:
+    """Wait of a flow's first packet for those of flows that start with it, µs, `[F]`.
 
     N senders that start together put N packets in front of the same port at once, which serves them
     in random order. Fluid has no such packets, and N equal senders would stay equal for ever.
     """
     assert line.hop_rate is not None
-    last, n = line.queues[-1], now.queue.shape[0]
-    others = segment_sum(first.astype(now.give.dtype), last, n)
-    rank = to_unit(now.flows.coin) * jnp.maximum(jnp.append(others, 0.0)[last] - 1.0, 0.0)
+    last, n = line.queues[-1], observed.queue.shape[0]
+    others = segment_sum(first.astype(observed.give.dtype), last, n)
+    rank = to_unit(observed.flows.coin) * jnp.maximum(jnp.append(others, 0.0)[last] - 1.0, 0.0)
     wait = jnp.round(rank) * line.packet / line.hop_rate[-1]
     return jnp.where(first, wait, 0.0)

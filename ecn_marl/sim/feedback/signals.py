@@ -1,4 +1,4 @@
-"""Names of the signals, what they are made from, and how they reach the senders."""
+"""Names of the signals, their inputs, and how they reach the senders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.state import Flows
 
 CNP, ACKS, PROBE, TELEMETRY, FIELD = "cnp", "acks", "probe", "telemetry", "field"
-"""Signals a transport can ask for."""
+"""Signals a transport can need."""
 
 FINE = 256.0
 """Marked packets and lost bytes are counted in 1/256: a count that wraps around stays exact."""
 
 
 class Feedback(NamedTuple):
-    """What reaches every sender in one substep, leaves `[F]`; None where it was not asked for.
+    """Signals that reach every sender in one substep, leaves `[F]`; None where not needed.
 
     Attributes:
         sent: wire bytes sent in this substep.
@@ -58,12 +58,12 @@ class Feedback(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What one substep of queues gives the feedback to work on.
+    """Results of one substep of the queues that the feedback needs.
 
     Attributes:
         flows: slots, after the substep.
         give: bytes each flow sent, `[F]`.
-        rate: rate each flow asked for, bytes/µs, `[F]`.
+        rate: rate each sender allowed, bytes/µs, `[F]`.
         dropped: bytes of each flow that were dropped, `[F]`.
         out: bytes delivered, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
@@ -86,14 +86,14 @@ class Observed(NamedTuple):
 
 
 class Line(NamedTuple):
-    """How far away the senders are, for the length of a tick.
+    """Feedback delays, constant within a tick.
 
     Attributes:
         delay: feedback delay of each flow, substeps, `[F]`.
         far: where new marks go in the far part of the CNPs' delay line, `[F]`: the bit, if there is
             one word; else the substep within it, less the number of the substep they are made in.
         back_wait: queueing delay of the ACKs, and jitter, µs, `[F]`.
-        held: flows stopped by a pause, `[F]`.
+        stalled: flows stopped by a pause, `[F]`.
         queues: queue at each level, `Q` for none, `[L, F]`.
         hop_rate: its rate, bytes/µs, `inf` for none, `[L, F]`;
             None without telemetry or probes.
@@ -103,7 +103,7 @@ class Line(NamedTuple):
     delay: Int[Array, " flows"]
     far: Int[Array, " flows"]
     back_wait: Float[Array, " flows"]
-    held: Bool[Array, " flows"]
+    stalled: Bool[Array, " flows"]
     queues: Int[Array, "levels flows"]
     hop_rate: Float[Array, "levels flows"] | None
     packet: Float[Array, ""]

@@ -14,7 +14,7 @@ from ecn_marl.sim.feedback.signals import Line, Observed, write
 
 @struct.dataclass
 class Telemetry:
-    """What the ports count, and what they counted.
+    """Counters of the ports, and their history.
 
     Attributes:
         sent: bytes sent by each queue, modulo 2^32, and the rest below a byte, `[Q]` each.
@@ -37,27 +37,27 @@ def init(queues: int, depth: int, real: Any) -> Telemetry:
 
 
 def step(
-    telemetry: Telemetry, now: Observed, line: Line, step: Int[Array, ""]
+    telemetry: Telemetry, observed: Observed, line: Line, step: Int[Array, ""]
 ) -> tuple[Telemetry, Float[Array, "levels flows"], Array]:
     """Queues and counters of the ports on the way, as they were when the ACKed packet left.
 
     Args:
         telemetry: counters and history.
-        now: what the queues did.
+        observed: what the queues did.
         line: delays.
         step: substep (integer clock).
 
     Returns:
         Counters and history; queues (bytes) and bytes sent (modulo 2^32), `[L, F]` each.
     """
-    count, rest = telemetry.sent
-    rest = rest + now.sent
-    whole = jnp.floor(rest)
+    count, fraction = telemetry.sent
+    fraction = fraction + observed.sent
+    whole = jnp.floor(fraction)
     count = count + whole.astype(jnp.uint32)
-    queues = write(telemetry.queue_log, now.queue, step)
+    queues = write(telemetry.queue_log, observed.queue, step)
     counts = write(telemetry.sent_log, count, step)
     row = (step - line.delay) % queues.shape[0]
-    port = jnp.minimum(line.queues, now.queue.shape[0] - 1)
-    here = line.queues < now.queue.shape[0]
-    telemetry = Telemetry(sent=(count, rest - whole), queue_log=queues, sent_log=counts)
-    return telemetry, jnp.where(here, queues[row, port], 0.0), counts[row, port]
+    port = jnp.minimum(line.queues, observed.queue.shape[0] - 1)
+    exists = line.queues < observed.queue.shape[0]
+    telemetry = Telemetry(sent=(count, fraction - whole), queue_log=queues, sent_log=counts)
+    return telemetry, jnp.where(exists, queues[row, port], 0.0), counts[row, port]

@@ -60,7 +60,7 @@ class Senders(NamedTuple):
 
     Attributes:
         build: `(preset, **options) -> Transport`.
-        presets: what is known by the names of the presets.
+        presets: presets by name.
     """
 
     build: Callable[..., Any]
@@ -70,19 +70,19 @@ class Senders(NamedTuple):
 def _as_senders(kind: str, senders: Any) -> Senders:
     """Senders that are objects: a preset each."""
     presets = senders if isinstance(senders, Mapping) else {getattr(senders, "name", ""): senders}
-    for name, one in presets.items():
-        lacking = missing_members(one, TRANSPORT)
-        if isinstance(one, type) or lacking or not isinstance(name, str) or not name:
-            what = f"; it lacks {', '.join(lacking)}" if lacking else ""
+    for name, member in presets.items():
+        lacking = missing_members(member, TRANSPORT)
+        if isinstance(member, type) or lacking or not isinstance(name, str) or not name:
+            missing = f"; it lacks {', '.join(lacking)}" if lacking else ""
             allowed = (
-                f"an object with the members of `Transport`, or a dict of such by preset{what}"
+                f"an object with the members of `Transport`, or a dict of such by preset{missing}"
             )
-            raise bad_value(f"transport {kind}", one, allowed)
+            raise bad_value(f"transport {kind}", member, allowed)
         try:
-            hash(one)
+            hash(member)
         except TypeError as error:
             allowed = f"a frozen dataclass, for senders are static ({error})"
-            raise bad_value(f"transport {kind}:{name}", one, allowed) from None
+            raise bad_value(f"transport {kind}:{name}", member, allowed) from None
     return Senders(_Registered(kind, dict(presets)), dict(presets))
 
 
@@ -96,12 +96,12 @@ class _Registered:
     def __call__(self, name: str, **options: float) -> Transport:
         if name not in self.presets:
             raise unknown_name(f"{self.kind} preset", name, self.presets)
-        made: Any = self.presets[name]
-        known = [f.name for f in fields(made) if f.init] if is_dataclass(made) else []
+        template: Any = self.presets[name]
+        names = [f.name for f in fields(template) if f.init] if is_dataclass(template) else []
         for option in options:
-            if option not in known:
-                raise unknown_name(f"{self.kind} constant", option, known)
-        senders: Transport = replace(made, **options) if options else made
+            if option not in names:
+                raise unknown_name(f"{self.kind} constant", option, names)
+        senders: Transport = replace(template, **options) if options else template
         return senders
 
 
@@ -130,7 +130,7 @@ def register_transport(
         kind: e.g. `aimd`.
         senders: an object with the members of `Transport`, a frozen dataclass, whose `name` is its
             preset; or several such by preset. Options are fields of the dataclass.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace what is registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or a member of `Transport` is missing.
@@ -154,9 +154,9 @@ def parse_transport(text: str) -> Transport:
     Raises:
         ValueError: unknown transport, preset or option, or a value out of range.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, settings = text.partition(":")
     build, presets = TRANSPORTS[kind]
-    name, *pairs = rest.split(",")
+    name, *pairs = settings.split(",")
     if not name:
         raise bad_value("transport", text, f"{kind}:PRESET, e.g. {kind}:{next(iter(presets))}")
     options: dict[str, Any] = {}
@@ -172,8 +172,8 @@ def parse_transport(text: str) -> Transport:
     if build == Dcqcn.of and "windowed" in options:
         check_value("windowed", options["windowed"], Real(low=0, high=1))
         options["windowed"] = bool(options["windowed"])
-    made: Transport = build(name, **options)
-    return made
+    transport: Transport = build(name, **options)
+    return transport
 
 
 def as_transport(senders: str | Transport) -> Transport:

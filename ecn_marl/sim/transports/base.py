@@ -1,4 +1,4 @@
-"""What all senders have in common: the interface, named presets, overridden constants."""
+"""The interface of all senders, named presets, overridden constants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Transport(Protocol):
 
     Senders may also have `notify(state, params, marked, dt)`, the receivers' side of single marks
     (signal `cnp`): given the flows of which a marked packet arrives in a substep, `[F]`, it returns
-    the state and the flows for which a CNP leaves. Without it every mark is told.
+    the state and the flows for which a CNP leaves. Without it every mark leaves as a CNP.
     """
 
     @property
@@ -82,13 +82,13 @@ class Transport(Protocol):
         """
 
     def rate(self, state: Any) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
 
     def window(self, state: Any) -> Float[Array, " flows"] | None:
         """Payload bytes each flow may have on the way, `[F]`; None if it has no window."""
 
     def update(self, state: Any, params: Any, heard: Feedback, dt: float) -> Any:
-        """Advance all senders by one substep of `dt` µs, on what reaches them in it."""
+        """Advance all senders by one substep of `dt` µs, with the feedback that reaches them."""
 
 
 def with_overrides(
@@ -102,7 +102,7 @@ def with_overrides(
     Args:
         kind: congestion control, for messages.
         presets: constants by name.
-        name: which; its second name is as good, see `names`.
+        name: preset; its second name is accepted, too, see `names`.
         overrides: fields and their values, in the units of the constants.
 
     Raises:
@@ -122,10 +122,10 @@ def with_overrides(
 def limiting(
     window: Float[Array, " flows"], line: Float[Array, " flows"], heard: Feedback
 ) -> Bool[Array, " flows"]:
-    """Whether windows (bytes) hold their senders back more than their NICs do.
+    """Whether windows (bytes) limit their senders more than their NICs do.
 
-    Only such windows may grow (RFC 7661): else a flow alone on its way would gather a window
-    without bound, and flood the queue when it meets another.
+    Only such windows may grow (RFC 7661): else the window of a flow alone on its path would
+    grow without bound, and flood the queue when it meets another flow.
     """
     assert heard.rtt is not None and heard.base_rtt is not None
     return window < line * jnp.maximum(heard.rtt, heard.base_rtt)
@@ -149,6 +149,6 @@ def with_window(transport: Any) -> Any:
     if hasattr(transport, "members"):
         return replace(transport, members=tuple(map(with_window, transport.members)))
     if jax.eval_shape(lambda: transport.window(transport.init(1))) is None:
-        what = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
-        raise bad_value("loss_recovery", "irn", what)
+        allowed = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
+        raise bad_value("loss_recovery", "irn", allowed)
     return transport

@@ -12,8 +12,8 @@ The first CNP does not cut: it starts the timers, and the first cut follows one 
 later (unless `cut_at_first_cnp`).
 
 The receiver (notification point, §3.1 and Fig. 6 there) sends a CNP for every marked packet, or,
-with `cnp_interval_us`, at most one per flow and interval: a mark that finds the interval over is
-told at once and starts the next; all marks within an interval are told as one CNP at its end.
+with `cnp_interval_us`, at most one per flow and interval. A mark after the end of the interval
+leaves at once and starts the next one; all marks within an interval leave as one CNP at its end.
 """
 
 from __future__ import annotations
@@ -82,10 +82,12 @@ def _preset(
     ai: float,
     hai: float,
     low: float,
-    **more: float,
+    **options: float,
 ) -> DcqcnParams:
     """Rates in Mb/s, times in µs."""
-    return DcqcnParams(td, ta, g, ti, counter, float(f), ai * MBPS, hai * MBPS, low * MBPS, **more)
+    return DcqcnParams(
+        td, ta, g, ti, counter, float(f), ai * MBPS, hai * MBPS, low * MBPS, **options
+    )
 
 
 PRESETS: dict[str, DcqcnParams] = {
@@ -101,8 +103,8 @@ PRESETS: dict[str, DcqcnParams] = {
     "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
     "hpcc-config": _preset(4, 1, 1 / 256, 900, math.inf, 1, 50, 100, 100),
     # SIGCOMM'15 with the interval of 50 µs where the paper has it, at the receiver (§3.1), and a
-    # sender that reacts to every CNP: it looks for one every 4 µs. In "paper" the sender itself
-    # looks every 50 µs.
+    # sender that reacts to every CNP: it checks for one every 4 µs. In "paper" the sender itself
+    # checks every 50 µs.
     "sigcomm15-np50us": _preset(
         *(4, 55, 1 / 256, 55, 10e6, 5, 40, 200, 100),
         clamp_target=1.0,
@@ -123,8 +125,8 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     Raises:
         ValueError: unknown preset or field, or a value out of range.
     """
-    made: DcqcnParams = with_overrides("DCQCN", PRESETS, name, overrides)
-    return made
+    constants: DcqcnParams = with_overrides("DCQCN", PRESETS, name, overrides)
+    return constants
 
 
 ALPHA_TERMS = 0.1
@@ -182,7 +184,7 @@ class Dcqcn:
     cnp_paced: bool = False
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -215,10 +217,10 @@ class Dcqcn:
         return preset(self.name, **dict(self.overrides))
 
     def bound_dt(self, line: float) -> Bound:
-        """Longest substep whose timers are all credited.
+        """Longest substep in which no timer event is lost.
 
-        At most one cut, one increase, one CNP and a tenth of the byte counter fall into it; and two
-        alpha intervals, or so many that the second order of `(1 - g)^n` is as good as the power.
+        At most one cut, one increase, one CNP and a tenth of the byte counter fall into it. It has
+        at most two alpha intervals, or as many as `(1 - g)^n` is accurate for at second order.
 
         Args:
             line: rate of the fastest NIC, bytes/µs.
@@ -281,7 +283,7 @@ class Dcqcn:
         )
 
     def rate(self, state: DcqcnState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         return state.rate
 
     def window(self, state: DcqcnState) -> Float[Array, " flows"] | None:
@@ -347,19 +349,19 @@ class Dcqcn:
     ) -> tuple[DcqcnState, Bool[Array, " flows"]]:
         """Decide at the receivers which marks leave as CNPs, see `Transport`.
 
-        The interval goes on from its end, not from the substep that the end falls into: receivers
+        The next interval starts at the end of the last, not at the end of its substep: receivers
         that always owe a CNP send one per interval on average, whatever the substep.
         """
         if not self.cnp_paced:
             return state, marked
-        running, left = state.cnp_left > 0, state.cnp_left - dt
-        over = running & (left <= 1e-3 * dt)
+        running, remaining = state.cnp_left > 0, state.cnp_left - dt
+        over = running & (remaining <= 1e-3 * dt)
         pending = state.cnp_owed | marked
-        told = jnp.where(running, over & pending, marked)
-        again = jnp.where(over, left, 0.0) + params.cnp_interval_us
-        left = jnp.where(told, again, jnp.where(over, 0.0, left))
+        sent = jnp.where(running, over & pending, marked)
+        renewed = jnp.where(over, remaining, 0.0) + params.cnp_interval_us
+        remaining = jnp.where(sent, renewed, jnp.where(over, 0.0, remaining))
         owed = running & ~over & pending
-        return replace(state, cnp_left=jnp.maximum(left, 0.0), cnp_owed=owed), told
+        return replace(state, cnp_left=jnp.maximum(remaining, 0.0), cnp_owed=owed), sent
 
     def _alpha(
         self,
@@ -373,15 +375,15 @@ class Dcqcn:
 
         The CNP that starts the machine belongs to no alpha interval.
         """
-        left = state.to_alpha - dt
-        ended = jnp.where(state.seen, jnp.ceil((eps - left) / params.alpha_us), 0.0)
+        remaining = state.to_alpha - dt
+        ended = jnp.where(state.seen, jnp.ceil((eps - remaining) / params.alpha_us), 0.0)
         ended = jnp.maximum(ended, 0.0)
-        had = state.cnp_alpha | (cnp & state.seen)
+        present = state.cnp_alpha | (cnp & state.seen)
         # (1 - g)^n to second order in g: exact for n <= 2, and g is 1/256 or so.
         keep = 1.0 - ended * params.g * (1.0 - 0.5 * (ended - 1.0) * params.g)
-        alpha = state.alpha * keep + jnp.where(had & (ended > 0), params.g, 0.0)
-        to_alpha = jnp.where(state.seen, left + ended * params.alpha_us, state.to_alpha)
-        return alpha, to_alpha, had & (ended == 0)
+        alpha = state.alpha * keep + jnp.where(present & (ended > 0), params.g, 0.0)
+        to_alpha = jnp.where(state.seen, remaining + ended * params.alpha_us, state.to_alpha)
+        return alpha, to_alpha, present & (ended == 0)
 
     def _rise(
         self, timer: Int[Array, " flows"], count: Int[Array, " flows"], params: DcqcnParams

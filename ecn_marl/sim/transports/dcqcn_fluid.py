@@ -3,8 +3,8 @@
 Every flow's rate, target and alpha follow the delay differential equations of Zhu et al., "ECN or
 Delay", CoNEXT'16, Fig. 3 (per flow as in SIGCOMM'15, §5), with the marking probability of the whole
 way and the flow's own rate one feedback delay ago. Everything is smooth but for the clips, so
-gradients pass through whole episodes. It settles where packets oscillate: use `Dcqcn` to predict
-queues, this to compare with theory and to differentiate.
+gradients pass through whole episodes. Its rates settle where packets oscillate: use `Dcqcn` to
+predict queues, and this model to compare with theory and to differentiate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKET = 1000.0
 """Bytes of a packet in the fluid model (8000 bit)."""
 
 NEAR = 0.03
-"""Below this a series stands for `x / (e^x - 1)`; what it leaves out is less than 3e-14."""
+"""Below this a series replaces `x / (e^x - 1)`; its error is below 3e-14."""
 
 
 @struct.dataclass
@@ -62,7 +62,7 @@ class DcqcnFluid:
     overrides: Overrides = ()
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -114,7 +114,7 @@ class DcqcnFluid:
         )
 
     def rate(self, state: DcqcnFluidState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         return state.rate
 
     def window(self, state: DcqcnFluidState) -> Float[Array, " flows"] | None:
@@ -137,14 +137,14 @@ class DcqcnFluid:
         packets = heard.past_rate / PACKET
         log_miss = jnp.log1p(-jnp.minimum(heard.mark, 1.0 - 2.0**-20))
         cnp = -jnp.expm1(params.decrease_us * packets * log_miss)
-        seen = -jnp.expm1(params.alpha_us * packets * log_miss)
+        cnp_present = -jnp.expm1(params.alpha_us * packets * log_miss)
         d, e = _events(log_miss, params.increase_us * packets, params.recovery_steps)
         b = c = jnp.zeros_like(log_miss)
         if self.byte_counter:
             count = jnp.broadcast_to(jnp.asarray(params.byte_counter) / PACKET, log_miss.shape)
             b, c = _events(log_miss, count, params.recovery_steps)
         gap = state.target - state.rate
-        alpha = state.alpha + dt * params.g / params.alpha_us * (seen - state.alpha)
+        alpha = state.alpha + dt * params.g / params.alpha_us * (cnp_present - state.alpha)
         target = state.target + dt * (
             -gap / params.decrease_us * cnp + params.ai * packets * (c + e)
         )
@@ -170,14 +170,14 @@ def _events(log_miss: Array, packets: Array, recovery: Leaf) -> tuple[Array, Arr
     """
     idle = packets <= 0
     n = jnp.where(idle, 1.0, packets)
-    # Beyond 60 the chance of an event is nil; the bound keeps the exponential finite.
+    # Beyond 60 the chance of an event is negligible; the bound keeps the exponential finite.
     every = _ratio(jnp.minimum(-n * log_miss, 60.0)) / (n * _ratio(log_miss))
-    late = every * jnp.exp(recovery * n * log_miss)
-    return jnp.where(idle, 0.0, every), jnp.where(idle, 0.0, late)
+    past_recovery = every * jnp.exp(recovery * n * log_miss)
+    return jnp.where(idle, 0.0, every), jnp.where(idle, 0.0, past_recovery)
 
 
 def _ratio(x: Array) -> Array:
-    """`x / (e^x - 1)`, by its series near 0: there the quotient's gradient is all cancellation."""
+    """`x / (e^x - 1)`; near 0 by its series, since the quotient's gradient cancels there."""
     near = jnp.abs(x) < NEAR
     far = jnp.where(near, NEAR, x)
     return jnp.where(near, 1.0 - x / 2.0 + x**2 / 12.0 - x**4 / 720.0, far / jnp.expm1(far))

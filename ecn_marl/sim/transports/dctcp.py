@@ -34,11 +34,11 @@ class DctcpParams:
     Attributes:
         g: weight of a new round trip in alpha.
         ai_bytes: growth of the window per round trip, bytes.
-        ai_rate: growth per round trip of the rate that the window stands for, bytes/µs.
+        ai_rate: growth per round trip of the rate that corresponds to the window, bytes/µs.
         initial: first window, bytes; 0 for a bandwidth-delay product.
         least: smallest window, bytes.
         alpha_init: alpha of a new flow.
-        min_rate: smallest rate that the window stands for, bytes/µs.
+        min_rate: smallest rate that corresponds to the window, bytes/µs.
     """
 
     g: Annotated[Leaf, SHARE]
@@ -93,7 +93,7 @@ class Dctcp:
     overrides: Overrides = ()
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -104,9 +104,9 @@ class Dctcp:
             ValueError: unknown preset or constant, or a value out of range.
         """
         paced = canonical("dctcp", name) == "hpcc"
-        made = Dctcp(name, paced, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Dctcp(name, paced, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -115,8 +115,8 @@ class Dctcp:
 
     def default_params(self) -> DctcpParams:
         """Constants of the preset, overrides applied."""
-        made: DctcpParams = with_overrides("DCTCP", PRESETS, self.name, dict(self.overrides))
-        return made
+        constants: DctcpParams = with_overrides("DCTCP", PRESETS, self.name, dict(self.overrides))
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1

@@ -1,6 +1,6 @@
 """HPCC: windows from in-network telemetry (Li et al., SIGCOMM'19).
 
-Every ACK brings, for every hop, its queue and its transmitted bytes. The sender estimates how full
+Every ACK carries the queue and the transmitted bytes of every hop. The sender estimates how full
 its most loaded link is (bytes in flight over the bandwidth-delay product) and sets its window so
 that this becomes `eta`, from a reference window that it renews once per round trip.
 """
@@ -49,7 +49,7 @@ PRESETS = {
 
 @struct.dataclass
 class HpccState:
-    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` what the last ACK brought.
+    """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` for telemetry of the last ACK.
 
     `last_step` is the substep that this was read in; `young` flows are in their first round trip.
     """
@@ -84,7 +84,7 @@ class Hpcc:
     overrides: Overrides = ()
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -94,9 +94,9 @@ class Hpcc:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Hpcc(name, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Hpcc(name, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -105,8 +105,8 @@ class Hpcc:
 
     def default_params(self) -> HpccParams:
         """Constants of the preset, overrides applied."""
-        made: HpccParams = with_overrides("HPCC", PRESETS, self.name, dict(self.overrides))
-        return made
+        constants: HpccParams = with_overrides("HPCC", PRESETS, self.name, dict(self.overrides))
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -145,7 +145,7 @@ class Hpcc:
         return state.rate
 
     def window(self, state: HpccState) -> Float[Array, " flows"] | None:
-        """What the rate sends in a base RTT."""
+        """Bytes that the rate sends in a base RTT."""
         return state.rate * state.base_rtt
 
     def update(self, state: HpccState, params: HpccParams, heard: Feedback, dt: float) -> HpccState:
@@ -154,7 +154,7 @@ class Hpcc:
         assert heard.hop_rate is not None and heard.hop_queue is not None
         assert heard.hop_step is not None
         ack = heard.acked > 0
-        known = ack & state.heard
+        comparable = ack & state.heard
         span = state.base_rtt
         since = jnp.maximum((heard.hop_step - state.last_step) * dt, dt).astype(span.dtype)
         part = jnp.minimum(since / span, 1.0)
@@ -162,11 +162,11 @@ class Hpcc:
         queue = jnp.minimum(heard.hop_queue, state.last_queue)
         fill = (sent / since + queue / span) / heard.hop_rate
         load = state.load + part * (fill.max(0) - state.load)
-        load = jnp.where(known, load, state.load)
+        load = jnp.where(comparable, load, state.load)
         cut = (load >= params.eta) | (state.stage >= params.max_stage)
         rate = jnp.where(cut, state.reference * params.eta / load, state.reference) + params.ai
         rate = jnp.clip(rate, jnp.minimum(params.min_rate, state.line), state.line)
-        rate = jnp.where(known, rate, state.rate)
+        rate = jnp.where(comparable, rate, state.rate)
         renew = heard.returned & state.heard & ~state.young
         return replace(
             state,

@@ -27,9 +27,9 @@ class MixedState:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Senders of several kinds; a flow's traffic class says which.
+    """Senders of several kinds, chosen by the traffic class of a flow.
 
-    Every member keeps a state for every slot, of which only its own flows' are used. All packets
+    Every member keeps a state for every slot; only those of its own flows are used. All packets
     carry the longest of the members' headers.
 
     Attributes:
@@ -56,7 +56,7 @@ class Mixed:
         return any(m.latched for m in self.members)
 
     def bound_dt(self, line: float) -> Bound:
-        """Longest substep that all members can bear; `line`: rate of the fastest NIC, bytes/µs."""
+        """Longest substep that all members tolerate; `line`: rate of the fastest NIC, bytes/µs."""
         bounds = [m.bound_dt(line) for m in self.members if hasattr(m, "bound_dt")]
         return min(bounds, default=Bound(math.inf, "nothing in these senders"))
 
@@ -100,7 +100,7 @@ class Mixed:
         return jnp.select([state.kind == i for i in range(len(values))], values)
 
     def rate(self, state: MixedState) -> Float[Array, " flows"]:
-        """Rate each flow asks of its NIC, bytes/µs, `[F]`."""
+        """Rate that each sender allows, bytes/µs, `[F]`."""
         rates = [m.rate(s) for m, s in zip(self.members, state.members, strict=True)]
         return self._choose(state, rates)
 
@@ -116,13 +116,13 @@ class Mixed:
         self, state: MixedState, params: tuple[Any, ...], marked: Bool[Array, " flows"], dt: float
     ) -> tuple[MixedState, Bool[Array, " flows"]]:
         """Let the receivers of each member decide which marks leave as CNPs, see `Transport`."""
-        states, told = list(state.members), marked
+        states, cnps = list(state.members), marked
         for i, member in enumerate(self.members):
             notify: Any = getattr(member, "notify", None)
             if notify is not None:
                 states[i], sent = notify(states[i], params[i], marked, dt)
-                told = told if sent is marked else jnp.where(state.kind == i, sent, told)
-        return replace(state, members=tuple(states)), told
+                cnps = cnps if sent is marked else jnp.where(state.kind == i, sent, cnps)
+        return replace(state, members=tuple(states)), cnps
 
     def update(
         self, state: MixedState, params: tuple[Any, ...], heard: Feedback, dt: float

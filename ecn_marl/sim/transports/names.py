@@ -2,7 +2,7 @@
 
 Some presets are named after the configuration files they were read from. Each of these has a
 second name that says what it is: the paper, the vendor, or the simulator and its timers. Both mean
-the same senders; what reports and records call them is the older name.
+the same senders; reports and records use the older name.
 """
 
 from __future__ import annotations

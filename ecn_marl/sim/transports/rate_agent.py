@@ -2,8 +2,8 @@
 
 Every round trip ends with a new RTT; at that moment the rate is multiplied by the factor that was
 last set from outside (Tessler et al., "Reinforcement Learning for Datacenter Congestion Control",
-2021; ADPG acts on every RTT packet). Whoever wants to see the RTT first leaves the factors at 1 and
-calls `multiply` afterwards.
+2021; ADPG acts on every RTT packet). To choose a factor after the RTT is known, leave the factors
+at 1 and call `multiply` afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RateAgentState:
     Attributes:
         rate: bytes/µs.
         line: rate of the NIC, bytes/µs.
-        factor: what the rate is multiplied by when the next round trip ends; set it with
+        factor: multiplies the rate when the next round trip ends; set it with
             `RateAgent.set_factor`.
         inflation: RTT of the last round trip over the RTT without queues.
         rounds: round trips ended so far.
@@ -81,9 +81,9 @@ class RateAgent:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = RateAgent(name, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = RateAgent(name, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -92,10 +92,10 @@ class RateAgent:
 
     def default_params(self) -> RateAgentParams:
         """Constants of the preset, overrides applied."""
-        made: RateAgentParams = with_overrides(
+        constants: RateAgentParams = with_overrides(
             "rate-agent", PRESETS, self.name, dict(self.overrides)
         )
-        return made
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -124,7 +124,7 @@ class RateAgent:
         )
 
     def set_factor(self, state: RateAgentState, factor: Float[Array, " flows"]) -> RateAgentState:
-        """Decide what the rates are multiplied by when their next round trips end, `[F]`."""
+        """Set the factors that multiply the rates when their next round trips end, `[F]`."""
         return replace(state, factor=factor)
 
     def multiply(

@@ -1,7 +1,7 @@
 """TCP that backs off on loss: slow start, one segment per round trip, half on a drop (RFC 5681).
 
 A drop is noticed one feedback delay later (duplicate ACKs); the bytes are sent again. Timeouts are
-not modelled: what was dropped is always noticed.
+not modelled: every drop is noticed.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Reno:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Reno(name, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Reno(name, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -86,8 +86,8 @@ class Reno:
 
     def default_params(self) -> RenoParams:
         """Constants of the preset, overrides applied."""
-        made: RenoParams = with_overrides("reno", PRESETS, self.name, dict(self.overrides))
-        return made
+        constants: RenoParams = with_overrides("reno", PRESETS, self.name, dict(self.overrides))
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1

@@ -92,9 +92,9 @@ class Swift:
         Raises:
             ValueError: unknown preset or constant, or a value out of range.
         """
-        made = Swift(name, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Swift(name, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -103,10 +103,10 @@ class Swift:
 
     def default_params(self) -> SwiftParams:
         """Constants of the preset, overrides applied."""
-        made: SwiftParams = with_overrides("SWIFT", PRESETS, self.name, dict(self.overrides))
-        if not made.fs_min < made.fs_max:
-            raise bad_value("fs_min", made.fs_min, f"less than fs_max = {made.fs_max!r}")
-        return made
+        constants: SwiftParams = with_overrides("SWIFT", PRESETS, self.name, dict(self.overrides))
+        if not constants.fs_min < constants.fs_max:
+            raise bad_value("fs_min", constants.fs_min, f"less than fs_max = {constants.fs_max!r}")
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -147,13 +147,13 @@ class Swift:
     ) -> SwiftState:
         """Advance all senders by one substep, see `Transport.update`."""
         assert heard.acked is not None and heard.rtt is not None and heard.n_hops is not None
-        known = heard.rtt > 0
-        rtt = jnp.where(known, heard.rtt, state.rtt)
+        measured = heard.rtt > 0
+        rtt = jnp.where(measured, heard.rtt, state.rtt)
         target = swift_target(params, state.cwnd, heard.n_hops)
-        above = known & (rtt >= target)
+        above = measured & (rtt >= target)
         hold = state.hold - dt
         step = params.ai * heard.acked / jnp.maximum(state.cwnd, 1.0)
-        grow = known & ~above & limiting(SEGMENT * state.cwnd, state.line, heard)
+        grow = measured & ~above & limiting(SEGMENT * state.cwnd, state.line, heard)
         cwnd = jnp.where(grow, state.cwnd + step, state.cwnd)
         keep = jnp.maximum(1.0 - params.beta * (rtt - target) / rtt, 1.0 - params.max_cut)
         cut = above & (heard.acked > 0) & (hold <= 0)
@@ -166,7 +166,7 @@ def swift_target(
     params: SwiftParams, cwnd: Float[Array, " flows"], n_hops: Float[Array, " flows"]
 ) -> Float[Array, " flows"]:
     """Target delay, µs: base, hops, and flow scaling `clip(a / sqrt(cwnd) + b, 0, fs_range)`."""
-    least, most = params.fs_min**-0.5, params.fs_max**-0.5
-    a = params.fs_range / (least - most)
-    scaling = jnp.clip(a / jnp.sqrt(jnp.maximum(cwnd, 1e-6)) - a * most, 0.0, params.fs_range)
+    at_min, at_max = params.fs_min**-0.5, params.fs_max**-0.5
+    a = params.fs_range / (at_min - at_max)
+    scaling = jnp.clip(a / jnp.sqrt(jnp.maximum(cwnd, 1e-6)) - a * at_max, 0.0, params.fs_range)
     return params.base + params.per_hop * n_hops + scaling

@@ -4,7 +4,7 @@ Once per completion event (here: per round trip, and no more often than a segmen
 new RTT moves a filtered gradient. Below `t_low` the rate grows, above `t_high` it is cut towards
 it; between them a falling or level RTT grows the rate and a rising one cuts it in proportion. The
 algorithm has no unique fixed point; `patched` replaces gradient by a mixture of gradient and
-distance from `t_low`, which has (Zhu et al., "ECN or Delay", CoNEXT'16, §4).
+distance from `t_low`, which has one (Zhu et al., "ECN or Delay", CoNEXT'16, §4).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Timely:
     overrides: Overrides = ()
 
     def __post_init__(self) -> None:
-        """Call a preset by its first name, whichever is given."""
+        """Replace a second name of the preset by its first."""
         object.__setattr__(self, "name", canonical(self.kind, self.name))
 
     @staticmethod
@@ -116,9 +116,9 @@ class Timely:
             ValueError: unknown preset or constant, or a value out of range.
         """
         patched = canonical("timely", name) == "patched"
-        made = Timely(name, patched, tuple(sorted(overrides.items())))
-        made.default_params()
-        return made
+        senders = Timely(name, patched, tuple(sorted(overrides.items())))
+        senders.default_params()
+        return senders
 
     @property
     def needs(self) -> frozenset[str]:
@@ -127,10 +127,10 @@ class Timely:
 
     def default_params(self) -> TimelyParams:
         """Constants of the preset, overrides applied."""
-        made: TimelyParams = with_overrides("TIMELY", PRESETS, self.name, dict(self.overrides))
-        if not made.t_low < made.t_high:
-            raise bad_value("t_low", made.t_low, f"less than t_high = {made.t_high!r}")
-        return made
+        constants: TimelyParams = with_overrides("TIMELY", PRESETS, self.name, dict(self.overrides))
+        if not constants.t_low < constants.t_high:
+            raise bad_value("t_low", constants.t_low, f"less than t_high = {constants.t_high!r}")
+        return constants
 
     def init(
         self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
@@ -176,8 +176,8 @@ class Timely:
         since = state.since + dt
         segment = jnp.asarray(params.segment)
         pause = jnp.maximum(segment / jnp.maximum(state.rate, 1e-9), params.min_rtt)
-        due = heard.returned & ((segment <= 0) | (since >= pause))
-        learn = due & ~state.young
+        event = heard.returned & ((segment <= 0) | (since >= pause))
+        learn = event & ~state.young
         rtt = heard.rtt
         slope = state.slope + params.ewma * (rtt - state.last_rtt - state.slope)
         gradient = slope / params.min_rtt
@@ -193,11 +193,11 @@ class Timely:
         return replace(
             state,
             rate=jnp.where(learn, rate, state.rate),
-            last_rtt=jnp.where(due, rtt, state.last_rtt),
+            last_rtt=jnp.where(event, rtt, state.last_rtt),
             slope=jnp.where(learn, slope, state.slope),
             raises=jnp.where(learn, jnp.where(up, state.raises + 1.0, 0.0), state.raises),
-            since=jnp.where(due, 0.0, since),
-            young=state.young & ~due,
+            since=jnp.where(event, 0.0, since),
+            young=state.young & ~event,
         )
 
     def _patched(
