@@ -130,7 +130,7 @@ def bench(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import bench as bn
     from ecn_marl.experiments import plan as pl
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
     from ecn_marl.experiments.publish import TABLE, publish
     from ecn_marl.speed.machine import describe
 
@@ -139,7 +139,7 @@ def bench(
     if out is not None:
         check_output_folder("--out", out)
     if scenarios == [RATES]:
-        unfit = given(
+        unfit = not_none(
             steps=steps,
             episodes=None if episodes == EPISODES else episodes,
             sealed=sealed or None,
@@ -153,9 +153,9 @@ def bench(
         _bench_rates(unfit, algorithms, seeds, (small, largest), out, results, as_json)
         return
     if papers.are_papers(scenarios):
-        for name, value in given(sealed=sealed or None, split=split, largest=largest).items():
+        for name, value in not_none(sealed=sealed or None, split=split, largest=largest).items():
             raise bad_value(f"--{name}", value, "nothing with papers")
-        numbers = given(
+        numbers = not_none(
             steps=steps,
             episodes_asked=None if episodes == EPISODES else episodes,
             search_episodes=None if search_episodes == SEARCHED else search_episodes,
@@ -169,13 +169,15 @@ def bench(
             seeds=seeds,
             resume=resume,
             numbers=numbers,
-            options=given(max_steps=max_steps),
-            settings=given(envs=envs),
+            options=not_none(max_steps=max_steps),
+            settings=not_none(envs=envs),
         )
         with _stops():
             papers.bench(asked, out or Path("runs/papers"), results, as_json)
         return
-    for name, value in given(small=small or None, largest=largest, resume=resume or None).items():
+    for name, value in not_none(
+        small=small or None, largest=largest, resume=resume or None
+    ).items():
         raise bad_value(f"--{name}", value, f"nothing but with {RATES} or papers")
     out = out or Path("runs/bench")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
@@ -189,8 +191,8 @@ def bench(
         sealed=sealed,
         eval_seed=eval_seed,
         split=split,
-        options=given(max_steps=max_steps),
-        settings=given(envs=envs),
+        options=not_none(max_steps=max_steps),
+        settings=not_none(envs=envs),
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
     )
@@ -248,13 +250,13 @@ def tune(
     """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.experiments import tune as tn
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
 
     check_output_folder("--out", out)
     search = tn.Search(
         *(scenario, learner, trials, steps, episodes, seeds),
-        options=given(max_steps=max_steps),
-        settings=given(envs=envs),
+        options=not_none(max_steps=max_steps),
+        settings=not_none(envs=envs),
     )
     with progress(f"tune {learner}", "trials", trials) as show, _stops():
         result = tn.tune(search, out, show)
@@ -287,7 +289,7 @@ def headroom(
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
     from ecn_marl.render.headroom_table import headroom_table
     from ecn_marl.render.tables import flows_table
 
@@ -296,7 +298,7 @@ def headroom(
     with progress("headroom", "episodes", 200 * search_episodes) as show:
         result = hr.headroom(
             scenario,
-            given(load=load, max_steps=max_steps),
+            not_none(load=load, max_steps=max_steps),
             episodes=episodes,
             seed=seed,
             effort=Effort(episodes=search_episodes),

@@ -176,7 +176,7 @@ def train(
     first = wf.join(distributed, devices)
     base = _file(config, resume)
     algorithm = algorithm or base.get("algorithm")
-    asked = jb.given(
+    asked = jb.not_none(
         scenario=scenario,
         steps=steps,
         envs=envs,
@@ -186,7 +186,7 @@ def train(
         eval_episodes=eval_episodes,
         randomise=jb.parse_ranges(randomise) if randomise else None,
     )
-    view = jb.given(
+    view = jb.not_none(
         features=features,
         actions=actions,
         reward=reward,
@@ -198,7 +198,7 @@ def train(
     view |= jb.parse_fields(env or [])
     if rate.is_about_rates(algorithm, resume):
         file = None if config is None else str(config)
-        unfit = view | asked | jb.given(distributed=distributed, wandb=wandb, config=file)
+        unfit = view | asked | jb.not_none(distributed=distributed, wandb=wandb, config=file)
         rate.train(
             algorithm,
             resume,
@@ -211,7 +211,7 @@ def train(
         )
         return
     if resume is not None:
-        asked |= view | jb.given(algorithm=algorithm, out=None if out is None else str(out))
+        asked |= view | jb.not_none(algorithm=algorithm, out=None if out is None else str(out))
         job, folder = jb.resumed_job(resume, asked, setting or []), resume
     else:
         job = jb.new_job(algorithm, asked, view, setting or [], base)
@@ -347,12 +347,12 @@ def evaluate(
     from ecn_marl.experiments import workflow as wf
 
     if rate.is_evaluation(policies, scenario):
-        unfit = jb.given(load=load, max_steps=max_steps)
+        unfit = jb.not_none(load=load, max_steps=max_steps)
         rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
         return
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
-    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     place = wf.arena(names, scenario, **changed)
     place = replace(place, checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
@@ -393,7 +393,7 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
-    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
     place = wf.arena(names, scenario, **changed)
     sides: list[Side] = []

@@ -23,7 +23,13 @@ def report(
 ) -> None:
     """Rebuild tables, figures, JSON and report of a bench from its records alone; runs nothing."""
     from ecn_marl._files import json_text
-    from ecn_marl.experiments.publish import TABLE, holds_papers, kept, publish, read_records
+    from ecn_marl.experiments.publish import (
+        TABLE,
+        holds_papers,
+        publish,
+        read_records,
+        stored_facts,
+    )
 
     if out is not None and out.exists() and not out.is_dir():
         from ecn_marl._errors import bad_value
@@ -36,7 +42,7 @@ def report(
         text, written = rebuild(folder, place)
         typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
         return
-    result, files = publish(read_records(folder), place, kept(folder))
+    result, files = publish(read_records(folder), place, stored_facts(folder))
     if as_json:
         typer.echo(json_text(result))
         return

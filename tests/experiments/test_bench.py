@@ -165,7 +165,7 @@ def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
 
 def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, monkeypatch):
     plan, _ = done
-    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, here=None)
+    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, repository=None)
     want = jax.random.key_data(tuning_keys("report", 5, plan.episodes))
     np.testing.assert_array_equal(jax.random.key_data(keys), want)
 

@@ -123,7 +123,7 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
 def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):
     """What is found in the package's folder is not searched again; other options are."""
     monkeypatch.setattr(searches, "REFERENCES", tmp_path)
-    facts = searches.asked("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
+    facts = searches.search_request("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
     table = [{"settings": [[2.5, 5.0, 1.0]], "objective": 8.0, "episodes": 64}]
     found = {"name": "static:best", "settings": [[[2.5, 5.0, 1.0]]], "objective": 8.0}
     found |= {"episodes": 64, "runs": 1, "table": table}
