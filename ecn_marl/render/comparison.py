@@ -38,7 +38,7 @@ _NAMES = ("FIRST", "SECOND")
 
 
 class _Trace(NamedTuple):
-    """What one half shows over time.
+    """The curves of one half of a picture.
 
     Attributes:
         tick_ms: times of the ticks, ms, `[N]`.
@@ -57,32 +57,32 @@ class _Trace(NamedTuple):
     returns: np.ndarray
 
 
-def check_same(one: Side, other: Side) -> None:
-    """Refuse episodes that are not of the same network and time.
+def check_same(first: Side, second: Side) -> None:
+    """Refuse episodes that differ in network or length.
 
     Raises:
         ValueError: they differ in scenario, ports or length.
     """
-    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (one, other))
+    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (first, second))
     if a != b:
-        raise bad_value("--beside", other.label, f"a policy for the same episode ({a}), not {b}")
+        raise bad_value("--beside", second.label, f"a policy for the same episode ({a}), not {b}")
 
 
-def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
-    """A picture of both at the end of every interval, of the longer intervals if these differ.
+def frames(first: Side, second: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+    """A picture of both at the end of every interval; of the longer intervals if they differ.
 
     Raises:
         ValueError: see `check_same`.
     """
-    check_same(one, other)
-    hosts = one.env.sim.topology.ports_of_kind("host")
-    port = int(hosts[np.argmax(one.episode.info["utilisation"].mean(0)[hosts])])
-    sides = (one, other)
+    check_same(first, second)
+    hosts = first.env.sim.topology.ports_of_kind("host")
+    port = int(hosts[np.argmax(first.episode.info["utilisation"].mean(0)[hosts])])
+    sides = (first, second)
     traces = [_trace(side, port) for side in sides]
-    film = _Film(sides, traces, port)
+    animation = _Animation(sides, traces, port)
     step_ms = max(side.env.interval_us for side in sides) / 1e3
-    for now in step_ms * np.arange(1, round(length_ms(one) / step_ms) + 1):
-        yield film.draw(float(now))
+    for time_ms in step_ms * np.arange(1, round(length_ms(first) / step_ms) + 1):
+        yield animation.draw(float(time_ms))
 
 
 def page(pages: Sequence[str], labels: Sequence[str]) -> str:
@@ -112,8 +112,8 @@ def _trace(side: Side, port: int) -> _Trace:
     )
 
 
-class _Film:
-    """Draws both halves; every picture is drawn anew, some tenth of a second each."""
+class _Animation:
+    """Draws both halves; every picture is drawn anew and takes about a tenth of a second."""
 
     def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
         self.sides, self.traces, self.port = sides, traces, port

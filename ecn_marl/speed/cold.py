@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from ecn_marl.envs.registry import make
-from ecn_marl.render.tables import _table, number
+from ecn_marl.render.tables import number, plain_table
 from ecn_marl.speed import first_step
 from ecn_marl.speed.timing import spread
 
@@ -82,7 +82,7 @@ def _start(scenario: str, runs: int) -> dict[str, float]:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """A table of what `measure` returns."""
-    made = _table("parallel_env() from a cold start", padding=(0, 1, 0, 0))
+    made = plain_table("parallel_env() from a cold start", padding=(0, 1, 0, 0))
     made.add_column("scenario", no_wrap=True)
     names = ("import\ns", "reset\ns", "step\ns", "together\ns", "min–max", "CPU\ns")
     for name in (*names, "steps/s", "min–max", "per\nCPU s", "frames/s", "per\nCPU s"):

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ecn_marl import lanes
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.render.tables import _table
+from ecn_marl.render.tables import plain_table
 
 LOOPS = 12
 """Loops that a table shows, the most expensive ones."""
@@ -60,7 +60,7 @@ def tables(made: list[dict[str, Any]]) -> list[Table]:
     """A table of the loops of each scenario."""
     shown = []
     for row in made:
-        table = _table(f"{row['scenario']}: a step")
+        table = plain_table(f"{row['scenario']}: a step")
         for head in HEADS[:4]:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column(HEADS[4])

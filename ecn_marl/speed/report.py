@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
-from ecn_marl.render.tables import DASH, _table, number, percent
+from ecn_marl.render.tables import DASH, number, percent, plain_table
 from ecn_marl.speed import (
     cold,
     explained,
@@ -212,7 +212,7 @@ def _columns(table: Table, *names: str) -> None:
 
 def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     """Speed of environments or of training."""
-    table = _table(title, padding=(0, 1, 0, 0))
+    table = plain_table(title, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
     _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns")
@@ -239,7 +239,7 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
     """Memory of all programs."""
-    table = _table("Memory, MB")
+    table = plain_table("Memory, MB")
     table.add_column("program")
     table.add_column("scenario")
     _columns(table, "envs", "state of one", "arguments", "temporaries", "peak so far")
@@ -261,7 +261,7 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
 
 def _scaling_table(rows: list[dict[str, Any]]) -> Table:
     title = "Time of a step of all environments; x2: factor per doubling of the size"
-    table = _table(title, padding=(0, 1, 0, 0))
+    table = plain_table(title, padding=(0, 1, 0, 0))
     table.add_column("sweep")
     _columns(table, "size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr")
     _columns(table, "x2", "CPU, µs", "x2", "compile, s")
@@ -280,7 +280,7 @@ def _scaling_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _peer_table(rows: list[dict[str, Any]]) -> Table:
-    table = _table("Other simulators", padding=(0, 1, 0, 0))
+    table = plain_table("Other simulators", padding=(0, 1, 0, 0))
     table.add_column("what")
     _columns(table, "envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
     table.add_column("note")
@@ -302,7 +302,7 @@ def _peer_table(rows: list[dict[str, Any]]) -> Table:
 
 def _stage_table(result: dict[str, Any]) -> Table:
     title = f"Stages of a step of {result['scenario']}, {result['envs']} environments, one device"
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("stage")
     _columns(table, "CPU, µs", "wall, µs", "share of CPU")
     for row in result["rows"]:
@@ -317,7 +317,7 @@ def _floor_table(result: dict[str, Any]) -> Table:
     title = (
         f"Time of a flow slot and substep of {result['scenario']}, {result['envs']} environments"
     )
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("part")
     _columns(table, "amount", "ns")
     each, ns = result["per_flow_substep"], result["floor_ns"]

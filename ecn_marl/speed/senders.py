@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.render.tables import DASH, _table, number, percent
+from ecn_marl.render.tables import DASH, number, percent, plain_table
 from ecn_marl.speed import explained
 from ecn_marl.speed.programs import AT_ONCE, random_steps, start
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, interleaved
@@ -113,7 +113,7 @@ def rows(scenario: str, plan: Plan, show: Callable[[str], None]) -> list[dict[st
 
 def table(scenario: str, made: list[dict[str, Any]]) -> Table:
     """One row for every kind of sender."""
-    shown = _table(f"Senders, {scenario}, {ENVS} environments, one device")
+    shown = plain_table(f"Senders, {scenario}, {ENVS} environments, one device")
     shown.add_column("sender")
     for head in ("slots", "in use", "CPU, µs per step", "ns per flow", "over first", "skipped"):
         shown.add_column(head, justify="right", no_wrap=True)
