@@ -18,7 +18,7 @@ EPISODES, SEARCHED, SCORED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the score of a checkpoint."""
 
 RATES = "adpg"
-"""What `bench` is called with for the tables of the paper ADPG."""
+"""Name for `bench` of the tables of the paper ADPG."""
 
 Searches = Annotated[
     int,
@@ -162,7 +162,7 @@ def bench(
             eval_episodes=None if eval_episodes == SCORED else eval_episodes,
             eval_seed=eval_seed or None,
         )
-        asked = papers.Asked(
+        paper_options = papers.Options(
             names=list(scenarios or []),
             small=small,
             algorithms=algorithms,
@@ -173,7 +173,7 @@ def bench(
             settings=not_none(envs=envs),
         )
         with _stops():
-            papers.bench(asked, out or Path("runs/papers"), results, as_json)
+            papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
     for name, value in not_none(
         small=small or None, largest=largest, resume=resume or None
@@ -198,8 +198,8 @@ def bench(
     )
     with _bars() as show, _stops():
         records = bn.bench(plan, show)
-    more = {"protocol": bn.protocol(plan), "machine": describe()}
-    result, _ = publish(records, out, more)
+    facts = {"protocol": bn.protocol(plan), "machine": describe()}
+    result, _ = publish(records, out, facts)
     text = json_text(result) + "\n"
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
@@ -215,7 +215,7 @@ def _bench_rates(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """Where flows are the agents; `unfit` are options that were given and have no meaning here."""
+    """`bench adpg`, where flows are the agents; `unfit` are given options that do not apply."""
     from ecn_marl._errors import bad_value
     from ecn_marl.cli import rate
 
@@ -340,7 +340,7 @@ def reward_reference(
     check_output("--out", out)
     rewards = rr.usual_rewards(scenario) if reward is None else [{"reward": x} for x in reward]
     with progress("measure", "episodes", 3 * len(rewards) * episodes) as show:
-        found = rr.measure(
+        references = rr.measure(
             scenario,
             rewards,
             parse_fields(env or []),
@@ -349,16 +349,16 @@ def reward_reference(
             effort=Effort(episodes=search_episodes),
             progress=show,
         )
-    rr.write_references(out, found)
+    rr.write_references(out, references)
     if as_json:
-        typer.echo(json_text(found))
+        typer.echo(json_text(references))
     else:
-        show_tables([reference_table(found)])
+        show_tables([reference_table(references)])
 
 
 @contextmanager
 def _stops() -> Iterator[None]:
-    """What stops training early is told in one line."""
+    """Report errors that stop training early in one line."""
     from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
 
     try:
@@ -373,7 +373,7 @@ def _stops() -> Iterator[None]:
 
 @contextmanager
 def _bars() -> Iterator[Any]:
-    """A function that opens a progress bar for a task in place of the last one."""
+    """A function that opens a progress bar for a task and closes the last one."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The command that makes tables and figures of what was scored: report."""
+"""The command that makes tables and figures from records: report."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def report(
         from ecn_marl._errors import bad_value
 
         raise bad_value("--out", str(out), "a folder")
-    place = out or folder
+    target = out or folder
     if holds_papers(folder):
         from ecn_marl.experiments.papers.publish import rebuild
 
-        text, written = rebuild(folder, place)
+        text, written = rebuild(folder, target)
         typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
         return
-    result, files = publish(read_records(folder), place, stored_facts(folder))
+    result, files = publish(read_records(folder), target, stored_facts(folder))
     if as_json:
         typer.echo(json_text(result))
         return
-    typer.echo((place / TABLE).read_text(encoding="utf-8"), nl=False)
-    names = ", ".join(str(path.relative_to(place)) for path in files)
-    typer.echo(f"{place}: {names}", err=True)
+    typer.echo((target / TABLE).read_text(encoding="utf-8"), nl=False)
+    names = ", ".join(str(path.relative_to(target)) for path in files)
+    typer.echo(f"{target}: {names}", err=True)

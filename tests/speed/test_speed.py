@@ -161,7 +161,7 @@ def test_steps_given_are_steps_made(monkeypatch):
 
 
 def test_spread_is_that_of_the_numbers():
-    found = timing.spread([4.0, 1.0, 2.0, 3.0, 10.0])
+    found = timing.summarise([4.0, 1.0, 2.0, 3.0, 10.0])
     assert found == {"median": 3.0, "min": 1.0, "max": 10.0, "iqr": 2.0}
     assert Timing(10, (2.0, 4.0), (1.0, 4.0)).cores_used["min"] == 0.5
     rate = Timing(10, (2.0, 5.0), (1.0, 1.0)).rate(3.0)
