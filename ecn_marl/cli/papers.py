@@ -97,9 +97,9 @@ def stages(name: str) -> Iterator[tuple[Callable[[str], Any], Callable[[int, int
     with ExitStack() as stack:
         began, done, all_stages = time.monotonic(), 0, 1
 
-        def stage(now: int, total: int) -> None:
+        def stage(done_now: int, total: int) -> None:
             nonlocal done, all_stages
-            done, all_stages = now, total
+            done, all_stages = done_now, total
 
         def show(task: str) -> Any:
             stack.close()

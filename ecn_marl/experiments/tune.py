@@ -232,10 +232,10 @@ def _open(search: Search, out: Path) -> list[dict[str, Any]]:
     write_all({file: Output("w", lambda part: part.write(text))})
     log = out / TRIALS
     lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
-    whole = [line for line in lines if line.endswith("\n")]
-    if len(whole) < len(lines):
-        write_all({log: Output("w", lambda part: part.write("".join(whole)))})
-    return [json.loads(line) for line in whole]
+    complete = [line for line in lines if line.endswith("\n")]
+    if len(complete) < len(lines):
+        write_all({log: Output("w", lambda part: part.write("".join(complete)))})
+    return [json.loads(line) for line in complete]
 
 
 def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, Any]:

@@ -181,22 +181,22 @@ class _Animation:
             "kmax": queue.plot([], [], color=KMAX_COLOUR, linestyle="--", **style)[0],
         }
 
-    def draw(self, now: float) -> np.ndarray:
+    def draw(self, time_ms: float) -> np.ndarray:
         """The picture at a time, ms."""
-        self.clock.set_text(f"{now:.1f} ms")
+        self.clock.set_text(f"{time_ms:.1f} ms")
         for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
             info = side.episode.info
-            t = interval_at(side, now)
+            t = interval_at(side, time_ms)
             full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
             half["network"].set_array(full)
             half["network"].set_linewidths(2.0 * (0.6 + full))
-            ticks = np.searchsorted(trace.tick_ms, now + 1e-9)
+            ticks = np.searchsorted(trace.tick_ms, time_ms + 1e-9)
             half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
-            times = np.append(trace.interval_ms[: t + 1], now)
+            times = np.append(trace.interval_ms[: t + 1], time_ms)
             for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
                 half[name].set_data(times, np.append(values[: t + 1], values[t]))
-            half["flows"].show(now)
-            phase = phase_name(side, self.port, now)
+            half["flows"].show(time_ms)
+            phase = phase_name(side, self.port, time_ms)
             total = f"return {trace.returns[t]:.2f}"
             half["state"].set_text(f"{phase}, {total}" if phase else total)
         self.canvas.draw()

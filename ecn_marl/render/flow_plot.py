@@ -33,15 +33,17 @@ def length_ms(side: Side) -> float:
     return len(side.episode.info["queue"]) * side.env.interval_us / 1e3
 
 
-def interval_at(side: Side, now: float) -> int:
+def interval_at(side: Side, time_ms: float) -> int:
     """Number of the interval that ends at a time, ms, or contains it."""
-    return max(min(round(now * 1e3 / side.env.interval_us), len(side.episode.info["queue"])) - 1, 0)
+    return max(
+        min(round(time_ms * 1e3 / side.env.interval_us), len(side.episode.info["queue"])) - 1, 0
+    )
 
 
-def phase_name(side: Side, port: int, now: float) -> str:
+def phase_name(side: Side, port: int, time_ms: float) -> str:
     """Phase of the traffic to a port, empty if the scenario has none."""
     names = side.env.phase_names
-    return names[side.episode.phase[interval_at(side, now), port]] if len(names) > 1 else ""
+    return names[side.episode.phase[interval_at(side, time_ms), port]] if len(names) > 1 else ""
 
 
 def shade_phases(axis: Axes, side: Side, port: int) -> None:

@@ -65,7 +65,7 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
         Observations of the last step and sums of the rewards are results, so that the compiler
         cannot leave their computation out.
     """
-    load = None if env.load is None else lambda key, state, *rest: env.load(state)
+    load = None if env.load is None else lambda key, state, *inputs: env.load(state)
 
     @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=load)
     def steps_of_one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:

@@ -106,15 +106,15 @@ def _rows(timings: dict[str, Timing]) -> list[dict[str, Any]]:
         "NoSubsteps": "completion, release",
         "NoCompletion": "tick: feedback delays, PFC; statistics",
     }
-    whole = timings["all"]
-    rows = [_stage("step", whole.least_cpu_s, whole.least_s, whole.least_cpu_s)]
+    full_step = timings["all"]
+    rows = [_stage("step", full_step.least_cpu_s, full_step.least_s, full_step.least_cpu_s)]
     order = list(names)
     for i, name in enumerate(order):
         cpu, wall = timings[name].least_cpu_s, timings[name].least_s
         if i + 1 < len(order):
             without = timings[order[i + 1]]
             cpu, wall = cpu - without.least_cpu_s, wall - without.least_s
-        rows.append(_stage(names[name], cpu, wall, whole.least_cpu_s))
+        rows.append(_stage(names[name], cpu, wall, full_step.least_cpu_s))
     return rows
 
 

@@ -67,10 +67,12 @@ def test_a_run_keeps_its_references(scores, tmp_path, monkeypatch):
 
 def test_searches_that_ship_count_for_their_own_episodes_alone():
     run = CONFIG | {"scenario": "restore-serve-v0", "options": {"actions": "discrete"}}
-    known = cv.reference_settings(run)
-    assert list(known) == ["static:secn1", "static:best", "oracle"]
-    assert {settings.shape for settings in known.values()} == {(2, 3, 3)}
-    np.testing.assert_array_equal(known["static:secn1"], np.full((2, 3, 3), [5.0, 200.0, 0.01]))
+    settings_of = cv.reference_settings(run)
+    assert list(settings_of) == ["static:secn1", "static:best", "oracle"]
+    assert {settings.shape for settings in settings_of.values()} == {(2, 3, 3)}
+    np.testing.assert_array_equal(
+        settings_of["static:secn1"], np.full((2, 3, 3), [5.0, 200.0, 0.01])
+    )
     shorter = run | {"options": {"max_steps": 8}}
     assert list(cv.reference_settings(shorter)) == ["static:secn1"]
     assert shipped_search("static:best", SMALL, {}) is None

@@ -37,8 +37,8 @@ def file(tmp_path):
 
 
 def test_options_come_before_the_file(file):
-    asked = {"steps": 48, "envs": 2}
-    job = new_job(None, asked, {"features": "pet"}, ["gamma=0.9"], read_job(file))
+    options = {"steps": 48, "envs": 2}
+    job = new_job(None, options, {"features": "pet"}, ["gamma=0.9"], read_job(file))
     assert (job.algorithm, job.scenario, job.steps) == ("ippo", TINY, 48)
     assert job.options == {"reward": "pet", "max_steps": 4, "features": "pet"}
     assert job.settings == {"hidden": [8, 8], "gamma": 0.9, "envs": 2}
@@ -51,9 +51,9 @@ def test_what_is_shown_asks_for_the_same(file, tmp_path):
     again = tmp_path / "again.toml"
     again.write_text(shown.stdout)
     assert run("train", "--config", again, "--show-config").stdout == shown.stdout
-    found = tomllib.loads(shown.stdout)
-    assert found["settings"]["hidden"] == [8, 8] and found["settings"]["gamma"] == 0.5
-    assert found["settings"]["rollout"] == 32, "defaults are filled in"
+    job_fields = tomllib.loads(shown.stdout)
+    assert job_fields["settings"]["hidden"] == [8, 8] and job_fields["settings"]["gamma"] == 0.5
+    assert job_fields["settings"]["rollout"] == 32, "defaults are filled in"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()], "nothing is trained"
 
 
@@ -71,10 +71,10 @@ def test_recipes_with_intervals_of_their_own_come_out_the_same(tmp_path):
 def test_all_that_json_holds_can_be_written(tmp_path):
     options = {"a": [1, [2.5]], "b c": {"d": 'say "µ"'}, "e": True, "f": float("inf"), "g": None}
     text = toml_of(Job("ippo", TINY, 1, {**options, "interval_us": 40.0}), ["own.py"])
-    found = tomllib.loads(text)
+    job_fields = tomllib.loads(text)
     del options["g"]
-    assert found["options"] == {**options, "interval_us": 40.0}
-    assert found["imports"] == ["own.py"]
+    assert job_fields["options"] == {**options, "interval_us": 40.0}
+    assert job_fields["imports"] == ["own.py"]
     with pytest.raises(ValueError, match="what a TOML file can hold"):
         toml_of(Job("ippo", TINY, 1, {"a": object()}), [])
 

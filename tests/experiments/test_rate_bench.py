@@ -133,9 +133,9 @@ def test_the_command_writes_everything(tmp_path, monkeypatch):
     result = run("bench", "adpg", *options, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout == (out / "table.md").read_text()
-    found = json.loads(file.read_text())
-    assert found["machine"]["versions"]["jax"]
-    assert "machine" in found and "command" in found["machine"]
+    tree = json.loads(file.read_text())
+    assert tree["machine"]["versions"]["jax"]
+    assert "machine" in tree and "command" in tree["machine"]
     assert (out / "many_to_one.png").read_bytes().startswith(b"\x89PNG")
 
 

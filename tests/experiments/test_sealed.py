@@ -24,19 +24,19 @@ BENCH = "ecn_marl.experiments.bench"
 
 def python_files():
     """Every module of the package by name, and examples and notebooks' code by path."""
-    found = {}
+    sources_of = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts).removesuffix(".__init__")] = path.read_text()
+        sources_of[".".join(parts).removesuffix(".__init__")] = path.read_text()
     for path in sorted((PACKAGE.parent / "examples").glob("*.py")):
-        found[str(path)] = path.read_text()
+        sources_of[str(path)] = path.read_text()
     for path in sorted((PACKAGE.parent / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
         lines = "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
-        found[str(path)] = "\n".join(
+        sources_of[str(path)] = "\n".join(
             x for x in lines.splitlines() if not x.lstrip().startswith(("!", "%"))
         )
-    return found
+    return sources_of
 
 
 def imported(module: str, text: str) -> set[str]:
@@ -113,8 +113,8 @@ def test_bench_asks_in_its_sealed_path_only():
         and any(isinstance(n, ast.ImportFrom) and n.module == SEALED for n in ast.walk(f))
     ]
     assert functions == ["_keys"]
-    whole = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == SEALED]
-    assert not whole, "not imported with the module"
+    at_module_level = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == SEALED]
+    assert not at_module_level, "not imported with the module"
 
 
 def git(folder, *args):
@@ -136,16 +136,16 @@ USE = sealed.Use("websearch-v0", ("ippo", "static:best"), 5000, 3, 4, "abc")
 
 
 def test_a_use_is_written_down(tree):
-    here = sources.checkout(tree)
-    keys = sealed.sealed_keys(USE, here)
-    again = sealed.sealed_keys(USE, here)  # the line of the first use is no change of the tree
+    checkout = sources.checkout(tree)
+    keys = sealed.sealed_keys(USE, checkout)
+    again = sealed.sealed_keys(USE, checkout)  # the line of the first use is no change of the tree
     assert (jax.random.key_data(keys) == jax.random.key_data(again)).all()
     head, *_, first, second = (tree / sealed.USES).read_text().splitlines()
     assert head == "# Uses of the sealed episodes"
     cells = [cell.strip() for cell in first.strip("|").split("|")]
     assert len(first.split("|")) == len(second.split("|"))
     assert cells[1:] == [
-        f"`{here.commit[:12]}`",
+        f"`{checkout.commit[:12]}`",
         "`websearch-v0`",
         "ippo, static:best",
         "5,000",
@@ -158,12 +158,12 @@ def test_a_use_is_written_down(tree):
 
 @pytest.mark.parametrize("change", ["changed", "new", "staged"])
 def test_a_dirty_tree_gets_nothing(tree, change):
-    here = sources.checkout(tree)
+    checkout = sources.checkout(tree)
     (tree / ("new.py" if change == "new" else "code.py")).write_text("x = 2\n")
     if change == "staged":
         git(tree, "add", ".")
     with pytest.raises(ValueError, match=r"git tree = .*commit them first"):
-        sealed.sealed_keys(USE, here)
+        sealed.sealed_keys(USE, checkout)
     assert not (tree / sealed.USES).exists()
 
 
@@ -203,11 +203,11 @@ def test_the_command_refuses_before_any_work(tmp_path, tree, monkeypatch):
 
 def test_sealed_keys_are_nobody_elses(tree):
     data = np.asarray(jax.random.key_data(sealed.sealed_keys(USE, sources.checkout(tree))))
-    found = {tuple(row) for row in data.tolist()}
-    assert len(found) == 4
+    words = {tuple(row) for row in data.tolist()}
+    assert len(words) == 4
     for part in PARTS:
         other = np.asarray(jax.random.key_data(tuning_keys(part, 2000, 64))).tolist()
-        assert not found & {tuple(row) for row in other}
+        assert not words & {tuple(row) for row in other}
 
 
 def test_hash_follows_the_sources(tmp_path, monkeypatch):

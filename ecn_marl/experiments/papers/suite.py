@@ -271,10 +271,10 @@ class Suite:
         return _by_name(self.trainings, name)
 
 
-def _check_names(kind: str, names: Any, known: list[str]) -> None:
+def _check_names(kind: str, names: Any, existing: list[str]) -> None:
     for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, known)
+        if name not in existing:
+            raise unknown_name(kind, name, existing)
 
 
 def _by_name(members: tuple[Any, ...], name: str) -> Any:
