@@ -110,8 +110,8 @@ def test_replay_tables_gz_and_seed(flows, tmp_path):
     assert "3 of 4 flows finished" in table
     assert "(100KB,1MB]" in table
 
-    def summary(path, *more):
-        return run("replay", path, *NETWORK, "--ecn", "5,2000,0.05", *more, "--json").stdout
+    def summary(path, *options):
+        return run("replay", path, *NETWORK, "--ecn", "5,2000,0.05", *options, "--json").stdout
 
     assert summary(zipped) == summary(flows, "--seed", 0)
     assert summary(flows) != summary(flows, "--seed", 1)
@@ -120,8 +120,8 @@ def test_replay_tables_gz_and_seed(flows, tmp_path):
 def test_replay_thresholds_are_for_the_host_links(flows):
     """At 100 Gb/s a setting in KB is meant for 100 Gb/s, not scaled up from 25."""
 
-    def marks(*more):
-        return json.loads(run("replay", flows, *NETWORK, "--json", *more).stdout)["marks"]
+    def marks(*options):
+        return json.loads(run("replay", flows, *NETWORK, "--json", *options).stdout)["marks"]
 
     link = ["--link-gbps", "100"]
     assert marks(*link, "--ecn", "5,20,1") > 2 * marks(*link, "--ecn", "500,2000,1")
@@ -189,11 +189,11 @@ def test_what_no_check_has_foreseen_is_one_line_and_a_traceback_in_a_file(monkey
     monkeypatch.setattr("ecn_marl.envs.registry.scenarios", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = run("scenarios")
-    (kept,) = tmp_path.iterdir()
-    where = f"(the traceback is in {kept}, --debug shows it)"
+    (traceback_file,) = tmp_path.iterdir()
+    where = f"(the traceback is in {traceback_file}, --debug shows it)"
     assert result.stderr == f"ecn-marl: unexpected TypeError: a b {where}\n"
     assert result.exit_code == 70
-    assert "in broken" in kept.read_text()
+    assert "in broken" in traceback_file.read_text()
     assert isinstance(run("--debug", "scenarios").exception, TypeError)
 
 
@@ -277,11 +277,11 @@ def test_train_compares_with_static_settings(trained):
     assert "2 episodes never trained on, seed 3" in result.stdout
     for name in ("IPPO first", "SECN1", "SECN2", "J", "short", "long", "queue", "util", "pauses"):
         assert name in result.stdout
-    found = json.loads((folder / "evaluation.json").read_text())
-    names = [row["name"] for row in found["policies"]]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    names = [row["name"] for row in evaluation["policies"]]
     assert names == [str(folder), "static:secn1", "static:secn2"]
-    assert found["scenario"] == TINY
-    for row in found["policies"]:
+    assert evaluation["scenario"] == TINY
+    for row in evaluation["policies"]:
         assert 0 < row["reward"]["mean"] <= 1
         assert row["slowdown"]["short"]["measured"] > 0
 
@@ -293,13 +293,13 @@ def test_json_means_the_same_on_every_command():
     from ecn_marl.cli import app
 
     group = typer.main.get_command(app)
-    found = {
+    json_options = {
         (param.is_flag, param.help)
         for command in group.commands.values()
         for param in command.params
         if "--json" in param.opts
     }
-    assert found == {(True, "Print one JSON document instead of tables.")}
+    assert json_options == {(True, "Print one JSON document instead of tables.")}
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "label", str)
     monkeypatch.setattr(workflow, "evaluate", lambda *_: result)
     monkeypatch.setattr(curves, "draw_learning_curve", no_curve)
-    told = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
-    assert (told.exit_code, told.stderr) == (2, "ecn-marl: no curve\n")
-    assert "J, 95%CI" in told.stdout
+    answer = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
+    assert (answer.exit_code, answer.stderr) == (2, "ecn-marl: no curve\n")
+    assert "J, 95%CI" in answer.stdout
     assert json.loads((tmp_path / "evaluation.json").read_text())["policies"]

@@ -86,9 +86,9 @@ def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(page
 
 def test_curves_with_other_steps_meet_where_both_are_known():
     nan = float("nan")
-    one = Curve(np.array([0.0, 10.0, 30.0]), np.array([0.0, 1.0, 3.0]))
-    two = Curve(np.array([5.0, 20.0, 25.0, 40.0]), np.array([5.0, nan, 25.0, 40.0]))
-    steps, scores = rp.common_steps([one, two])
+    first = Curve(np.array([0.0, 10.0, 30.0]), np.array([0.0, 1.0, 3.0]))
+    second = Curve(np.array([5.0, 20.0, 25.0, 40.0]), np.array([5.0, nan, 25.0, 40.0]))
+    steps, scores = rp.common_steps([first, second])
     np.testing.assert_array_equal(steps, [5.0, 10.0, 25.0, 30.0])
     np.testing.assert_allclose(scores, [steps / 10.0, steps])
 
