@@ -229,20 +229,20 @@ def train(
     if not main_process:
         return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
-    place = None
+    arena = None
     if evaluate:
         policies = [*wf.learners(folder), *wf.references(job.scenario)]
-        place = wf.arena(policies, None)
+        arena = wf.arena(policies, None)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
-            result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
+            result["evaluation"] = wf.evaluate(arena, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
     show_results(
         result, as_json
     )  # before the plots, so that the results appear even if a plot fails
     with progress("score references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
-    if place is not None:
-        wf.draw_queues(folder, place, result["evaluation"])
+    if arena is not None:
+        wf.draw_queues(folder, arena, result["evaluation"])
     if not as_json:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
@@ -358,10 +358,10 @@ def evaluate(
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
     changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    place = wf.arena(names, scenario, **changed)
-    place = replace(place, checkpoint=checkpoint)
+    arena = wf.arena(names, scenario, **changed)
+    arena = replace(arena, checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
-        result = wf.evaluate(place, names, episodes, seed, show)
+        result = wf.evaluate(arena, names, episodes, seed, show)
     show_results({"evaluation": result}, as_json)
 
 
@@ -400,12 +400,12 @@ def play(
     suffix = player.check_format("--out", out)
     changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
-    place = wf.arena(names, scenario, **changed)
+    arena = wf.arena(names, scenario, **changed)
     sides: list[Side] = []
     with progress("play", "episodes", len(names)) as show:
         for name in names:
             show(len(sides), f"{wf.label(name)}: compiling")
-            played_env, controller = place.env(name), place.controller(name)
+            played_env, controller = arena.env(name), arena.controller(name)
             episode = record(played_env, played_env.default_params, controller, seed)
             sides.append(Side(wf.label(name), played_env, episode))
     data = player.content(sides, seed, suffix, fps)

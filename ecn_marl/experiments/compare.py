@@ -47,7 +47,7 @@ MUCH_WORSE = 1.05
 """Ratio to the baseline above which a size class counts as worse."""
 
 THRESHOLDS = np.round(np.linspace(0.4, 1.4, 101), 2)
-"""Where performance profiles of scores are read."""
+"""Scores at which performance profiles are evaluated."""
 
 SAME = ("scenario", "eval_seed", "stream")
 """Facts in `meta` that records of the same episodes share. A record may lack them."""
@@ -123,7 +123,7 @@ class _Side:
     draws: Draws
 
     def column(self, name: str) -> np.ndarray:
-        """A column, `[seeds, episodes]`; logarithms of what is averaged geometrically."""
+        """A column, `[seeds, episodes]`; its logarithm if it is in `GEOMETRIC`."""
         values = self.record.columns[name]
         return np.log(values) if name in GEOMETRIC else values
 
@@ -231,7 +231,7 @@ def ratio_of_means(
         ours: numbers of one policy, `[seeds, episodes]`, all finite.
         theirs: numbers of another policy in the same episodes, `[1 or seeds, episodes]`.
         our_counts: draws of the bootstrap.
-        their_counts: likewise; those of the episodes are the same.
+        their_counts: likewise of the other policy; the counts of episodes are the same.
 
     Returns:
         An estimate, see `statistics.estimate`.

@@ -79,7 +79,7 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
         show: called with the per cent done, and the policy.
 
     Returns:
-        By name, the score and its interval, `[1]` each: what `scorer` gives a learner's policy.
+        By name, the score and its interval, `[1]` each, as `scorer` gives for a learner's policy.
     """
     env = make(config["scenario"], **curve_options(config))
     params = env.default_params

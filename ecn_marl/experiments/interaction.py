@@ -66,10 +66,11 @@ class BestResponses:
             seed: of the bootstrap.
 
         Returns:
-            One entry for every two settings of the other group, indices `here` and `there`, to
-            which the answers `answer` and `other` differ, picked on even episodes. `cost` is the
-            ratio of J under `other` to J under `answer`, less one, both against `here`, a geometric
-            mean over odd episodes, and `low` and `high` its 95 % interval (paired bootstrap).
+            One entry for every two settings of the other group (indices `here` and `there`) that
+            have different best responses (`answer` and `other`, picked on even episodes). `cost` is
+            the ratio of J under `other` to J under `answer`, less one, both against `here`: a
+            geometric mean over odd episodes. `low` and `high` are its 95 % interval (paired
+            bootstrap).
         """
         if group not in (0, 1):
             raise bad_value("group", group, "0 or 1")
@@ -93,8 +94,8 @@ class BestResponses:
     def interacts(self, group: int = 0) -> bool:
         """Whether a group's best response changes, and each one costs more in the other's place.
 
-        True if for two settings of the other group both costs of `regrets` are above 0 by their
-        intervals.
+        True if, for some two settings of the other group, the intervals of both costs in `regrets`
+        are above 0.
         """
         costly = {(r["here"], r["there"]) for r in self.regrets(group) if r["low"] > 0.0}
         return any((there, here) in costly for here, there in costly)

@@ -30,7 +30,7 @@ def not_none(**options: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """What to train.
+    """A training job.
 
     Attributes:
         algorithm: name of the trainer.
@@ -97,7 +97,7 @@ def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[st
 
 
 def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
-    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
+    """Ranges of factors to randomise, from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`.
 
     Raises:
         ValueError: it cannot be read, or see `ranges_of`.

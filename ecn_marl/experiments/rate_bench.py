@@ -258,5 +258,5 @@ def _request_file(run: Path) -> Path:
 
 
 def _read(file: Path) -> Any:
-    """What a JSON file holds; None if there is none."""
+    """Content of a JSON file; None if it does not exist."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

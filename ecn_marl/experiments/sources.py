@@ -1,4 +1,4 @@
-"""Which code is running: the git checkout, and a hash of what results depend on."""
+"""The running code: its git checkout, and a hash of the sources that results depend on."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def checkout(folder: Path | None = None) -> Checkout:
 
 
 def _git(folder: Path, *args: str) -> str | None:
-    """What a git command prints, None if it fails or there is no git."""
+    """Output of a git command; None if it fails or git is not installed."""
     try:
         process = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True)
     except OSError:

@@ -212,7 +212,7 @@ def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
 
 
 def evaluate(
-    place: Arena, policies: list[str], episodes: int, seed: int, show: Show
+    arena: Arena, policies: list[str], episodes: int, seed: int, show: Show
 ) -> dict[str, Any]:
     """Evaluate policies on the same episodes.
 
@@ -223,10 +223,10 @@ def evaluate(
         the policies, every summary also has its `score`, `share` of the oracle's gain,
         `improvement` and what got `worse` (see `compare.compare`).
     """
-    controllers = {policy: place.controller(policy) for policy in policies}
+    controllers = {policy: arena.controller(policy) for policy in policies}
     evaluations: dict[str, Evaluation] = {}
     for policy, controller in controllers.items():
-        env, before = place.env(policy), len(evaluations) * episodes
+        env, before = arena.env(policy), len(evaluations) * episodes
         progress = partial(_progress, show, before, label(policy))
         show(before, f"{label(policy)}: compiling")
         evaluations[policy] = evaluate_one(
@@ -238,7 +238,7 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    records = _records(evaluations, {"scenario": place.scenario, "eval_seed": seed})
+    records = _records(evaluations, {"scenario": arena.scenario, "eval_seed": seed})
     rows = [_summary(record) for record in records.values()]
     if BEST in records:
         for row, comparison_row in zip(rows, compare(records)["policies"], strict=True):
@@ -246,8 +246,8 @@ def evaluate(
                 name: comparison_row[name] for name in ("score", "share", "improvement", "worse")
             }
     return {
-        "scenario": place.scenario,
-        "options": place.options,
+        "scenario": arena.scenario,
+        "options": arena.options,
         "episodes": episodes,
         "seed": seed,
         "policies": rows,
@@ -292,12 +292,12 @@ def write_evaluation(folder: Path, result: dict[str, Any]) -> None:
     write_all({folder / EVALUATION: Output("w", lambda file: file.write(text))})
 
 
-def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
+def draw_queues(folder: Path, arena: Arena, result: dict[str, Any]) -> None:
     """Draw `queues.png` of a run.
 
     Args:
         folder: the run.
-        place: where it was evaluated.
+        arena: scenario and options of the evaluation.
         result: what `evaluate` returned; the plot shows its first three policies.
     """
     from ecn_marl.render.plots import queues
@@ -305,9 +305,9 @@ def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
 
     names = [row["name"] for row in result["policies"] if row["seeds"] == 1]
     shown = [names[0], *[name for name in names if is_rule(name)]]
-    env = place.env(names[0])
-    controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}
+    env = arena.env(names[0])
+    controllers: dict[str, Any] = {label(name): arena.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
-    title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
+    title = f"Queue of {port} in {arena.scenario}, evaluation seed {result['seed']}, episode 0"
     content = queues(series, title)
     write_all({folder / QUEUES: Output("wb", lambda file: file.write(content))})

@@ -62,8 +62,8 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
         updates: updates in an episode, one per window.
 
     Returns:
-        `(start, keys) -> metrics` with a leading axis of episodes; `start` from the offline model.
-        A key gives the same episode as in `roll_out`.
+        `(start, keys) -> metrics`, the metrics with a leading axis of episodes; `start` is from the
+        offline model. A key gives the same episode as in `roll_out`.
     """
     params = env.default_params
     # One interval more than the episode has, so that auto-reset does not replace the last state.
@@ -134,7 +134,7 @@ def score_online(trained: str) -> Callable[..., Scored]:
 
 
 def online_config(settings: dict[str, Any], intervals: int, windows: int) -> IPPOConfig:
-    """Settings of a port of PET that learns alone: those of the offline run, its own stream.
+    """Settings of the learner of one PET port: those of the offline run, for a single stream.
 
     Args:
         settings: settings of the offline run.
@@ -165,7 +165,7 @@ def _pet(env: Any, config: IPPOConfig, offline: Any) -> tuple[Any, Callable[[jax
 
 
 def acc_config(settings: dict[str, Any], intervals: int, windows: int) -> DDQNConfig:
-    """Settings of a port of ACC that learns alone: as `online_config`."""
+    """Settings of the learner of one ACC port; arguments as of `online_config`."""
     length = _window(intervals, windows, 1)
     offline = DDQNConfig(**{**settings, "hidden": tuple(settings["hidden"])})
     epsilon = min(EXPLORE, offline.epsilon)

@@ -14,7 +14,7 @@ from ecn_marl.envs.episode_sums import SHARE
 from ecn_marl.experiments.papers.measures import Columns, register_figure
 
 RDMA, RDMA_SHARE = "rdma", 0.7
-"""Traffic class of `acc-tcp-…`, and what it is allotted."""
+"""Traffic class of `acc-tcp-…`, and its allotted share."""
 
 
 def _or_nan(rule: Callable[[Columns], np.ndarray], *needs: str) -> Callable[[Columns], np.ndarray]:
@@ -50,7 +50,7 @@ def _milliseconds(columns: Columns) -> np.ndarray:
 
 
 def _from_share(columns: Columns) -> np.ndarray:
-    """RDMA's throughput over what it is allotted, less one, %."""
+    """RDMA's throughput over its allotted share, less one, %."""
     return 100.0 * (np.asarray(columns[SHARE + RDMA]) / RDMA_SHARE - 1.0)
 
 

@@ -126,7 +126,7 @@ HAECN_TUNED = Row("haecn:tuned", "HAECN tuned (haecn-fct)", "tuned", LEARNERS["h
 _TITLES = {"secn1": "SECN1 (DCQCN)", "secn2": "SECN2 (HPCC)"}
 
 STATIC = tuple(Row(PREFIX + name, _TITLES.get(name, name)) for name in STATIC_ECN)
-"""Static settings by name: SECN1, SECN2 and what vendors recommend."""
+"""Static settings by name: SECN1, SECN2 and recommendations of vendors."""
 
 RULES = (
     Row("dynamic:ecn-sharp", "ECN#"),

@@ -39,7 +39,7 @@ Stage = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SuitePlan:
-    """What to run of a suite, and how; a `plan.Comparison`.
+    """Plan of a suite: its selected rows, and how they are run; a `plan.Comparison`.
 
     Attributes:
         suite: the suite.

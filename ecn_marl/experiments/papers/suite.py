@@ -158,7 +158,7 @@ class Claim:
 
     Attributes:
         key: short name, unique in the suite.
-        text: what is claimed, in a few words.
+        text: the claim in a few words.
         paper: the paper's figure; a reduction is negative.
         unit: `%` for a change relative to something, else the unit of a value, e.g. `KB`.
         where: section, figure or table of the paper.
@@ -213,12 +213,12 @@ class Suite:
     """A paper.
 
     Attributes:
-        name: what `bench` is called with.
+        name: name of the paper for `bench`.
         title: the paper.
         trainings: where learners are trained.
         cells: where policies are scored.
         rows: the policies, of all cells.
-        claims: what the paper states.
+        claims: figures that the paper states.
         plots: figures in the paper's form.
         notes: differences from the paper, such as scaled sizes; a sentence each.
         episodes: episodes that every policy and seed is scored on.
