@@ -384,7 +384,7 @@ def test_recorded_packets():
 
 
 def test_replay_counts_its_lanes():
-    row = peers.replay_row(peers.Lanes(2, window_ms=0.05), runs=5)
+    row = peers.replay_row(peers.Replays(2, window_ms=0.05), runs=5)
     assert (row["lanes"], row["devices"], row["repetitions"]) == (2, 1, 5)
     # 2 lanes x 0.05 ms are 2 x 50 substeps of 1 µs with 256 slots each
     ratio = row["flow_substeps_per_s"]["median"] / row["sim_ms_per_wall_s"]["median"]
