@@ -194,6 +194,7 @@ def play(
     keys = evaluation_keys(seed, episodes)
     pairs = np.array([(t, e) for t in range(len(tables)) for e in range(episodes)])
     batch = min(batch, len(pairs))
+    # Padded to whole batches: the program is compiled for one batch size.
     padded = np.concatenate([pairs, pairs[: -len(pairs) % batch]])
     parts = [
         jax.device_get(run(keys[rows[:, 1]], scaled[rows[:, 0]]))

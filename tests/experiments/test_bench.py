@@ -1,4 +1,4 @@
-"""The comparison of `ecn-marl bench`: what it computes, that it goes on where it was."""
+"""`ecn-marl bench`: its records, and that it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_levels_beside_the_curves_are_of_the_same_episodes(done):
     assert level["static:best"] >= 1.0 and level["oracle"] >= 1.0 and level["pet"] is None
 
 
-def test_tables_say_which_episodes(done, tmp_path):
+def test_tables_state_the_stream_of_the_episodes(done, tmp_path):
     plan, results = done
     result, _ = publish(results, tmp_path, {"protocol": bn.protocol(plan)})
     assert result["protocol"]["stream"] == "tuning"
@@ -120,7 +120,7 @@ def no_work(monkeypatch):
 @pytest.mark.parametrize(
     "change", [{"eval_seed": 77}, {"episodes": 2}, {"effort": replace(EFFORT, episodes=2)}]
 )
-def test_what_is_there_is_not_done_again(done, no_work, change):
+def test_valid_records_are_not_made_again(done, no_work, change):
     plan, results = done
     again = bn.bench(plan, quiet)[SMALL]
     for name, record in results[SMALL].items():
@@ -130,7 +130,7 @@ def test_what_is_there_is_not_done_again(done, no_work, change):
 
 
 @pytest.mark.parametrize("part", ["sources", "jax", "ecn-marl"])
-def test_other_code_scores_again(done, no_work, monkeypatch, part):
+def test_records_of_other_code_are_made_again(done, no_work, monkeypatch, part):
     plan, _ = done
     other = {**sources.code(), part: "other"}
     monkeypatch.setattr(en, "code", lambda: other)
@@ -138,7 +138,7 @@ def test_other_code_scores_again(done, no_work, monkeypatch, part):
         bn.bench(plan, quiet)
 
 
-def test_other_recipes_are_not_mixed_in(done, monkeypatch):
+def test_runs_of_other_recipes_are_refused(done, monkeypatch):
     plan, _ = done
     changed = rc.with_settings(rc.LEARNERS["pet"], {"gamma": 0.5}, None)
     monkeypatch.setattr(rc, "RECIPES", {SMALL: {"pet": changed}})
@@ -147,8 +147,8 @@ def test_other_recipes_are_not_mixed_in(done, monkeypatch):
 
 
 @pytest.mark.slow
-def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
-    """The same policies, scored again, do the same; a run of other settings is not mixed in."""
+def test_a_lost_record_is_scored_again_from_the_same_run(done, monkeypatch):
+    """The same policies give the same scores again; a run of other settings is refused."""
     plan, results = done
     file = plan.out / SMALL / "scores" / "pet.json"
     run_file = plan.out / SMALL / "pet" / "metrics.jsonl"
@@ -163,7 +163,7 @@ def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
     file.write_bytes(content)
 
 
-def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, monkeypatch):
+def test_scores_use_the_report_part_of_the_tuning_stream(done, monkeypatch):
     plan, _ = done
     keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, repository=None)
     want = jax.random.key_data(tuning_keys("report", 5, plan.episodes))
@@ -172,7 +172,7 @@ def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, m
 
 @pytest.mark.slow
 def test_sealed_scores(done, tmp_path, monkeypatch):
-    """On other episodes, beside those on tuning episodes; noted before anything is scored."""
+    """They are of other episodes, kept beside those on tuning episodes, and noted first."""
     plan, results = done
     root = tmp_path / "checkout"
     checkout = sources.Checkout(root, "0123456789abcdef")
@@ -204,8 +204,8 @@ def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
     assert "| 4 |" in (tmp_path / "results" / "USES.md").read_text()
 
 
-def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
-    """Whatever a search finds, what is trained is the recipe with the ladder."""
+def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
+    """With any search result, the trained recipe keeps its ladder of settings."""
     odd = (123.0, 456.0, 0.789)
     requests = []
 
@@ -236,7 +236,7 @@ def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
+def test_each_seed_has_its_own_best_checkpoint(done, tmp_path):
     plan, _ = done
     run_copy = tmp_path / "pet"
     shutil.copytree(plan.out / SMALL / "pet", run_copy)
@@ -257,7 +257,7 @@ def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
+def test_a_split_scores_trained_policies_without_training(done, monkeypatch):
     plan, results = done
     variants = {"short": lambda: {"max_steps": 20}, "long": lambda: {"max_steps": 40}}
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
@@ -302,7 +302,7 @@ def test_bad_plans_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
-    """Searches, scores, writes; the second time nothing is run."""
+    """It searches, scores and writes; the second time it runs nothing."""
     monkeypatch.setattr(search, "static_grid", lambda: GRID)
     monkeypatch.setattr(search, "thin_grid", lambda: GRID[:1])
     file = tmp_path / "results.json"
@@ -321,7 +321,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert run(*args).stdout == first.stdout
 
 
-def test_commas_within_a_static_setting_do_not_part_names():
+def test_commas_within_a_static_setting_do_not_split_names():
     names = pl.policy_names("SECN1,static:37.5,375,1,rule,dynamic:pi,static:5,20,.5")
     assert names == ("SECN1", "static:37.5,375,1", "rule", "dynamic:pi", "static:5,20,.5")
 

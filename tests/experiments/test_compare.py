@@ -1,4 +1,4 @@
-"""The comparison against small cases by hand, and what must not change it."""
+"""The comparison against small cases by hand, and changes that must not affect it."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_improvement_counts_pairs_and_halves_ties():
     assert 0.0 <= estimate["low"] <= estimate["value"] <= estimate["high"] <= 1.0
 
 
-def test_what_is_hard_about_an_episode_cancels():
-    """The same factor on an episode of all policies changes no ratio and no interval."""
+def test_the_difficulty_of_an_episode_cancels():
+    """A factor on an episode, the same for all policies, changes no ratio and no interval."""
     luck = np.exp(np.random.default_rng(0).normal(size=6))
     geometric = {name: luck for name in GEOMETRIC}
 
@@ -85,7 +85,7 @@ def test_what_is_hard_about_an_episode_cancels():
     assert width[1] > 1.5 * width[0]  # what is not paired does change
 
 
-def test_a_row_does_not_change_with_those_beside_it():
+def test_a_row_does_not_depend_on_other_policies():
     records = [record("static:best"), record("ippo", (0.6, 1.0, 1.0), seeds=3)]
     alone = compared(*records)["ippo"]
     beside = compared(*records, record("mappo", seeds=2))["ippo"]
@@ -112,7 +112,7 @@ def test_more_seeds_and_episodes_narrow_the_intervals():
     assert width(1, 48) < 0.6 * width(1, 6)
 
 
-def test_figures_that_are_averaged_as_they_are():
+def test_figures_with_arithmetic_means():
     best = make_record("static:best", [1.0, 1.0], reward=[-2.0, -4.0], queue_mean=[1e4, 3e4])
     other = make_record(
         "x", [1.0, 1.0], reward=[-1.0, -3.5], queue_mean=[1e4, 1e4], utilisation=0.6
@@ -150,7 +150,7 @@ def test_an_oracle_that_gains_nothing_has_no_share():
     assert np.isnan(share["low"]) and np.isnan(share["high"])
 
 
-def test_where_ports_differ_the_oracle_that_knows_them_is_the_whole():
+def test_the_oracle_by_ports_is_the_scale_if_it_is_there():
     rows = compared(BEST, ORACLE, make_record("oracle:ports", [2.0, 0.5]))
     assert rows["oracle:ports"]["share"]["value"] == 1.0
     assert rows["oracle"]["share"]["value"] == pytest.approx(0.5)
@@ -158,7 +158,7 @@ def test_where_ports_differ_the_oracle_that_knows_them_is_the_whole():
     assert compare({"static:best": BEST})["oracle"] is None
 
 
-def test_what_got_worse():
+def test_worse_slowdowns_and_their_certainty():
     """7 % worse in every episode is certain; 7 % with much noise is not; 4 % is not worse."""
     wild = np.exp(np.array([[-0.9, 0.9, -0.5, 0.5]]) + np.log(1.07))
     best = make_record("static:best", np.ones(4))
@@ -188,7 +188,7 @@ def test_unfinished_flows_make_lower_bounds():
     assert marked == {"J", "long_mean", "long_p99", "long_geomean"}
 
 
-def test_an_invalid_baseline_spoils_all():
+def test_an_invalid_baseline_makes_all_rows_invalid():
     rows = compared(
         make_record("static:best", [1.0, 1.0], waiting=1.0), make_record("x", [1.0, 1.0])
     )
@@ -211,7 +211,7 @@ def test_records_of_other_episodes_are_refused():
         compared(make_record("static:best", [[1.0, 2.0], [1.0, 2.0]]))
 
 
-def test_overall_takes_who_is_everywhere():
+def test_overall_has_policies_with_a_score_in_all_scenarios():
     def scenario(*others: Record) -> dict:
         return compare({policy.name: policy for policy in (BEST, *others)})
 

@@ -1,4 +1,4 @@
-"""Reference lines of learning curves: what they are was measured as the curve's scores were."""
+"""Reference lines of learning curves are measured in the same way as the curve's scores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_run_keeps_its_references(scores, tmp_path, monkeypatch):
         cv.references(tmp_path)  # other episodes are other scores
 
 
-def test_searches_that_ship_count_for_their_own_episodes_alone():
+def test_searches_that_ship_are_used_for_their_own_episodes_only():
     run = CONFIG | {"scenario": "restore-serve-v0", "options": {"actions": "discrete"}}
     settings_of = cv.reference_settings(run)
     assert list(settings_of) == ["static:secn1", "static:best", "oracle"]

@@ -1,4 +1,4 @@
-"""Interaction: answers and their cost against tables written by hand; play against evaluate."""
+"""Interaction: best responses and costs against tables by hand; `play` against `evaluate`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def env():
 
 
 def table(rows, noise=0.0, episodes=40):
-    """Responses to means written by hand, with noise of its own in every run."""
+    """Responses to means written by hand, with independent noise in every run."""
     rng = np.random.default_rng(3)
     mean = np.asarray(rows)[..., None]
     J = mean * np.exp(noise * rng.normal(size=(*np.shape(rows), episodes)))
     return BestResponses(("a", "b"), SETTINGS, J, {})
 
 
-def test_answers_that_match_interact():
-    """Against b's first setting a's first is better by 10 %, against the second one its second."""
+def test_matching_best_responses_interact():
+    """Against b's first setting a's first is better by 10 %; against b's second, a's second."""
     responses = table([[1.0, 1.25], [1.1, 1.0]], noise=0.01)
     np.testing.assert_array_equal(responses.best(0), [0, 1])
     np.testing.assert_array_equal(responses.best(1), [0, 1])
@@ -60,7 +60,7 @@ def test_one_best_setting_does_not_interact():
 
 
 def test_noise_is_no_interaction():
-    """Of 200 tables without any effect, hardly one seems to interact."""
+    """Of 200 tables without any effect, at most four seem to interact."""
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(200):
@@ -70,7 +70,7 @@ def test_noise_is_no_interaction():
 
 
 def test_the_interval_of_a_cost_is_paired():
-    """Episodes that differ tenfold in J, and hardly in what is better."""
+    """J differs tenfold between episodes, the ratio of settings does not."""
     level = np.geomspace(1.0, 10.0, 20)
     J = np.stack([np.stack([level, 1.2 * level]), np.stack([1.1 * level, level])])
     regrets = BestResponses(("a", "b"), SETTINGS, J, {}).regrets(0)
@@ -122,7 +122,7 @@ def test_groups_get_their_settings_and_the_rest_the_base(env):
         ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS, 3, "episodes"),
     ],
 )
-def test_what_cannot_be_measured_is_named(env, groups, settings, episodes, word):
+def test_wrong_arguments_are_named(env, groups, settings, episodes, word):
     masks = {name: np.array(mask, bool) for name, mask in groups.items()}
     with pytest.raises(ValueError, match=word):
         best_response_table(env, masks, settings, episodes)

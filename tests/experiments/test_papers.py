@@ -1,4 +1,4 @@
-"""Suites of papers: that they hold together, what claims compute, what the report says."""
+"""Suites of papers: their consistency, the values of claims, the report."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_suites_fit_scenarios_and_trainers(name, small):
     assert paper_suite.notes and paper_suite.plots
 
 
-def test_rows_as_published_have_what_the_papers_print():
+def test_published_rows_have_the_papers_values():
     options = rw.PET.recipe.options
     assert options["action_options"] == {"alpha_kb": 20.0} and options["features"] == "pet"
     assert rw.PET.recipe.settings == {"gae_lambda": 0.01}
@@ -120,7 +120,7 @@ def test_a_change_is_relative_to_the_other_row():
     assert most.value == pytest.approx(-10.0, abs=1e-3) and most.cell == "a"
 
 
-def test_what_is_invalid_does_not_count():
+def test_invalid_records_give_invalid_verdicts():
     lost = slow("pet:published", 0.5, deferred=100.0 * np.ones(6))
     theirs = slow("acc:published", 1.0)
     measure = measures.Change(("a",), "all mean", "pet", "acc")
@@ -249,7 +249,7 @@ def test_a_claim_without_records_is_empty(results):
 
 
 def small_suite() -> Suite:
-    """The smallest cell of PET's suite, with windows, for a learner and what is beside it."""
+    """The smallest cell of PET's suite, with windows, for a learner and rules."""
     full = suite("pet", True)
     row_names = ("pet:published", "pet:online", "static:secn1", "static:best")
     cell = replace(full.cell("websearch-90"), rows=row_names, windows=10)
@@ -324,7 +324,7 @@ def test_windows_add_up_to_the_episode(done):
 
 
 @pytest.mark.slow
-def test_what_is_there_is_not_done_again(done, monkeypatch):
+def test_valid_records_are_not_made_again(done, monkeypatch):
     plan, records = done
 
     def never(*args, **kwargs):
@@ -351,7 +351,7 @@ def test_what_is_there_is_not_done_again(done, monkeypatch):
         run_suite(plan, quiet, nothing, resume=True)
 
 
-def test_folders_of_something_else_are_refused(tmp_path):
+def test_folders_without_a_plan_are_refused(tmp_path):
     plan = SuitePlan(suite("pet", True), tmp_path / "pet", small=True)
     check_folder(plan, resume=False)
     (tmp_path / "pet").mkdir()
@@ -369,7 +369,7 @@ def test_options_that_papers_do_not_have_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_prints_the_claims(done, tmp_path, monkeypatch):
-    """Of a plan that is done already: nothing is run."""
+    """The plan is done already, so nothing is run."""
     plan, _ = done
     monkeypatch.setitem(SUITES, "pet", lambda small: plan.suite)
     monkeypatch.setattr(runs, "SuitePlan", lambda *args, **options: plan)

@@ -1,4 +1,4 @@
-"""Suites of ACC and HAECN: the papers' figures, what claims compute, and that a cell runs."""
+"""Suites of ACC and HAECN: the papers' figures, the values of claims, and runs of a cell."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_figures_from_columns():
 
 
 def test_claims_of_acc_by_hand():
-    """ACC has 24 Gb/s where SECN1 has 20 and SECN2 16: up to half as much again."""
+    """ACC has 24 Gb/s, SECN1 20 and SECN2 16: up to 50 % more."""
     gbps = {"acc:published": 24.0, "static:secn1": 20.0, "static:secn2": 16.0, "static:best": 18.0}
     results = {
         "heterogeneous": {k: with_columns(k, throughput_gbps=v) for k, v in gbps.items()},
@@ -122,7 +122,7 @@ def test_claims_of_acc_by_hand():
 
 
 def test_claims_of_haecn_read_other_cells_for_other_senders():
-    """24 Gb/s against 16 of DCQCN in the same cell, and 20 of TIMELY in its own."""
+    """24 Gb/s against 16 of DCQCN in the same cell, and 20 of TIMELY in another cell."""
     results = {
         "gradual-48": {
             "haecn:published": with_columns("haecn:published", throughput_gbps=24.0),
@@ -170,7 +170,7 @@ TINY = {"envs": 2, "rollout": 5, "batch": 4, "hidden": (4,), "gradient_steps": 1
 
 
 @pytest.mark.slow
-def test_learners_decide_as_late_as_they_take(tmp_path, monkeypatch):
+def test_decisions_of_learners_have_the_measured_delay(tmp_path, monkeypatch):
     """A leaf of the small network has 8 ports: at 7 µs each decisions are 56 µs late."""
     monkeypatch.setattr(measured_delay, "decision_us", lambda *_: 7.0)
     small_suite = only("haecn", "bursty-12", ("haecn:published", "static:secn1"))
@@ -193,7 +193,7 @@ def test_learners_decide_as_late_as_they_take(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_acc_online_starts_as_the_offline_model_and_leaves_it():
-    """Without exploring and with a rate of nothing its episodes are those of the greedy policy."""
+    """Without exploring and with a learning rate of about 0, it plays as the greedy policy."""
     env = make("websearch-star-v0", features="acc", reward="acc", max_steps=20, load=0.9)
     params = env.default_params
     offline = DDQN(env, DDQNConfig(**TINY))

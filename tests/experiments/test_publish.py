@@ -30,7 +30,7 @@ def records(scenario: str) -> list[Record]:
 
 @pytest.fixture
 def bench(tmp_path) -> Path:
-    """A folder as `bench` leaves it, one scenario packed, one not."""
+    """A folder as `bench` leaves it, one scenario compressed, one not."""
     for scenario, suffix in zip(SCENARIOS, (".json", ".json.gz"), strict=True):
         scores = tmp_path / "bench" / scenario / "scores"
         scores.mkdir(parents=True)
@@ -91,7 +91,7 @@ def test_the_protocol_is_not_lost(bench):
 
 
 def test_it_needs_no_jax(bench):
-    """Someone with the records and numpy gets the same tables, at once."""
+    """Records and numpy are enough for the same tables."""
     code = (
         "import sys\n"
         "sys.modules['jax'] = sys.modules['flax'] = None\n"
@@ -163,7 +163,7 @@ def test_folders_of_one_scenario_are_told_apart(tmp_path):
     assert list(read_records(tmp_path / "load-0.4")) == ["s"]
 
 
-def test_what_cannot_be_compared_is_named(bench, tmp_path):
+def test_records_that_cannot_be_compared_are_named(bench, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "a folder with records" in failure("report", empty)

@@ -1,4 +1,4 @@
-"""Recipes and splits: what rows are, that they are fair, and that the sides are disjoint."""
+"""Recipes are as stated and fair; sides of splits are disjoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_recipes_fit_their_trainers():
     assert {recipe.algorithm for recipe in rc.LEARNERS.values()} == set(ALGORITHMS)
 
 
-def test_no_recipe_can_set_steps_or_what_is_asked():
+def test_recipes_cannot_set_steps_or_the_task():
     names = {f.name for f in fields(rc.Recipe)}
     assert names == {"algorithm", "options", "settings", "tuning", "anneal"}
     task_fields = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
@@ -52,7 +52,7 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
 
 
 def test_learning_rates_fall_over_the_whole_run():
-    """By whole updates, and also where a trial has other settings; the papers' do not fall."""
+    """They fall over whole updates, also with a trial's settings; those of papers do not fall."""
     ippo = rc.Recipe("ippo", {}, {"envs": 8, "rollout": 128}, anneal=True)
     assert ippo.settings_for(240_000)["anneal_updates"] == 235  # 234.4 updates of 8 * 128 steps
     assert ippo.settings_for(240_000, {"rollout": 64})["anneal_updates"] == 469
@@ -70,7 +70,7 @@ def test_budgets_are_equal():
     assert untuned == set(rc.PAPERS), "settings that no search has paid for"
 
 
-def test_unequal_budgets_would_be_seen(monkeypatch):
+def test_unequal_budgets_are_detected(monkeypatch):
     a, b = (
         rc.with_settings(rc.LEARNERS["ippo"], {}, rc.Tuning(trials, 10, 4)) for trials in (3, 4)
     )
@@ -78,7 +78,7 @@ def test_unequal_budgets_would_be_seen(monkeypatch):
     assert rc.budgets("x") == {a.tuning, b.tuning, rc.TUNED}
 
 
-def test_the_papers_rows_are_the_papers():
+def test_recipes_of_papers_are_as_published():
     """Their own features and rewards, and the settings that the papers state."""
     assert not {name for recipes in rc.RECIPES.values() for name in recipes} & set(rc.PAPERS)
     views = {name: rc.LEARNERS[name].options for name in rc.PAPERS}
@@ -98,7 +98,7 @@ def test_the_papers_rows_are_the_papers():
 
 
 def test_action_lists_follow_from_the_range_of_the_hardware():
-    """An octave of Kmin per rung; every learner has the same list, and no search has a say."""
+    """Kmin doubles per rung; every learner has the same list, which no search affects."""
     assert [s[0] for s in rc.DEPTHS] == pytest.approx([2.5 * 2**i for i in range(9)], rel=1e-3)
     assert all(s[1:] == (4 * s[0], 1.0) for s in rc.DEPTHS)
     for _, _, recipe in every_recipe():
@@ -117,7 +117,7 @@ def test_unknown_learners_are_named():
 
 
 def fingerprint(scenario, options):
-    """What an environment is, as text: its network, traffic, senders, failures."""
+    """An environment as text: its network, traffic, senders, failures."""
     env = make(scenario, **options)
     keys = ("topology", "traffic", "transport", "failures", "slots")
     sim: Simulator = env.sim
@@ -141,7 +141,7 @@ def test_sides_of_a_split_are_disjoint(name):
 
 
 def test_splits_are_frozen():
-    """A change of a variant must come with a new version: then change this, too."""
+    """A change of a variant needs a new version, and a change of this test."""
     from ecn_marl.experiments.splits import SPLITS_VERSION
 
     assert SPLITS_VERSION == 2

@@ -1,4 +1,4 @@
-"""Records: what is written is what was there, and what is not a record is refused."""
+"""Records: written and read without change; other files are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def same(a: Record, b: Record) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_a_file_holds_what_was_recorded(tmp_path, suffix):
+def test_a_record_survives_a_round_trip(tmp_path, suffix):
     original = record("ippo", seeds=3, episodes=4, curves=True)
     path = tmp_path / f"ippo{suffix}"
     original.save(path)
@@ -49,7 +49,7 @@ def test_columns_are_those_of_the_evaluations():
 
 
 def test_numbers_are_rounded_when_a_record_is_made(tmp_path):
-    """Whole numbers stay, others have 6 digits; so a file changes nothing."""
+    """Whole numbers stay, others get 6 digits; so writing and reading changes nothing."""
     original = Record("x", {}, ONE)
     np.testing.assert_array_equal(
         original.columns["J"], [[1.23457, np.nan], [123456789.0, 3.33333e-10]]

@@ -1,4 +1,4 @@
-"""The sealed episodes: who can reach them, on what conditions, and what is written down."""
+"""The sealed episodes: which code reaches them, under which conditions, and notes of uses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def importers(target: str) -> set[str]:
 
 
 def test_the_walk_sees_imports_of_every_kind():
-    """What it must catch: in a function, relative, renamed, by name, by attribute."""
+    """In a function, relative, renamed, by name, by attribute."""
     for text in (
         "def f():\n from ecn_marl.experiments.sealed import sealed_keys as k",
         "from ecn_marl.experiments import sealed as s",
@@ -95,7 +95,7 @@ def test_only_bench_reaches_the_sealed_episodes():
 
 
 def test_only_two_modules_make_roots():
-    """Keys cannot be made from words anywhere else, so the root cannot be rebuilt unnoticed."""
+    """No other module makes keys from words, so none can rebuild the root."""
     allowed = {"ecn_marl.baselines.evaluation.streams", SEALED}
     for name, text in python_files().items():
         calls = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
@@ -104,7 +104,7 @@ def test_only_two_modules_make_roots():
         assert name == SEALED or sealed._ROOT[0] not in numbers, name
 
 
-def test_bench_asks_in_its_sealed_path_only():
+def test_bench_imports_sealed_episodes_in_one_function_only():
     tree = ast.parse((PACKAGE / "experiments" / "bench.py").read_text())
     functions = [
         f.name
@@ -173,7 +173,7 @@ def test_results_may_have_changed(tree):
     assert sources.checkout(tree).changes() == []
 
 
-def test_outside_of_a_checkout_there_is_none(tmp_path, tree):
+def test_a_folder_that_the_checkout_does_not_track_is_refused(tmp_path, tree):
     inside = tree / "venv"  # an untracked folder of somebody else's checkout
     inside.mkdir()
     (inside / "x.py").write_text("")
@@ -201,7 +201,7 @@ def test_the_command_refuses_before_any_work(tmp_path, tree, monkeypatch):
     assert not (tmp_path / "b").exists()
 
 
-def test_sealed_keys_are_nobody_elses(tree):
+def test_sealed_keys_differ_from_all_tuning_keys(tree):
     data = np.asarray(jax.random.key_data(sealed.sealed_keys(USE, sources.checkout(tree))))
     words = {tuple(row) for row in data.tolist()}
     assert len(words) == 4

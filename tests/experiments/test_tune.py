@@ -1,4 +1,4 @@
-"""Random search over settings: its log, its budget, that it goes on where it was."""
+"""Random search over settings: its log, its budget, and that it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def search(**changes):
     return tn.Search(SMALL, "pet", **(fields_ | changes))
 
 
-def test_spaces_are_of_settings_that_trainers_take():
+def test_spaces_have_settings_of_their_trainers():
     assert set(tn.SPACES) == set(ALGORITHMS.builtin)
     for algorithm, space in tn.SPACES.items():
         setting_names = {f.name for f in fields(ALGORITHMS[algorithm].config_class)}
@@ -91,7 +91,7 @@ def test_finished_trials_are_not_repeated(done, monkeypatch):
         tn.tune(replace(finished, steps=24), out)
 
 
-def test_a_killed_search_ends_as_if_it_had_not_been(done, tmp_path, monkeypatch):
+def test_a_killed_search_ends_with_the_same_result(done, tmp_path, monkeypatch):
     finished, _, result = done
     out, scored = tmp_path / "t", tn._score
     calls = []
@@ -164,7 +164,7 @@ class Settings:
 
 
 def own_trainer(**changes):
-    """A trainer of a user's own; nothing of it runs here."""
+    """A user's trainer; these tests do not run it."""
 
     def init(self, key, params): ...
     def update(self, state, params): ...

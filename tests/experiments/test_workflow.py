@@ -55,7 +55,7 @@ def test_policies_keep_their_view(run_of_three):
 
 
 def test_runs_with_several_seeds_have_a_row_of_their_own():
-    """Its interval knows the seeds: three of reward 1, 2, 3 whatever happens within them."""
+    """Its interval includes the variance between seeds, whose rewards are 1, 2 and 3."""
     parts = {
         f"run#{i}": evaluation(episodes=4, seed=i, reward=np.array([0.9, 1.1, 1.0, 1.0]) + i)
         for i in range(3)
@@ -76,7 +76,7 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     assert "statistics" not in wf._summary(records["run#0"])
 
 
-def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
+def test_scores_and_shares_between_the_best_static_setting_and_the_oracle(monkeypatch):
     """With `static:best` among the policies, each row has its score and share of the gain."""
     scales = {"static:best": 1.0, "oracle": 0.4, "static:secn1": 1.3}
 
@@ -122,8 +122,8 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, jobs.DEFAULT_STEPS)
 
 
-def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):
-    """What is found in the package's folder is not searched again; other options are."""
+def test_searches_that_ship_are_used(tmp_path, monkeypatch):
+    """A search in the package's folder is used for its own options only."""
     monkeypatch.setattr(searches, "REFERENCES", tmp_path)
     facts = searches.search_request("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
     table = [{"settings": [[2.5, 5.0, 1.0]], "objective": 8.0, "episodes": 64}]

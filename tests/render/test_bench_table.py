@@ -1,4 +1,4 @@
-"""The Markdown tables of a comparison: every number that was found is there, and what is marked."""
+"""The Markdown tables of a comparison: all numbers, and their marks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_ratios_and_counts_follow():
     assert "INVALID" not in text
 
 
-def test_losses_and_waits_are_told():
+def test_losses_and_waits_are_shown():
     columns = {"deferred": 0.5, "deferred_us": 5.0, "bytes_dropped": 12e3, "feedback_cut": 2.0}
     result = comparison(**{name: np.full(6, x) for name, x in columns.items()})
     ippo = next(row for row in result["policies"] if row["name"] == "ippo")
@@ -94,7 +94,7 @@ def test_invalid_rows_are_last_and_say_why():
     assert "* INVALID ippo: 5 % of flows deferred or waiting (allowed: 0.1 %)." in text
 
 
-def test_episodes_without_a_score_are_told():
+def test_episodes_without_a_score_are_counted():
     measured = np.tile([400, 60, 12], (6, 1))
     measured[0, 2] = 0
     text = bench_table({"scenarios": {"s": comparison(flows_measured=measured)}})

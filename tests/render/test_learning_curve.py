@@ -1,4 +1,4 @@
-"""The learning curve: scores with their interval, references, all of the beginning."""
+"""The learning curve: scores with their interval, references, all updates from the first on."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_page(seeds):
 
 
 @pytest.mark.parametrize("names", [(), ("reward",), ("queue_mean",), ("utilisation", "score")])
-def test_it_shows_the_metrics_that_there_are(names):
-    """Those of another trainer may be all others."""
+def test_it_shows_the_metrics_of_the_run(names):
+    """Other trainers may have other metrics."""
     metrics = [{"update": i, "steps": 8 * i} | dict.fromkeys(names, 0.5 * i) for i in (1, 2)]
     assert picture(learning_curve(metrics, "t", {"SECN1": 0.4})).size > 0

@@ -1,4 +1,4 @@
-"""The player: its page tells the episode, to the byte, and opens in a browser."""
+"""The player: its page has the data of the episode, and works in a browser."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_active_flows_send_what_they_have(env, html, plain):
             assert left[f] == 0
 
 
-def test_page_needs_nothing_but_itself(html):
+def test_page_is_self_contained(html):
     assert _Page(html).links == []
     outside = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*|@import|url\(", html)
     assert set(outside) <= {"http://www.w3.org/2000/svg"}  # a name, not fetched
@@ -236,7 +236,7 @@ def test_film_without_ffmpeg_is_refused(monkeypatch: pytest.MonkeyPatch):
         ("episode.html", "no-such-run", "policy = 'no-such-run' is not allowed"),
     ],
 )
-def test_what_cannot_be_played_is_one_line_and_no_file(tmp_path: Path, name, policy, reason):
+def test_errors_are_one_line_and_leave_no_file(tmp_path: Path, name, policy, reason):
     result = CliRunner().invoke(app, ["play", policy, "--out", str(tmp_path / name)])
     assert result.exit_code == 2
     assert re.search(reason, result.stderr) and result.stderr.count("\n") == 1
@@ -272,7 +272,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.wh
 
 
 def opened(html: str, probe: str, folder: Path, *options: str) -> dict:
-    """What a script at the end of a page leaves as JSON in an element `probe`."""
+    """The JSON that a script at the end of a page writes to an element `probe`."""
     assert BROWSER is not None
     file = folder / "page.html"
     file.write_text(html.replace("</body>", probe), "utf-8")
@@ -307,7 +307,7 @@ def test_page_on_a_phone_in_the_dark(html, tmp_path: Path):
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
 def test_page_in_a_browser(html, env, tmp_path: Path):
-    """Opened, played and clicked on by a script at its end, the page shows what it should."""
+    """A script at the end of the page opens, plays and clicks; the page shows the right values."""
     data = json.loads(_Page(html).data)
     busy = int(np.argmax([row[0] for row in data["intervals"]["queue"]]))
     probe = """<script>

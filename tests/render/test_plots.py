@@ -1,4 +1,4 @@
-"""Plots: pages that are drawn from what runs leave behind."""
+"""Plots of a run's queues."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
         assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
 
 
-def test_an_oracle_is_watched_in_the_phase_that_is_on():
-    """Thresholds by phase, beside a setting that stays: phases of three intervals take turns."""
+def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase():
+    """Thresholds by phase, beside a fixed setting; phases of three intervals alternate."""
     turns = Timeline((300.0, 300.0))
     pairs = ((1, 0), (2, 0))
     sets = tuple(

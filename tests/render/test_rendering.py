@@ -1,4 +1,4 @@
-"""Frames: what they show of queues, thresholds and marks, and what they cost to draw."""
+"""Frames: queues, thresholds and marks in them, and the cost of drawing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def core():
 
 
 def past(n: int, intervals: int, queue: float = 0.0, marked: float = 0.0):
-    """Infos of intervals that were all alike."""
+    """Infos of equal intervals."""
     row = {
         "queue_mean": np.full(n, queue),
         "utilisation": np.full(n, 0.5),
@@ -163,7 +163,7 @@ def test_longest_queues_get_the_rows_of_a_large_network():
 
 
 def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
-    """Names kept as pixels stand where matplotlib puts text, in whichever order they come."""
+    """Names kept as pixels are at the places where matplotlib draws text, in any order."""
     small = ecn_marl.make("incast-v0", topology=star(SHOWN))
     large = ecn_marl.make("incast-v0", topology=star(SHOWN + 8))
     for busy in (np.arange(SHOWN), np.arange(8, SHOWN + 8), np.arange(SHOWN)):
@@ -181,7 +181,7 @@ def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
 
 @pytest.mark.parametrize("scenario", ["websearch-v0", "pet-websearch-v0"])
 def test_the_page_is_drawn_once_and_a_frame_costs_the_same_with_432_ports(scenario, monkeypatch):
-    """`ecn-marl speed` tells frames per second; here is what makes them many."""
+    """What makes frames fast; `ecn-marl speed` measures frames per second."""
     core = ecn_marl.make(scenario)
     n = core.num_agents
     rng = np.random.default_rng(0)

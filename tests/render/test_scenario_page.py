@@ -1,4 +1,4 @@
-"""Scenarios as pictures: the traffic that is drawn is what the sources bring."""
+"""Scenarios as pictures: the traffic in them is that of the sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two policies beside each other: what the film shows of each, and players that move together."""
+"""Two policies side by side: the film, and players that move together."""
 
 from __future__ import annotations
 

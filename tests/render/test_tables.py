@@ -1,4 +1,4 @@
-"""Tables: every number that was found is there, at the widths terminals have."""
+"""Tables: all numbers are in them, at common widths of terminals."""
 
 from __future__ import annotations
 

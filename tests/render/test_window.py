@@ -1,4 +1,4 @@
-"""The window of `render_mode="human"`: what it shows, how fast, and what without a screen."""
+"""The window of `render_mode="human"`: its frames, its speed, and errors without a screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ecn-marl speed --cold`: what it measures adds up, and no cache helps."""
+"""`ecn-marl speed --cold`: its times add up, and no cache is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ecn-marl speed`: all runs, and its numbers fit together. Absolute times are not tested."""
+"""`ecn-marl speed`: everything runs, and its numbers are consistent. Times are not tested."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_state_bytes_are_those_of_a_real_state(measured):
     assert measured[1]["environments"][0]["state_bytes_per_env"] == size
 
 
-def test_machine_is_named(measured):
+def test_the_machine_is_described(measured):
     text, tree = measured
     described = tree["machine"]
     assert described["platform"] == "cpu" and described["devices"] >= 1 and described["cores"] >= 1
@@ -142,7 +142,7 @@ class Clock:
         self.now += n * self.step_s
 
 
-def test_runs_take_as_long_as_wanted(monkeypatch):
+def test_runs_take_the_target_time(monkeypatch):
     clock = Clock(monkeypatch, step_s=0.004)
     measured_runs = timing.measure(clock.advance, Plan(runs=7, target_s=1.0))
     assert measured_runs.steps == pytest.approx(250, abs=1)
@@ -173,7 +173,7 @@ def test_a_summary_is_that_of_the_numbers():
     assert (rate["min"], rate["max"]) == (6.0, 15.0)
 
 
-def test_programs_to_compare_take_turns(monkeypatch):
+def test_compared_programs_run_in_turn(monkeypatch):
     clock, order = Clock(monkeypatch, 0.0), []
 
     def advance(name, step_s):
@@ -383,7 +383,7 @@ def test_recorded_packets():
     assert "High-Precision-Congestion-Control" in readme and "AMD EPYC" in readme
 
 
-def test_replay_counts_its_lanes():
+def test_replay_counts_its_replays():
     row = peers.replay_row(peers.Replays(2, window_ms=0.05), runs=5)
     assert (row["lanes"], row["devices"], row["repetitions"]) == (2, 1, 5)
     # 2 lanes x 0.05 ms are 2 x 50 substeps of 1 µs with 256 slots each
@@ -394,7 +394,7 @@ def test_replay_counts_its_lanes():
 # ------------------------------------------------------------------------------ stages and floor
 
 
-def test_variants_leave_out_what_they_say():
+def test_variants_leave_out_their_stages():
     env = ecn_marl.make(TINY)
     params = jax.tree.map(jnp.asarray, env.default_params.sim)
     ecn = env.static_ecn("secn1", env.default_params)
@@ -446,7 +446,7 @@ ENTRY main {
     assert floor.operations("\n" + text) == {"fusion": 2, "scatter": 1}
 
 
-def test_micro_benchmarks_do_what_they_are_counted_for():
+def test_micro_benchmarks_do_the_counted_work():
     x = jnp.linspace(-1.0, 1.0, 12)
     values = x * 0.5 + 1.0
     for i in range(1, floor.CHAIN):
@@ -473,7 +473,7 @@ commands.app(sys.argv[1:])
 
 @pytest.mark.slow
 def test_stages_and_floor_run(tmp_path):
-    """XLA's older loop emitters, with which the suite compiles, leave no scatters to count."""
+    """In a new process: XLA's older loop emitters, which the tests use, leave no scatters."""
     file = tmp_path / "speed.json"
     args = ["speed", "--scenario", TINY, "--envs", "1", "--steps", "2", "--stages"]
     python_path = os.pathsep.join(
