@@ -172,7 +172,7 @@ def bench(
             options=not_none(max_steps=max_steps),
             settings=not_none(envs=envs),
         )
-        with _stops():
+        with _stops_in_one_line():
             papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
     for name, value in not_none(
@@ -196,7 +196,7 @@ def bench(
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
     )
-    with _bars() as show, _stops():
+    with _bars() as show, _stops_in_one_line():
         records = bn.bench(plan, show)
     facts = {"protocol": bn.protocol(plan), "machine": describe()}
     result, _ = publish(records, out, facts)
@@ -222,7 +222,7 @@ def _bench_rates(
     for name, value in unfit.items():
         raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
     folder = out or Path("runs/bench-adpg")
-    with _bars() as show, _stops():
+    with _bars() as show, _stops_in_one_line():
         rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show)
 
 
@@ -258,7 +258,7 @@ def tune(
         options=not_none(max_steps=max_steps),
         settings=not_none(envs=envs),
     )
-    with progress(f"tune {learner}", "trials", trials) as show, _stops():
+    with progress(f"tune {learner}", "trials", trials) as show, _stops_in_one_line():
         result = tn.tune(search, out, show)
     if as_json:
         typer.echo(json_text(result))
@@ -357,7 +357,7 @@ def reward_reference(
 
 
 @contextmanager
-def _stops() -> Iterator[None]:
+def _stops_in_one_line() -> Iterator[None]:
     """Report errors that stop training early in one line."""
     from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
 

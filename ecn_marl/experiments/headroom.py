@@ -44,7 +44,7 @@ def headroom(
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         episodes: episodes that the policies are scored on.
-        seed: which episodes of that part of the tuning stream.
+        seed: which tuning episodes.
         effort: how much is searched.
         folder: where searches are kept; in memory only if None.
         progress: called with the number of episodes run and the current task.

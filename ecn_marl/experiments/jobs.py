@@ -160,7 +160,7 @@ def new_job(
     settings: list[str],
     base: Mapping[str, Any] = MappingProxyType({}),
 ) -> Job:
-    """The job that a user asks for. The rest is the scenario's recipe, else defaults.
+    """A job from a user's options, a job file, the scenario's recipe and defaults, in this order.
 
     Args:
         algorithm: name of the trainer.
@@ -183,9 +183,9 @@ def new_job(
     if "envs" in job_fields:
         values["envs"] = job_fields["envs"]
     scenario = job_fields.get("scenario", DEFAULT_SCENARIO)
-    benched = algorithm in learners() and lookup(scenario).benchmark
-    base_recipe = recipe(scenario, algorithm) if benched else Recipe(algorithm)
-    steps = steps_of(scenario) if benched else DEFAULT_STEPS
+    in_benchmark = algorithm in learners() and lookup(scenario).benchmark
+    base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
+    steps = steps_of(scenario) if in_benchmark else DEFAULT_STEPS
     replaced = ("credit", "reward_options") if "reward" in view else ()
     recipe_options = {name: x for name, x in base_recipe.options.items() if name not in replaced}
     options = in_view(scenario, view, {**recipe_options, **view})

@@ -232,8 +232,8 @@ def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
     warn_of_versions(run, config)
     trainer = _trainer(config)
     checkpoints = Checkpoints(run)
-    like, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
-    state = checkpoints.restore(like, step)
+    shapes, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
+    state = checkpoints.restore(shapes, step)
     checkpoints.close()
     return trainer, state.actor, step
 

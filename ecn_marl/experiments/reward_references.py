@@ -79,15 +79,15 @@ def returns(
         env: functional environment.
         settings: settings by policy, `[phases, groups, 3]`.
         episodes: number of episodes.
-        seed: which episodes of that part of the tuning stream.
+        seed: which episodes of the part `rewards` of the tuning stream.
         show: called with the episodes done.
     """
     params = env.default_params
 
     def episode(key: jax.Array, chosen: jax.Array) -> jax.Array:
         state, _, _ = roll_out(env, params, Settings(env, params, chosen), key)
-        earned: jax.Array = state.sums.reward
-        return earned
+        port_returns: jax.Array = state.sums.reward
+        return port_returns
 
     run = jax.jit(jax.vmap(lanes.mapped(episode), (0, None)))
     keys, size = tuning_keys(PART, seed, episodes), min(BATCH, episodes)
@@ -120,7 +120,7 @@ def measure(
         rewards: options `reward` and `reward_options` of `make`, for each entry.
         options: further options of `make`, of the episodes.
         episodes: tuning episodes that all policies play.
-        seed: which of the part `rewards`.
+        seed: which episodes of the part `rewards` of the tuning stream.
         effort: how much is searched for settings that do not ship.
         progress: called with the episodes done, and the current policy.
 
@@ -172,17 +172,18 @@ def _entry(
     env = make(scenario, **{**options, **reward})
     if env.reward.accrues:  # per-port shares are stored; a team's return is their sum
         env = replace(env, reward=replace(env.reward, team=False))
-    earned = returns(env, settings, episodes, seed, show)
-    *others, oracle = earned
+    returns_of = returns(env, settings, episodes, seed, show)
+    *others, oracle = returns_of
     headroom = {
-        name: _headroom(name, env.reward.name, earned[oracle], earned[name]) for name in others
+        name: _headroom(name, env.reward.name, returns_of[oracle], returns_of[name])
+        for name in others
     }
     spec = resolve_scenario(scenario, **{**fields, **_without(reward, "reward", "credit")})
     return {
         **reward_facts(env.reward, dict(env.reward_options), env.interval_us),
         "episodes": fingerprint(spec, env.telemetry),
         "oracle": oracle,
-        "returns": {name: _rounded(earned[name].mean(0)) for name in others},
+        "returns": {name: _rounded(returns_of[name].mean(0)) for name in others},
         "headroom": headroom,
     }
 

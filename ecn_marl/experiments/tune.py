@@ -306,7 +306,7 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "scenario": search.scenario,
         "learner": search.learner,
         "budget": {
-            **asdict(_spent(search, len(rows))),
+            **asdict(_budget(search, len(rows))),
             "steps_in_all": len(rows) * search.steps * search.seeds,
             "seconds": round(sum(row["seconds"] for row in rows), 1),
         },
@@ -315,15 +315,15 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _spent(search: Search, trials: int) -> Tuning:
+def _budget(search: Search, trials: int) -> Tuning:
     """The budget of some trials of a search."""
     return Tuning(trials, search.steps, search.episodes, search.seeds, search.scenario)
 
 
 def winner_recipe(search: Search, result: Mapping[str, Any]) -> Recipe:
     """The recipe with the winner's settings, and the budget that found them."""
-    spent = _spent(search, result["budget"]["trials"])
-    return with_settings(search.recipe, result["winner"]["settings"], spent)
+    tuning = _budget(search, result["budget"]["trials"])
+    return with_settings(search.recipe, result["winner"]["settings"], tuning)
 
 
 def recipe_text(learner: str, winner: Recipe) -> str:

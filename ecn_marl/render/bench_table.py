@@ -262,8 +262,8 @@ def _share(value: float) -> str:
 def _costs(rows: list[dict[str, Any]]) -> list[str]:
     """A table of costs and its note; empty if no record has costs."""
     cells = [_cost_cells(row) for row in rows]
-    with_costs = [row for row in cells if set(row[1:]) != {DASH}]
-    return [markdown(COST_COLUMNS, with_costs), COST_NOTE] if with_costs else []
+    rows_with_costs = [row for row in cells if set(row[1:]) != {DASH}]
+    return [markdown(COST_COLUMNS, rows_with_costs), COST_NOTE] if rows_with_costs else []
 
 
 def _cost_cells(row: Mapping[str, Any]) -> list[str]:

@@ -128,10 +128,10 @@ def _run(
     the episode is bit for bit that of an evaluation.
     """
     sim, policy = env.sim, with_memory(controller)
-    one_tick = replace(sim, interval_steps=sim.tick_steps)
+    tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
     def tick(state: Any, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
-        state, _ = one_tick.interval(state, params.sim, ecn)
+        state, _ = tick_simulator.interval(state, params.sim, ecn)
         return state, (state.queue, {name: getattr(state.flows, name) for name in _SLOT_FIELDS})
 
     def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:

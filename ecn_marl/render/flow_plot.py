@@ -88,11 +88,9 @@ class FlowPlot:
             "long": {"color": LONG_COLOUR, "markersize": 5.0},
         }
         self.dots = {name: axis.plot([], [], **dots, **style)[0] for name, style in styles.items()}
-        style_of_text: dict[str, Any] = {"transform": axis.transAxes, "ha": "right", "size": 9.5}
+        text_style: dict[str, Any] = {"transform": axis.transAxes, "ha": "right", "size": 9.5}
         self.texts = {
-            name: axis.text(
-                x, 1.04, "", color=styles[name]["color"], weight="bold", **style_of_text
-            )
+            name: axis.text(x, 1.04, "", color=styles[name]["color"], weight="bold", **text_style)
             for name, x in (("short", 0.71), ("long", 1.0))
         }
 

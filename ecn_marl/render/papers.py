@@ -86,11 +86,9 @@ def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | Non
     rows = -(-len(figures) // columns)
     page = Page(rows, (5.2 * columns, 0.9 + 2.7 * rows), columns=columns)
     forms = {row["name"]: (row["title"], row["form"]) for row in outcome["rows"]}
-    names_with_records = {name for cell in cells for name in cell["rows"]}
+    recorded = {name for cell in cells for name in cell["rows"]}
     shown = [
-        n
-        for n, (_, form) in forms.items()
-        if n in names_with_records and (form != "rule" or n in DRAWN)
+        n for n, (_, form) in forms.items() if n in recorded and (form != "rule" or n in DRAWN)
     ]
     styles = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx*")), strict=False))
     for axis, figure in zip(page.axes, figures, strict=False):

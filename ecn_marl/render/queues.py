@@ -75,7 +75,7 @@ def _watch(
         `kmax`, bytes, and `utilisation`.
     """
     sim = env.sim
-    one_tick = replace(sim, interval_steps=sim.tick_steps)
+    tick_simulator = replace(sim, interval_steps=sim.tick_steps)
     ticks = sim.interval_steps // sim.tick_steps
     reset_key, run_key = jax.random.split(key)
 
@@ -92,7 +92,7 @@ def _watch(
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *options)
 
             def tick(inner: Any, _: None) -> tuple[Any, Array]:
-                inner, stats = one_tick.interval(inner, params.sim, ecn)
+                inner, stats = tick_simulator.interval(inner, params.sim, ecn)
                 return inner, stats.queue
 
             _, queues = jax.lax.scan(tick, state.sim, None, length=ticks)

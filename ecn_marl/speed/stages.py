@@ -89,7 +89,7 @@ def breakdown(
     variant("no reset", _random_actions(env, params), state.env)
     variant("fixed", fixed, state.env)
     for kind in (Simulator, NoAdmission, NoSubsteps, NoCompletion):
-        sim = _as(kind, env.sim)
+        sim = _without_stages(kind, env.sim)
         step = partial(_interval, sim, jax.tree.map(jnp.asarray, params.sim), ecn)
         variant(kind.__name__, step, state.env.sim)
     return _rows(interleaved(advances, plan))
@@ -127,7 +127,7 @@ def _stage(name: str, cpu_s: float, wall_s: float, whole_s: float) -> dict[str, 
     }
 
 
-def _as(kind: type[Simulator], sim: Simulator) -> Simulator:
+def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
     """The same simulator without some stages."""
     return kind(**{f.name: getattr(sim, f.name) for f in fields(Simulator) if f.init})
 

@@ -241,8 +241,8 @@ def _queue_claims() -> tuple[Claim, ...]:
             who = family.removeprefix("static:")
             key = f"{figure.replace(' ', '-')}-{who}"
             value = Value("messages-60", figure, family)
-            text_of = f"{text} at 60 % load, {who.upper()}"
-            claims.append(Claim(key, text_of, values[i], "KB", "§5.2, Fig. 7(c)", value))
+            claim_text = f"{text} at 60 % load, {who.upper()}"
+            claims.append(Claim(key, claim_text, values[i], "KB", "§5.2, Fig. 7(c)", value))
             if family != "acc":
                 reduction = round(100.0 * (stated["acc"][i] / values[i] - 1.0), 1)
                 change = Change(("messages-60",), figure, "acc", family)
