@@ -1,4 +1,4 @@
-"""The command line: what it prints and writes, and how it fails."""
+"""The command line: its output, its files and its errors."""
 
 from __future__ import annotations
 
@@ -110,18 +110,18 @@ def test_replay_tables_gz_and_seed(flows, tmp_path):
     assert "3 of 4 flows finished" in table
     assert "(100KB,1MB]" in table
 
-    def summary(path, *more):
-        return run("replay", path, *NETWORK, "--ecn", "5,2000,0.05", *more, "--json").stdout
+    def summary(path, *options):
+        return run("replay", path, *NETWORK, "--ecn", "5,2000,0.05", *options, "--json").stdout
 
     assert summary(zipped) == summary(flows, "--seed", 0)
     assert summary(flows) != summary(flows, "--seed", 1)
 
 
 def test_replay_thresholds_are_for_the_host_links(flows):
-    """At 100 Gb/s a setting in KB is meant for 100 Gb/s, not scaled up from 25."""
+    """At 100 Gb/s a setting in KB is for 100 Gb/s; it is not scaled up from 25."""
 
-    def marks(*more):
-        return json.loads(run("replay", flows, *NETWORK, "--json", *more).stdout)["marks"]
+    def marks(*options):
+        return json.loads(run("replay", flows, *NETWORK, "--json", *options).stdout)["marks"]
 
     link = ["--link-gbps", "100"]
     assert marks(*link, "--ecn", "5,20,1") > 2 * marks(*link, "--ecn", "500,2000,1")
@@ -182,22 +182,22 @@ def test_debug_is_the_same(flows):
     assert isinstance(result.exception, ValueError)
 
 
-def test_what_no_check_has_foreseen_is_one_line_and_a_traceback_in_a_file(monkeypatch, tmp_path):
+def test_unexpected_errors_are_one_line_and_a_traceback_in_a_file(monkeypatch, tmp_path):
     def broken():
         raise TypeError("a\nb")
 
     monkeypatch.setattr("ecn_marl.envs.registry.scenarios", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = run("scenarios")
-    (kept,) = tmp_path.iterdir()
-    where = f"(the traceback is in {kept}, --debug shows it)"
+    (traceback_file,) = tmp_path.iterdir()
+    where = f"(the traceback is in {traceback_file}, --debug shows it)"
     assert result.stderr == f"ecn-marl: unexpected TypeError: a b {where}\n"
     assert result.exit_code == 70
-    assert "in broken" in kept.read_text()
+    assert "in broken" in traceback_file.read_text()
     assert isinstance(run("--debug", "scenarios").exception, TypeError)
 
 
-def test_what_lanes_refuse_is_a_line(monkeypatch):
+def test_errors_of_lanes_are_one_line(monkeypatch):
     def refused():
         monkeypatch.setenv("LANES_GPU", "yes")
         return settings.gpu_mode()
@@ -209,7 +209,7 @@ def test_what_lanes_refuse_is_a_line(monkeypatch):
     assert result.stderr == f"ecn-marl: {expected}\n"
 
 
-def test_other_versions_are_a_line(monkeypatch):
+def test_warnings_of_other_versions_are_one_line(monkeypatch):
     def older():
         warnings.warn("made with jax 0.1", VersionWarning, stacklevel=1)
         return ()
@@ -277,29 +277,29 @@ def test_train_compares_with_static_settings(trained):
     assert "2 episodes never trained on, seed 3" in result.stdout
     for name in ("IPPO first", "SECN1", "SECN2", "J", "short", "long", "queue", "util", "pauses"):
         assert name in result.stdout
-    found = json.loads((folder / "evaluation.json").read_text())
-    names = [row["name"] for row in found["policies"]]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    names = [row["name"] for row in evaluation["policies"]]
     assert names == [str(folder), "static:secn1", "static:secn2"]
-    assert found["scenario"] == TINY
-    for row in found["policies"]:
+    assert evaluation["scenario"] == TINY
+    for row in evaluation["policies"]:
         assert 0 < row["reward"]["mean"] <= 1
         assert row["slowdown"]["short"]["measured"] > 0
 
 
 def test_json_means_the_same_on_every_command():
-    """A flag: one document on stdout. Files are options of their own."""
+    """It is a flag for one document on stdout. Files have other options."""
     import typer
 
     from ecn_marl.cli import app
 
     group = typer.main.get_command(app)
-    found = {
+    json_options = {
         (param.is_flag, param.help)
         for command in group.commands.values()
         for param in command.params
         if "--json" in param.opts
     }
-    assert found == {(True, "Print one JSON document instead of tables.")}
+    assert json_options == {(True, "Print one JSON document instead of tables.")}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_json_means_the_same_on_every_command():
         ("train", "adpg"),
     ],
 )
-def test_folders_that_cannot_be_made_are_told_before_work_begins(command, tmp_path, monkeypatch):
+def test_folders_that_cannot_be_made_are_refused_before_work_begins(command, tmp_path, monkeypatch):
     from ecn_marl.baselines import search
 
     monkeypatch.setattr(search.Search, "find", None)
@@ -369,7 +369,7 @@ def test_a_finished_run_has_nothing_to_resume(trained):
     assert (folder / "metrics.jsonl").read_text() == before
 
 
-def test_train_wants_an_algorithm_or_a_run(tmp_path):
+def test_train_needs_an_algorithm_or_a_run(tmp_path):
     assert "algorithm = None is not allowed: expected one of" in failure("train")
     assert "config.json" in failure("train", "--resume", tmp_path)
 
@@ -431,7 +431,7 @@ def test_train_errors(tmp_path, args, message):
     assert not out.exists()
 
 
-def test_divergence_is_told_and_is_a_failure(tmp_path, monkeypatch):
+def test_divergence_is_reported_and_is_a_failure(tmp_path, monkeypatch):
     from ecn_marl.baselines.training.loop import TrainingDiverged
     from ecn_marl.experiments import workflow
 
@@ -467,7 +467,7 @@ def test_eval_needs_a_seed_that_was_trained(trained):
 
 
 def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
-    """What took hours to measure is told, whatever a plot does."""
+    """Results that took hours are printed even if a plot fails."""
     from ecn_marl.cli import learning
     from ecn_marl.experiments import curves, workflow
 
@@ -481,7 +481,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "label", str)
     monkeypatch.setattr(workflow, "evaluate", lambda *_: result)
     monkeypatch.setattr(curves, "draw_learning_curve", no_curve)
-    told = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
-    assert (told.exit_code, told.stderr) == (2, "ecn-marl: no curve\n")
-    assert "J, 95%CI" in told.stdout
+    answer = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
+    assert (answer.exit_code, answer.stderr) == (2, "ecn-marl: no curve\n")
+    assert "J, 95%CI" in answer.stdout
     assert json.loads((tmp_path / "evaluation.json").read_text())["policies"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 UNEXPECTED = 70
-"""Exit code of an error that no check has foreseen (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
 
 
 def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | None:
@@ -31,7 +31,7 @@ def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | Non
 
 
 def _help(command: Any, show: Callable[[Any], str], context: Any) -> str:
-    """The help of a command, and names that are not the package's."""
+    """The help of a command, with names that the user registered."""
     from ecn_marl._imports import added_names
 
     parts = [f"{kind}: {', '.join(names)}" for kind, names in added_names().items()]
@@ -60,7 +60,7 @@ Imports = Annotated[
 
 
 def _import_option() -> Any:
-    """The option as a parameter of a command; typer alone knows how to make one."""
+    """The option as a parameter of a command, made by typer from a dummy command."""
     source = typer.Typer(add_completion=False)
 
     @source.command()
@@ -71,7 +71,7 @@ def _import_option() -> Any:
 
 
 class OneLineErrors(TyperGroup):
-    """Commands whose errors are one line: exit code 2 if they are about what the user gave."""
+    """Commands whose errors are one line; exit code 2 for errors in the user's input."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -87,16 +87,18 @@ class OneLineErrors(TyperGroup):
                 return super().invoke(ctx)
         except (BrokenPipeError, typer.Exit, typer.Abort):
             raise
-        except Exception as error:  # whatever was not foreseen: its traceback is kept, see `_told`
-            if ctx.params.get("debug") or hasattr(error, "exit_code"):  # click's show themselves
+        except (
+            Exception
+        ) as error:  # also unexpected errors: their traceback is kept, see `_message_and_code`
+            if ctx.params.get("debug") or hasattr(error, "exit_code"):  # click shows its own
                 raise
-            reason, code = _told(error)
+            reason, code = _message_and_code(error)
             typer.echo("ecn-marl: " + " ".join(reason.split()), err=True)
             raise typer.Exit(code) from None
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """What is said of an error, and the exit code."""
+def _message_and_code(error: Exception) -> tuple[str, int]:
+    """The message for an error, and the exit code."""
     if isinstance(error, TrainingDiverged):
         return str(error), 1
     if isinstance(error, OSError) and error.filename is not None:
@@ -108,7 +110,7 @@ def _told(error: Exception) -> tuple[str, int]:
 
 
 def _keep_traceback(error: Exception) -> str:
-    """The name of a new file with the traceback: what took hours need not be run again for it."""
+    """Keep the traceback in a new file, so that a long run need not be repeated; its name."""
     import tempfile
     import traceback
 
@@ -121,20 +123,22 @@ def _keep_traceback(error: Exception) -> str:
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Warnings of the package as a line of their own, without the code that raised them."""
-    shown = warnings.showwarning
+    """Show the package's warnings as one line, without the code that raised them."""
+    original = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], *position: Any, **options: Any
+    ) -> None:
         if issubclass(category, VersionWarning):
             typer.echo(f"ecn-marl: warning: {message}", err=True)
         else:
-            shown(message, category, *where, **more)
+            original(message, category, *position, **options)
 
     warnings.showwarning = show
     try:
         yield
     finally:
-        warnings.showwarning = shown
+        warnings.showwarning = original
 
 
 app = typer.Typer(
@@ -148,13 +152,13 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> bool:
-    if wanted:
+def _show_version(show: bool) -> bool:
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"ecn-marl {version('ecn-marl')}")
         raise typer.Exit
-    return wanted
+    return show
 
 
 @app.callback()

@@ -1,7 +1,7 @@
-"""Progress bars: what is done, how long it has taken, and that it compiles while nothing moves.
+"""Progress bars: work done, time taken, and `compiling …` before the first progress.
 
-The first call of a program compiles it, which takes seconds to a minute in which nothing can be
-counted. So a bar that has not moved says `compiling …`, and the time goes on.
+The first call of a program compiles it. This takes seconds to a minute without measurable progress.
+So a bar that has not moved yet says `compiling …` while its clock runs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 COMPILING = "compiling …"
 
 SILENCE_S = (10.0, 60.0)
-"""Without a terminal: seconds until the first line that says that it compiles, and between two."""
+"""Without a terminal: seconds until the first line `compiling …`, and between such lines."""
 
 WIDE, NARROW = 100, 80
-"""Columns from which on a bar is long, and from which on there is one."""
+"""Columns of the terminal for a long bar, and for any bar."""
 
 
 def clock(seconds: float) -> str:
-    """A time as `M:SS`, with hours where there are some."""
-    minutes, rest = divmod(int(seconds), 60)
+    """A time as `M:SS`, or `H:MM:SS` from an hour on."""
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 def done_text(done: float, total: float, unit: str) -> str:
-    """How much is done; that it compiles where nothing is yet."""
+    """Work done as text; `compiling …` if none is."""
     return f"{done:,.0f}/{total:,.0f} {unit}" if done else COMPILING
 
 
@@ -43,9 +43,9 @@ def bar_of(unit: str, console: Any, disable: bool = False) -> Progress:
     """A bar of rich that fits a console.
 
     Args:
-        unit: what is counted.
+        unit: unit of the numbers.
         console: console of rich; a narrow one has no bar, only numbers and times.
-        disable: whether nothing is to be shown.
+        disable: whether to show nothing.
     """
     from rich import progress as rp
     from rich.table import Column
@@ -58,8 +58,8 @@ def bar_of(unit: str, console: Any, disable: bool = False) -> Progress:
     class Times(rp.ProgressColumn):
         def render(self, task: Any) -> Text:
             left = task.time_remaining if task.completed else None
-            more = "" if left is None else f", {clock(left)} left"
-            return Text(clock(task.elapsed or 0.0) + more)
+            remaining = "" if left is None else f", {clock(left)} left"
+            return Text(clock(task.elapsed or 0.0) + remaining)
 
     columns: list[Any] = [rp.TextColumn("{task.description}", table_column=Column(no_wrap=True))]
     if console.width >= NARROW:
@@ -79,13 +79,13 @@ def progress(
 ) -> Iterator[Any]:
     """A progress bar on a terminal, and a function `show(done, note="")` to move it.
 
-    Where there is no terminal, `lines` writes a line at every tenth of the way instead, and now and
-    then one while it compiles. With `quiet` nothing is shown.
+    Without a terminal, `lines` writes a line at every tenth of the work instead, and one from time
+    to time while it compiles. With `quiet` nothing is shown.
     """
     from rich.console import Console
 
     terminal, began = sys.stderr.isatty() and not quiet, time.monotonic()
-    tell = lines and not terminal and not quiet
+    writes_lines = lines and not terminal and not quiet
     bar = bar_of(unit, Console(stderr=True), disable=not terminal)
     tenth, moved = 0, threading.Event()
 
@@ -94,12 +94,12 @@ def progress(
         bar.update(row, completed=done, note=note)
         if done:
             moved.set()
-        if tell and int(10 * done / total) > tenth:
+        if writes_lines and int(10 * done / total) > tenth:
             tenth = int(10 * done / total)
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
-    if tell:
-        _tell_that_it_compiles(task, moved, began)
+    if writes_lines:
+        _report_compiling(task, moved, began)
     try:
         with bar:
             row = bar.add_task(task, total=total, note="")
@@ -108,9 +108,9 @@ def progress(
         moved.set()
 
 
-def _tell_that_it_compiles(task: str, moved: threading.Event, began: float) -> None:
-    """Write a line now and then until something has moved."""
-    stderr = sys.stderr  # of this thread's caller: tests put another in its place
+def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
+    """Write a line from time to time until the first progress."""
+    stderr = sys.stderr  # read in the calling thread: tests replace `sys.stderr` for a while
 
     def wait() -> None:
         pause = SILENCE_S[0]

@@ -18,7 +18,7 @@ EPISODES, SEARCHED, SCORED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the score of a checkpoint."""
 
 RATES = "adpg"
-"""What `bench` is called with for the tables of the paper ADPG."""
+"""Name for `bench` of the tables of the paper ADPG."""
 
 Searches = Annotated[
     int,
@@ -130,7 +130,7 @@ def bench(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import bench as bn
     from ecn_marl.experiments import plan as pl
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
     from ecn_marl.experiments.publish import TABLE, publish
     from ecn_marl.speed.machine import describe
 
@@ -139,7 +139,7 @@ def bench(
     if out is not None:
         check_output_folder("--out", out)
     if scenarios == [RATES]:
-        unfit = given(
+        unfit = not_none(
             steps=steps,
             episodes=None if episodes == EPISODES else episodes,
             sealed=sealed or None,
@@ -153,29 +153,31 @@ def bench(
         _bench_rates(unfit, algorithms, seeds, (small, largest), out, results, as_json)
         return
     if papers.are_papers(scenarios):
-        for name, value in given(sealed=sealed or None, split=split, largest=largest).items():
+        for name, value in not_none(sealed=sealed or None, split=split, largest=largest).items():
             raise bad_value(f"--{name}", value, "nothing with papers")
-        numbers = given(
+        numbers = not_none(
             steps=steps,
             episodes_asked=None if episodes == EPISODES else episodes,
             search_episodes=None if search_episodes == SEARCHED else search_episodes,
             eval_episodes=None if eval_episodes == SCORED else eval_episodes,
             eval_seed=eval_seed or None,
         )
-        asked = papers.Asked(
+        paper_options = papers.Options(
             names=list(scenarios or []),
             small=small,
             algorithms=algorithms,
             seeds=seeds,
             resume=resume,
             numbers=numbers,
-            options=given(max_steps=max_steps),
-            settings=given(envs=envs),
+            options=not_none(max_steps=max_steps),
+            settings=not_none(envs=envs),
         )
-        with _stops():
-            papers.bench(asked, out or Path("runs/papers"), results, as_json)
+        with _stops_in_one_line():
+            papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
-    for name, value in given(small=small or None, largest=largest, resume=resume or None).items():
+    for name, value in not_none(
+        small=small or None, largest=largest, resume=resume or None
+    ).items():
         raise bad_value(f"--{name}", value, f"nothing but with {RATES} or papers")
     out = out or Path("runs/bench")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
@@ -189,15 +191,15 @@ def bench(
         sealed=sealed,
         eval_seed=eval_seed,
         split=split,
-        options=given(max_steps=max_steps),
-        settings=given(envs=envs),
+        options=not_none(max_steps=max_steps),
+        settings=not_none(envs=envs),
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
     )
-    with _bars() as show, _stops():
+    with _bars() as show, _stops_in_one_line():
         records = bn.bench(plan, show)
-    more = {"protocol": bn.protocol(plan), "machine": describe()}
-    result, _ = publish(records, out, more)
+    facts = {"protocol": bn.protocol(plan), "machine": describe()}
+    result, _ = publish(records, out, facts)
     text = json_text(result) + "\n"
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
@@ -213,14 +215,14 @@ def _bench_rates(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """Where flows are the agents; `unfit` are options that were given and have no meaning here."""
+    """`bench adpg`, where flows are the agents; `unfit` are given options that do not apply."""
     from ecn_marl._errors import bad_value
     from ecn_marl.cli import rate
 
     for name, value in unfit.items():
         raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
     folder = out or Path("runs/bench-adpg")
-    with _bars() as show, _stops():
+    with _bars() as show, _stops_in_one_line():
         rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show)
 
 
@@ -248,15 +250,15 @@ def tune(
     """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.experiments import tune as tn
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
 
     check_output_folder("--out", out)
     search = tn.Search(
         *(scenario, learner, trials, steps, episodes, seeds),
-        options=given(max_steps=max_steps),
-        settings=given(envs=envs),
+        options=not_none(max_steps=max_steps),
+        settings=not_none(envs=envs),
     )
-    with progress(f"tune {learner}", "trials", trials) as show, _stops():
+    with progress(f"tune {learner}", "trials", trials) as show, _stops_in_one_line():
         result = tn.tune(search, out, show)
     if as_json:
         typer.echo(json_text(result))
@@ -287,7 +289,7 @@ def headroom(
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
-    from ecn_marl.experiments.jobs import given
+    from ecn_marl.experiments.jobs import not_none
     from ecn_marl.render.headroom_table import headroom_table
     from ecn_marl.render.tables import flows_table
 
@@ -296,7 +298,7 @@ def headroom(
     with progress("headroom", "episodes", 200 * search_episodes) as show:
         result = hr.headroom(
             scenario,
-            given(load=load, max_steps=max_steps),
+            not_none(load=load, max_steps=max_steps),
             episodes=episodes,
             seed=seed,
             effort=Effort(episodes=search_episodes),
@@ -338,7 +340,7 @@ def reward_reference(
     check_output("--out", out)
     rewards = rr.usual_rewards(scenario) if reward is None else [{"reward": x} for x in reward]
     with progress("measure", "episodes", 3 * len(rewards) * episodes) as show:
-        found = rr.measure(
+        references = rr.measure(
             scenario,
             rewards,
             parse_fields(env or []),
@@ -347,16 +349,16 @@ def reward_reference(
             effort=Effort(episodes=search_episodes),
             progress=show,
         )
-    rr.write_references(out, found)
+    rr.write_references(out, references)
     if as_json:
-        typer.echo(json_text(found))
+        typer.echo(json_text(references))
     else:
-        show_tables([reference_table(found)])
+        show_tables([reference_table(references)])
 
 
 @contextmanager
-def _stops() -> Iterator[None]:
-    """What stops training early is told in one line."""
+def _stops_in_one_line() -> Iterator[None]:
+    """Report errors that stop training early in one line."""
     from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
 
     try:
@@ -371,7 +373,7 @@ def _stops() -> Iterator[None]:
 
 @contextmanager
 def _bars() -> Iterator[Any]:
-    """A function that opens a progress bar for a task in place of the last one."""
+    """A function that opens a progress bar for a task and closes the last one."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ KINDS = (".py", ".csv", ".toml")
 
 
 def folder() -> Path:
-    """Where the examples lie: in the package; in a checkout, beside it."""
+    """Folder of the examples: in the package, or in a checkout beside it."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "examples"
     return inside if inside.is_dir() else package.parent / "examples"
@@ -24,12 +24,12 @@ def folder() -> Path:
 
 def example_files() -> list[Path]:
     """All files of the examples, relative to `folder`."""
-    found = (path for path in folder().rglob("*") if path.suffix in KINDS and path.is_file())
-    return sorted((p.relative_to(folder()) for p in found), key=lambda p: (len(p.parts), str(p)))
+    paths = (path for path in folder().rglob("*") if path.suffix in KINDS and path.is_file())
+    return sorted((p.relative_to(folder()) for p in paths), key=lambda p: (len(p.parts), str(p)))
 
 
 def title(name: Path) -> str:
-    """What an example is, in a line: of a script or job its first line, of a list its size."""
+    """One line about an example: the first line of a script or job, the size of a flow list."""
     with open(folder() / name, encoding="utf-8", newline="") as file:
         if name.suffix == ".csv":
             rows = list(csv.DictReader(file))
@@ -60,10 +60,10 @@ def examples(
     if out is not None:
         if out.exists() and not out.is_dir():
             raise bad_value("DIR", str(out), "a folder")
-        there = [str(name) for name in names if (out / name).exists()]
-        if there:
-            more = f" and {len(there) - 1} more of them" if len(there) > 1 else ""
-            raise bad_value("DIR", str(out), f"a folder without {there[0]}{more}")
+        existing = [str(name) for name in names if (out / name).exists()]
+        if existing:
+            others = f" and {len(existing) - 1} more of them" if len(existing) > 1 else ""
+            raise bad_value("DIR", str(out), f"a folder without {existing[0]}{others}")
         for parent in {out / name.parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
         copies = {}

@@ -173,10 +173,10 @@ def train(
 
     if out is not None:
         check_output_folder("--out", out)
-    first = wf.join(distributed, devices)
+    main_process = wf.join(distributed, devices)
     base = _file(config, resume)
     algorithm = algorithm or base.get("algorithm")
-    asked = jb.given(
+    job_fields = jb.not_none(
         scenario=scenario,
         steps=steps,
         envs=envs,
@@ -186,7 +186,7 @@ def train(
         eval_episodes=eval_episodes,
         randomise=jb.parse_ranges(randomise) if randomise else None,
     )
-    view = jb.given(
+    view = jb.not_none(
         features=features,
         actions=actions,
         reward=reward,
@@ -198,7 +198,7 @@ def train(
     view |= jb.parse_fields(env or [])
     if rate.is_about_rates(algorithm, resume):
         file = None if config is None else str(config)
-        unfit = view | asked | jb.given(distributed=distributed, wandb=wandb, config=file)
+        unfit = view | job_fields | jb.not_none(distributed=distributed, wandb=wandb, config=file)
         rate.train(
             algorithm,
             resume,
@@ -211,40 +211,45 @@ def train(
         )
         return
     if resume is not None:
-        asked |= view | jb.given(algorithm=algorithm, out=None if out is None else str(out))
-        job, folder = jb.resumed_job(resume, asked, setting or []), resume
+        job_fields |= view | jb.not_none(algorithm=algorithm, out=None if out is None else str(out))
+        job, folder = jb.resumed_job(resume, job_fields, setting or []), resume
     else:
-        job = jb.new_job(algorithm, asked, view, setting or [], base)
+        job = jb.new_job(algorithm, job_fields, view, setting or [], base)
         folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
     if show_config:
         typer.echo(wf.job_text(job), nl=False)
         return
     session = Session(
-        save_updates, save_seconds, None if distributed else devices, wandb if first else None
+        save_updates,
+        save_seconds,
+        None if distributed else devices,
+        wandb if main_process else None,
     )
-    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not first)
-    if not first:
+    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
+    if not main_process:
         return
     result: dict[str, Any] = {"run": str(folder), "training": rows[-1]}
-    place = None
+    arena = None
     if evaluate:
         policies = [*wf.learners(folder), *wf.references(job.scenario)]
-        place = wf.arena(policies, None)
+        arena = wf.arena(policies, None)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
-            result["evaluation"] = wf.evaluate(place, policies, episodes, job.seed, show)
+            result["evaluation"] = wf.evaluate(arena, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
-    show_results(result, as_json)  # before the plots, so that nothing can come between
+    show_results(
+        result, as_json
+    )  # before the plots, so that the results appear even if a plot fails
     with progress("score references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
-    if place is not None:
-        wf.draw_queues(folder, place, result["evaluation"])
+    if arena is not None:
+        wf.draw_queues(folder, arena, result["evaluation"])
     if not as_json:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
 
 
 def _file(config: Path | None, resume: Path | None) -> dict[str, Any]:
-    """What a file asks for; empty without one."""
+    """The fields of a job file; empty without one."""
     from ecn_marl._errors import bad_value
     from ecn_marl.experiments.job_files import read_job
 
@@ -258,7 +263,7 @@ def _file(config: Path | None, resume: Path | None) -> dict[str, Any]:
 def _train(
     job: Any, folder: Path, overwrite: bool, session: Any, resume: bool, quiet: bool
 ) -> list[Any]:
-    """Train behind a progress bar; what stops it early is told in one line."""
+    """Train with a progress bar; report errors that stop it early in one line."""
     from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
     from ecn_marl.experiments import workflow as wf
 
@@ -308,8 +313,8 @@ def export(
     rate.check_form(run, int8, tree)
     policy = wf.policy_of(run, checkpoint)
     save_policy(policy, out)
-    what = f"{policy.header['algorithm']} of update {policy.header['update']}"
-    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+    summary = f"{policy.header['algorithm']} of update {policy.header['update']}"
+    typer.echo(f"{out}: {summary}, {out.stat().st_size / 1000:.0f} KB")
 
 
 @app.command(name="eval")
@@ -347,16 +352,16 @@ def evaluate(
     from ecn_marl.experiments import workflow as wf
 
     if rate.is_evaluation(policies, scenario):
-        unfit = jb.given(load=load, max_steps=max_steps)
+        unfit = jb.not_none(load=load, max_steps=max_steps)
         rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
         return
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
-    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    place = wf.arena(names, scenario, **changed)
-    place = replace(place, checkpoint=checkpoint)
+    changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    arena = wf.arena(names, scenario, **changed)
+    arena = replace(arena, checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
-        result = wf.evaluate(place, names, episodes, seed, show)
+        result = wf.evaluate(arena, names, episodes, seed, show)
     show_results({"evaluation": result}, as_json)
 
 
@@ -393,24 +398,24 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
-    changed = jb.given(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    changed = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
-    place = wf.arena(names, scenario, **changed)
+    arena = wf.arena(names, scenario, **changed)
     sides: list[Side] = []
     with progress("play", "episodes", len(names)) as show:
         for name in names:
             show(len(sides), f"{wf.label(name)}: compiling")
-            made, controller = place.env(name), place.controller(name)
-            episode = record(made, made.default_params, controller, seed)
-            sides.append(Side(wf.label(name), made, episode))
+            played_env, controller = arena.env(name), arena.controller(name)
+            episode = record(played_env, played_env.default_params, controller, seed)
+            sides.append(Side(wf.label(name), played_env, episode))
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     first, size = sides[0], len(data) / 1e6
     flows = len(first.episode.flows)
     typer.echo(f"{out}: {first.env.horizon} intervals, {flows} flows, {size:.1f} MB")
     for side in sides:
-        told = player.accounts(side.episode).items()
-        typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in told))
+        counts = player.accounts(side.episode).items()
+        typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in counts))
 
 
 @app.command()
@@ -463,7 +468,9 @@ def _list_scenarios(as_json: bool) -> None:
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.render.tables import scenario_table
 
-    trained = {PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()}
+    pretrained = {
+        PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()
+    }
     rows: list[dict[str, Any]] = []
     for name in names():
         spec, env = lookup(name), make(name)
@@ -480,7 +487,11 @@ def _list_scenarios(as_json: bool) -> None:
                 "max_steps": env.horizon,
                 "benchmark": spec.benchmark,
                 "superseded": spec.superseded,
-                "pretrained": [p for p, one in trained.items() if one.header["scenario"] == name],
+                "pretrained": [
+                    p
+                    for p, trained_policy in pretrained.items()
+                    if trained_policy.header["scenario"] == name
+                ],
             }
         )
     if as_json:

@@ -87,9 +87,9 @@ def replay(
         pfc=pfc,
         ack_priority=ack_priority,
     )
-    listed = rp.read_flows(flows, network)
+    flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
-        result = rp.replay(listed, network, settings, show)
+        result = rp.replay(flow_list, network, settings, show)
     outputs = {}
     if out is not None:
         outputs[out] = Output("w", lambda file: rp.write_fct(result, file))
@@ -153,7 +153,7 @@ def validate(
     if plots is not None:
         check_output_folder("--plots", plots)
         plots.mkdir(parents=True, exist_ok=True)
-    chosen = select(only, quick, long)
+    cases = select(only, quick, long)
     if write_expected is not None:
         check_output("--write-expected", write_expected)
         if only or quick or long or dt_us is not None:
@@ -162,8 +162,8 @@ def validate(
     if dt_us is not None:
         force_dt_us(dt_us)
     start = time.perf_counter()
-    with progress("validate", "cases", len(chosen)) as show:
-        done = run_cases(chosen, show=show)
+    with progress("validate", "cases", len(cases)) as show:
+        done = run_cases(cases, show=show)
     seconds = time.perf_counter() - start
     lines = all_lines(done)
     outputs, text = {}, json_text(report(done, seconds))

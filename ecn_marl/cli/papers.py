@@ -19,19 +19,19 @@ ALL = "all"
 
 
 def are_papers(names: list[str] | None) -> bool:
-    """Whether what is benched are papers; a mixture with scenarios is none."""
+    """Whether all names are papers; false for a mixture with scenarios."""
     from ecn_marl.experiments.papers import SUITES
 
     return bool(names) and all(name == ALL or name in SUITES for name in names or [])
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Options of `bench` that papers have; None or empty for the suite's own.
+class Options:
+    """Options of `bench` that apply to papers; None or empty for the suite's own values.
 
     Attributes:
         names: papers, or `all`.
-        small: whether the small suites.
+        small: whether to run the small suites.
         algorithms: rows or families with commas between them.
         seeds: seeds of every learner.
         resume: whether to go on in a folder of another plan.
@@ -50,7 +50,7 @@ class Asked:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def bench(asked: Asked, out: Path, results: Path | None, as_json: bool) -> None:
+def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> None:
     """Run suites, write everything, print the tables of claims.
 
     Raises:
@@ -64,19 +64,21 @@ def bench(asked: Asked, out: Path, results: Path | None, as_json: bool) -> None:
     from ecn_marl.render.papers import claims_markdown
     from ecn_marl.speed.machine import describe
 
-    only = tuple(x.strip() for x in (asked.algorithms or "").split(",") if x.strip())
-    names = list(SUITES) if ALL in asked.names else list(dict.fromkeys(asked.names))
-    common = {"options": asked.options, "settings": asked.settings, **asked.numbers}
+    only = tuple(x.strip() for x in (options.algorithms or "").split(",") if x.strip())
+    names = list(SUITES) if ALL in options.names else list(dict.fromkeys(options.names))
+    common = {"options": options.options, "settings": options.settings, **options.numbers}
     plans = [
-        SuitePlan(suite(name, asked.small), out / name, asked.small, asked.seeds, only, **common)
+        SuitePlan(
+            suite(name, options.small), out / name, options.small, options.seeds, only, **common
+        )
         for name in names
     ]
     for plan in plans:
-        check_folder(plan, asked.resume)
+        check_folder(plan, options.resume)
     outcomes = []
     for plan in plans:
         with stages(plan.suite.name) as (show, stage):
-            records = run_suite(plan, show, stage, asked.resume)
+            records = run_suite(plan, show, stage, options.resume)
         outcomes.append(outcome(plan.suite, records, protocol(plan)))
     text, files = publish(outcomes, out, describe(), join(["ecn-marl", *sys.argv[1:]]))
     if results is not None:
@@ -84,28 +86,28 @@ def bench(asked: Asked, out: Path, results: Path | None, as_json: bool) -> None:
     if as_json:
         typer.echo(text, nl=False)
         return
-    for one in outcomes:
-        typer.echo(f"## {one['title']}\n\n{claims_markdown(one)}\n")
+    for paper in outcomes:
+        typer.echo(f"## {paper['title']}\n\n{claims_markdown(paper)}\n")
     typer.echo(f"{out}: {', '.join(path.name for path in files)}", err=True)
 
 
 @contextmanager
 def stages(name: str) -> Iterator[tuple[Callable[[str], Any], Callable[[int, int], None]]]:
-    """A bar for each task, which says how many trainings and cells are done, and the time left."""
+    """A bar for each task, with the number of finished trainings and cells, and the time left."""
     with ExitStack() as stack:
-        began, done, whole = time.monotonic(), 0, 1
+        began, done, all_stages = time.monotonic(), 0, 1
 
-        def stage(now: int, total: int) -> None:
-            nonlocal done, whole
-            done, whole = now, total
+        def stage(done_now: int, total: int) -> None:
+            nonlocal done, all_stages
+            done, all_stages = done_now, total
 
         def show(task: str) -> Any:
             stack.close()
             left = ""
             if done:
-                each = (time.monotonic() - began) / done
-                left = f", about {clock(each * (whole - done))} left"
-            title = f"{name} {done}/{whole}{left}: {task}"
+                per_stage = (time.monotonic() - began) / done
+                left = f", about {clock(per_stage * (all_stages - done))} left"
+            title = f"{name} {done}/{all_stages}{left}: {task}"
             move = stack.enter_context(progress(title, "%", 100.0))
             return lambda share, note="": move(100.0 * min(share, 1.0), note)
 

@@ -15,7 +15,7 @@ DEFAULT_SCENARIO = "many-to-one-8-v0"
 
 
 def is_about_rates(algorithm: str | None, resume: Path | None) -> bool:
-    """Whether a training is one of rates."""
+    """Whether a training is of a learner of rates."""
     from ecn_marl.experiments import rate
 
     return algorithm in rate.ALGORITHMS or (
@@ -24,7 +24,7 @@ def is_about_rates(algorithm: str | None, resume: Path | None) -> bool:
 
 
 def is_evaluation(policies: list[str], scenario: str | None) -> bool:
-    """Whether an evaluation is one of rates."""
+    """Whether an evaluation is of policies of rates."""
     from ecn_marl.experiments import rate
 
     return rate.is_rate_evaluation(policies, scenario)
@@ -34,43 +34,43 @@ def train(
     algorithm: str | None,
     resume: Path | None,
     out: Path | None,
-    asked: dict[str, Any],
+    given_options: dict[str, Any],
     settings: list[str],
     saving: tuple[int | None, float],
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Train or go on.
+    """Train, or go on with a run.
 
-    Of the usual options `asked` has those that were given; `saving` is updates and seconds between
-    checkpoints.
+    `given_options` are the options of `train` that the user gave; `saving` is updates and seconds
+    between checkpoints.
 
     Raises:
-        ValueError: an option that has no meaning here, or see `experiments.rate`.
+        ValueError: an option that does not apply, or see `experiments.rate`.
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import json_text
     from ecn_marl.baselines.training.loop import Saving
     from ecn_marl.experiments import rate
 
-    if "envs" in asked:
-        settings = [*settings, f"envs={asked.pop('envs')}"]
-    steps, seed = asked.pop("steps", None), asked.pop("seed", 0)
-    for name, value in asked.items():
-        what = f"nothing with {algorithm or resume}: what it trains on are settings, e.g. --set"
-        raise bad_value(f"--{name.replace('_', '-')}", value, f"{what} senders=4,8")
+    if "envs" in given_options:
+        settings = [*settings, f"envs={given_options.pop('envs')}"]
+    steps, seed = given_options.pop("steps", None), given_options.pop("seed", 0)
+    for name, value in given_options.items():
+        expected = f"nothing with {algorithm or resume}: what it trains on are settings, e.g. --set"
+        raise bad_value(f"--{name.replace('_', '-')}", value, f"{expected} senders=4,8")
     if resume is not None and settings:
         raise bad_value("--set", settings[0], f"nothing: {resume} goes on as it was started")
-    when = Saving(*saving)
+    saving_times = Saving(*saving)
     folder = resume or out or Path("runs") / f"{algorithm}-seed{seed}"
     with progress(f"train {algorithm or folder}", "%", 100.0, lines=False) as show:
 
-        def tell(row: dict[str, Any], total: int) -> None:
+        def report(row: dict[str, Any], total: int) -> None:
             note = f"update {row['update']}, reward {row['reward']:.4f}"
             show(100.0 * row["update"] / total, note)
 
         if resume is not None:
-            rows = rate.resume_rate(resume, steps=steps, saving=when, progress=tell)
+            rows = rate.resume_rate(resume, steps=steps, saving=saving_times, progress=report)
         else:
             assert algorithm is not None
             rows = rate.train_rate(
@@ -80,8 +80,8 @@ def train(
                 steps=steps,
                 seed=seed,
                 overwrite=overwrite,
-                saving=when,
-                progress=tell,
+                saving=saving_times,
+                progress=report,
             )
     if as_json:
         typer.echo(json_text({"run": str(folder), "training": rows[-1]}))
@@ -91,7 +91,7 @@ def train(
 
 
 def is_run(run: str) -> bool:
-    """Whether a run is one of rates."""
+    """Whether a run is of a learner of rates."""
     from ecn_marl.experiments import rate
 
     return rate.is_rate_run(run)
@@ -107,7 +107,7 @@ def check_form(run: str, int8: bool, tree: int | None) -> None:
 
 
 def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -> None:
-    """Write a policy to a file, and tell what its decisions cost.
+    """Write a policy to a file, and print what its decisions cost.
 
     Raises:
         ValueError: see `experiments.rate.rate_policy_of`.
@@ -120,8 +120,8 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
     policy = rate.rate_policy_of(run, checkpoint, int8=int8, depth=tree)
     save_policy(policy, out)
     header, model = policy.header, policy.header["model"]
-    what = f"{header['algorithm']} of update {header['update']}, {policy.model}"
-    typer.echo(f"{out}: {what}, {out.stat().st_size / 1000:.0f} KB")
+    summary = f"{header['algorithm']} of update {header['update']}, {policy.model}"
+    typer.echo(f"{out}: {summary}, {out.stat().st_size / 1000:.0f} KB")
     if "mean_difference" in model:
         typer.echo(
             f"factors differ from the network's by {model['mean_difference']:.4f} in the mean, "
@@ -146,7 +146,7 @@ def evaluate(
     """Measure policies; `fields` are fields of the scenario, `name=value`.
 
     Raises:
-        ValueError: an option that has no meaning here, or see `experiments.rate`.
+        ValueError: an option that does not apply, or see `experiments.rate`.
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import json_text
@@ -184,7 +184,7 @@ def bench(
 ) -> None:
     """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
 
-    `scenarios` is whether they are the small ones, and the flows of the largest if it was given.
+    `scenarios` is whether to use the small ones, and the largest number of flows or None.
 
     Raises:
         ValueError: see `experiments.rate_bench`.
@@ -197,19 +197,19 @@ def bench(
 
     policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
     small, largest = scenarios
-    every, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
-    places = every if largest is None else rb.up_to(every, largest)
-    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, places, updates), show)
+    all_scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
+    selected = all_scenarios if largest is None else rb.up_to(all_scenarios, largest)
+    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, selected, updates), show)
     result["machine"] = describe()
     table, text = rate_bench_tables(result), json_text(result) + "\n"
     figure = rate_bench_figure(result)
     out.mkdir(parents=True, exist_ok=True)
-    written = {
+    outputs = {
         out / "results.json": Output("w", lambda file: file.write(text)),
         out / "table.md": Output("w", lambda file: file.write(table)),
         out / "many_to_one.png": Output("wb", partial(write_bytes, figure)),
     }
     if results is not None:
-        written[results] = Output("w", lambda file: file.write(text))
-    write_all(written)
+        outputs[results] = Output("w", lambda file: file.write(text))
+    write_all(outputs)
     typer.echo(text if as_json else table, nl=False)

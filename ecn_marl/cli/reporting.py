@@ -1,4 +1,4 @@
-"""The command that makes tables and figures of what was scored: report."""
+"""The command that makes tables and figures from records: report."""
 
 from __future__ import annotations
 
@@ -23,23 +23,29 @@ def report(
 ) -> None:
     """Rebuild tables, figures, JSON and report of a bench from its records alone; runs nothing."""
     from ecn_marl._files import json_text
-    from ecn_marl.experiments.publish import TABLE, holds_papers, kept, publish, read_records
+    from ecn_marl.experiments.publish import (
+        TABLE,
+        holds_papers,
+        publish,
+        read_records,
+        stored_facts,
+    )
 
     if out is not None and out.exists() and not out.is_dir():
         from ecn_marl._errors import bad_value
 
         raise bad_value("--out", str(out), "a folder")
-    place = out or folder
+    target = out or folder
     if holds_papers(folder):
         from ecn_marl.experiments.papers.publish import rebuild
 
-        text, written = rebuild(folder, place)
+        text, written = rebuild(folder, target)
         typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
         return
-    result, files = publish(read_records(folder), place, kept(folder))
+    result, files = publish(read_records(folder), target, stored_facts(folder))
     if as_json:
         typer.echo(json_text(result))
         return
-    typer.echo((place / TABLE).read_text(encoding="utf-8"), nl=False)
-    names = ", ".join(str(path.relative_to(place)) for path in files)
-    typer.echo(f"{place}: {names}", err=True)
+    typer.echo((target / TABLE).read_text(encoding="utf-8"), nl=False)
+    names = ", ".join(str(path.relative_to(target)) for path in files)
+    typer.echo(f"{target}: {names}", err=True)

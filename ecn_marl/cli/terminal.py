@@ -1,4 +1,4 @@
-"""What commands share: options and tables; progress bars are in `bars`."""
+"""Options and tables that several commands use; progress bars are in `bars`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def console() -> Any:
 
 
 def show_tables(tables: list[Any]) -> None:
-    """Print tables of rich; on a narrow terminal their columns go below each other."""
+    """Print tables of rich; on a narrow terminal, columns that do not fit move below."""
     from ecn_marl.render.fitting import fitted
 
-    wide = console()
+    terminal = console()
     for table in tables:
-        for part in fitted(table, wide.width):
-            wide.print(part)
+        for part in fitted(table, terminal.width):
+            terminal.print(part)
 
 
 def show_results(result: dict[str, Any], as_json: bool) -> None:
-    """Print what a training or an evaluation found, as JSON or as a table."""
+    """Print results of a training or an evaluation, as JSON or as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments.workflow import label
     from ecn_marl.render.tables import evaluation_tables
@@ -58,5 +58,5 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
 
 
 def write_bytes(data: bytes, file: Any) -> None:
-    """Write to an open file, with the arguments as `functools.partial` wants them."""
+    """Write to an open file; the order of arguments suits `functools.partial`."""
     file.write(data)

@@ -1,1 +1,1 @@
-"""Experiments: recipes, comparisons, searches, and what the commands do."""
+"""Experiments: recipes, comparisons, searches, and the work of the commands."""

@@ -1,20 +1,20 @@
 """The comparison behind `ecn-marl bench`: everything trained and scored by one protocol.
 
 * Learners are trained by `experiments/recipes.py` for the same number of steps, several seeds of
-  each; the policy that is scored is that of the checkpoint with the best J on tuning episodes.
+  each. The checkpoint with the best J on tuning episodes is scored.
 * `static:best`, `static:ports`, `oracle` and `rule` are searched on tuning episodes.
-* Everything meets the same episodes: tuning episodes of a part that nothing was chosen on or, with
-  `sealed`, the sealed test episodes (`experiments/sealed.py`), which only a clean checkout gets.
-* With a split (`experiments/splits.py`) the policies trained in the scenario as it is are scored in
-  its variants, where the reference policies are searched anew.
+* All policies are scored on the same episodes: tuning episodes that nothing was chosen on or, with
+  `sealed`, the sealed test episodes (`experiments/sealed.py`), which need a clean checkout.
+* With a split (`experiments/splits.py`), policies trained in the unchanged scenario are scored in
+  its variants. The reference policies are searched anew in each variant.
 
     OUT/SCENARIO/LEARNER/                        the run (see `baselines/runs.py`)
-    OUT/SCENARIO/searches/NAME.json              what a search found, all candidates
+    OUT/SCENARIO/searches/NAME.json              result of a search, with all candidates
     OUT/SCENARIO/scores/NAME.json                the record of a policy (see `records.py`)
     OUT/SCENARIO/sealed/scores/NAME.json         the same on sealed episodes
     OUT/SCENARIO/splits/SPLIT/VARIANT/…          searches and scores of a variant
 
-A bench that was stopped goes on where it was, see `engine.py`, which trains and scores.
+A stopped bench goes on where it was. `engine.py` trains and scores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ecn_marl.experiments.workflow import Show
 
 
 def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record]]:
-    """Train and score everything that is not there yet.
+    """Train and score everything that has no record yet.
 
     Args:
         plan: what to compare.
@@ -48,34 +48,36 @@ def bench(plan: Plan, show: Callable[[str], Show]) -> dict[str, dict[str, Record
         Records by scenario and policy, for `publish.publish`.
 
     Raises:
-        ValueError: something in the folder is of another plan; or the sealed episodes are asked for
-            outside of a clean git checkout.
+        ValueError: the folder holds results of another plan, or `sealed` outside of a clean git
+            checkout.
         FolderInUse: another process works in the folder.
     """
-    here = checkout() if plan.sealed else None
-    if here is not None:
-        here.check_clean()
+    repository = checkout() if plan.sealed else None
+    if repository is not None:
+        repository.check_clean()
     policies = tuple(dict.fromkeys((BEST, ORACLE, *plan.policies)))
     with locked(plan.out, "bench"):
-        return _bench(plan, policies, here, show)
+        return _bench(plan, policies, repository, show)
 
 
 def _bench(
-    plan: Plan, policies: Sequence[str], here: Checkout | None, show: Callable[[str], Show]
+    plan: Plan, policies: Sequence[str], repository: Checkout | None, show: Callable[[str], Show]
 ) -> dict[str, dict[str, Record]]:
-    """`bench` in a folder that is locked."""
-    found: dict[str, dict[str, Record]] = {}
-    commit = {} if here is None else {"commit": here.commit}
+    """Run `bench` in a locked folder."""
+    records: dict[str, dict[str, Record]] = {}
+    commit = {} if repository is None else {"commit": repository.commit}
     for place in plan.places():
         for name in policies:
             if plan.recipe(place.site.scenario, name) is not None:
                 train(plan, place.site, name, show)
-        found[place.name] = scored(plan, place, policies, show, partial(_keys, here=here), **commit)
-    return found
+        records[place.name] = scored(
+            plan, place, policies, show, partial(_keys, repository=repository), **commit
+        )
+    return records
 
 
 def protocol(plan: Plan) -> dict[str, Any]:
-    """How the results came about, for `results.json`."""
+    """How the results were made, for `results.json`."""
     names = {place.scenario for place in plan.places()}
     return {
         "stream": plan.stream,
@@ -95,14 +97,14 @@ def _keys(
     plan: Comparison,
     place: Place,
     missing: Sequence[str],
-    asked: Mapping[str, Any],
-    here: Checkout | None,
+    requests: Mapping[str, Any],
+    repository: Checkout | None,
 ) -> jax.Array:
-    """Keys of the episodes; those of sealed ones are only given for a use that is written down."""
-    if here is None:
-        return report_keys(plan, place, missing, asked)
+    """Keys of the episodes; those of sealed episodes only after their use is noted on disk."""
+    if repository is None:
+        return report_keys(plan, place, missing, requests)
     from ecn_marl.experiments.sealed import Use, sealed_keys
 
-    settings = settings_hash([asked[name] for name in missing])
+    settings = settings_hash([requests[name] for name in missing])
     use = Use(place.name, missing, place.site.steps, plan.seeds, plan.episodes, settings)
-    return sealed_keys(use, here)
+    return sealed_keys(use, repository)

@@ -1,10 +1,10 @@
 """Policies of one scenario side by side: every figure paired with the best static setting.
 
-All policies meet the same episodes. A figure is compared within an episode, so that what is hard
-about an episode cancels; intervals are of a bootstrap over episodes and seeds (see
+All policies meet the same episodes. Figures are compared within an episode, so that its difficulty
+cancels. Intervals are of a bootstrap over episodes and seeds (see
 `baselines/evaluation/statistics.py`). Slowdowns and J are averaged geometrically over seeds and
-episodes, so that the score is the product of its parts' ratios; reward, queue and utilisation are
-averaged as they are. Everything is computed from records alone.
+episodes, so that the score is the product of its parts' ratios. Reward, queue and utilisation are
+averaged arithmetically. Everything is computed from records alone.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from ecn_marl.baselines.evaluation.statistics import (
 from ecn_marl.experiments.records import Record
 
 BASELINE, ORACLES = "static:best", ("oracle:ports", "oracle")
-"""What scores are relative to, and whose gain is the whole of what there is to gain: where ports
-differ, that of the oracle with a setting for each group of them."""
+"""The policy that scores are relative to, and those whose gain counts as 100 %. Where ports differ,
+the oracle with a setting for each group of ports comes first."""
 
 GEOMETRIC = ("J", *SLOWDOWNS)
 """Figures that are averaged geometrically; lower is better."""
 
 ARITHMETIC = ("reward", "queue_mean", "utilisation")
-"""Figures that are averaged as they are."""
+"""Figures that are averaged arithmetically."""
 
 MUCH_WORSE = 1.05
 """Ratio to the baseline above which a size class counts as worse."""
 
 THRESHOLDS = np.round(np.linspace(0.4, 1.4, 101), 2)
-"""Where performance profiles of scores are read."""
+"""Scores at which performance profiles are evaluated."""
 
 SAME = ("scenario", "eval_seed", "stream")
-"""Facts in `meta` that must agree, where records state them, for episodes to be the same."""
+"""Facts in `meta` that records of the same episodes share. A record may lack them."""
 
 
 def compare(
@@ -65,8 +65,8 @@ def compare(
     Args:
         records: records by the policy's name.
         baseline: the policy that scores are relative to.
-        oracle: the policy whose gain is the whole of what there is to gain. None: the first of
-            `ORACLES` that is there, if any.
+        oracle: the policy whose gain counts as 100 %. None: the first of `ORACLES` that has a
+            record, if any.
         resamples: resamples of the bootstrap.
         seed: seed of the bootstrap.
 
@@ -75,7 +75,7 @@ def compare(
         order of `records`. An estimate is `{value, low, high}` with a 95 % interval, NaN where
         there is none. Each row has
 
-        `name`, `seeds`, `meta`; `invalid`, why it does not count (empty if it does);
+        `name`, `seeds`, `meta`; `invalid`, the reasons why it does not count (empty if it does);
         `score`, an estimate, and `gain`, 1 - score;
         `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
         `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their age)
@@ -97,8 +97,8 @@ def compare(
     sides = {name: _Side(name, record, draws) for name, record in records.items()}
     if oracle is None:
         oracle = next((name for name in ORACLES if name in sides), None)
-    best, top = sides[baseline], sides.get(oracle or "")
-    rows = [_row(side, best, top) for side in sides.values()]
+    best, oracle_side = sides[baseline], sides.get(oracle or "")
+    rows = [_row(side, best, oracle_side) for side in sides.values()]
     for row, side in zip(rows, sides.values(), strict=True):
         others = (other for other in sides.values() if other is not side)
         row["over"] = {other.name: improvement(side, other) for other in others}
@@ -106,7 +106,7 @@ def compare(
             row["invalid"] = [*row["invalid"], f"the baseline {baseline} is invalid"]
     return {
         "baseline": baseline,
-        "oracle": oracle if top is not None else None,
+        "oracle": oracle if oracle_side is not None else None,
         "episodes": best.record.episodes,
         "resamples": resamples,
         "seed": seed,
@@ -123,7 +123,7 @@ class _Side:
     draws: Draws
 
     def column(self, name: str) -> np.ndarray:
-        """A column, `[seeds, episodes]`; logarithms of what is averaged geometrically."""
+        """A column, `[seeds, episodes]`; its logarithm if it is in `GEOMETRIC`."""
         values = self.record.columns[name]
         return np.log(values) if name in GEOMETRIC else values
 
@@ -134,7 +134,7 @@ class _Side:
 
     @property
     def invalid(self) -> list[str]:
-        """Why it does not count."""
+        """The reasons why it does not count."""
         return invalid_reasons(self.record.columns)
 
 
@@ -146,27 +146,27 @@ def _check(records: Mapping[str, Record], baseline: str) -> None:
     if first.seeds != 1:
         raise bad_value("seeds", first.seeds, f"1 of the baseline {baseline!r}, which is a rule")
     for name, record in records.items():
-        for what in ("episodes", *SAME):
+        for fact in ("episodes", *SAME):
             ours, theirs = (
-                getattr(x, what) if what == "episodes" else x.meta.get(what)
-                for x in (record, first)
+                getattr(of, fact) if fact == "episodes" else of.meta.get(fact)
+                for of in (record, first)
             )
             if ours != theirs and None not in (ours, theirs):
                 allowed = f"{theirs!r} as of {baseline!r}: records of the same episodes"
-                raise bad_value(f"{what} of {name}", ours, allowed)
+                raise bad_value(f"{fact} of {name}", ours, allowed)
 
 
-def _row(side: _Side, best: _Side, top: _Side | None) -> dict[str, Any]:
-    """Everything about one policy but its place among the others."""
+def _row(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, Any]:
+    """The row of one policy, without the comparison with all others."""
     record = side.record
     columns = record.columns
     figures = {name: _figure(side, best, name) for name in (*GEOMETRIC, *ARITHMETIC)}
     score = figures["J"]["ratio"]
     total = {name: float(columns[name].sum()) for name in _SHARED}
     with np.errstate(all="ignore"):
-        logs = side.column("J") - best.column("J")
-    known = np.isfinite(logs)
-    each = np.where(known, logs, 0.0).sum(1) / np.maximum(known.sum(1), 1)
+        log_ratios = side.column("J") - best.column("J")
+    finite = np.isfinite(log_ratios)
+    seed_logs = np.where(finite, log_ratios, 0.0).sum(1) / np.maximum(finite.sum(1), 1)
     return {
         "name": side.name,
         "seeds": record.seeds,
@@ -180,8 +180,10 @@ def _row(side: _Side, best: _Side, top: _Side | None) -> dict[str, Any]:
         },
         "figures": figures,
         "improvement": improvement(side, best),
-        "share": share_of_gain(side, best, top),
-        "over_seeds": over_seeds(np.exp(each)[:, None], THRESHOLDS) if known.all(0).any() else None,
+        "share": share_of_gain(side, best, oracle),
+        "over_seeds": over_seeds(np.exp(seed_logs)[:, None], THRESHOLDS)
+        if finite.all(0).any()
+        else None,
         "worse": _worse(figures),
         "flows": {name: float(x.mean()) for name, x in accounts(columns).items()},
         "dropped": total["bytes_dropped"] / max(total["bytes_offered"], 1.0),
@@ -197,18 +199,18 @@ def _figure(side: _Side, best: _Side, name: str) -> dict[str, Any]:
     """A figure and its ratio to the baseline."""
     ours, theirs = side.column(name), best.column(name)
     paired = ours - theirs
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "lower_bound": _unfinished(side, name),
         "missing": int(np.sum(~np.isfinite(paired))),
     }
     if name in GEOMETRIC:
         value, ratio = mean_estimate(ours, side.counts), mean_estimate(paired, side.counts)
-        return {"value": _exp(value), "ratio": _exp(ratio), **found}
+        return {"value": _exp(value), "ratio": _exp(ratio), **facts}
     return {
         "value": mean_estimate(ours, side.counts),
         "ratio": ratio_of_means(ours, theirs, side.counts, best.counts),
         "difference": mean_estimate(paired, side.counts),
-        **found,
+        **facts,
     }
 
 
@@ -227,27 +229,27 @@ def ratio_of_means(
 
     Args:
         ours: numbers of one policy, `[seeds, episodes]`, all finite.
-        theirs: those of another in the same episodes, `[1 or seeds, episodes]`.
+        theirs: numbers of another policy in the same episodes, `[1 or seeds, episodes]`.
         our_counts: draws of the bootstrap.
-        their_counts: likewise; those of the episodes are the same.
+        their_counts: likewise of the other policy; the counts of episodes are the same.
 
     Returns:
         An estimate, see `statistics.estimate`.
     """
-    below = resampled_mean(theirs, their_counts)
-    mean, base = float(ours.mean()), float(theirs.mean())
-    none = {"value": np.nan, "low": np.nan, "high": np.nan}
-    if base == 0.0 or mean * base < 0.0 or (below * base <= 0.0).any():
-        return none
-    ratio = mean / base
-    found = resampled_mean(ours, our_counts) / below
-    if len(theirs) > 1:  # seeds of two learners are drawn on their own: all pairs are there
-        return estimate(ratio, found, (ours[:, None] - ratio * theirs[None]) / base)
-    return estimate(ratio, found, (ours - ratio * theirs) / base)
+    denominators = resampled_mean(theirs, their_counts)
+    mean, reference = float(ours.mean()), float(theirs.mean())
+    undefined = {"value": np.nan, "low": np.nan, "high": np.nan}
+    if reference == 0.0 or mean * reference < 0.0 or (denominators * reference <= 0.0).any():
+        return undefined
+    ratio = mean / reference
+    ratios = resampled_mean(ours, our_counts) / denominators
+    if len(theirs) > 1:  # two learners: their seeds are resampled independently, in all pairs
+        return estimate(ratio, ratios, (ours[:, None] - ratio * theirs[None]) / reference)
+    return estimate(ratio, ratios, (ours - ratio * theirs) / reference)
 
 
 def _unfinished(side: _Side, name: str) -> bool:
-    """Whether flows that had not finished are in a figure, which is a lower bound then."""
+    """Whether a figure includes unfinished flows, which makes it a lower bound."""
     sizes = ("short", "long") if name == "J" else (name.partition("_")[0],)
     columns = side.record.columns
     return any(bool(columns[f"{size}_unfinished"].any()) for size in sizes if size in SIZES)
@@ -259,37 +261,37 @@ def improvement(side: _Side, other: _Side) -> dict[str, float]:
     Over all pairs of their seeds and all episodes; ties count half.
     """
     ours, theirs = side.column("J")[:, None], other.column("J")[None]
-    better = (ours < theirs) + 0.5 * (ours == theirs)
-    better = np.where(np.isfinite(ours - theirs), better, np.nan)
+    wins = (ours < theirs) + 0.5 * (ours == theirs)
+    wins = np.where(np.isfinite(ours - theirs), wins, np.nan)
     counts = (side.counts[0], other.counts[0], side.draws.episodes)
-    found = mean_estimate(better, counts)
-    return {name: min(max(x, 0.0), 1.0) if x == x else x for name, x in found.items()}
+    probability = mean_estimate(wins, counts)
+    return {name: min(max(x, 0.0), 1.0) if x == x else x for name, x in probability.items()}
 
 
-def share_of_gain(side: _Side, best: _Side, top: _Side | None) -> dict[str, float] | None:
-    """Share of the oracle's gain that a policy takes, on the scale of log J.
+def share_of_gain(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, float] | None:
+    """Share of the oracle's gain that a policy reaches, on the scale of log J.
 
     (log J(best) - log J(policy)) / (log J(best) - log J(oracle)), each a mean over the same seeds
     and episodes.
 
     Returns:
-        An estimate; without an interval if the oracle's gain is not apart from zero; None if there
-        is no oracle or it gains nothing.
+        An estimate. It has no interval if that of the oracle's gain includes 0. None without an
+        oracle, or if the oracle gains nothing.
     """
-    if top is None:
+    if oracle is None:
         return None
-    ours, base, most = (x.column("J") for x in (side, best, top))
-    gained, room = base - ours, base - most
-    known = np.isfinite(gained) & np.isfinite(room)
-    gained, room = np.where(known, gained, np.nan), np.where(known, room, np.nan)
-    if not known.any() or np.nanmean(room) <= 0.0:
+    ours, base, lowest = (x.column("J") for x in (side, best, oracle))
+    gained, room = base - ours, base - lowest
+    finite = np.isfinite(gained) & np.isfinite(room)
+    gained, room = np.where(finite, gained, np.nan), np.where(finite, room, np.nan)
+    if not finite.any() or np.nanmean(room) <= 0.0:
         return None
-    share, whole = float(np.nanmean(gained) / np.nanmean(room)), float(np.nanmean(room))
-    rooms = resampled_mean(room, side.counts)
-    if np.percentile(rooms, 2.5) <= 0.0:
+    share, mean_room = float(np.nanmean(gained) / np.nanmean(room)), float(np.nanmean(room))
+    resampled_room = resampled_mean(room, side.counts)
+    if np.percentile(resampled_room, 2.5) <= 0.0:
         return {"value": share, "low": float("nan"), "high": float("nan")}
-    found = resampled_mean(gained, side.counts) / rooms
-    return estimate(share, found, (gained - share * room) / whole)
+    shares = resampled_mean(gained, side.counts) / resampled_room
+    return estimate(share, shares, (gained - share * room) / mean_room)
 
 
 def _worse(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -312,21 +314,21 @@ def overall(scenarios: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         `policies`: by name, statistics of the scores `[seeds, scenarios]` (see
-        `statistics.over_seeds`; the interquartile mean leads); `left_out`: by name, why a policy is
-        not among them.
+        `statistics.over_seeds`; the interquartile mean comes first); `left_out`: by name, why a
+        policy is not among them.
     """
     rows: dict[str, dict[str, Any]] = {}
-    for scenario, found in scenarios.items():
-        for row in found["policies"]:
+    for scenario, comparison in scenarios.items():
+        for row in comparison["policies"]:
             rows.setdefault(row["name"], {})[scenario] = row
     policies: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    for name, places in rows.items():
-        invalid = [scenario for scenario, row in places.items() if row["invalid"]]
-        unknown = [scenario for scenario, row in places.items() if row["over_seeds"] is None]
-        seeds = sorted({row["seeds"] for row in places.values()})
-        if len(places) < len(scenarios):
-            missing = [scenario for scenario in scenarios if scenario not in places]
+    for name, by_scenario in rows.items():
+        invalid = [scenario for scenario, row in by_scenario.items() if row["invalid"]]
+        unknown = [scenario for scenario, row in by_scenario.items() if row["over_seeds"] is None]
+        seeds = sorted({row["seeds"] for row in by_scenario.values()})
+        if len(by_scenario) < len(scenarios):
+            missing = [scenario for scenario in scenarios if scenario not in by_scenario]
             left_out[name] = f"not scored in {', '.join(missing)}"
         elif invalid:
             left_out[name] = f"invalid in {', '.join(invalid)}"
@@ -335,6 +337,6 @@ def overall(scenarios: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         elif len(seeds) > 1:
             left_out[name] = f"{' or '.join(map(str, seeds))} seeds, not the same number everywhere"
         else:
-            scores = [np.array(row["over_seeds"]["scores"])[:, 0] for row in places.values()]
+            scores = [np.array(row["over_seeds"]["scores"])[:, 0] for row in by_scenario.values()]
             policies[name] = over_seeds(np.stack(scores, 1), THRESHOLDS)
     return {"policies": policies, "left_out": left_out}

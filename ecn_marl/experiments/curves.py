@@ -1,9 +1,9 @@
-"""Learning curves of runs, beside policies that were scored as the run's policy was.
+"""Learning curves of runs, beside reference policies that are scored in the same way.
 
-A line in a curve means something only if it was measured on the episodes of the curve's scores, and
-is the same quantity. So reference policies are scored anew for a run, on its tuning episodes, and
-kept in its folder: SECN1, and the best static setting and the oracle where the search for them
-ships with the package and is of the same episodes.
+A reference line is comparable with a curve only if both are the same quantity on the same episodes.
+So reference policies are scored for each run, on its tuning episodes, and their scores are kept in
+its folder. They are SECN1, and the best static setting and the oracle if a search for them on the
+same episodes ships with the package.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Show = Callable[..., None]
 
 
 def curve_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `make` for policies without a view that are scored beside a run's.
+    """Options of `make` for policies without a view that are scored beside a run's policy.
 
     J is of whole episodes: they play at the scenario's own intervals, as in evaluations. A reward
-    is per interval: they play at the run's.
+    is per interval: they play at the run's intervals.
     """
     options: dict[str, Any] = dict(config["options"])
     if config.get("score_by") == "objective":
@@ -52,23 +52,23 @@ def curve_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reference_settings(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Settings of the policies that are known in a run's episodes, `[phases, groups, 3]`, by name.
+    """Settings of the reference policies of a run, `[phases, groups, 3]`, by name.
 
-    SECN1; `static:best` and the oracle if their search ships, for these episodes.
+    SECN1; `static:best` and the oracle if a search on the run's episodes ships with the package.
     """
     scenario, options = config["scenario"], curve_options(config)
     env = make(scenario, **options)
     shape = (len(phase_names(env)), len(group_names(env)), 3)
-    known = {PREFIX + SECN1: np.broadcast_to(np.array(STATIC_ECN[SECN1]), shape)}
+    settings = {PREFIX + SECN1: np.broadcast_to(np.array(STATIC_ECN[SECN1]), shape)}
     best = shipped_search(BEST, scenario, options)
     if best is not None:
-        known[BEST] = np.asarray(best.settings)
+        settings[BEST] = np.asarray(best.settings)
     for name in ORACLES:
-        top = shipped_search(name, scenario, options)
-        if top is not None:
-            known[name] = np.asarray(top.settings)
+        oracle = shipped_search(name, scenario, options)
+        if oracle is not None:
+            settings[name] = np.asarray(oracle.settings)
             break
-    return known
+    return settings
 
 
 def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dict[str, Scores]:
@@ -76,53 +76,53 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
 
     Args:
         config: configuration of the run.
-        show: called with the per cent that are done, and the policy.
+        show: called with the per cent done, and the policy.
 
     Returns:
-        By name, the score and its interval, `[1]` each: what `scorer` gives a learner's policy.
+        By name, the score and its interval, `[1]` each, as `scorer` gives for a learner's policy.
     """
     env = make(config["scenario"], **curve_options(config))
     params = env.default_params
     run = episodes_runner(env, params, lambda settings: Settings(env, params, settings))
     keys = tuning_keys("checkpoints", config["seed"], config["eval_episodes"])
-    found: dict[str, Scores] = {}
-    known = reference_settings(config)
-    for name, settings in known.items():
+    scores: dict[str, Scores] = {}
+    all_settings = reference_settings(config)
+    for name, settings in all_settings.items():
         metrics = {k: np.asarray(x)[None] for k, x in run(settings, keys).items()}
-        by = config.get("score_by", "reward")
-        found[name] = score_episodes(by, metrics["reward"], metrics)
+        score_by = config.get("score_by", "reward")
+        scores[name] = score_episodes(score_by, metrics["reward"], metrics)
         if show is not None:
-            show(100.0 * len(found) / len(known), label(name))
-    return found
+            show(100.0 * len(scores) / len(all_settings), label(name))
+    return scores
 
 
 def references(folder: Path, show: Show | None = None) -> dict[str, float]:
-    """Scores of reference policies of a run by their titles; measured once, kept in its folder."""
+    """Scores of a run's reference policies by title; measured once, then read from its folder."""
     config = read_config(folder)
     names = ("scenario", "options", "seed", "eval_episodes", "score_by")
-    facts: dict[str, Any] = {name: config.get(name) for name in names}
-    facts |= {"code": code()} | own_sources(facts)
-    facts = json.loads(json.dumps(facts))
+    request: dict[str, Any] = {name: config.get(name) for name in names}
+    request |= {"code": code()} | own_sources(request)
+    request = json.loads(json.dumps(request))
     file = folder / REFERENCES
-    held = json.loads(file.read_text()) if file.is_file() else {}
-    if held.get("asked") != facts:
+    stored = json.loads(file.read_text()) if file.is_file() else {}
+    if stored.get("asked") != request:
         scores = reference_scores(config, show)
         rows = {
-            name: {end: float(x[0]) for end, x in one._asdict().items() if x is not None}
-            for name, one in scores.items()
+            name: {field: float(x[0]) for field, x in score._asdict().items() if x is not None}
+            for name, score in scores.items()
         }
-        held = {"asked": facts, "scores": rows}
-        text = json_text(held) + "\n"
+        stored = {"asked": request, "scores": rows}
+        text = json_text(stored) + "\n"
         write_all({file: Output("w", lambda out: out.write(text))})
-    return {label(name): row["value"] for name, row in held["scores"].items()}
+    return {label(name): row["value"] for name, row in stored["scores"].items()}
 
 
 def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
-    """Draw `learning_curve.png` of a run; reference policies are scored if it was scored.
+    """Draw `learning_curve.png` of a run, with reference policies if its checkpoints have scores.
 
     Args:
         folder: the run.
-        show: called with the per cent of reference policies that are scored.
+        show: called with the per cent of reference policies that have been scored.
     """
     from ecn_marl.render.learning_curve import learning_curve
 
@@ -134,11 +134,11 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
     window = math.lcm(horizon, rollout) // rollout
     if window > len(rows) // 3:
         window = -(-horizon // rollout)
-    several = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
+    seeds = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
     episodes = f", {config['eval_episodes']} tuning episodes" if scored else ""
     content = learning_curve(
         rows,
-        f"{config['algorithm'].upper()} on {config['scenario']}{several}{episodes}",
+        f"{config['algorithm'].upper()} on {config['scenario']}{seeds}{episodes}",
         references(folder, show) if scored else {},
         window,
         config.get("score_by", "reward"),

@@ -1,8 +1,8 @@
-"""Trains learners and scores policies: what every comparison is made with.
+"""Trains learners and scores policies, for all comparisons.
 
-A record counts only for the code, options, recipes and episodes that made it, all of which it holds
-as `meta["asked"]`; what is there is not done again. Which episodes are played is the caller's:
-tuning episodes here, the sealed ones only by `bench`.
+A record is valid only for the code, options, recipes and episodes that made it, which it holds as
+`meta["asked"]`. Valid records are not made again. The caller chooses the episodes: tuning
+episodes by default; only `bench` passes keys of sealed ones.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from ecn_marl.experiments.sources import code, own_sources
 from ecn_marl.experiments.workflow import Arena, Show
 
 Keys = Callable[[Comparison, Place, Sequence[str], Mapping[str, Any]], jax.Array]
-"""Gives the keys of the episodes for the policies that have no record, and what these ask for."""
+"""Gives the keys of the episodes: `keys(plan, place, policies without a record, all requests)`."""
 
 
 def report_keys(
-    plan: Comparison, place: Place, missing: Sequence[str], asked: Mapping[str, Any]
+    plan: Comparison, place: Place, missing: Sequence[str], requests: Mapping[str, Any]
 ) -> jax.Array:
-    """Keys of tuning episodes of the part that nothing was chosen on."""
-    del place, missing, asked
+    """Keys of the tuning episodes that nothing was chosen on."""
+    del place, missing, requests
     return tuning_keys("report", plan.eval_seed, plan.episodes)
 
 
@@ -61,53 +61,53 @@ def scored(
     policies: Sequence[str],
     show: Callable[[str], Show],
     keys: Keys | None = None,
-    **more: str,
+    **facts: str,
 ) -> dict[str, Record]:
-    """Records of policies in a place, from their files where these are of this plan.
+    """Records of policies in a place, read from their files where these are of this plan.
 
     Args:
         plan: seeds, episodes and recipes.
-        place: where.
+        place: where they are scored.
         policies: names of policies; learners are trained already, see `train`.
         show: `show(task)(done, note)` reports progress, `done` a share of the task.
-        keys: gives the keys of the episodes, only asked for if something is missing; None for
-            tuning episodes.
-        **more: facts for the `meta` of new records.
+        keys: gives the keys of the episodes; only called if a record is missing. None for tuning
+            episodes.
+        **facts: further entries for the `meta` of new records.
     """
     folder = place.folder / (SEALED if plan.stream == SEALED else "") / "scores"
     files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
-    asked = {name: _asked(plan, place, name) for name in policies}
-    found = {name: _known(files[name], asked[name]) for name in policies}
-    missing = [name for name in policies if found[name] is None]
+    requests = {name: _request(plan, place, name) for name in policies}
+    records = {name: _stored(files[name], requests[name]) for name in policies}
+    missing = [name for name in policies if records[name] is None]
     if not missing:
-        return {name: one for name, one in found.items() if one is not None}
-    for name in missing:  # searched before the episodes are opened
+        return {name: record for name, record in records.items() if record is not None}
+    for name in missing:  # searches come before the keys of the episodes are given
         if name in SEARCHED:
             _search(plan, place, name, show)
-    opened = (keys or report_keys)(plan, place, missing, asked)
+    episode_keys = (keys or report_keys)(plan, place, missing, requests)
     folder.mkdir(parents=True, exist_ok=True)
     for name in missing:
-        learnt = plan.recipe(place.site.scenario, name) is not None
-        score = plan.scorer(name) or (_score_learner if learnt else _score_rule)
-        evaluations, meta, curves = score(plan, place, name, opened, show)
-        meta = {**meta, **_facts(plan, place, name), **more, "asked": asked[name]}
+        is_learner = plan.recipe(place.site.scenario, name) is not None
+        score = plan.scorer(name) or (_score_learner if is_learner else _score_rule)
+        evaluations, meta, curves = score(plan, place, name, episode_keys, show)
+        meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
         record = Record.of(name, evaluations, json.loads(json_text(meta)), curves)
         record.save(files[name])
-        found[name] = record
-    return {name: one for name, one in found.items() if one is not None}
+        records[name] = record
+    return {name: record for name, record in records.items() if record is not None}
 
 
-def _known(file: Path, asked: Mapping[str, Any]) -> Record | None:
-    """The record in a file if it is of what is asked for."""
+def _stored(file: Path, request: Mapping[str, Any]) -> Record | None:
+    """The record in a file if it answers a request."""
     if not file.is_file():
         return None
     record = Record.load(file)
-    return record if record.meta.get("asked") == asked else None
+    return record if record.meta.get("asked") == request else None
 
 
-def _asked(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
-    """All that a record depends on, as JSON has it."""
-    asked: dict[str, Any] = {
+def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
+    """Everything that a record depends on, in JSON's types."""
+    request: dict[str, Any] = {
         "name": name,
         "scenario": place.name,
         "played": place.scenario,
@@ -120,76 +120,76 @@ def _asked(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "code": code(),
     }
     if plan.recipe(place.site.scenario, name) is not None:
-        asked["training"] = _training(plan, place.site, name)
+        request["training"] = _training(plan, place.site, name)
     if is_exported(name):
-        asked["file"] = digest(name)
+        request["file"] = digest(name)
     if name in SEARCHED:
-        asked["effort"] = asdict(plan.effort)
+        request["effort"] = asdict(plan.effort)
     if _beside_curves(place, name):
-        asked["eval_episodes"] = plan.eval_episodes
-    asked |= own_sources(asked, lookup(place.scenario))
-    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+        request["eval_episodes"] = plan.eval_episodes
+    request |= own_sources(request, lookup(place.scenario))
+    plain: dict[str, Any] = json.loads(json.dumps(request, default=str))
     return plain
 
 
 def _recipe(plan: Comparison, site: Site, name: str) -> Recipe:
     """The recipe of a learner."""
-    one = plan.recipe(site.scenario, name)
-    assert one is not None, name
-    return one
+    recipe = plan.recipe(site.scenario, name)
+    assert recipe is not None, name
+    return recipe
 
 
 def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
-    """How a learner is trained, as a run's configuration has it."""
-    one = _recipe(plan, site, name)
-    known = {f.name for f in fields(ALGORITHMS[one.algorithm].config_class)}
-    more = {n: x for n, x in plan.settings.items() if n in known}
-    how = {
-        "algorithm": one.algorithm,
+    """How a learner is trained, in the terms of a run's configuration."""
+    recipe = _recipe(plan, site, name)
+    setting_names = {f.name for f in fields(ALGORITHMS[recipe.algorithm].config_class)}
+    overrides = {n: x for n, x in plan.settings.items() if n in setting_names}
+    training = {
+        "algorithm": recipe.algorithm,
         "scenario": site.scenario,
         "steps": site.steps,
-        "options": in_view(site.scenario, site.options, one.options),
-        "settings": one.settings_for(site.steps, more),
+        "options": in_view(site.scenario, site.options, recipe.options),
+        "settings": recipe.settings_for(site.steps, overrides),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
         "score_by": "objective",
         "randomise": dict(site.randomise),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(how))
+    plain: dict[str, Any] = json.loads(json.dumps(training))
     return plain
 
 
 def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
-    """What a record's `meta` says of any policy."""
+    """Entries of a record's `meta` that do not depend on how a policy is scored."""
     facts: dict[str, Any] = {
         "scenario": place.name,
         "stream": plan.stream,
         "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
         "versions": code(),
     }
-    one = plan.recipe(place.site.scenario, name)
-    if one is not None:
-        facts |= {"algorithm": one.algorithm, "seeds": plan.seeds}
-        facts["tuning"] = None if one.tuning is None else asdict(one.tuning)
+    recipe = plan.recipe(place.site.scenario, name)
+    if recipe is not None:
+        facts |= {"algorithm": recipe.algorithm, "seeds": plan.seeds}
+        facts["tuning"] = None if recipe.tuning is None else asdict(recipe.tuning)
     return facts | plan.facts(name)
 
 
 def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> Any:
-    """The settings of a reference policy; found once, kept in the folder."""
+    """The settings of a reference policy; searched once, then read from the folder."""
     move = show(f"{place.name}: search {name}")
-    about = 200 * plan.effort.episodes  # progress only: how much a search runs is not known before
+    expected = 200 * plan.effort.episodes  # for progress only: the length of a search is not known
     return searches.find(
         name,
         place.scenario,
         place.options,
         plan.effort,
         place.folder / "searches",
-        lambda done, note: move(done / about, note),
+        lambda done, note: move(done / expected, note),
     )
 
 
 Scored = tuple[list[Evaluation], dict[str, Any], Any]
-"""Evaluations (one per seed), what `meta` says beside `_facts`, learning curves."""
+"""Evaluations (one per seed), entries of `meta` beside `_facts`, learning curves."""
 
 Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Scored]
 """Scores a policy in a place on the episodes of some keys."""
@@ -206,7 +206,7 @@ def _score_rule(
     env, controller = arena.env(name), arena.controller(name)
     fixed = getattr(controller, "ecn", None)
     began = time.perf_counter()
-    found = evaluate(
+    evaluation = evaluate(
         env,
         env.default_params,
         controller,
@@ -224,30 +224,30 @@ def _score_rule(
     if name.startswith(PREFIX) and name not in SEARCHED:
         meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
     if name in SEARCHED:
-        chosen = _search(plan, place, name, show)
-        meta["settings"] = searches.listed(chosen)
+        search = _search(plan, place, name, show)
+        meta["settings"] = searches.listed(search)
         meta["search"] = {
-            "objective": chosen.objective,
-            "episodes": chosen.episodes,
-            "runs": chosen.runs,
-            "candidates": len(chosen.table),
+            "objective": search.objective,
+            "episodes": search.episodes,
+            "runs": search.runs,
+            "candidates": len(search.table),
         }
-    return [found], meta, None
+    return [evaluation], meta, None
 
 
 def _beside_curves(place: Place, name: str) -> bool:
-    """Whether a policy is a line beside learning curves: these are of what is trained in."""
+    """Whether a policy is drawn as a line beside the learning curves of this place."""
     return name in CURVE_LINES and place.as_trained
 
 
 CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
-"""Policies that stand beside learning curves, as lines."""
+"""Policies that are drawn as lines beside learning curves."""
 
 
 def _curve_level(plan: Comparison, place: Place, env: Any, fixed: Any) -> float:
     """J of fixed thresholds on the episodes that checkpoints are scored on."""
     count = plan.eval_episodes
-    size = max(count, min(plan.episodes, BATCH))  # the size that is compiled already, if it fits
+    size = max(count, min(plan.episodes, BATCH))  # compiled already for scores, if it fits
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
     metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
@@ -255,7 +255,7 @@ def _curve_level(plan: Comparison, place: Place, env: Any, fixed: Any) -> float:
 
 @cache
 def _fixed_runner(env: Any, windows: int) -> Callable[..., Any]:
-    """Runs episodes under thresholds that stay; compiled once for all of a scenario."""
+    """Runs episodes under fixed thresholds; compiled once for all settings of a scenario."""
     return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
 
 
@@ -269,18 +269,18 @@ def _score_learner(
     algorithm, actors = run_actors(run)
     view = _recipe(plan, place.site, name).options
     options = in_view(place.scenario, place.options, view)
-    delay: dict[str, Any] = {}
+    delay_option: dict[str, Any] = {}
     if place.measured_delay:
-        late = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
-        delay = {"decision_delay_us": late}
-    env = make(place.scenario, **options, **delay)
+        delay_us = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
+        delay_option = {"decision_delay_us": delay_us}
+    env = make(place.scenario, **options, **delay_option)
     params = env.default_params
     compiled = episodes_runner(
         env, params, lambda x: greedy_controller(algorithm, x, env), place.windows
     )
-    found: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     for i, actor in enumerate(actors):
-        one = evaluate(
+        evaluation = evaluate(
             env,
             params,
             greedy_controller(algorithm, actor, env),
@@ -289,7 +289,7 @@ def _score_learner(
             keys=keys,
             run=partial(compiled, actor),
         )
-        found.append(one)
+        evaluations.append(evaluation)
         move((i + 1) / len(actors), "seeds")
     rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
     config = read_config(run)
@@ -302,22 +302,24 @@ def _score_learner(
         "exchanged_bytes_per_second": algorithm.exchanged_bytes(env, rows),
         "curve": "J",
         "trained_with": config["about"],
-        **_decision(algorithm, actors[0], found[0], env),
-        **delay,
+        **_decision_costs(algorithm, actors[0], evaluations[0], env),
+        **delay_option,
     }
-    return found, meta, curves(rows, plan.seeds)
+    return evaluations, meta, curves(rows, plan.seeds)
 
 
-def _decision(algorithm: Any, actor: Any, found: Evaluation, env: Any) -> dict[str, float]:
-    """What decisions of a policy cost."""
-    costs = found.summary().get("costs")
+def _decision_costs(
+    algorithm: Any, actor: Any, evaluation: Evaluation, env: Any
+) -> dict[str, float]:
+    """Inferences per second and time per decision of a policy, where they are known."""
+    costs = evaluation.summary().get("costs")
     if costs is None:
         return {}
     per_second = env.num_agents * 1e6 / env.interval_us
-    counted = {"inferences_per_second": costs["inferences_per_decision"] * per_second}
+    facts = {"inferences_per_second": costs["inferences_per_decision"] * per_second}
     if algorithm.modules(actor):
-        counted["us_per_decision"] = decision_us(algorithm, actor, costs)
-    return counted
+        facts["us_per_decision"] = decision_us(algorithm, actor, costs)
+    return facts
 
 
 def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
@@ -341,45 +343,45 @@ def run_folder(site: Site, name: str) -> Path:
 
 
 def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) -> None:
-    """Train all seeds of a learner, or go on training.
+    """Train all seeds of a learner, or go on with its run.
 
     Args:
         plan: seeds and recipes.
-        site: where.
+        site: where it is trained.
         name: the learner.
         show: see `scored`.
 
     Raises:
-        ValueError: the run in its place is one of other settings.
+        ValueError: its folder holds a run with other settings.
     """
-    how, run = _training(plan, site, name), run_folder(site, name)
+    training, run = _training(plan, site, name), run_folder(site, name)
     move = show(f"{site.scenario}: train {name}")
     session = Session(
         save_seconds=60.0,
         progress=lambda row: move(
-            row["steps"] / how["steps"],
+            row["steps"] / training["steps"],
             f"{row['steps_per_second']:,.0f} steps/s"
             + (f", reward {float(np.mean(row['reward'])):.4f}" if "reward" in row else ""),
         ),
     )
     if not (run / "config.json").is_file():
-        more = {key: how[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
-        one = _recipe(plan, site, name)
+        arguments = {key: training[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
+        recipe = _recipe(plan, site, name)
         train_run(
-            how["algorithm"],
+            training["algorithm"],
             site.scenario,
-            options=in_view(site.scenario, site.options, one.options),
-            settings=how["settings"],
+            options=in_view(site.scenario, site.options, recipe.options),
+            settings=training["settings"],
             out=run,
             session=session,
             randomise=site.randomise,
             about=code(),
-            **more,
+            **arguments,
         )
         return
     config = read_config(run)
-    held = {key: config.get(key) for key in how if key != "settings"}
-    held["settings"] = {key: config["settings"].get(key) for key in how["settings"]}
-    if held != how:
+    stored = {key: config.get(key) for key in training if key != "settings"}
+    stored["settings"] = {key: config["settings"].get(key) for key in training["settings"]}
+    if stored != training:
         raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")
     resume_run(run, session=session)

@@ -1,9 +1,9 @@
-"""Headroom: what adaptivity can gain in a scenario, in completion times.
+"""Headroom: what adaptive thresholds can gain in a scenario, in completion times.
 
 The best static setting, the oracle that switches settings with the traffic phase, and the simple
 rule are searched on one part of the tuning stream and scored on another, beside SECN1 and SECN2.
-Where the oracle gains little over the best static setting, that setting is most of what there is to
-learn.
+If the oracle gains little over the best static setting, a learner can gain little more than a good
+static setting does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ecn_marl.experiments.workflow import Arena
 STATICS = ("secn1", "secn2")
 
 ENOUGH = 0.1
-"""Gain of the oracle from which on a scenario has something to learn."""
+"""Gain of the oracle above which adaptive thresholds are worth learning in a scenario."""
 
 
 def headroom(
@@ -44,10 +44,10 @@ def headroom(
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         episodes: episodes that the policies are scored on.
-        seed: which episodes of the part that is shown.
+        seed: which tuning episodes.
         effort: how much is searched.
         folder: where searches are kept; in memory only if None.
-        progress: called with the number of episodes run and what is done.
+        progress: called with the number of episodes run and the current task.
 
     Returns:
         `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
@@ -55,27 +55,27 @@ def headroom(
         setting (1 - score) with its interval, and whether it is `enough`.
     """
     show = progress or (lambda done, note: None)
-    effort, chosen = effort or Effort(), dict(options or {})
-    place = Arena(scenario, chosen, effort=effort, searches=folder)
-    groups, phases = (names(place.env(BEST)) for names in (group_names, phase_names))
+    effort, make_options = effort or Effort(), dict(options or {})
+    arena = Arena(scenario, make_options, effort=effort, searches=folder)
+    groups, phases = (names(arena.env(BEST)) for names in (group_names, phase_names))
     settings = {PREFIX + name: [list(STATIC_ECN[name])] for name in STATICS}
     for name in (BEST, ORACLE, *([PORTS] if len(groups) > 1 else []), RULE):
-        found = searches.find(name, scenario, chosen, effort, folder, show)
-        settings[name] = searches.listed(found)
+        search = searches.find(name, scenario, make_options, effort, folder, show)
+        settings[name] = searches.listed(search)
     records: dict[str, Record] = {}
-    for name, used in settings.items():
+    for name, thresholds in settings.items():
         show(0, f"score {name}")
-        env = place.env(name)
-        one = evaluate(
+        env = arena.env(name)
+        evaluation = evaluate(
             env,
             env.default_params,
-            place.controller(name),
+            arena.controller(name),
             name=name,
             episodes=episodes,
             seed=seed,
         )
-        facts = {"scenario": scenario, "settings": used, "eval_seed": seed}
-        records[name] = Record.of(name, [one], facts)
+        facts = {"scenario": scenario, "settings": thresholds, "eval_seed": seed}
+        records[name] = Record.of(name, [evaluation], facts)
     rows = compare(records)["policies"]
     for row in rows:
         row["settings"] = settings[row["name"]]

@@ -1,12 +1,12 @@
-"""Do neighbours matter: does the best setting of some ports depend on what others are set to?
+"""Interaction: does the best setting of some ports depend on the settings of others?
 
-Two groups of ports play every combination of some settings in the same episodes, all other ports
-stand still. If the first group's best setting is the same whatever the second one's, each could be
-tuned alone. If it is not, playing the answer to one setting against another costs something, and
-this module says how much, with an interval.
+Two groups of ports play every combination of some settings in the same episodes; all other ports
+keep one setting. If the first group's best setting does not depend on the second group's, each can
+be tuned alone. If it does, playing the best response to one setting against another has a cost.
+This module measures that cost, with an interval.
 
-The answers are picked on every other episode and their cost is measured on the rest, so that chance
-in the picking does not count as interaction.
+Best responses are picked on even episodes and their cost is measured on odd ones, so that chance in
+the picking does not count as interaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class BestResponses:
-    """J of two groups' combinations of settings, and what follows.
+    """J of all combinations of two groups' settings, with best responses and regrets.
 
     Attributes:
         groups: names of the two groups.
@@ -59,17 +59,18 @@ class BestResponses:
         return np.asarray(log.argmin(group))
 
     def regrets(self, group: int = 0, seed: int = 0) -> list[dict[str, Any]]:
-        """What it costs a group to play its answer to the wrong setting of the other.
+        """Cost for a group of playing its best response to another setting than the other group's.
 
         Args:
             group: 0 or 1.
             seed: of the bootstrap.
 
         Returns:
-            One entry for every two settings of the other group, indices `here` and `there`, to
-            which the answers `answer` and `other` differ, picked on even episodes. `cost` is the
-            ratio of J under `other` to J under `answer`, less one, both against `here`, a geometric
-            mean over odd episodes, and `low` and `high` its 95 % interval (paired bootstrap).
+            One entry for every two settings of the other group (indices `here` and `there`) that
+            have different best responses (`answer` and `other`, picked on even episodes). `cost` is
+            the ratio of J under `other` to J under `answer`, less one, both against `here`: a
+            geometric mean over odd episodes. `low` and `high` are its 95 % interval (paired
+            bootstrap).
         """
         if group not in (0, 1):
             raise bad_value("group", group, "0 or 1")
@@ -77,27 +78,27 @@ class BestResponses:
         best, rng = self.best(group, slice(0, None, 2)), np.random.default_rng(seed)
         n = log.shape[-1]
         draws = rng.integers(0, n, (RESAMPLES, n))
-        found = []
+        rows = []
         for here in range(len(best)):
             for there in range(len(best)):
                 answer, other = int(best[here]), int(best[there])
                 if answer == other:
                     continue
-                more = log[other, here] - log[answer, here]
-                low, high = np.nanquantile(np.nanmean(more[draws], -1), (0.025, 0.975))
-                cost, low, high = (float(np.expm1(x)) for x in (np.nanmean(more), low, high))
+                log_ratio = log[other, here] - log[answer, here]
+                low, high = np.nanquantile(np.nanmean(log_ratio[draws], -1), (0.025, 0.975))
+                cost, low, high = (float(np.expm1(x)) for x in (np.nanmean(log_ratio), low, high))
                 row = {"here": here, "there": there, "answer": answer, "other": other}
-                found.append(row | {"cost": cost, "low": low, "high": high})
-        return found
+                rows.append(row | {"cost": cost, "low": low, "high": high})
+        return rows
 
     def interacts(self, group: int = 0) -> bool:
-        """Whether a group's answer changes, and both answers cost more in the other's place.
+        """Whether a group's best response changes, and each one costs more in the other's place.
 
-        True if for two settings of the other group both costs of `regrets` are above 0 by their
-        intervals.
+        True if, for some two settings of the other group, the intervals of both costs in `regrets`
+        are above 0.
         """
-        sure = {(r["here"], r["there"]) for r in self.regrets(group) if r["low"] > 0.0}
-        return any((there, here) in sure for here, there in sure)
+        costly = {(r["here"], r["there"]) for r in self.regrets(group) if r["low"] > 0.0}
+        return any((there, here) in costly for here, there in costly)
 
 
 def best_response_table(
@@ -114,11 +115,11 @@ def best_response_table(
 
     Args:
         env: functional environment (without auto-reset).
-        groups: two names, each with the ports that it means, bool `[A]`, or the ports in each phase
-            of the traffic, bool `[phases, A]`; no port is in both at once.
-        settings: what both groups try, KB at 25 Gb/s.
+        groups: two names, each with its ports, bool `[A]`, or its ports in each phase of the
+            traffic, bool `[phases, A]`; no port is in both at once.
+        settings: the settings that both groups try, KB at 25 Gb/s.
         episodes: episodes of every combination, at least 4.
-        base: what all other ports have; one setting, or `[phases, A, 3]`.
+        base: setting of all other ports; one setting, or `[phases, A, 3]`.
         seed: which episodes of the evaluation stream.
         batch: episodes run at once.
 
@@ -140,8 +141,8 @@ def best_response_table(
     tables = []
     for a in settings:
         for b in settings:
-            both = np.where(first[..., None], np.asarray(a, np.float32), table)
-            tables.append(np.where(second[..., None], np.asarray(b, np.float32), both))
+            with_first = np.where(first[..., None], np.asarray(a, np.float32), table)
+            tables.append(np.where(second[..., None], np.asarray(b, np.float32), with_first))
     metrics = play(env, np.stack(tables), episodes, seed=seed, batch=batch)
     J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), episodes)
     counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}
@@ -193,6 +194,7 @@ def play(
     keys = evaluation_keys(seed, episodes)
     pairs = np.array([(t, e) for t in range(len(tables)) for e in range(episodes)])
     batch = min(batch, len(pairs))
+    # Padded to whole batches: the program is compiled for one batch size.
     padded = np.concatenate([pairs, pairs[: -len(pairs) % batch]])
     parts = [
         jax.device_get(run(keys[rows[:, 1]], scaled[rows[:, 0]]))

@@ -1,4 +1,4 @@
-"""Jobs as TOML files: `ecn-marl train --config run.toml`, and what a run was asked, written so.
+"""Jobs as TOML files: read by `ecn-marl train --config run.toml`, and written for every run.
 
     algorithm = "ippo"
     scenario = "websearch-star-v0"
@@ -11,7 +11,7 @@
     [settings]                        # of the trainer, as --set
     hidden = [64, 64]
 
-Options of the command line come before what the file says.
+Options of the command line override the file.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ from ecn_marl.envs.registry import Scenario, make, out_of_view
 from ecn_marl.experiments.jobs import Job
 
 FILE = "run.toml"
-"""What a run was asked for, in its folder."""
+"""Name of the file in a run's folder that holds its job."""
 
 IMPORTS = "imports"
 
 
 def read_job(path: Path) -> dict[str, Any]:
-    """The fields of a job that a file gives; its imports are made.
+    """The fields of a job in a file. Its imports are imported.
 
     Args:
-        path: a TOML file, see the module.
+        path: a TOML file, see the module's docstring.
 
     Raises:
         ValueError: it is no TOML, or has an unknown field or one of another type.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        job_fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise bad_value("--config", str(path), f"a TOML file ({error})") from None
-    known = [f.name for f in fields(Job)]
-    for name in found:
-        if name not in (*known, IMPORTS):
-            raise unknown_name(f"field of {path.name}", name, (*known, IMPORTS))
+    names = [f.name for f in fields(Job)]
+    for name in job_fields:
+        if name not in (*names, IMPORTS):
+            raise unknown_name(f"field of {path.name}", name, (*names, IMPORTS))
     for name, rule in rules_of(Job).items():
-        if name in found:
-            check_value(name, found[name], rule)
+        if name in job_fields:
+            check_value(name, job_fields[name], rule)
     for name, kind in {"options": dict, "settings": dict, "randomise": dict, IMPORTS: list}.items():
-        if not isinstance(found.get(name, kind()), kind):
-            what = "a list of modules and files" if kind is list else f"a table, [{name}]"
-            raise bad_value(f"{name} in {path.name}", found[name], what)
-    for one in found.pop(IMPORTS, []):
-        file = path.parent / one
-        import_extension(str(file) if one.endswith(".py") and file.is_file() else one)
+        if not isinstance(job_fields.get(name, kind()), kind):
+            expected = "a list of modules and files" if kind is list else f"a table, [{name}]"
+            raise bad_value(f"{name} in {path.name}", job_fields[name], expected)
+    for module in job_fields.pop(IMPORTS, []):
+        file = path.parent / module
+        import_extension(str(file) if module.endswith(".py") and file.is_file() else module)
     options = [*(f.name for f in fields(Scenario)), *signature(make).parameters]
-    for name in found.get("options", {}):
+    for name in job_fields.get("options", {}):
         if name not in options:
             raise unknown_name(f"option in {path.name}", name, options)
-    return found
+    return job_fields
 
 
 def toml_of(job: Job, imports: Sequence[str]) -> str:
-    """A job as a TOML file that asks for the same.
+    """A job as the text of a TOML file.
 
     Args:
         job: the job.
@@ -104,7 +104,7 @@ def _key(name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value of JSON as TOML has it."""
+    """A JSON value in TOML syntax."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(n)} = {_toml(x)}" for n, x in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What `train` is asked for: options of the command line, of a file, and of recipes."""
+"""Training jobs: made of options of the command line, a file, and recipes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ecn_marl.wrappers.randomised import ranges_of
 
 DEFAULT_SCENARIO = "restore-serve-v0"
 DEFAULT_STEPS = 1_000_000
-"""Environment steps where no recipe says how many."""
+"""Environment steps where no recipe sets them."""
 
 
-def given(**options: Any) -> dict[str, Any]:
+def not_none(**options: Any) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to train.
+    """A training job.
 
     Attributes:
         algorithm: name of the trainer.
@@ -97,12 +97,12 @@ def convert_settings(algorithm: str, kind: Any, texts: Sequence[str]) -> dict[st
 
 
 def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
-    """What to randomise from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`, as ranges of factors.
+    """Ranges of factors to randomise, from `NAME=FACTOR` or `NAME=LOWEST:HIGHEST`.
 
     Raises:
         ValueError: it cannot be read, or see `ranges_of`.
     """
-    found: dict[str, Any] = {}
+    factors: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
@@ -111,8 +111,8 @@ def parse_ranges(texts: list[str]) -> dict[str, list[float]]:
             numbers = []
         if len(numbers) not in (1, 2):
             raise bad_value("randomise", text, "NAME=FACTOR or NAME=LOWEST:HIGHEST")
-        found[name] = numbers[0] if len(numbers) == 1 else numbers
-    return {name: [low, high] for name, low, high in ranges_of(found)}
+        factors[name] = numbers[0] if len(numbers) == 1 else numbers
+    return {name: [low, high] for name, low, high in ranges_of(factors)}
 
 
 def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
@@ -121,19 +121,19 @@ def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
     Raises:
         ValueError: not of that form, or no field of a scenario (with the nearest names).
     """
-    found: dict[str, Any] = {}
-    known = [f.name for f in fields(kind)]
+    values: dict[str, Any] = {}
+    names = [f.name for f in fields(kind)]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise bad_value("--env", text, "NAME=VALUE")
-        if name not in known:
-            raise unknown_name("field of a scenario", name, known)
+        if name not in names:
+            raise unknown_name("field of a scenario", name, names)
         try:
-            found[name] = json.loads(value)
+            values[name] = json.loads(value)
         except json.JSONDecodeError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _convert(name: str, text: str, default: Any) -> Any:
@@ -147,28 +147,28 @@ def _convert(name: str, text: str, default: Any) -> Any:
             return as_tuples(json.loads(listed))
         if isinstance(default, int | float | str):
             return type(default)(text)
-        return json.loads(text)  # a default of another kind, such as None
+        return json.loads(text)  # a default of another type, such as None
     except (ValueError, KeyError):
-        what = allowed.get(type(default), "a number" if isinstance(default, float) else "JSON")
-        raise bad_value(name, text, what) from None
+        expected = allowed.get(type(default), "a number" if isinstance(default, float) else "JSON")
+        raise bad_value(name, text, expected) from None
 
 
 def new_job(
     algorithm: str | None,
-    asked: dict[str, Any],
+    job_fields: dict[str, Any],
     view: dict[str, Any],
     settings: list[str],
     base: Mapping[str, Any] = MappingProxyType({}),
 ) -> Job:
-    """The job that a user asks for; where nothing is said, the scenario's recipe, else defaults.
+    """A job from a user's options, a job file, the scenario's recipe and defaults, in this order.
 
     Args:
         algorithm: name of the trainer.
-        asked: fields of `Job`, and `envs`.
+        job_fields: fields of `Job`, and `envs`.
         view: options of `ecn_marl.make`.
         settings: settings of the trainer, `name=value`.
-        base: what a file says of all this, see `job_files.read_job`; the other arguments come
-            before it.
+        base: the contents of a job file, see `job_files.read_job`; the other arguments
+            override it.
 
     Raises:
         ValueError: unknown algorithm or setting, or a value of another type.
@@ -177,42 +177,44 @@ def new_job(
     if algorithm is None:
         raise bad_value("algorithm", None, f"one of {', '.join(ALGORITHMS)} (or --resume RUN)")
     values = {**base.get("settings", {}), **parse_settings(algorithm, settings)}
-    named = {name for name in base if name not in ("algorithm", "options", "settings")}
-    asked = {**{name: base[name] for name in named}, **asked}
+    listed = {name for name in base if name not in ("algorithm", "options", "settings")}
+    job_fields = {**{name: base[name] for name in listed}, **job_fields}
     view = {**base.get("options", {}), **view}
-    if "envs" in asked:
-        values["envs"] = asked["envs"]
-    scenario = asked.get("scenario", DEFAULT_SCENARIO)
-    benched = algorithm in learners() and lookup(scenario).benchmark
-    known = recipe(scenario, algorithm) if benched else Recipe(algorithm)
-    steps = steps_of(scenario) if benched else DEFAULT_STEPS
-    paid = ("credit", "reward_options") if "reward" in view else ()
-    own = {name: x for name, x in known.options.items() if name not in paid}
-    options = in_view(scenario, view, {**own, **view})
-    settled = known.settings_for(asked.get("steps", steps), values)
-    job = Job(algorithm, scenario, steps, options, settled)
-    return replace(job, **{name: x for name, x in asked.items() if name != "envs"})
+    if "envs" in job_fields:
+        values["envs"] = job_fields["envs"]
+    scenario = job_fields.get("scenario", DEFAULT_SCENARIO)
+    in_benchmark = algorithm in learners() and lookup(scenario).benchmark
+    base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
+    steps = steps_of(scenario) if in_benchmark else DEFAULT_STEPS
+    replaced = ("credit", "reward_options") if "reward" in view else ()
+    recipe_options = {name: x for name, x in base_recipe.options.items() if name not in replaced}
+    options = in_view(scenario, view, {**recipe_options, **view})
+    trainer_settings = base_recipe.settings_for(job_fields.get("steps", steps), values)
+    job = Job(algorithm, scenario, steps, options, trainer_settings)
+    return replace(job, **{name: x for name, x in job_fields.items() if name != "envs"})
 
 
-def resumed_job(folder: Path, asked: dict[str, Any], settings: list[str]) -> Job:
+def resumed_job(folder: Path, job_fields: dict[str, Any], settings: list[str]) -> Job:
     """The job of a run that is to go on.
 
     Args:
         folder: the run.
-        asked: what the user asks for, by the names in `config.json`. All but `steps` must be what
-            is there.
-        settings: settings of the trainer, `name=value`; the same.
+        job_fields: what the user asks for, by the names in `config.json`. All but `steps` must
+            equal what is there.
+        settings: settings of the trainer, `name=value`; they must equal what is there, too.
 
     Raises:
         ValueError: not a run, or something that differs from what it was started with.
     """
     config = read_config(folder)
-    kept = config["options"] | config["settings"] | config | {"out": str(folder)}
-    for name, value in (asked | parse_settings(config["algorithm"], settings)).items():
-        same = kept.get(name) == (list(value) if isinstance(value, tuple) else value)
+    started_with = config["options"] | config["settings"] | config | {"out": str(folder)}
+    for name, value in (job_fields | parse_settings(config["algorithm"], settings)).items():
+        same = started_with.get(name) == (list(value) if isinstance(value, tuple) else value)
         if not same and name != "steps":
-            own = repr(kept[name]) if kept.get(name) is not None else "the scenario's"
-            allowed = f"{own}, with which {folder} was started (or leave it out)"
+            original = (
+                repr(started_with[name]) if started_with.get(name) is not None else "the scenario's"
+            )
+            allowed = f"{original}, with which {folder} was started (or leave it out)"
             raise bad_value(name, value, allowed)
     job = Job(**{f.name: config[f.name] for f in fields(Job) if f.name in config})
-    return replace(job, steps=asked.get("steps", job.steps))
+    return replace(job, steps=job_fields.get("steps", job.steps))

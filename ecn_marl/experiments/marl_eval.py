@@ -6,14 +6,14 @@ NeurIPS'22; https://github.com/instadeepai/marl-eval:
     environment -> task -> algorithm -> run -> step_K -> step_count, metric -> [values]
                                             -> absolute_metrics -> metric -> [values]
 
-All names are in lower case, as its functions look them up. It wants the same metrics at every step
-and the same number of runs and steps of every algorithm, so there are two environments:
+All names are in lower case, as its functions look them up. It needs the same metrics at every step
+and the same number of runs and steps of every algorithm. So there are two environments:
 
 * `ecn_marl`: the scored policies. One step, the number of environment steps that they were trained
   for, and `absolute_metrics`, both with the values of every episode: `gain`, 1 - J(policy) /
   J(static:best) in that episode (higher is better), `j` and its parts (lower is better), `reward`,
   `queue_mean`, `utilisation`. Episodes without a J are left out of those that need it. A rule has
-  one run; beside learners it stands in each of their runs.
+  one run, which is repeated to match the runs of learners.
 * `ecn_marl_curves`: the learners' curves, one metric: the column that the curve is comparable with,
   usually `reward`. `absolute_metrics` has that column of the scored policy.
 """
@@ -50,17 +50,17 @@ def marl_eval(
         best = records[baseline].columns["J"]
         task = scenario.lower()
         for name, record in records.items():
-            each = [_scored(record, i, best) for i in range(record.seeds)]
-            each = each * runs if record.seeds == 1 else each
-            scored.setdefault(task, {})[name.lower()] = _runs(each)
+            seed_runs = [_scored(record, i, best) for i in range(record.seeds)]
+            seed_runs = seed_runs * runs if record.seeds == 1 else seed_runs
+            scored.setdefault(task, {})[name.lower()] = _runs(seed_runs)
             if record.curves:
-                lines = [_curve(record, i) for i in range(record.seeds)]
-                curves.setdefault(task, {})[name.lower()] = _runs(lines)
+                curve_runs = [_curve(record, i) for i in range(record.seeds)]
+                curves.setdefault(task, {})[name.lower()] = _runs(curve_runs)
     return {SCORED: scored} | ({CURVES: curves} if curves else {})
 
 
-def _runs(each: list[dict[str, Any]]) -> dict[str, Any]:
-    return {f"run_{i}": run for i, run in enumerate(each)}
+def _runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {f"run_{i}": run for i, run in enumerate(runs)}
 
 
 def _scored(record: Record, seed: int, best: np.ndarray) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _scored(record: Record, seed: int, best: np.ndarray) -> dict[str, Any]:
     columns = {name: record.columns[name][seed] for name in ("J", *PARTS, *OTHER)}
     metrics = {"gain": np.round(1.0 - columns["J"] / best[0], 6)}
     metrics |= {name.lower(): column for name, column in columns.items()}
-    values = {name: _known(column) for name, column in metrics.items()}
+    values = {name: _finite(column) for name, column in metrics.items()}
     steps = record.meta.get("steps") or 0
     return {"step_0": {"step_count": int(steps), **values}, "absolute_metrics": values}
 
@@ -78,13 +78,13 @@ def _curve(record: Record, seed: int) -> dict[str, Any]:
     metric = str(record.meta.get("curve", "reward"))
     curve = record.curves[seed]
     run: dict[str, Any] = {
-        f"step_{k}": {"step_count": int(steps), metric.lower(): _known(score[None])}
+        f"step_{k}": {"step_count": int(steps), metric.lower(): _finite(score[None])}
         for k, (steps, score) in enumerate(zip(curve.steps, curve.score, strict=True))
     }
-    return run | {"absolute_metrics": {metric.lower(): _known(record.columns[metric][seed])}}
+    return run | {"absolute_metrics": {metric.lower(): _finite(record.columns[metric][seed])}}
 
 
-def _known(values: np.ndarray) -> list[float]:
+def _finite(values: np.ndarray) -> list[float]:
     """The finite values, as a list."""
     finite: list[float] = values[np.isfinite(values)].tolist()
     return finite

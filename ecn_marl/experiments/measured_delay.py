@@ -1,9 +1,9 @@
-"""Decisions that take as long as they take on this machine (the mechanism of HAECN, §2).
+"""Decision delays as they are measured on this machine (the mechanism of HAECN, §2).
 
-HAECN holds against large networks that a switch's CPU needs time for them. Where a cell asks for
-it, a learner is first run as if its decisions took none, which tells how often each of its networks
-runs; the time of their inferences is measured, one after the other, and that of all ports of the
-largest switch is how late its thresholds are when it is scored.
+HAECN's argument against large neural networks is the time that a switch's CPU needs for them. In
+cells with `measured_delay`, a learner is first run without delay, which shows how often each of its
+networks runs. Then the time of one inference is measured. The time of all inferences for the ports
+of the largest switch, one after the other, is the delay of its thresholds when it is scored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ecn_marl.baselines.evaluation.scoring import greedy_controller
 from ecn_marl.envs.registry import make
 
 EPISODES = 2
-"""Episodes that tell how often networks run."""
+"""Episodes in which it is counted how often networks run."""
 
 ALWAYS: dict[str, float] = {"inferences_per_decision": 1.0}
 """Costs of a policy that runs its network for every decision."""
@@ -28,7 +28,7 @@ ALWAYS: dict[str, float] = {"inferences_per_decision": 1.0}
 def measured_delay_us(
     scenario: str, options: Mapping[str, Any], algorithm: Any, actor: Any, keys: jax.Array
 ) -> float:
-    """How late the thresholds of a policy are, µs.
+    """Delay of a policy's thresholds, µs.
 
     Args:
         scenario: where it is scored.
@@ -38,7 +38,7 @@ def measured_delay_us(
         keys: keys of the episodes that it is scored on; the first ones are run.
     """
     env = make(scenario, **options)
-    found = evaluate(
+    evaluation = evaluate(
         env,
         env.default_params,
         greedy_controller(algorithm, actor, env),
@@ -46,5 +46,5 @@ def measured_delay_us(
         episodes=min(EPISODES, len(keys)),
         keys=keys[:EPISODES],
     )
-    costs = found.summary().get("costs") or ALWAYS
+    costs = evaluation.summary().get("costs") or ALWAYS
     return decision_delay_us(env, decision_us(algorithm, actor, costs))

@@ -1,4 +1,4 @@
-"""What `ecn-marl bench` compares, and how: checked before anything is trained."""
+"""The plan of `ecn-marl bench`: what it compares, and how. Checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT = (
     *("ippo", "mappo", "pet", "ddqn", "c-acc", "haecn"),
     *("rule", "static:secn1", "static:secn2", "random"),
 )
-"""What is compared if nothing is named; `static:best` and `oracle` always are."""
+"""Policies that are compared by default; `static:best` and `oracle` are always added."""
 
 DEFAULT_SCENARIO = "restore-serve-v0"
 
@@ -87,7 +87,7 @@ class Plan:
             if not (name in rc.learners() or is_rule(name) or is_exported(name)):
                 raise unknown_name("policy", name, (*rc.learners(), *RULES, *_EXAMPLES))
             if name not in rc.learners():
-                learners(name)  # reads the numbers of a setting
+                learners(name)  # raises if the numbers of a setting are wrong
         for place in self.places():
             reason = lookup(place.scenario).superseded
             if reason:
@@ -132,21 +132,21 @@ class Plan:
         return Site(scenario, dict(self.options), steps, self.out / scenario)
 
     def recipe(self, scenario: str, name: str) -> rc.Recipe | None:
-        """How a learner is trained; None for what is none."""
+        """How a learner is trained; None if the policy is not a learner."""
         return rc.recipe(scenario, name) if name in rc.learners() else None
 
     def facts(self, name: str) -> dict[str, Any]:
-        """What is said of a policy beside what any record says: nothing."""
+        """Further entries of a policy's record: none."""
         return {}
 
     def scorer(self, name: str) -> Any:
-        """What scores a policy in place of the usual way: nothing."""
+        """A policy's own scorer: none."""
         return None
 
 
 @runtime_checkable
 class Comparison(Protocol):
-    """What `engine.train` and `engine.scored` read of a plan: `Plan` or that of a paper's suite."""
+    """What `engine.train` and `engine.scored` read of a plan: `Plan` or `papers.run.SuitePlan`."""
 
     @property
     def stream(self) -> str:
@@ -180,13 +180,13 @@ class Comparison(Protocol):
         """Where policies are scored."""
 
     def recipe(self, scenario: str, name: str) -> rc.Recipe | None:
-        """How a learner is trained; None for what is none."""
+        """How a learner is trained; None if the policy is not a learner."""
 
     def facts(self, name: str) -> dict[str, Any]:
-        """What records say of a policy beside what any record says."""
+        """Further entries of a policy's records."""
 
     def scorer(self, name: str) -> Any:
-        """What scores a policy in place of the usual way, an `engine.Scorer`; None for that."""
+        """A policy's own `engine.Scorer`; None for the usual one."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Policies by name, wherever one can be asked for.
+"""Names of policies, the same in all commands.
 
-The folder of a run, `FOLDER#I` for the I-th of its seeds; the file of an exported policy,
-`FILE.npz`, or `pretrained:NAME` for one that ships; a rule `static:SETTING` (`static:best` searches
-a grid) or `dynamic:TUNER`, `oracle` or `random`.
+A name is the folder of a run, `FOLDER#I` for the I-th of its seeds; the file of an exported policy,
+`FILE.npz`, or `pretrained:NAME` for one that ships; or a rule: `static:SETTING` (`static:best`
+searches a grid), `dynamic:TUNER`, `oracle` or `random`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ecn_marl.sim.tuners import parse_tuner
 
 
 def is_rule(policy: str) -> bool:
-    """Whether a policy is a rule, not something trained."""
+    """Whether a policy is a rule, not trained."""
     return policy in RULES or policy.startswith((PREFIX, DYNAMIC))
 
 
 def learners(policy: str | Path) -> list[str]:
-    """A policy, or one for each seed if it is a run with several.
+    """Names of the single policies that a name stands for: one per seed of a run.
 
     Raises:
-        ValueError: none of what the module says, or a file that cannot be read.
+        ValueError: not a name as in the module's docstring, or a file that cannot be read.
     """
     name = str(policy)
     if name in RULES:
@@ -52,7 +52,7 @@ def learners(policy: str | Path) -> list[str]:
 
 
 def run_config(folder: str) -> dict[str, Any]:
-    """Configuration of a run, with an error that says what a policy can be."""
+    """Configuration of a run; the error for other names says what a policy can be."""
     if not Path(folder).is_dir():
         rules = f"{PREFIX}secn1 or {DYNAMIC}pi or another such rule"
         allowed = f"the folder of a run, FILE.npz, {PRETRAINED}NAME, or {rules}"

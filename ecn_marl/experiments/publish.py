@@ -25,7 +25,7 @@ from ecn_marl.experiments.records import SUFFIXES, Record
 
 SCORES = "scores"
 PLAN = "plan.json"
-"""What a folder of a paper's suite has, see `papers/run.py`."""
+"""File in the folder of a paper's suite, see `papers/run.py`."""
 RESULTS, TABLE, MARL_EVAL, FIGURES = "results.json", "table.md", "marl_eval.json", "figures"
 
 Scenarios = Mapping[str, Mapping[str, Record]]
@@ -40,9 +40,9 @@ def holds_papers(folder: Path) -> bool:
 def read_records(folder: Path) -> dict[str, dict[str, Record]]:
     """All records `folder/**/scores/*.json(.gz)`.
 
-    Records of one `scores` folder are compared with each other. They go by their scenario's name,
-    or, where several folders have records of one scenario (e.g. under other loads), by the folder
-    as well.
+    Records of one `scores` folder are compared with each other. They are keyed by their scenario's
+    name. If several folders have records of one scenario (e.g. under other loads), the folder is
+    part of the key.
 
     Raises:
         ValueError: no record, a damaged one, two of one policy, or two scenarios in one folder.
@@ -57,17 +57,17 @@ def read_records(folder: Path) -> dict[str, dict[str, Record]]:
             raise bad_value("record", str(path), f"one record of {record.name!r} in the folder")
         place[record.name] = record
     names = {path: _scenario(path, records) for path, records in places.items()}
-    found: dict[str, dict[str, Record]] = {}
+    scenarios: dict[str, dict[str, Record]] = {}
     for path, records in places.items():
         name = names[path]
         if list(names.values()).count(name) > 1:
             name = f"{name} ({path.relative_to(folder)})"
-        found[name] = records
-    return found
+        scenarios[name] = records
+    return scenarios
 
 
 def _scenario(path: Path, records: Mapping[str, Record]) -> str:
-    """The scenario that records of a folder are of."""
+    """The one scenario of all records of a folder."""
     names = sorted({str(record.meta.get("scenario", path.name)) for record in records.values()})
     if len(names) > 1:
         raise bad_value("scenario", names, f"one scenario in {path / SCORES}")
@@ -84,20 +84,20 @@ def results(scenarios: Scenarios) -> dict[str, Any]:
     Raises:
         ValueError: no `static:best` in a scenario, or records of different episodes.
     """
-    found = {}
+    comparisons = {}
     for name, records in scenarios.items():
         if BASELINE not in records:
             allowed = f"policies with {BASELINE!r} among them, which scores are relative to"
             raise bad_value(f"records of {name}", sorted(records), allowed)
-        found[name] = compare(records)
-    result: dict[str, Any] = {"scenarios": found}
-    return result | ({"overall": overall(found)} if len(found) > 1 else {})
+        comparisons[name] = compare(records)
+    result: dict[str, Any] = {"scenarios": comparisons}
+    return result | ({"overall": overall(comparisons)} if len(comparisons) > 1 else {})
 
 
-def kept(folder: Path) -> dict[str, Any]:
-    """What the folder's `results.json` says beside results (`protocol`, `machine`), if it is there.
+def stored_facts(folder: Path) -> dict[str, Any]:
+    """`protocol` and `machine` of the folder's `results.json`, if it exists.
 
-    Records do not hold it; so that rebuilding the tables does not lose it.
+    Records do not hold them; read here, they are kept when tables are made anew.
 
     Raises:
         ValueError: the file is not JSON.
@@ -113,14 +113,14 @@ def kept(folder: Path) -> dict[str, Any]:
 
 
 def publish(
-    scenarios: Scenarios, out: Path, more: Mapping[str, Any] | None = None
+    scenarios: Scenarios, out: Path, facts: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write tables, results and figures.
 
     Args:
         scenarios: records by scenario and policy.
         out: the folder; made if it is not there.
-        more: further entries of `results.json`, e.g. the protocol and the machine.
+        facts: further entries of `results.json`, e.g. the protocol and the machine.
 
     Returns:
         What `results.json` holds, and the files that were written.
@@ -131,7 +131,7 @@ def publish(
     """
     from ecn_marl.render.bench_table import bench_table
 
-    result = dict(more or {}) | results(scenarios)
+    result = dict(facts or {}) | results(scenarios)
     texts = {
         TABLE: bench_table(result),
         RESULTS: json_text(result) + "\n",
@@ -155,18 +155,18 @@ def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes
 
     pictures: dict[str, bytes | None] = {}
     for name, records in scenarios.items():
-        found = result["scenarios"][name]
-        short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        comparison = result["scenarios"][name]
+        file_name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         if len(records) > 1:
-            pictures[f"{short}_ratios.png"] = ratios(found, f"{name}: completion times")
+            pictures[f"{file_name}_ratios.png"] = ratios(comparison, f"{name}: completion times")
         curves = learning_curves(list(records.values()), f"{name}: learning curves")
-        pictures[f"{short}_curves.png"] = curves
+        pictures[f"{file_name}_curves.png"] = curves
         valid = {
             row["name"]: row["over_seeds"]
-            for row in found["policies"]
+            for row in comparison["policies"]
             if row["over_seeds"] is not None and not row["invalid"]
         }
-        pictures[f"{short}_profiles.png"] = profiles(valid, f"{name}: scores of all seeds")
+        pictures[f"{file_name}_profiles.png"] = profiles(valid, f"{name}: scores of all seeds")
     if "overall" in result:
         title = "All scenarios: scores of all seeds"
         pictures["all_profiles.png"] = profiles(result["overall"]["policies"], title)

@@ -1,4 +1,4 @@
-"""What `train` and `eval` do where flows are the agents: learners of rates, and their rivals.
+"""`train` and `eval` where flows are the agents: learners of rates, and rule-based senders.
 
 A policy is named by the folder of a run, is a file that `ecn-marl export` has written, or the short
 form of senders that set their rates themselves, e.g. `swift:htsim`.
@@ -61,10 +61,10 @@ RIVALS = ("dcqcn:hpcc-paper", "hpcc:htsim", "swift:htsim")
 """Rule-based senders of the paper's comparison."""
 
 UPDATES = 2000
-"""Updates of a run if nothing else is asked for."""
+"""Updates of a run by default."""
 
 Progress = Callable[[dict[str, Any], int], None]
-"""Called with a row of metrics and the number of updates in all."""
+"""Called with a row of metrics and the total number of updates."""
 
 PER_CALL = 20
 """Updates per compiled call."""
@@ -94,7 +94,7 @@ def train_rate(
     saving: Saving | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Train and leave a run behind: `config.json`, `metrics.jsonl`, checkpoints.
+    """Train and write a run: `config.json`, `metrics.jsonl`, checkpoints.
 
     Args:
         algorithm: name in `ALGORITHMS`.
@@ -102,9 +102,9 @@ def train_rate(
         settings: settings of the trainer, `name=value`.
         steps: environment steps, summed over environments; `UPDATES` updates if None.
         seed: seed of everything random.
-        overwrite: replace what a former run left there.
+        overwrite: replace a former run in the folder.
         saving: when checkpoints are made.
-        progress: called with every row of metrics, and the number of updates in all.
+        progress: called with every row of metrics, and the total number of updates.
 
     Returns:
         Rows of metrics.
@@ -118,7 +118,7 @@ def train_rate(
     steps = UPDATES * config.steps_per_update if steps is None else steps
     if steps < 1:
         raise bad_value("steps", steps, "an integer >= 1")
-    written = {
+    run_config = {
         "algorithm": algorithm,
         "settings": asdict(config),
         "steps": steps,
@@ -128,8 +128,8 @@ def train_rate(
     trainer = kind(config)
     check_folder(out, overwrite)
     with training_lock(out, "train"):
-        write_json(prepare_folder(out, overwrite) / CONFIG, written)
-        return _train(trainer, Path(out), written, False, saving, progress)
+        write_json(prepare_folder(out, overwrite) / CONFIG, run_config)
+        return _train(trainer, Path(out), run_config, False, saving, progress)
 
 
 def resume_rate(
@@ -139,11 +139,11 @@ def resume_rate(
     saving: Saving | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Go on with a run that was stopped, as if it had not been.
+    """Go on with a stopped run; the result is the same as without the stop.
 
     Raises:
         ValueError: not a run, or fewer steps than it was started with.
-        FolderInUse: it was not stopped: another process trains it.
+        FolderInUse: another process still trains it.
     """
     config = read_config(run, RUN)
     warn_of_versions(run, config)
@@ -153,8 +153,8 @@ def resume_rate(
     config["steps"] = steps or config["steps"]
     with training_lock(run, "train --resume"):
         write_json(Path(run) / CONFIG, config)
-        begun = Checkpoints(run).latest is not None
-        return _train(_trainer(config), Path(run), config, begun, saving, progress)
+        has_checkpoint = Checkpoints(run).latest is not None
+        return _train(_trainer(config), Path(run), config, has_checkpoint, saving, progress)
 
 
 def _train(
@@ -175,12 +175,12 @@ def _train(
         out=folder,
         resume=resume,
         saving=saving,
-        progress=None if progress is None else partial(_tell, progress, total),
+        progress=None if progress is None else partial(_report, progress, total),
         updates_per_call=PER_CALL,
     ).metrics
 
 
-def _tell(progress: Progress, total: int, row: dict[str, Any]) -> None:
+def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
@@ -219,7 +219,7 @@ class Learnt:
 
 
 def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
-    """The trainer of a run, what its policy has learnt by a checkpoint, and the number of that.
+    """The trainer of a run, the parameters of its policy at a checkpoint, and that update's number.
 
     Args:
         run: folder of the run.
@@ -232,8 +232,8 @@ def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
     warn_of_versions(run, config)
     trainer = _trainer(config)
     checkpoints = Checkpoints(run)
-    like, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
-    state = checkpoints.restore(like, step)
+    shapes, step = state_shapes(trainer, trainer.default_params), checkpoints.find(which)
+    state = checkpoints.restore(shapes, step)
     checkpoints.close()
     return trainer, state.actor, step
 
@@ -262,7 +262,7 @@ def rate_policy_of(
 def subject_of(
     policy: str, scenario: str | RateScenario, options: dict[str, Any]
 ) -> tuple[Subject, RateScenario, Any]:
-    """What is measured of a policy: the subject, its scenario, and what it has learnt.
+    """How a policy is measured: the subject, its scenario, and its parameters.
 
     Args:
         policy: folder of a run, a file, or the short form of senders.
@@ -299,7 +299,7 @@ def evaluate_rate(
     """Measure policies in a scenario of rate control, all on the same episodes.
 
     Args:
-        policies: see the module.
+        policies: names, see the module's docstring.
         scenario: name of a scenario.
         options: fields of `RateScenario`.
         seed: first seed.
@@ -316,19 +316,19 @@ def evaluate_rate(
     if seeds < 1:
         raise bad_value("episodes", seeds, "an integer >= 1")
     subjects = [subject_of(policy, scenario, options or {}) for policy in policies]
-    found: dict[str, dict[str, list[float]]] = {}
+    metrics_of: dict[str, dict[str, list[float]]] = {}
     for i, (policy, (subject, spec, actor)) in enumerate(zip(policies, subjects, strict=True)):
 
-        def share(done: float, before: int = i) -> None:
+        def show_share(done: float, before: int = i) -> None:
             if progress is not None:
                 progress((before + done) * seeds)
 
-        metrics = measure(subject, spec, actor=actor, seed=seed, seeds=seeds, progress=share)
-        found[policy] = {name: values.tolist() for name, values in metrics.items()}
+        metrics = measure(subject, spec, actor=actor, seed=seed, seeds=seeds, progress=show_share)
+        metrics_of[policy] = {name: values.tolist() for name, values in metrics.items()}
     return {
         "scenario": scenario,
         "options": {name: str(value) for name, value in (options or {}).items()},
         "seed": seed,
         "episodes": seeds,
-        "policies": found,
+        "policies": metrics_of,
     }

@@ -1,14 +1,14 @@
-"""The tables of Tessler et al. 2021, made anew: learners of rates beside senders with own rules.
+"""The tables of Tessler et al. 2021, measured anew: learners of rates beside rule-based senders.
 
-    OUT/runs/LEARNER-seedK/…                 what was trained
-    OUT/runs/LEARNER-seedK.json              with what settings, and for what code
-    OUT/runs/LEARNER-seedK-int8.npz          the same, quantised
+    OUT/runs/LEARNER-seedK/…                 the run
+    OUT/runs/LEARNER-seedK.json              its settings, and the code that trained it
+    OUT/runs/LEARNER-seedK-int8.npz          its policy, quantised
     OUT/cells/SCENARIO/POLICY-seedK.json     metrics of a policy in a scenario, one episode
 
-Learners are trained on many-to-one alone, as their settings say, with as many seeds as episodes;
-seed K of a learner is measured in the episode of seed K, which is that of the other policies, too.
-`LEARNER:int8` is the same run, quantised after training. What is there for the same code, scenario
-and training is not done again.
+Learners are trained on many-to-one alone, as their settings say, with as many seeds as episodes.
+Seed K of a learner is measured in the episode of seed K, like all other policies. `LEARNER:int8` is
+the same run, quantised after training. Results for the same code, scenario and training are not
+made again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from ecn_marl.experiments.workflow import Show
 from ecn_marl.sim.transports import parse_transport
 
 POLICIES = ("adpg", "adpg:int8", "dcqcn:hpcc-paper", "hpcc:sigcomm19", "swift:htsim")
-"""Rows of the tables if nothing else is asked for."""
+"""Rows of the tables by default."""
 
 INT8 = "int8"
-"""Form of a learner's policy that can be asked for."""
+"""Suffix `:int8` of a learner's name: its quantised policy."""
 
 FULL: dict[str, dict[str, float]] = {
     **{f"many-to-one-{n}-v0": {} for n in (2, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)},
@@ -50,7 +50,7 @@ FULL: dict[str, dict[str, float]] = {
     **{f"all-to-all-{n}-v0": {} for n in (4, 8)},
     **{f"long-short-{n}-v0": {} for n in (2, 128, 1024, 2048)},
 }
-"""Scenarios of the paper's tables, and fields that are not theirs by name."""
+"""Scenarios of the paper's tables, and fields that differ from the registered scenario."""
 
 SHORT = {"duration_us": 4e5, "warm_up_us": 2e5}
 
@@ -59,26 +59,26 @@ SMALL: dict[str, dict[str, float]] = {
     **{f"all-to-all-{n}-v0": {"duration_us": 1e5, "warm_up_us": 5e4} for n in (4, 8)},
     **{f"long-short-{n}-v0": {} for n in (2, 128)},
 }
-"""Those of `--small`: minutes on two cores."""
+"""Scenarios of `--small`: minutes on two cores."""
 
 SMALL_UPDATES = 1000
-"""Updates of every learner there."""
+"""Updates of every learner with `--small`."""
 
 
 def up_to(scenarios: Mapping[str, Mapping[str, Any]], largest: int) -> dict[str, Mapping[str, Any]]:
-    """Those of the scenarios that have at most so many flows to a host, or to interrupt one.
+    """The scenarios with at most `largest` flows to a host, or that interrupt the long flow.
 
     Raises:
         ValueError: none has.
     """
-    kept = {
+    selected = {
         name: options
         for name, options in scenarios.items()
         if (spec := with_options(name, dict(options))).kind == "all-to-all" or spec.size <= largest
     }
-    if not any(with_options(name, {}).kind == "many-to-one" for name in kept):
+    if not any(with_options(name, {}).kind == "many-to-one" for name in selected):
         raise bad_value("largest", largest, "the flows of a many-to-one scenario, at least 2")
-    return kept
+    return selected
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RatePlan:
     updates: int = UPDATES
 
     def __post_init__(self) -> None:
-        """Check what nothing else would check before work is done.
+        """Check numbers and names before work begins.
 
         Raises:
             ValueError: an unknown policy or scenario, or numbers that are not allowed.
@@ -132,7 +132,7 @@ def row_names(text: str) -> tuple[str, ...]:
 
 
 def rate_bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
-    """Train and measure everything that is not there yet.
+    """Train and measure everything that has no result yet.
 
     Args:
         plan: what to compare.
@@ -150,10 +150,10 @@ def rate_bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
 
 
 def _bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
-    """`rate_bench` in a folder that is locked."""
-    learners = dict.fromkeys(p.partition(":")[0] for p in plan.policies if _learner(p))
-    trained = {name: _trained(plan, name, show) for name in learners}
-    found: dict[str, Any] = {}
+    """Run `rate_bench` in a locked folder."""
+    learners = dict.fromkeys(p.partition(":")[0] for p in plan.policies if _is_learner(p))
+    trained = {name: _train(plan, name, show) for name in learners}
+    scenarios: dict[str, Any] = {}
     for scenario in plan.scenarios:
         spec, rows = plan.spec(scenario), {}
         for policy in plan.policies:
@@ -163,48 +163,48 @@ def _bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
             ]
             metrics = {name: [cell[name] for cell in cells] for name in cells[0]}
             rows[policy] = {"metrics": metrics, "paper": printed(spec.kind, spec.size, policy)}
-        found[scenario] = {
+        scenarios[scenario] = {
             "kind": spec.kind,
             "size": spec.size,
             "options": dict(plan.scenarios[scenario]),
             "policies": rows,
         }
     protocol = {"seeds": plan.seeds, "updates": plan.updates, "training": trained, "code": code()}
-    return {"protocol": protocol, "scenarios": found}
+    return {"protocol": protocol, "scenarios": scenarios}
 
 
-def _learner(policy: str) -> bool:
+def _is_learner(policy: str) -> bool:
     return policy.partition(":")[0] in ALGORITHMS
 
 
 def _check_policy(policy: str) -> None:
-    """Raise a ValueError for a policy that there is not."""
+    """Raise a ValueError for an unknown policy."""
     name, _, form = policy.partition(":")
-    if not _learner(policy):
+    if not _is_learner(policy):
         parse_transport(policy)
     elif form not in ("", INT8):
         raise bad_value("policy", policy, f"{name} or {name}:{INT8}")
 
 
-def _trained(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
-    """Train all seeds of a learner; what its cells depend on."""
+def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
+    """Train all seeds of a learner; returns its settings and updates, which its cells depend on."""
     config = ALGORITHMS[name][1]()
-    asked = {"settings": asdict(config), "updates": plan.updates, "code": code()}
-    asked = json.loads(json.dumps(asked))
+    request = {"settings": asdict(config), "updates": plan.updates, "code": code()}
+    request = json.loads(json.dumps(request))
     for seed in range(plan.seeds):
         run = _run(plan, name, seed)
-        if _read(_asked(run)) == asked:
+        if _read(_request_file(run)) == request:
             continue
         move = show(f"train {name}, seed {seed}")
 
-        def tell(row: dict[str, Any], total: int, move: Show = move) -> None:
+        def report(row: dict[str, Any], total: int, move: Show = move) -> None:
             move(row["update"] / total, f"reward {row['reward']:.4f}")
 
         _quantised(run).unlink(missing_ok=True)
         steps = plan.updates * config.steps_per_update
-        train_rate(name, run, steps=steps, seed=seed, overwrite=True, progress=tell)
-        write_json(_asked(run), asked)
-    return {key: asked[key] for key in ("settings", "updates")}
+        train_rate(name, run, steps=steps, seed=seed, overwrite=True, progress=report)
+        write_json(_request_file(run), request)
+    return {key: request[key] for key in ("settings", "updates")}
 
 
 def _cell(
@@ -213,35 +213,35 @@ def _cell(
     """Metrics of one policy and seed in a scenario."""
     spec = plan.spec(scenario)
     name, _, form = policy.partition(":")
-    asked = {
+    request = {
         "scenario": scenario,
         "fields": asdict(spec),
         "policy": policy,
         "seed": seed,
-        "training": trained.get(name) if _learner(policy) else None,
+        "training": trained.get(name) if _is_learner(policy) else None,
         "code": code(),
     }
-    asked = json.loads(json.dumps(asked))
+    request = json.loads(json.dumps(request))
     file = plan.out / "cells" / scenario / f"{policy.replace(':', '-')}-seed{seed}.json"
-    known = _read(file)
-    if known is not None and known["asked"] == asked:
-        metrics: dict[str, float] = known["metrics"]
+    stored = _read(file)
+    if stored is not None and stored["asked"] == request:
+        metrics: dict[str, float] = stored["metrics"]
         return {key: float("nan") if x is None else x for key, x in metrics.items()}
     source = policy
-    if _learner(policy):
+    if _is_learner(policy):
         run = _run(plan, name, seed)
         source = str(_quantised(run) if form else run)
         if form and not _quantised(run).is_file():
             save_policy(rate_policy_of(run, int8=True), _quantised(run))
     subject, spec, actor = subject_of(source, scenario, dict(plan.scenarios[scenario]))
 
-    def tell(share: float) -> None:
+    def report(share: float) -> None:
         move((seed + share) / plan.seeds, f"seed {seed}")
 
-    found = measure(subject, spec, actor=actor, seed=seed, progress=tell)
-    metrics = {key: float(values[0]) for key, values in found.items()}
+    measured = measure(subject, spec, actor=actor, seed=seed, progress=report)
+    metrics = {key: float(values[0]) for key, values in measured.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, without_nan({"asked": asked, "metrics": metrics}))
+    write_json(file, without_nan({"asked": request, "metrics": metrics}))
     return metrics
 
 
@@ -253,10 +253,10 @@ def _quantised(run: Path) -> Path:
     return run.with_name(f"{run.name}-{INT8}.npz")
 
 
-def _asked(run: Path) -> Path:
+def _request_file(run: Path) -> Path:
     return run.with_name(f"{run.name}.json")
 
 
 def _read(file: Path) -> Any:
-    """What a JSON file holds; None if there is none."""
+    """Content of a JSON file; None if it does not exist."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -1,7 +1,7 @@
 """Results that Tessler et al. 2021 print: tables 2, 3 and 6, and table 5 (long and short flows).
 
-Units are those of `envs.rate.measure`. Rows are by the first word of a policy's name, and
-`adpg:int8` for the quantised agent; what the paper has no number for (`packet loss`) is None.
+Units are those of `envs.rate.measure`. Rows are keyed by the first word of a policy's
+name; the quantised agent is `adpg:int8`. Where the paper has no number (`packet loss`) it is None.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ QUANTISED: dict[int, tuple[Numbers, Numbers]] = {
     4096: ((91.3, 46, 27.7), (96.65, 43, 36.87)),
     8192: ((92.8, 28, 40.0), (96.79, 29, 48.40)),
 }
-"""Table 6: the agent in float, and in int8. Where table 2 has the agent, too, that counts."""
+"""Table 6: the agent in float, and in int8. Where table 2 has the agent too, table 2 is used."""
 
 
 def printed(kind: str, size: int, policy: str) -> dict[str, float] | None:
-    """What the paper has for a policy.
+    """The paper's numbers for a policy.
 
     Args:
         kind: kind of scenario, see `RateScenario`.
@@ -84,7 +84,7 @@ def printed(kind: str, size: int, policy: str) -> dict[str, float] | None:
         policy: name of a row, e.g. `adpg`, `adpg:int8`, `swift:htsim`.
 
     Returns:
-        Metrics by the names of `envs.rate.measure`, in its units; None if there is nothing.
+        Metrics by the names of `envs.rate.measure`, in its units; None if there are none.
     """
     first = policy.partition(":")[0]
     if policy == "adpg:int8":

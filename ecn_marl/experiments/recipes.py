@@ -1,13 +1,13 @@
-"""Recipes: what each learner sees, sets, is paid for and is set to; how long all of them train.
+"""Recipes: features, actions, reward and settings of each learner, and the length of all trainings.
 
-`ecn-marl bench` trains by these. A row of its table is a recipe and says what it is: the papers'
-algorithms as published (`pet`, `ddqn` of ACC, `c-acc`, `haecn`: their features, their rewards,
-their gates and penalties), and learners of the benchmark's own reward (`ippo`, `mappo`, and with
-`-fct` in their names the papers' Q-learners). A recipe cannot change the traffic, the time of an
+`ecn-marl bench` trains by these. Each learner in its table is a recipe. There are the papers'
+algorithms as published (`pet`, `ddqn` of ACC, `c-acc`, `haecn`) with their own features, rewards,
+gates and penalties. And there are learners of the benchmark's own reward: `ippo`, `mappo`, and the
+papers' Q-learners with `-fct` in their names. A recipe cannot change the traffic, the length of an
 episode or the number of steps: all learners of a scenario train for `steps_of(scenario)`.
 
-Settings that `ecn-marl tune` found are entered here with the budget that they were found with. All
-learners of the benchmark's reward had the same; the papers' have the settings that these state.
+Settings that `ecn-marl tune` found stand here with the budget of the search. All learners of the
+benchmark's reward had the same budget. The papers' learners have the settings that these state.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ STEPS: dict[str, int] = {
     "mixed-rtt-v0": 80_000,
     "fabric-v0": 80_000,
 }
-"""Environment steps per seed of every learner of a scenario: decisions, `INTERVAL_US` apart."""
+"""Environment steps (decisions, `INTERVAL_US` apart) per seed of every learner of a scenario."""
 
 DEFAULT_STEPS = 80_000
 """Environment steps per seed in scenarios that `STEPS` does not name."""
 
 KMIN_RANGE = (2.5, 640.0)
-"""Kmin of `DEPTHS`, KB at 25 Gb/s: from two packets, below which a switch cannot mark before it has
-queued anything, to what is left for a port of a 32 MiB buffer that some 48 busy ports share."""
+"""Kmin of `DEPTHS`, KB at 25 Gb/s. The lowest is two packets: a switch cannot mark before it has
+queued something. The highest is a port's part of a 32 MiB buffer that some 48 busy ports share."""
 
 KMAX_RATIO = 4.0
 """Kmax / Kmin of `DEPTHS`: that of SECN2, the setting of a cloud provider."""
 
 PMAX = 1.0
-"""Pmax of `DEPTHS`: Kmin then sets the queue, whatever the number of senders. With a Pmax of 1 % a
-queue grows towards Kmax, and is still there when requests come."""
+"""Pmax of `DEPTHS`. With 1, Kmin sets the queue for any number of senders. With 1 %, a queue grows
+towards Kmax, and is still there when requests come."""
 
 
 def ladder(rungs: int) -> tuple[tuple[float, float, float], ...]:
-    """Settings from shallow to deep, by even steps of log Kmin.
+    """Settings from shallow to deep, in even steps of log Kmin.
 
     Args:
-        rungs: how many, 2 or more.
+        rungs: number of settings, 2 or more.
     """
     low, high = KMIN_RANGE
     kmin = [float(f"{low * (high / low) ** (i / (rungs - 1)):.4g}") for i in range(rungs)]
@@ -56,20 +56,20 @@ def ladder(rungs: int) -> tuple[tuple[float, float, float], ...]:
 
 
 DEPTHS = ladder(9)
-"""What learners choose from: an octave of Kmin per rung. It follows from the range of the hardware
-alone. ACC's template is not published; the recipes of ACC and HAECN have this list as well."""
+"""Settings that learners choose from: Kmin doubles per rung. The list follows from the hardware's
+range alone. ACC's template is not published, so the recipes of ACC and HAECN have this list too."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the settings of a recipe cost to find.
+    """The budget of the search for the settings of a recipe.
 
     Attributes:
         trials: settings that were tried.
         steps: environment steps of each.
         episodes: tuning episodes that each was scored on.
         seeds: seeds that each was trained with.
-        scenario: where.
+        scenario: the scenario.
     """
 
     trials: int
@@ -124,12 +124,12 @@ OPTIONS = (
     *("features", "history", "actions", "action_options", "interval_us"),
     *("reward", "credit", "reward_options"),
 )
-"""Options of `make` that a recipe may set: what the learner sees, sets, how often, and is paid."""
+"""Options of `make` that a recipe may set: features, actions, interval and reward."""
 
 INTERVAL_US = 250.0
 """Time between decisions of every learner, µs: three of the longest round trips, 84 µs each. ACC
-wants an order of magnitude, PET does not say. With 500 µs thresholds come too late: in
-`restore-serve-v0` the simple rule then ends at J 6.9; with 250 µs at 6.1, with 100 µs at 5.6."""
+wants an order of magnitude, PET does not say. With 500 µs thresholds change too late: in
+`restore-serve-v0` the simple rule then has a J of 6.9; with 250 µs 6.1, with 100 µs 5.6."""
 
 _LADDER = {
     "actions": "discrete",
@@ -141,11 +141,11 @@ _OWN = {
     **{"features": "flows", "reward": "slowdown-shaped", "credit": "path"},
     **{"reward_options": {"mice_factor": 2.0}, **_LADDER},
 }
-"""What learners of the benchmark's reward see, among others how many flows began, and earn.
+"""Features and reward of learners of the benchmark's reward.
 
-J weighs classes in the logarithm, and the scenario's weights do so near SECN1. Under better
-policies the slowdown of short flows is a third of that, and so is its share of the reward; hence
-the factor.
+J weighs the logarithms of the classes' slowdowns. The scenario's weights do about the same near
+SECN1. Under better policies the slowdown of short flows is a third of that under SECN1, and so is
+its share of the reward. `mice_factor` makes up for it.
 """
 
 _PPO = {
@@ -162,14 +162,14 @@ _PPO = {
     "reward_scale": 0.03,
     "standardise": 64,
 }
-"""PPO for decisions whose gain comes late; where its tuning began. In `restore-serve-v0`, one
-interval of deep marking while a port restores earns nothing within 2 ms, and 20 to 100 times its
-first gain within 30 ms: what is read in time does not disturb the next phase. Features are
-standardised: without it the phases are told apart too late. Eight environments make updates small
-and many. All this, `PMAX`, `INTERVAL_US` and the factor of short flows were found by hand in some
+"""PPO for decisions whose gain comes late; the start of its tuning. In `restore-serve-v0`, one
+interval of deep marking while a port restores gains nothing within 2 ms, and 20 to 100 times its
+first gain within 30 ms: data that are read in time do not disturb the next phase. Features are
+standardised; without it the learner tells the phases apart too late. Eight environments make small
+and frequent updates. All this, `PMAX`, `INTERVAL_US` and `mice_factor` were found by hand in some
 25 runs of `ippo` and of the simple rule, on training and tuning episodes of `restore-serve-v0`.
-Learning rates fall over the run: with constant ones J went up and down between the last checkpoints
-by a tenth, and from seed to seed. Falling, 120 k steps did what 240 k had done."""
+Learning rates fall over the run: with constant ones J varied by a tenth between the last
+checkpoints and between seeds. With falling ones, 120 k steps reached what 240 k had reached."""
 
 _Q = {
     "gamma": 0.99,
@@ -181,22 +181,22 @@ _Q = {
     "reward_scale": 0.03,
     "standardise": 64,
 }
-"""Q-learning for the same reward; where its tuning began. Returns of up to 32 steps (8 ms) carry
-what an interval of deep marking earns late; with 3 steps J was 8.2 to 8.5 after 60 k steps, with 16
-and standardised features 6.3 to 8.0, and steadier with rows drawn uniformly. Found by hand in 11
+"""Q-learning for the same reward; the start of its tuning. Returns of up to 32 steps (8 ms) include
+the late gain of deep marking. With 3 steps J was 8.2 to 8.5 after 60 k steps, with 16 and
+standardised features 6.3 to 8.0, and varied less with rows drawn uniformly. Found by hand in 11
 runs of `ddqn-fct` and 3 of `haecn-fct` of 60 to 100 k steps, two seeds each, on tuning episodes of
 `restore-serve-v0`."""
 
 TUNED = Tuning(trials=6, steps=48_000, episodes=32, seeds=2, scenario="restore-serve-v0")
-"""What `ecn-marl tune` spent on each of the four learners below; trial 0 is their start above. The
+"""Budget of `ecn-marl tune` for each of the four learners below; trial 0 is their start above. The
 winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`ddqn-fct`; 7.28) and
 6.83 (`haecn-fct`, its start). Six more trials of `ippo` and `mappo` found nothing lower. The
-settings serve in every scenario; nothing was tuned in another one."""
+settings are used in every scenario; nothing was tuned in another one."""
 
 
-def with_settings(one: Recipe, settings: Mapping[str, Any], tuning: Tuning | None) -> Recipe:
-    """A recipe with some settings changed, and the budget that this took."""
-    return replace(one, settings={**one.settings, **settings}, tuning=tuning)
+def with_settings(base: Recipe, settings: Mapping[str, Any], tuning: Tuning | None) -> Recipe:
+    """A recipe with some settings changed, and the budget of the search for them."""
+    return replace(base, settings={**base.settings, **settings}, tuning=tuning)
 
 
 LEARNERS: dict[str, Recipe] = {
@@ -237,14 +237,15 @@ LEARNERS: dict[str, Recipe] = {
     "c-acc": Recipe("c-acc", {"features": "acc", "reward": "acc", **_LADDER}),
     "haecn": Recipe("haecn", {"features": "haecn", "reward": "haecn", **_LADDER}),
 }
-"""Learners by the names of their rows, as they are where `RECIPES` has nothing else.
+"""Recipes by the names of learners, where `RECIPES` has no other one.
 
-The last four are the papers' (PET; ACC; ACC's central controller; HAECN), with all settings that
-these state: the defaults of the trainers, ACC's idle gating and HAECN's penalty of 0.05 among them.
+The last four are the papers' (PET; ACC; ACC's central controller; HAECN). They have all settings
+that the papers state, which are the trainers' defaults, e.g. ACC's idle gating and HAECN's penalty
+of 0.05.
 """
 
 PAPERS = ("pet", "ddqn", "c-acc", "haecn")
-"""Learners as published: nothing of them is tuned, `RECIPES` must not change them."""
+"""Learners as published: they are not tuned, and `RECIPES` must not change them."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}
 """Other recipes in single scenarios, by scenario and learner, as `ecn-marl tune` prints them."""
@@ -261,7 +262,7 @@ def learners() -> tuple[str, ...]:
 
 
 def recipe(scenario: str, learner: str) -> Recipe:
-    """The recipe of a learner for a scenario; a registered algorithm sees and earns as `ippo`.
+    """The recipe of a learner for a scenario; by default a registered algorithm has `ippo`'s view.
 
     Raises:
         ValueError: unknown learner.
@@ -275,6 +276,6 @@ def recipe(scenario: str, learner: str) -> Recipe:
 
 
 def budgets(scenario: str) -> set[Tuning]:
-    """The tuning budgets of a scenario's recipes, the papers' apart: if not one, unequal ones."""
+    """The tuning budgets of a scenario's recipes, without the papers'; more than one is unfair."""
     own = {recipe(scenario, name).tuning for name in LEARNERS if name not in PAPERS}
     return {budget for budget in own if budget is not None}

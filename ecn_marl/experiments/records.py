@@ -1,11 +1,11 @@
-"""Records: every episode of a scored policy, as a file from which all tables and figures are made.
+"""Records: files with every episode of a scored policy, from which tables and figures are made.
 
 One file per policy and scenario, `FOLDER/SCENARIO/scores/NAME.json` (or `.json.gz`): what was
 evaluated and how (`meta`), a column `[seeds, episodes]` for each per-episode number (those of
 `Evaluation.columns`), and the learning curve of each seed. Whole numbers are kept exactly, all
-others with 6 significant digits (rounding them moves a ratio by less than 1e-5, far below its
-interval), at once when a record is made: what is computed from a file is what was computed before
-it was written. The same record makes the same bytes.
+others with 6 significant digits; this changes a ratio by less than 1e-5, far below its interval.
+Numbers are rounded when a record is made, not when it is written: results computed before writing
+and after reading are equal. Equal records make equal bytes.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Record:
             raise bad_value("curves", [c.score.shape for c in curves], "as many scores as steps")
         if curves and len(curves) != shape[0]:
             raise bad_value("curves", len(curves), f"one per seed, {shape[0]}")
-        if curves and (of := meta.get("curve", "reward")) not in columns:
-            raise bad_value("meta['curve']", of, f"a column: {', '.join(columns)}")
+        if curves and (column := meta.get("curve", "reward")) not in columns:
+            raise bad_value("meta['curve']", column, f"a column: {', '.join(columns)}")
         for name, value in (("meta", meta), ("columns", columns), ("curves", curves)):
             object.__setattr__(self, name, value)
 
@@ -118,13 +118,21 @@ class Record:
         Raises:
             ValueError: see `Record`; or evaluations of different length or with other metrics.
         """
-        each = [one.columns for one in evaluations]
-        kinds = {(tuple(sorted(c)), len(next(iter(c.values())))) for c in each}
+        seed_columns = [evaluation.columns for evaluation in evaluations]
+        kinds = {
+            (tuple(sorted(columns_of_seed)), len(next(iter(columns_of_seed.values()))))
+            for columns_of_seed in seed_columns
+        }
         if len(kinds) != 1:
-            raise bad_value("evaluations", len(each), "at least one, all of the same episodes")
-        columns = {key: np.stack([one[key] for one in each]) for key in each[0]}
-        drawn = tuple(Curve(np.asarray(x), np.asarray(y)) for x, y in curves or ())
-        return cls(name, dict(meta), columns, drawn)
+            raise bad_value(
+                "evaluations", len(seed_columns), "at least one, all of the same episodes"
+            )
+        columns = {
+            key: np.stack([columns_of_seed[key] for columns_of_seed in seed_columns])
+            for key in seed_columns[0]
+        }
+        seed_curves = tuple(Curve(np.asarray(x), np.asarray(y)) for x, y in curves or ())
+        return cls(name, dict(meta), columns, seed_curves)
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all; gzip if its name ends in `.gz`."""
@@ -161,7 +169,7 @@ class Record:
             raise bad_value("record", str(path), allowed) from None
 
     def _text(self) -> str:
-        """The file: a line for each column, so that changes of a few numbers are read as such."""
+        """The text of the file: one line per column, so that diffs show which columns changed."""
         columns = [f"  {_json(name)}: {_json(_plain(x))}" for name, x in self.columns.items()]
         curves = [f"  {_json([_plain(c.steps), _plain(c.score)])}" for c in self.curves]
         return (
@@ -184,8 +192,8 @@ def _rounded(values: Any) -> np.ndarray:
     """As float64; whole numbers as they are, others with `DIGITS` significant digits."""
     array = np.array(values, np.float64)
     flat = array.reshape(-1)
-    broken = np.flatnonzero(np.isfinite(flat) & (flat != np.round(flat)))
-    flat[broken] = [float(f"{x:.{DIGITS}g}") for x in flat[broken]]
+    fractional = np.flatnonzero(np.isfinite(flat) & (flat != np.round(flat)))
+    flat[fractional] = [float(f"{x:.{DIGITS}g}") for x in flat[fractional]]
     flat[np.isinf(flat)] = np.nan
     return array
 

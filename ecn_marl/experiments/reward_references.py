@@ -1,7 +1,7 @@
-"""What rewards are relative to: returns of reference policies and the oracle, measured per port.
+"""Reference returns for rewards: those of reference policies and the oracle, measured per port.
 
 SECN1, the best static setting and the oracle play the same tuning episodes, of a part of the stream
-that nothing else uses. See `envs.reward_reference` for what becomes of the numbers.
+that nothing else uses. `envs.reward_reference` uses the numbers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ PART = "rewards"
 SECN1 = PREFIX + "secn1"
 
 Progress = Callable[[int, str], None]
-"""`progress(episodes done, what is done)`."""
+"""`progress(episodes done, current policy)`."""
 
 
 def usual_rewards(scenario: str) -> list[dict[str, Any]]:
-    """Rewards that are measured if nobody says which: the scenario's, and those of learners.
+    """Rewards that are measured by default: the scenario's, and those of the benchmark's learners.
 
-    The learners of the benchmark earn `slowdown-shaped`, with the options of their recipes.
+    The learners' reward is `slowdown-shaped`, without and with the options of their recipes.
     """
     options = LEARNERS["ippo"].options
     recipe = {name: options[name] for name in ("reward", "reward_options")}
-    wanted = [{"reward": lookup(scenario).reward}, {"reward": recipe["reward"]}, recipe]
-    return [one for i, one in enumerate(wanted) if one not in wanted[:i]]
+    candidates = [{"reward": lookup(scenario).reward}, {"reward": recipe["reward"]}, recipe]
+    return [reward for i, reward in enumerate(candidates) if reward not in candidates[:i]]
 
 
 def policies(
@@ -58,48 +58,49 @@ def policies(
 ) -> dict[str, np.ndarray]:
     """Settings of SECN1, the best static setting and the oracle, `[phases, groups, 3]`, by name.
 
-    What ships with the package is taken, else it is searched. The oracle has a setting for each
+    Searches that ship with the package are used, others are made. The oracle has a setting for each
     group of ports where such a search ships, as in comparisons.
     """
     env = make(scenario, **options)
     shape = (len(phase_names(env)), len(group_names(env)), 3)
     oracle = next((name for name in ORACLES if name in shipped(scenario)), ORACLE)
-    known = {SECN1: np.broadcast_to(np.array(STATIC_ECN["secn1"]), shape)}
+    settings = {SECN1: np.broadcast_to(np.array(STATIC_ECN["secn1"]), shape)}
     for name in (BEST, oracle):
-        known[name] = find(name, scenario, options, effort, progress=progress).settings
-    return known
+        settings[name] = find(name, scenario, options, effort, progress=progress).settings
+    return settings
 
 
 def returns(
     env: Any, settings: Mapping[str, np.ndarray], episodes: int, seed: int, show: Progress
 ) -> dict[str, np.ndarray]:
-    """What every port earns in whole episodes, `[episodes, A]`, by policy.
+    """Every port's return in whole episodes, `[episodes, A]`, by policy.
 
     Args:
         env: functional environment.
         settings: settings by policy, `[phases, groups, 3]`.
         episodes: number of episodes.
-        seed: which of the part of the tuning stream that is for this.
+        seed: which episodes of the part `rewards` of the tuning stream.
         show: called with the episodes done.
     """
     params = env.default_params
 
     def episode(key: jax.Array, chosen: jax.Array) -> jax.Array:
         state, _, _ = roll_out(env, params, Settings(env, params, chosen), key)
-        earned: jax.Array = state.sums.reward
-        return earned
+        port_returns: jax.Array = state.sums.reward
+        return port_returns
 
     run = jax.jit(jax.vmap(lanes.mapped(episode), (0, None)))
     keys, size = tuning_keys(PART, seed, episodes), min(BATCH, episodes)
-    found: dict[str, np.ndarray] = {}
+    policy_returns: dict[str, np.ndarray] = {}
     for number, (name, chosen) in enumerate(settings.items()):
         parts = []
         for start in range(0, episodes, size):
-            batch = np.arange(start, start + size) % episodes  # the last one is as long
+            # The last batch wraps around, so that all have the compiled size.
+            batch = np.arange(start, start + size) % episodes
             parts.append(np.asarray(run(keys[batch], np.asarray(chosen, np.float32)), np.float64))
             show(number * episodes + min(start + size, episodes), name)
-        found[name] = np.concatenate(parts)[:episodes]
-    return found
+        policy_returns[name] = np.concatenate(parts)[:episodes]
+    return policy_returns
 
 
 def measure(
@@ -112,16 +113,16 @@ def measure(
     effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure what rewards are relative to.
+    """Measure the reference returns of rewards.
 
     Args:
         scenario: name of the scenario.
         rewards: options `reward` and `reward_options` of `make`, for each entry.
-        options: further options of `make`: those of the episodes.
+        options: further options of `make`, of the episodes.
         episodes: tuning episodes that all policies play.
-        seed: which of the part `rewards`.
+        seed: which episodes of the part `rewards` of the tuning stream.
         effort: how much is searched for settings that do not ship.
-        progress: called with the episodes done, and what is done.
+        progress: called with the episodes done, and the current policy.
 
     Returns:
         What a file holds: `scenario`, `options`, `episodes`, `seed`, `code`, `settings` by policy
@@ -131,26 +132,26 @@ def measure(
         episode's return on the scale where the headroom is 1.
 
     Raises:
-        ValueError: an option that is not allowed, or the oracle earns no more than a reference for
-            certain: there is nothing to scale by.
+        ValueError: an option that is not allowed, or the oracle's return is not certainly above a
+            reference's, so that there is no headroom to scale by.
     """
     show = progress or (lambda done, note: None)
-    chosen = dict(options or {})
-    settings = policies(scenario, chosen, effort, progress)
+    make_options = dict(options or {})
+    settings = policies(scenario, make_options, effort, progress)
     entries = []
-    for i, one in enumerate(rewards):
-        before = i * len(settings) * episodes
+    for i, reward in enumerate(rewards):
+        done_before = i * len(settings) * episodes
 
-        def moved(done: int, note: str, before: int = before) -> None:
-            show(before + done, note)
+        def report(done: int, note: str, done_before: int = done_before) -> None:
+            show(done_before + done, note)
 
-        entries.append(_entry(scenario, one, chosen, settings, episodes, seed, moved))
+        entries.append(_entry(scenario, reward, make_options, settings, episodes, seed, report))
     facts = {
         "scenario": scenario,
-        "options": chosen,
+        "options": make_options,
         "episodes": f"{episodes} of the part {PART!r} of the tuning stream, seed {seed}",
         "code": code(),
-        "settings": {name: np.asarray(one).tolist() for name, one in settings.items()},
+        "settings": {name: np.asarray(x).tolist() for name, x in settings.items()},
         "entries": entries,
     }
     plain: dict[str, Any] = json.loads(json.dumps(facts))
@@ -159,28 +160,31 @@ def measure(
 
 def _entry(
     scenario: str,
-    paid: Mapping[str, Any],
+    reward: Mapping[str, Any],
     options: Mapping[str, Any],
     settings: Mapping[str, np.ndarray],
     episodes: int,
     seed: int,
     show: Progress,
 ) -> dict[str, Any]:
-    """What one reward is relative to."""
+    """The entry of one reward."""
     fields = {name: x for name, x in options.items() if name != "telemetry"}
-    env = make(scenario, **{**options, **paid})
-    if env.reward.accrues:  # shares per port; those of a team are their sum
+    env = make(scenario, **{**options, **reward})
+    if env.reward.accrues:  # per-port shares are stored; a team's return is their sum
         env = replace(env, reward=replace(env.reward, team=False))
-    earned = returns(env, settings, episodes, seed, show)
-    *others, oracle = earned
-    room = {name: _headroom(name, env.reward.name, earned[oracle], earned[name]) for name in others}
-    spec = resolve_scenario(scenario, **{**fields, **_without(paid, "reward", "credit")})
+    returns_of = returns(env, settings, episodes, seed, show)
+    *others, oracle = returns_of
+    headroom = {
+        name: _headroom(name, env.reward.name, returns_of[oracle], returns_of[name])
+        for name in others
+    }
+    spec = resolve_scenario(scenario, **{**fields, **_without(reward, "reward", "credit")})
     return {
         **reward_facts(env.reward, dict(env.reward_options), env.interval_us),
         "episodes": fingerprint(spec, env.telemetry),
         "oracle": oracle,
-        "returns": {name: _rounded(earned[name].mean(0)) for name in others},
-        "headroom": room,
+        "returns": {name: _rounded(returns_of[name].mean(0)) for name in others},
+        "headroom": headroom,
     }
 
 
@@ -193,21 +197,26 @@ def _rounded(values: np.ndarray) -> list[float]:
 
 
 def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    """What the oracle earns above a policy in the same episodes, mean over ports."""
-    above = (oracle - other).mean(1)
-    value, count = float(above.mean()), len(above)
-    half = float(stats.t.ppf(0.975, count - 1) * above.std(ddof=1) / count**0.5)
-    if not value - half > 0.0:
+    """Return of the oracle above a policy's in the same episodes, mean over ports."""
+    gain = (oracle - other).mean(1)
+    value, count = float(gain.mean()), len(gain)
+    half_width = float(stats.t.ppf(0.975, count - 1) * gain.std(ddof=1) / count**0.5)
+    if not value - half_width > 0.0:
         allowed = (
             f"one that the oracle earns more than: under {reward!r} it earns {value:.4g} more "
         )
-        raise bad_value("reference", name, f"{allowed}in an episode (± {half:.2g})")
-    spread = float(other.mean(1).std(ddof=1)) / value
-    row = {"value": value, "low": value - half, "high": value + half, "spread": spread}
+        raise bad_value("reference", name, f"{allowed}in an episode (± {half_width:.2g})")
+    deviation = float(other.mean(1).std(ddof=1)) / value
+    row = {
+        "value": value,
+        "low": value - half_width,
+        "high": value + half_width,
+        "spread": deviation,
+    }
     return {key: float(f"{x:.7g}") for key, x in row.items()}
 
 
-def write_references(file: Path, found: Mapping[str, Any]) -> None:
+def write_references(file: Path, references: Mapping[str, Any]) -> None:
     """Write what `measure` returned."""
-    text = json_text(dict(found)) + "\n"
+    text = json_text(dict(references)) + "\n"
     write_all({file: Output("w", lambda out: out.write(text))})

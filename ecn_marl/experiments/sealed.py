@@ -1,9 +1,9 @@
-"""Sealed test episodes: for the last look, each of which is written down.
+"""Sealed test episodes: for final scores only. Every use of them is noted.
 
 Nothing is trained, tuned, searched or chosen on these episodes. Their keys are made here only,
-`ecn-marl bench --sealed` is the only command that asks for them, and a test walks the package for
-any other way. They are given only to a clean checkout, after the use has been noted in
-`results/USES.md`: what was scored can then be read from the history, and how often anyone looked.
+`ecn-marl bench --sealed` is the only command that uses them, and a test searches the package for
+other uses. They need a clean checkout, and the use is first noted in `results/USES.md`. So the git
+history shows what was scored on them, and how often.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ USES = "results/USES.md"
 """Where uses are noted, in the checkout."""
 
 _ROOT = (0x5EA1ED00, 0x00000003)
-"""Words of the root of the sealed episodes; the second counts up when a test set is renewed.
+"""Words of the root key of the sealed episodes; the second word is the number of the test set.
 
-2: recipes of learners were changed after a look at the first set.
-3: marking in the simulator, and recipes (rates that fall), were changed after one at the second.
+2: learners' recipes were changed after scores on the first set.
+3: marking in the simulator, and recipes (falling learning rates), were changed after scores on the
+   second set.
 """
 
 _HEAD = """\
@@ -60,11 +61,11 @@ class Use:
 
 
 def sealed_keys(use: Use, checkout: Checkout) -> jax.Array:
-    """Note a use, then give the keys of the episodes, `[episodes]`.
+    """Note a use, then return the keys of the episodes, `[episodes]`.
 
     Args:
-        use: what they are for.
-        checkout: where the package lies.
+        use: the use.
+        checkout: the git checkout of the package.
 
     Raises:
         ValueError: the checkout has changes that are not committed, or `episodes` below 1.
@@ -77,7 +78,7 @@ def sealed_keys(use: Use, checkout: Checkout) -> jax.Array:
 
 
 def _note(path: Path, use: Use, commit: str) -> None:
-    """Append a line; the file is begun if it is not there."""
+    """Append a line; the file is made if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     cells = (

@@ -1,8 +1,8 @@
 """Searches for the reference policies of a scenario, done once and kept on disk.
 
-    FOLDER/NAME.json     what was found, with the table of all candidates
+    FOLDER/NAME.json     the result, with the table of all candidates
 
-A file counts only for the code, options and effort that made it; with others it is searched again.
+A file is valid only for the code, options and effort that made it; for others it is made anew.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ UNSEEN = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
 REFERENCES = Path(__file__).parent / "references"
 """Searches that ship with the package, `SCENARIO/NAME.json`: those of the recorded results."""
 
-_KNOWN: dict[str, Search] = {}
-"""Searches of this process, by what they depend on."""
+_SEARCHES: dict[str, Search] = {}
+"""Searches of this process, by their requests."""
 
 
 def file_name(policy: str) -> str:
@@ -34,11 +34,16 @@ def file_name(policy: str) -> str:
     return "".join(c if c.isalnum() or c in "-.+" else "_" for c in policy)
 
 
-def asked(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str, Any]:
-    """What a search depends on, as JSON has it."""
-    seen = {name: x for name, x in options.items() if name not in UNSEEN}
-    facts = {"scenario": scenario, "options": seen, "effort": asdict(effort), "code": code()}
-    facts |= own_sources(scenario, seen, lookup(scenario))
+def search_request(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str, Any]:
+    """Everything that a search depends on, in JSON's types."""
+    used_options = {name: x for name, x in options.items() if name not in UNSEEN}
+    facts = {
+        "scenario": scenario,
+        "options": used_options,
+        "effort": asdict(effort),
+        "code": code(),
+    }
+    facts |= own_sources(scenario, used_options, lookup(scenario))
     plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
     return plain
 
@@ -58,33 +63,33 @@ def find(
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         effort: how much is searched.
-        folder: where it is kept. None for what ships with the package (`REFERENCES`) if the
-            scenario is as it is registered and the effort the default, else in memory only.
-        progress: called with the episodes run so far and what for.
+        folder: where it is kept. None: results that ship with the package (`REFERENCES`) are
+            used if options and effort are the same; others are kept in memory only.
+        progress: called with the episodes run so far and the current task.
 
     Raises:
         ValueError: see `Search.find`.
     """
     effort = effort or Effort()
     options = {**options, **NEEDS.get(name, {})}
-    facts = asked(scenario, options, effort)
+    facts = search_request(scenario, options, effort)
     key = json.dumps(facts, sort_keys=True)
-    if key not in _KNOWN:
+    if key not in _SEARCHES:
         env = make(scenario, **{n: x for n, x in options.items() if n not in UNSEEN})
-        _KNOWN[key] = Search(env, env.default_params, effort)
-    search = _KNOWN[key]
+        _SEARCHES[key] = Search(env, env.default_params, effort)
+    search = _SEARCHES[key]
     search.report_to(progress)
     for file in sorted((folder or REFERENCES / scenario).glob("*.json")):
-        known = json.loads(file.read_text())
-        if folder is None:  # found by the code of a release, not by this very code
-            known["asked"]["code"] = facts["code"]
-        if known["asked"] == facts:
-            search.add(SearchResult.from_dict(known["found"]))
-    found = search.find(name)
+        stored = json.loads(file.read_text())
+        if folder is None:  # results that ship stay valid for newer code
+            stored["asked"]["code"] = facts["code"]
+        if stored["asked"] == facts:
+            search.add(SearchResult.from_dict(stored["found"]))
+    result = search.find(name)
     if folder is not None:
-        for each in search.results.values():
-            _write(folder / f"{file_name(each.name)}.json", facts, each)
-    return found
+        for search_result in search.results.values():
+            _write(folder / f"{file_name(search_result.name)}.json", facts, search_result)
+    return result
 
 
 def shipped(scenario: str) -> tuple[str, ...]:
@@ -94,7 +99,7 @@ def shipped(scenario: str) -> tuple[str, ...]:
 
 
 def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> SearchResult | None:
-    """A search that ships with the package; None where it was made in other episodes.
+    """A search that ships with the package; None if it was made for other episodes.
 
     Args:
         name: one of `oracle.SEARCHED`.
@@ -104,26 +109,26 @@ def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> Sear
     file = REFERENCES / scenario / f"{file_name(name)}.json"
     if not file.is_file():
         return None
-    known = json.loads(file.read_text())
-    facts = asked(scenario, {**options, **NEEDS.get(name, {})}, Effort())
-    known["asked"]["code"] = facts["code"]  # found by the code of a release, not by this very code
-    return SearchResult.from_dict(known["found"]) if known["asked"] == facts else None
+    stored = json.loads(file.read_text())
+    facts = search_request(scenario, {**options, **NEEDS.get(name, {})}, Effort())
+    stored["asked"]["code"] = facts["code"]  # results that ship stay valid for newer code
+    return SearchResult.from_dict(stored["found"]) if stored["asked"] == facts else None
 
 
-def listed(found: SearchResult) -> list[list[float]]:
+def listed(result: SearchResult) -> list[list[float]]:
     """Settings as a list of `[kmin, kmax, pmax]`: one if all phases and groups have the same.
 
-    Of the rule its deep and its shallow setting; by phases, then groups otherwise.
+    For the rule its deep and its shallow setting; otherwise by phases, then groups.
     """
     rows: list[list[float]] = (
-        found.settings[:6].reshape(2, 3).tolist()
-        if found.name == RULE
-        else found.settings.reshape(-1, 3).tolist()
+        result.settings[:6].reshape(2, 3).tolist()
+        if result.name == RULE
+        else result.settings.reshape(-1, 3).tolist()
     )
     return rows[:1] if all(row == rows[0] for row in rows) else rows
 
 
-def _write(file: Path, facts: dict[str, Any], found: SearchResult) -> None:
+def _write(file: Path, facts: dict[str, Any], result: SearchResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = json_text({"asked": facts, "found": found.as_dict()}) + "\n"
+    text = json_text({"asked": facts, "found": result.as_dict()}) + "\n"
     write_all({file: Output("w", lambda out: out.write(text))})

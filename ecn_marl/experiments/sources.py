@@ -1,4 +1,4 @@
-"""Which code is running: the git checkout, and a hash of what results depend on."""
+"""The running code: its git checkout, and a hash of the sources that results depend on."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ecn_marl._errors import bad_value
 from ecn_marl._imports import needed_imports, source_digests
 
 PARTS = ("lanes", "sim", "envs", "wrappers", "baselines", "experiments")
-"""Parts of the package that scores depend on; tables, pictures and commands are left out."""
+"""Folders of the package that scores depend on; tables, pictures and commands are left out."""
 
 SUFFIXES = (".py", ".csv", ".json", ".npz")
 
 RESULTS = "results"
-"""Folder of a checkout that only holds what was measured; it may have changes."""
+"""Folder of a checkout that only holds measured results; it may have changes."""
 
 
 def package_folder() -> Path:
-    """Where the package lies."""
+    """The package's folder."""
     return Path(ecn_marl.__file__).resolve().parent
 
 
 @cache
 def sources_hash() -> str:
-    """Hash of the installed package's sources, as far as scores depend on them."""
+    """Hash of the installed package's sources in `PARTS`."""
     folder, digest = package_folder(), hashlib.sha256()
     for part in PARTS:
         for path in sorted((folder / part).rglob("*")):
@@ -42,18 +42,18 @@ def sources_hash() -> str:
 
 
 def code() -> dict[str, str]:
-    """What is running: versions of the package and of jax, and the hash of the sources."""
+    """The running code: versions of the package and of jax, and the hash of the sources."""
     return {"ecn-marl": version("ecn-marl"), "jax": version("jax"), "sources": sources_hash()}
 
 
 def own_sources(*facts: Any) -> dict[str, dict[str, str]]:
-    """Hashes of the files that registered what some facts name, as `own`; nothing if none did."""
+    """Hashes, as `own`, of the user's files that registered names in `facts`; empty without any."""
     digests = source_digests(needed_imports(*facts))
     return {"own": digests} if digests else {}
 
 
 def settings_hash(settings: Any) -> str:
-    """Short hash of settings that JSON can write."""
+    """Short hash of JSON-able settings."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -71,22 +71,22 @@ class Checkout:
     commit: str
 
     def changes(self) -> list[str]:
-        """What differs from the commit, as `git status --porcelain` says it, without `results/`."""
+        """Changes since the commit, in lines of `git status --porcelain`, without `results/`."""
         status = ("status", "--porcelain", "--untracked-files=all", "--", ".")
-        found = _git(self.root, *status, f":(exclude){RESULTS}")
-        return [] if found is None else found.splitlines()
+        listing = _git(self.root, *status, f":(exclude){RESULTS}")
+        return [] if listing is None else listing.splitlines()
 
     def check_clean(self) -> None:
-        """Raise a ValueError if something differs from the commit."""
+        """Raise a ValueError if there are changes since the commit."""
         changes = self.changes()
         if changes:
-            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-            shown = ", ".join(line.strip() for line in changes[:3]) + more
+            others = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            shown = ", ".join(line.strip() for line in changes[:3]) + others
             raise bad_value("git tree", shown, "no changes outside of results/: commit them first")
 
 
 def checkout(folder: Path | None = None) -> Checkout:
-    """The git checkout that the package lies in.
+    """The git checkout that holds the package.
 
     Args:
         folder: where to look; the package's folder if None.
@@ -94,19 +94,19 @@ def checkout(folder: Path | None = None) -> Checkout:
     Raises:
         ValueError: it is not in a checkout that tracks it.
     """
-    here = package_folder() if folder is None else folder
-    root = _git(here, "rev-parse", "--show-toplevel")
-    commit = _git(here, "rev-parse", "HEAD")
-    tracked = _git(here, "ls-files", "--", ".")
+    start = package_folder() if folder is None else folder
+    root = _git(start, "rev-parse", "--show-toplevel")
+    commit = _git(start, "rev-parse", "HEAD")
+    tracked = _git(start, "ls-files", "--", ".")
     if not root or not commit or not tracked:
-        raise bad_value("package", str(here), "a folder of a git checkout that tracks it")
+        raise bad_value("package", str(start), "a folder of a git checkout that tracks it")
     return Checkout(Path(root), commit)
 
 
 def _git(folder: Path, *args: str) -> str | None:
-    """What a git command prints, None if it fails or there is no git."""
+    """Output of a git command; None if it fails or git is not installed."""
     try:
-        done = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True)
+        process = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True)
     except OSError:
         return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None
+    return process.stdout.rstrip("\n") if process.returncode == 0 else None

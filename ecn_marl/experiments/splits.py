@@ -1,11 +1,11 @@
-"""Splits for generalisation: where policies are trained, and where unseen variants score them.
+"""Splits for generalisation: the variants that policies are trained in, and those that score them.
 
-`ecn-marl bench --split NAME` scores policies that were trained on the train side, the scenario as
-it is, in every variant of the test side, without training them again. `train` lists what else may
-be trained in by those who train elsewhere: anything but the test side. Splits are frozen: a change
-of any variant is a new `SPLITS_VERSION`, and results name theirs.
+`ecn-marl bench --split NAME` trains policies in the unchanged scenario and scores them in every
+test variant, without training them again. `train` lists further variants that users may train in;
+they must not train in the test variants. Splits are frozen: a change of any variant is a new
+`SPLITS_VERSION`, which results state.
 
-Sizes of flow sets follow the link rate, so other rates and round trips keep the load as it is.
+Sizes of flow sets follow the link rate, so the load is the same at other rates and round trips.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """`ecn-marl tune`: random search over a learner's settings, with its whole budget on record.
 
 Each trial draws settings from the learner's space, trains for a short while and is scored on the
-`trials` part of the tuning stream by J (lower is better), the geometric mean over its seeds. What
-trial i draws depends on the scenario, the learner and i alone. Trial 0 is the recipe as it is.
+`trials` part of the tuning stream by J (lower is better), the geometric mean over its seeds. The
+settings of trial i depend on the scenario, the learner and i alone. Trial 0 is the recipe itself.
 
-    OUT/tune.json          what is searched: scenario, learner, budget, space
+    OUT/tune.json          the request: scenario, learner, budget, space
     OUT/trials.jsonl       a line per finished trial: settings, J, steps, seconds
-    OUT/trials/NNNN/       the run of the trial that is on; deleted when it is finished
-    OUT/result.json        the budget that was spent and the winner
+    OUT/trials/NNNN/       the run of the current trial; deleted when it is finished
+    OUT/result.json        the spent budget and the winner
 
 A search that was killed goes on with the trial it was at; finished trials are not repeated. Random
-search is used because it can be resumed, extended and compared at equal numbers of trials, and is
-hard to beat in so few (Bergstra and Bengio, JMLR 13, 2012).
+search can be resumed, extended and compared at equal numbers of trials, and with so few trials it
+is hard to beat (Bergstra and Bengio, JMLR 13, 2012).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
 
-ASKED, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
+REQUEST, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
 
 Progress = Callable[[float, str], None]
 """`progress(trials done, note)`."""
@@ -96,7 +96,7 @@ SPACES: dict[str, Space] = {
 
 
 def space_of(algorithm: str) -> Space:
-    """What the settings of a trainer are drawn from.
+    """The space that settings of a trainer are drawn from.
 
     Raises:
         ValueError: unknown algorithm, or one without a search space.
@@ -112,7 +112,7 @@ def space_of(algorithm: str) -> Space:
 
 @dataclass(frozen=True)
 class Search:
-    """What is tuned, and for how much.
+    """A search: what is tuned, and its budget.
 
     Attributes:
         scenario: name of the scenario.
@@ -120,7 +120,7 @@ class Search:
         trials: settings tried, the recipe's own among them.
         steps: environment steps of each trial.
         episodes: tuning episodes that each is scored on.
-        seeds: seeds of each: with one, the winner is often the luckiest.
+        seeds: seeds of each; with one seed, the winner is often a lucky one.
         options: options of `ecn_marl.make` over those of the recipe, e.g. `{"max_steps": 50}`.
         settings: settings of the trainer that all trials share, e.g. `{"envs": 16}`.
     """
@@ -145,12 +145,12 @@ class Search:
 
     @property
     def recipe(self) -> Recipe:
-        """What the trials change."""
+        """The recipe that the trials change."""
         return recipe(self.scenario, self.learner)
 
     @property
     def space(self) -> Space:
-        """What the settings are drawn from; those that all trials share are not drawn."""
+        """The space without settings that all trials share."""
         space = space_of(self.recipe.algorithm)
         return {name: x for name, x in space.items() if name not in self.settings}
 
@@ -167,8 +167,8 @@ class Search:
         rng = np.random.default_rng([crc32(name), trial])
         return {setting: kind.draw(rng) for setting, kind in self.space.items()}
 
-    def asked(self) -> dict[str, Any]:
-        """What a log of trials depends on; the number of trials may grow."""
+    def request(self) -> dict[str, Any]:
+        """Everything that a log of trials depends on; the number of trials may grow."""
         facts = asdict(self) | {"recipe": asdict(self.recipe), "code": code()}
         facts |= own_sources(facts, lookup(self.scenario))
         facts["space"] = {n: [type(x).__name__, asdict(x)] for n, x in self.space.items()}
@@ -194,13 +194,13 @@ def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[st
         FolderInUse: another process works in the folder.
     """
     show = progress or (lambda done, note: None)
-    _asked(search, out)
+    _check_folder(search, out)
     with locked(out, "tune"):
         return _tune(search, out, show)
 
 
 def _tune(search: Search, out: Path, show: Progress) -> dict[str, Any]:
-    """`tune` in a folder that is locked."""
+    """Run `tune` in a locked folder."""
     rows = _open(search, out)
     for trial in range(len(rows), search.trials):
         rows.append(_trial(search, out, trial, show))
@@ -213,33 +213,33 @@ def _tune(search: Search, out: Path, show: Progress) -> dict[str, Any]:
     return result
 
 
-def _asked(search: Search, out: Path) -> dict[str, Any]:
-    """What the folder is for; raises a ValueError if it holds something else."""
-    asked, file = search.asked(), out / ASKED
+def _check_folder(search: Search, out: Path) -> dict[str, Any]:
+    """The search's request; raises a ValueError if the folder holds something else."""
+    request, file = search.request(), out / REQUEST
     if file.is_file():
-        if json.loads(file.read_text()) != asked:
+        if json.loads(file.read_text()) != request:
             raise bad_value("out", str(out), "a folder without another search (or other code)")
     elif out.exists() and (not out.is_dir() or any(p.name != LOCK for p in out.iterdir())):
         raise bad_value("out", str(out), "a folder that is new or empty, or that of this search")
-    return asked
+    return request
 
 
 def _open(search: Search, out: Path) -> list[dict[str, Any]]:
-    """The trials that are finished; a last line that was cut short is dropped."""
-    asked, file = _asked(search, out), out / ASKED
+    """The finished trials; an incomplete last line is dropped."""
+    request, file = _check_folder(search, out), out / REQUEST
     out.mkdir(parents=True, exist_ok=True)
-    text = json_text(asked) + "\n"
+    text = json_text(request) + "\n"
     write_all({file: Output("w", lambda part: part.write(text))})
     log = out / TRIALS
     lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
-    whole = [line for line in lines if line.endswith("\n")]
-    if len(whole) < len(lines):
-        write_all({log: Output("w", lambda part: part.write("".join(whole)))})
-    return [json.loads(line) for line in whole]
+    complete = [line for line in lines if line.endswith("\n")]
+    if len(complete) < len(lines):
+        write_all({log: Output("w", lambda part: part.write("".join(complete)))})
+    return [json.loads(line) for line in complete]
 
 
 def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, Any]:
-    """Train and score one trial, or go on training it."""
+    """Train and score one trial, or go on with its run."""
     drawn = search.drawn(trial)
     settings = search.recipe.settings_for(search.steps, {**drawn, **search.settings})
     run, began = out / RUNS / f"{trial:04d}", time.perf_counter()
@@ -282,7 +282,7 @@ def _score(search: Search, run: Path) -> float | None:
     compiled = episodes_runner(env, params, lambda actor: greedy_controller(algorithm, actor, env))
     logs = []
     for actor in actors:
-        found = evaluate(
+        evaluation = evaluate(
             env,
             params,
             greedy_controller(algorithm, actor, env),
@@ -291,7 +291,7 @@ def _score(search: Search, run: Path) -> float | None:
             keys=keys,
             run=partial(compiled, actor),
         )
-        value = found.summary()["J"]["value"]
+        value = evaluation.summary()["J"]["value"]
         if value is None:
             return None
         logs.append(math.log(value))
@@ -306,7 +306,7 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "scenario": search.scenario,
         "learner": search.learner,
         "budget": {
-            **asdict(_spent(search, len(rows))),
+            **asdict(_budget(search, len(rows))),
             "steps_in_all": len(rows) * search.steps * search.seeds,
             "seconds": round(sum(row["seconds"] for row in rows), 1),
         },
@@ -315,26 +315,26 @@ def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _spent(search: Search, trials: int) -> Tuning:
-    """What some trials of a search cost."""
+def _budget(search: Search, trials: int) -> Tuning:
+    """The budget of some trials of a search."""
     return Tuning(trials, search.steps, search.episodes, search.seeds, search.scenario)
 
 
 def winner_recipe(search: Search, result: Mapping[str, Any]) -> Recipe:
     """The recipe with the winner's settings, and the budget that found them."""
-    spent = _spent(search, result["budget"]["trials"])
-    return with_settings(search.recipe, result["winner"]["settings"], spent)
+    tuning = _budget(search, result["budget"]["trials"])
+    return with_settings(search.recipe, result["winner"]["settings"], tuning)
 
 
-def recipe_text(learner: str, one: Recipe) -> str:
-    """A recipe as an entry of `recipes.RECIPES[scenario]`; of a registered learner as options."""
+def recipe_text(learner: str, winner: Recipe) -> str:
+    """A recipe as code for `recipes.RECIPES[scenario]`; of a registered learner as options."""
     if learner not in LEARNERS:
-        return "".join(f"--set {name}={json.dumps(x)}\n" for name, x in one.settings.items())
-    settings = {name: tuple(x) if isinstance(x, list) else x for name, x in one.settings.items()}
+        return "".join(f"--set {name}={json.dumps(x)}\n" for name, x in winner.settings.items())
+    settings = {name: tuple(x) if isinstance(x, list) else x for name, x in winner.settings.items()}
     return (
         f'"{learner}": with_settings(\n'
         f'    LEARNERS["{learner}"],\n'
         f"    {settings!r},\n"
-        f"    {one.tuning!r},\n"
+        f"    {winner.tuning!r},\n"
         "),\n"
     )

@@ -1,4 +1,4 @@
-"""What the commands `train` and `eval` do, between the command line and the trainers.
+"""The commands `train` and `eval`, between the command line and the trainers.
 
 A policy is named by a string, see `experiments.policies`.
 """
@@ -54,7 +54,7 @@ Show = Callable[..., None]
 
 
 def join(distributed: str | None, devices: int) -> bool:
-    """Get the devices ready before JAX runs anything.
+    """Set the devices up before JAX runs anything.
 
     Args:
         distributed: `HOST:PORT,N,I`: this is process I of N; None if there is one only.
@@ -64,7 +64,7 @@ def join(distributed: str | None, devices: int) -> bool:
         Whether this is the process that writes and prints.
 
     Raises:
-        ValueError: it cannot be read, or there are not as many devices.
+        ValueError: `distributed` cannot be read, or there are fewer devices.
     """
     if distributed is not None:
         return join_processes(*parse_processes(distributed)) == 0
@@ -81,7 +81,7 @@ def train(
     session: Session | None = None,
     resume: bool = False,
 ) -> list[dict[str, Any]]:
-    """Train and leave a run in `folder`, or go on with the one there; returns rows of metrics."""
+    """Train a run in `folder`, or go on with the one there; returns rows of metrics."""
     horizon = job.env().horizon
 
     by_objective = lookup(job.scenario).benchmark
@@ -125,26 +125,26 @@ def train(
 def job_text(job: Job) -> str:
     """A job as a file for `train --config`, all defaults filled in."""
     config = algorithm_config(job.algorithm, **job.settings)
-    needed = needed_imports(
+    modules = needed_imports(
         job.algorithm, job.scenario, job.options, job.settings, lookup(job.scenario)
     )
-    imports = [name for name in needed if not name.startswith(SCRIPT)]
+    imports = [name for name in modules if not name.startswith(SCRIPT)]
     return toml_of(replace(job, settings=asdict(config)), imports)
 
 
 def references(scenario: str) -> tuple[str, ...]:
-    """What a run is evaluated beside: searched policies if they are known, SECN1 and SECN2."""
+    """Reference policies of an evaluation: those whose search ships, SECN1 and SECN2."""
     return (*shipped(scenario), "static:secn1", "static:secn2")
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Where policies meet: one scenario and reward; each keeps its own features and actions.
+    """One scenario and reward for several policies; each keeps its own features and actions.
 
     Attributes:
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
-        checkpoint: which policy of a run comes: `best` (the latest if none was scored), `latest`.
+        checkpoint: which policy of a run is used: `best` (the latest if none was scored), `latest`.
         effort: how much is searched for the settings of reference policies.
         searches: folder where searches are kept; None for this process only.
     """
@@ -161,20 +161,20 @@ class Arena:
             options = {name: x for name, x in self.options.items() if name != "interval_us"}
             return make(self.scenario, **options, **NEEDS.get(policy, {}))
         if is_exported(policy):
-            own = view_of(read_exported(policy))
-            return make(self.scenario, **in_view(self.scenario, self.options, own))
+            view = view_of(read_exported(policy))
+            return make(self.scenario, **in_view(self.scenario, self.options, view))
         trained = run_config(policy.partition("#")[0])["options"]
         view = {name: trained[name] for name in VIEW if name in trained}
         return make(self.scenario, **in_view(self.scenario, self.options, view))
 
     def controller(self, policy: str) -> Controller | StatefulController:
-        """What sets the thresholds."""
+        """The controller that sets the thresholds."""
         env = self.env(policy)
         if policy == RANDOM:
             return Random(env)
         if policy in SEARCHED:
-            found = find(policy, self.scenario, self.options, self.effort, self.searches)
-            return found.controller(env, env.default_params)
+            search = find(policy, self.scenario, self.options, self.effort, self.searches)
+            return search.controller(env, env.default_params)
         if policy.startswith(PREFIX):
             return Static(env, env.default_params, policy.removeprefix(PREFIX))
         if policy.startswith(DYNAMIC):
@@ -199,7 +199,7 @@ def _learner(policy: str, number: str) -> int:
 
 
 def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
-    """Scenario, options and reward of the first trained one of the policies, unless given."""
+    """Scenario, options and reward of the first trained policy, unless the caller sets them."""
     for policy in policies:
         if is_exported(policy):
             own, options = episodes_of(read_exported(policy))
@@ -212,7 +212,7 @@ def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
 
 
 def evaluate(
-    place: Arena, policies: list[str], episodes: int, seed: int, show: Show
+    arena: Arena, policies: list[str], episodes: int, seed: int, show: Show
 ) -> dict[str, Any]:
     """Evaluate policies on the same episodes.
 
@@ -223,13 +223,13 @@ def evaluate(
         the policies, every summary also has its `score`, `share` of the oracle's gain,
         `improvement` and what got `worse` (see `compare.compare`).
     """
-    controllers = {policy: place.controller(policy) for policy in policies}
-    found: dict[str, Evaluation] = {}
+    controllers = {policy: arena.controller(policy) for policy in policies}
+    evaluations: dict[str, Evaluation] = {}
     for policy, controller in controllers.items():
-        env, before = place.env(policy), len(found) * episodes
+        env, before = arena.env(policy), len(evaluations) * episodes
         progress = partial(_progress, show, before, label(policy))
         show(before, f"{label(policy)}: compiling")
-        found[policy] = evaluate_one(
+        evaluations[policy] = evaluate_one(
             env,
             env.default_params,
             controller,
@@ -238,14 +238,16 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    records = _records(found, {"scenario": place.scenario, "eval_seed": seed})
+    records = _records(evaluations, {"scenario": arena.scenario, "eval_seed": seed})
     rows = [_summary(record) for record in records.values()]
     if BEST in records:
-        for row, compared in zip(rows, compare(records)["policies"], strict=True):
-            row |= {name: compared[name] for name in ("score", "share", "improvement", "worse")}
+        for row, comparison_row in zip(rows, compare(records)["policies"], strict=True):
+            row |= {
+                name: comparison_row[name] for name in ("score", "share", "improvement", "worse")
+            }
     return {
-        "scenario": place.scenario,
-        "options": place.options,
+        "scenario": arena.scenario,
+        "options": arena.options,
         "episodes": episodes,
         "seed": seed,
         "policies": rows,
@@ -256,17 +258,19 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
     show(before + done, note)
 
 
-def _records(found: dict[str, Evaluation], meta: dict[str, Any]) -> dict[str, Record]:
-    """A record of every policy, then one over all seeds of every run with several."""
-    groups: dict[str, list[Evaluation]] = {policy: [one] for policy, one in found.items()}
-    for policy, one in found.items():
+def _records(evaluations: dict[str, Evaluation], meta: dict[str, Any]) -> dict[str, Record]:
+    """A record of every policy, then one over all seeds of every run with several seeds."""
+    groups: dict[str, list[Evaluation]] = {
+        policy: [evaluation] for policy, evaluation in evaluations.items()
+    }
+    for policy, evaluation in evaluations.items():
         folder, mark, _ = policy.partition("#")
         if mark:
-            groups.setdefault(folder, []).append(one)
+            groups.setdefault(folder, []).append(evaluation)
     return {
         name: Record.of(name, parts, meta)
         for name, parts in groups.items()
-        if name in found or len(parts) > 1
+        if name in evaluations or len(parts) > 1
     }
 
 
@@ -275,11 +279,11 @@ def _summary(record: Record) -> dict[str, Any]:
     summary = summarise(record.name, record.columns)
     if record.seeds == 1:
         return summary
-    known = np.isfinite(record.columns["J"]).all(1)
-    if not known.all():
+    finite = np.isfinite(record.columns["J"]).all(1)
+    if not finite.all():
         return summary
-    each = np.exp(np.log(record.columns["J"]).mean(1))
-    return summary | {"statistics": over_seeds(each[:, None]) | {"of": "J"}}
+    seed_means = np.exp(np.log(record.columns["J"]).mean(1))
+    return summary | {"statistics": over_seeds(seed_means[:, None]) | {"of": "J"}}
 
 
 def write_evaluation(folder: Path, result: dict[str, Any]) -> None:
@@ -288,12 +292,12 @@ def write_evaluation(folder: Path, result: dict[str, Any]) -> None:
     write_all({folder / EVALUATION: Output("w", lambda file: file.write(text))})
 
 
-def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
+def draw_queues(folder: Path, arena: Arena, result: dict[str, Any]) -> None:
     """Draw `queues.png` of a run.
 
     Args:
         folder: the run.
-        place: where it was evaluated.
+        arena: scenario and options of the evaluation.
         result: what `evaluate` returned; the plot shows its first three policies.
     """
     from ecn_marl.render.plots import queues
@@ -301,9 +305,9 @@ def draw_queues(folder: Path, place: Arena, result: dict[str, Any]) -> None:
 
     names = [row["name"] for row in result["policies"] if row["seeds"] == 1]
     shown = [names[0], *[name for name in names if is_rule(name)]]
-    env = place.env(names[0])
-    controllers: dict[str, Any] = {label(name): place.controller(name) for name in shown}
+    env = arena.env(names[0])
+    controllers: dict[str, Any] = {label(name): arena.controller(name) for name in shown}
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
-    title = f"Queue of {port} in {place.scenario}, evaluation seed {result['seed']}, episode 0"
+    title = f"Queue of {port} in {arena.scenario}, evaluation seed {result['seed']}, episode 0"
     content = queues(series, title)
     write_all({folder / QUEUES: Output("wb", lambda file: file.write(content))})

@@ -1,1 +1,1 @@
-"""What people look at: tables for the terminal, plots for a run's folder."""
+"""Tables, plots, pictures and players of episodes."""

@@ -1,4 +1,4 @@
-"""Axes that the pages of an episode share, and the moment that they open on."""
+"""Common axes of the pages that show an episode, and the time at which they open."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def returns(side: Side) -> np.ndarray:
 
 
 def busiest(sides: Sequence[Side]) -> tuple[int, float]:
-    """The port with the longest queue on average, and when its queue was longest, ms.
+    """The port with the longest mean queue, and the time of its longest queue, ms.
 
-    Of several episodes, their queues added up.
+    Queues of several episodes are added up.
     """
     mean = sum(side.episode.ticks.mean((0, 1), dtype=np.float64) for side in sides)
     port = int(np.argmax(mean))
@@ -40,13 +40,13 @@ def busiest(sides: Sequence[Side]) -> tuple[int, float]:
 
 
 def common_axes(sides: Sequence[Side]) -> dict[str, Any]:
-    """What pages need to show episodes on the same axes, and to open on the same moment.
+    """Axis limits for pages that show episodes side by side, and the time at which they open.
 
     Returns:
-        `port`, its number, and `ms`: see `busiest`. `queue_kb`: longest queue or highest Kmax of
-        every port, KB. `reward`: for every port, lowest and highest of it and of the mean over the
-        ports in an interval; `returns`: of the return so far, mean over the ports; 0 included.
-        `slowdown`: highest of a finished flow, at least 2.
+        `port` (number) and `ms`: see `busiest`. `queue_kb`: longest queue or highest Kmax of every
+        port, KB. `reward`: for every port, lowest and highest reward of an interval, of the port
+        and of the mean over ports. `returns`: lowest and highest return so far, mean over the
+        ports. Both ranges include 0. `slowdown`: highest of a finished flow, at least 2.
     """
     port, ms = busiest(sides)
     infos = [side.episode.info for side in sides]
@@ -59,14 +59,14 @@ def common_axes(sides: Sequence[Side]) -> dict[str, Any]:
         "port": port,
         "ms": round(ms, 4),
         "queue_kb": np.round(np.maximum(queue, kmax) / KB, 3).tolist(),
-        "reward": [_ends([r[:, p] for r in rewards] + means) for p in range(len(queue))],
-        "returns": _ends([returns(side) for side in sides]),
+        "reward": [_range([r[:, p] for r in rewards] + means) for p in range(len(queue))],
+        "returns": _range([returns(side) for side in sides]),
         "slowdown": round(max([2.0, *slowdowns]), 3),
     }
 
 
-def _ends(parts: Sequence[np.ndarray]) -> list[float]:
-    """Lowest and highest of all, 0 included."""
+def _range(parts: Sequence[np.ndarray]) -> list[float]:
+    """Lowest and highest value of all parts and 0."""
     low = min(float(np.min(part)) for part in parts)
     high = max(float(np.max(part)) for part in parts)
     return [float(f"{x:.5g}") for x in (min(low, 0.0), max(high, 0.0))]

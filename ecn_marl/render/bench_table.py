@@ -72,7 +72,7 @@ STREAM_NOTES = {
     "tuning": "Tuning episodes (`stream: tuning`), for choosing between policies: no test result.",
     "sealed": "Sealed test episodes (`stream: sealed`); every use is listed in `results/USES.md`.",
 }
-"""What is said of the episodes that policies were scored on."""
+"""Notes on the episodes that policies were scored on, by stream."""
 
 
 def bench_table(result: Mapping[str, Any]) -> str:
@@ -88,27 +88,27 @@ def bench_table(result: Mapping[str, Any]) -> str:
         statistics over all scenarios.
     """
     parts = []
-    for scenario, found in result["scenarios"].items():
-        parts += [f"## {scenario}", *scenario_tables(found)]
+    for scenario, comparison in result["scenarios"].items():
+        parts += [f"## {scenario}", *scenario_tables(comparison)]
     if overall := result.get("overall"):
         parts += ["## All scenarios", *_overall(overall)]
     return "\n\n".join(parts) + "\n"
 
 
-def scenario_tables(found: Mapping[str, Any]) -> list[str]:
+def scenario_tables(comparison: Mapping[str, Any]) -> list[str]:
     """Blocks of Markdown of one scenario: up to four tables, each with its notes.
 
     Args:
-        found: what `compare.compare` returned.
+        comparison: what `compare.compare` returned.
     """
-    rows = ranked(found["policies"])
-    baseline = f"`{found['baseline']}`"
-    others = [row for row in rows if row["name"] != found["baseline"]]
+    rows = ranked(comparison["policies"])
+    baseline = f"`{comparison['baseline']}`"
+    others = [row for row in rows if row["name"] != comparison["baseline"]]
     return [
-        markdown(COLUMNS, [row_cells(row, found["baseline"]) for row in rows]),
+        markdown(COLUMNS, [row_cells(row, comparison["baseline"]) for row in rows]),
         *_remarks(rows),
         *_streams(rows),
-        NOTE.format(baseline=baseline, episodes=found["episodes"]),
+        NOTE.format(baseline=baseline, episodes=comparison["episodes"]),
         markdown(("policy", *RATIOS.values()), [_ratio_cells(row) for row in others]),
         RATIO_NOTE.format(baseline=baseline),
         markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
@@ -118,7 +118,7 @@ def scenario_tables(found: Mapping[str, Any]) -> list[str]:
 
 
 def _streams(rows: list[dict[str, Any]]) -> list[str]:
-    """Which episodes these are, where the records say so."""
+    """Notes on the episodes, where the records state their stream."""
     streams = dict.fromkeys(row["meta"].get("stream") for row in rows)
     return [STREAM_NOTES[stream] for stream in streams if stream in STREAM_NOTES]
 
@@ -126,16 +126,16 @@ def _streams(rows: list[dict[str, Any]]) -> list[str]:
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows by score, best first; invalid ones and those without a score last."""
 
-    def place(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    def rank(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
         score = row["score"]["value"]
-        unknown = not _known(score)
+        unknown = not _is_finite(score)
         return bool(row["invalid"]), unknown, 0.0 if unknown else score
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=rank)
 
 
 def policy_title(row: Mapping[str, Any]) -> str:
-    """How a policy is shown: static settings by name and numbers, Kmin, Kmax (KB) and Pmax."""
+    """Title of a policy; static settings by name and numbers, Kmin, Kmax (KB) and Pmax."""
     name = str(row["name"])
     settings = row["meta"].get("settings")
     if isinstance(settings, list) and len(settings) == 1:
@@ -185,12 +185,12 @@ def _ratio_cells(row: Mapping[str, Any]) -> list[str]:
     return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in RATIOS)]
 
 
-def estimated(found: Mapping[str, float | None], digits: int = 2) -> str:
+def estimated(estimate: Mapping[str, float | None], digits: int = 2) -> str:
     """An estimate as `value [low, high]`; without an interval where it has none."""
-    value, low, high = (found[name] for name in ("value", "low", "high"))
-    if not _known(value):
+    value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    if not _is_finite(value):
         return DASH
-    if not _known(low) or not _known(high) or low == high:
+    if not _is_finite(low) or not _is_finite(high) or low == high:
         return f"{value:.{digits}f}"
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
@@ -201,38 +201,38 @@ def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> str:
     return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _known(value: float | None) -> bool:
+def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
 def _slowdown(figure: Mapping[str, Any]) -> str:
     """A slowdown with three digits, marked if it is a lower bound."""
     value = figure["value"]["value"]
-    if not _known(value):
+    if not _is_finite(value):
         return DASH
     text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
     return f"≥{text}" if figure["lower_bound"] else text
 
 
 def _worst(worse: list[dict[str, Any]]) -> list[str]:
-    """Of each size class what got worse by most, e.g. `long p99 +12 %`."""
-    most: dict[str, dict[str, Any]] = {}
-    for one in worse:
-        size = one["size"]
-        if size not in most or one["ratio"]["value"] > most[size]["ratio"]["value"]:
-            most[size] = one
+    """The figure of each size class that got worse by most, e.g. `long p99 +12 %`."""
+    worst: dict[str, dict[str, Any]] = {}
+    for entry in worse:
+        size = entry["size"]
+        if size not in worst or entry["ratio"]["value"] > worst[size]["ratio"]["value"]:
+            worst[size] = entry
     names = {"geomean": "geometric mean"}
     shown = []
-    for size, one in most.items():
-        what = one["figure"].partition("_")[2]
-        rise = 100.0 * (one["ratio"]["value"] - 1.0)
-        doubt = "" if one["certain"] else "?"
-        shown.append(f"{size} {names.get(what, what)} +{rise:.0f} %{doubt}")
+    for size, entry in worst.items():
+        figure = entry["figure"].partition("_")[2]
+        rise = 100.0 * (entry["ratio"]["value"] - 1.0)
+        mark = "" if entry["certain"] else "?"
+        shown.append(f"{size} {names.get(figure, figure)} +{rise:.0f} %{mark}")
     return shown
 
 
 def _remarks(rows: list[dict[str, Any]]) -> list[str]:
-    """Why rows are invalid, and which episodes have no J; one block, or none."""
+    """Reasons why rows are invalid, and numbers of episodes without J; one block, or none."""
     lines = []
     for row in rows:
         name = policy_title(row)
@@ -248,8 +248,8 @@ def _count_cells(row: Mapping[str, Any]) -> list[str]:
     flows = row["flows"]
     cells = [_count(flows[name]) for name in ("offered", "started", "finished", "unfinished")]
     waited = flows.get("deferred_us")
-    each = DASH if waited is None else _count(waited / max(flows["deferred"], 1e-9))
-    deferred = f"{_count(flows['deferred'])} ({each})" if flows["deferred"] else "0"
+    mean_wait = DASH if waited is None else _count(waited / max(flows["deferred"], 1e-9))
+    deferred = f"{_count(flows['deferred'])} ({mean_wait})" if flows["deferred"] else "0"
     shares = [_share(row[name]) for name in ("dropped", "cut")]
     return [policy_title(row), *cells, deferred, _count(flows["waiting"]), *shares]
 
@@ -260,10 +260,10 @@ def _share(value: float) -> str:
 
 
 def _costs(rows: list[dict[str, Any]]) -> list[str]:
-    """What policies cost, a table and its note; nothing where none says."""
+    """A table of costs and its note; empty if no record has costs."""
     cells = [_cost_cells(row) for row in rows]
-    known = [row for row in cells if set(row[1:]) != {DASH}]
-    return [markdown(COST_COLUMNS, known), COST_NOTE] if known else []
+    rows_with_costs = [row for row in cells if set(row[1:]) != {DASH}]
+    return [markdown(COST_COLUMNS, rows_with_costs), COST_NOTE] if rows_with_costs else []
 
 
 def _cost_cells(row: Mapping[str, Any]) -> list[str]:
@@ -274,8 +274,8 @@ def _cost_cells(row: Mapping[str, Any]) -> list[str]:
         cost.append(f"{flops:,.0f} FLOPs")
     if (time := meta.get("us_per_decision")) is not None:
         cost.append(f"{time:.1f} µs")
-    if moved := meta.get("exchanged_bytes_per_second"):
-        cost.append(f"{moved / 1e3:,.0f} kB/s exchanged")
+    if exchanged := meta.get("exchanged_bytes_per_second"):
+        cost.append(f"{exchanged / 1e3:,.0f} kB/s exchanged")
     training = DASH
     if meta.get("seconds") is not None and meta.get("steps") is not None:
         training = f"{meta['seconds']:,.0f} s, {row['seeds']} x {meta['steps'] / 1e3:,.0f} k steps"
@@ -290,12 +290,16 @@ def _count(value: float) -> str:
 
 
 def _overall(overall: Mapping[str, Any]) -> list[str]:
-    """Statistics over scenarios, best first, and who is not among them."""
+    """Statistics over scenarios, best first, and the policies that are left out."""
     items = sorted(overall["policies"].items(), key=lambda item: item[1]["iqm"]["value"])
     rows = []
-    for name, found in items:
+    for name, statistics in items:
         title = policy_title({"name": name, "meta": {}})
-        cells = [estimated(found["iqm"]), estimated(found["mean"]), str(len(found["scores"]))]
+        cells = [
+            estimated(statistics["iqm"]),
+            estimated(statistics["mean"]),
+            str(len(statistics["scores"])),
+        ]
         rows.append([title, *cells])
     parts = [
         markdown(OVERALL_COLUMNS, rows),

@@ -38,7 +38,7 @@ _NAMES = ("FIRST", "SECOND")
 
 
 class _Trace(NamedTuple):
-    """What one half shows over time.
+    """The curves of one half of a picture.
 
     Attributes:
         tick_ms: times of the ticks, ms, `[N]`.
@@ -57,32 +57,32 @@ class _Trace(NamedTuple):
     returns: np.ndarray
 
 
-def check_same(one: Side, other: Side) -> None:
-    """Refuse episodes that are not of the same network and time.
+def check_same(first: Side, second: Side) -> None:
+    """Refuse episodes that differ in network or length.
 
     Raises:
         ValueError: they differ in scenario, ports or length.
     """
-    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (one, other))
+    a, b = (f"{s.env.name}, {s.env.num_agents} ports, {length_ms(s):g} ms" for s in (first, second))
     if a != b:
-        raise bad_value("--beside", other.label, f"a policy for the same episode ({a}), not {b}")
+        raise bad_value("--beside", second.label, f"a policy for the same episode ({a}), not {b}")
 
 
-def frames(one: Side, other: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
-    """A picture of both at the end of every interval, of the longer intervals if these differ.
+def frames(first: Side, second: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+    """A picture of both at the end of every interval; of the longer intervals if they differ.
 
     Raises:
         ValueError: see `check_same`.
     """
-    check_same(one, other)
-    hosts = one.env.sim.topology.ports_of_kind("host")
-    port = int(hosts[np.argmax(one.episode.info["utilisation"].mean(0)[hosts])])
-    sides = (one, other)
+    check_same(first, second)
+    hosts = first.env.sim.topology.ports_of_kind("host")
+    port = int(hosts[np.argmax(first.episode.info["utilisation"].mean(0)[hosts])])
+    sides = (first, second)
     traces = [_trace(side, port) for side in sides]
-    film = _Film(sides, traces, port)
+    animation = _Animation(sides, traces, port)
     step_ms = max(side.env.interval_us for side in sides) / 1e3
-    for now in step_ms * np.arange(1, round(length_ms(one) / step_ms) + 1):
-        yield film.draw(float(now))
+    for time_ms in step_ms * np.arange(1, round(length_ms(first) / step_ms) + 1):
+        yield animation.draw(float(time_ms))
 
 
 def page(pages: Sequence[str], labels: Sequence[str]) -> str:
@@ -112,8 +112,8 @@ def _trace(side: Side, port: int) -> _Trace:
     )
 
 
-class _Film:
-    """Draws both halves; every picture is drawn anew, some tenth of a second each."""
+class _Animation:
+    """Draws both halves; every picture is drawn anew and takes about a tenth of a second."""
 
     def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
         self.sides, self.traces, self.port = sides, traces, port
@@ -181,22 +181,22 @@ class _Film:
             "kmax": queue.plot([], [], color=KMAX_COLOUR, linestyle="--", **style)[0],
         }
 
-    def draw(self, now: float) -> np.ndarray:
+    def draw(self, time_ms: float) -> np.ndarray:
         """The picture at a time, ms."""
-        self.clock.set_text(f"{now:.1f} ms")
+        self.clock.set_text(f"{time_ms:.1f} ms")
         for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
             info = side.episode.info
-            t = interval_at(side, now)
+            t = interval_at(side, time_ms)
             full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
             half["network"].set_array(full)
             half["network"].set_linewidths(2.0 * (0.6 + full))
-            ticks = np.searchsorted(trace.tick_ms, now + 1e-9)
+            ticks = np.searchsorted(trace.tick_ms, time_ms + 1e-9)
             half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
-            times = np.append(trace.interval_ms[: t + 1], now)
+            times = np.append(trace.interval_ms[: t + 1], time_ms)
             for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
                 half[name].set_data(times, np.append(values[: t + 1], values[t]))
-            half["flows"].show(now)
-            phase = phase_name(side, self.port, now)
+            half["flows"].show(time_ms)
+            phase = phase_name(side, self.port, time_ms)
             total = f"return {trace.returns[t]:.2f}"
             half["state"].set_text(f"{phase}, {total}" if phase else total)
         self.canvas.draw()

@@ -21,11 +21,11 @@ from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD
 
-_SEEN = (
+_SLOT_FIELDS = (
     *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),
     *("tail", "ideal", "hop"),
 )
-"""What is kept of the flow slots at the end of every tick."""
+"""Fields of the flow slots that are recorded at the end of every tick."""
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Flow:
         dst: destination host.
         size: payload, bytes.
         wire: bytes to send, headers included.
-        start_us: when it arrived, µs; a flow that waited for a slot arrived before it was let in.
+        start_us: time of arrival, µs; a flow that waited for a slot arrived before it was admitted.
         ideal_us: completion time in an empty network, µs.
         path: ports on its way.
-        end_us: when its last ACK was back, µs; None if the episode ended before.
+        end_us: time at which its last ACK was back, µs; None if the episode ended before.
     """
 
     src: int
@@ -72,10 +72,10 @@ class Episode:
 
     Attributes:
         ticks: queue at the end of every tick, bytes, `[T, K, A]`.
-        info: what `EcnEnv.step` told of every interval, each `[T, A]`.
+        info: infos of `EcnEnv.step` of every interval, each `[T, A]`.
         phase: index into `EcnEnv.phase_names` of the phase that every port was in at the start of
             each interval, `[T, A]`.
-        flows: all flows, by the tick in which they were let in.
+        flows: all flows, by the tick in which they were admitted.
         active: flows in progress in each interval, those that ended in it included.
     """
 
@@ -87,12 +87,12 @@ class Episode:
 
 
 class Side(NamedTuple):
-    """An episode as one of those that are shown.
+    """An episode that is shown, with its policy and environment.
 
     Attributes:
         label: name of the policy.
         env: the environment as the policy sees it.
-        episode: what it did.
+        episode: the recorded episode.
     """
 
     label: str
@@ -124,30 +124,30 @@ def _run(
 ) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
     """Queues `[T, K, Q]`, infos and phases `[T, A]`, flow slots `[T, K, ...]` of an episode.
 
-    Every interval is run twice, tick by tick to watch and as a whole to go on, so that the episode
-    is the evaluation's to the last bit.
+    Every interval is run twice: tick by tick to record it, and as a whole for the next state. So
+    the episode is bit for bit that of an evaluation.
     """
-    sim, acting = env.sim, with_memory(controller)
-    fine = replace(sim, interval_steps=sim.tick_steps)
+    sim, policy = env.sim, with_memory(controller)
+    tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
     def tick(state: Any, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
-        state, _ = fine.interval(state, params.sim, ecn)
-        return state, (state.queue, {name: getattr(state.flows, name) for name in _SEEN})
+        state, _ = tick_simulator.interval(state, params.sim, ecn)
+        return state, (state.queue, {name: getattr(state.flows, name) for name in _SLOT_FIELDS})
 
     def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        ecn = thresholds(env, params, state, acting(act_key, obs, memory))
+        ecn = thresholds(env, params, state, policy(act_key, obs, memory))
         phase = env.phase(state, params)
         length = sim.interval_steps // sim.tick_steps
         _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)
         obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
-        return (obs, state, acting.observe(memory, info)), (queue, info, phase, slots)
+        return (obs, state, policy.observe(memory, info)), (queue, info, phase, slots)
 
     def episode(key: jax.Array) -> Any:
         reset_key, run_key = jax.random.split(key)
-        first = (*env.reset(reset_key, params), acting.init())
-        return jax.lax.scan(step, first, jax.random.split(run_key, int(params.max_steps)))[1]
+        carry = (*env.reset(reset_key, params), policy.init())
+        return jax.lax.scan(step, carry, jax.random.split(run_key, int(params.max_steps)))[1]
 
     queue, info, phase, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
     return queue, {k: v for k, v in info.items() if v.ndim == 2}, phase, slots
@@ -156,39 +156,41 @@ def _run(
 def _trace_flows(
     env: EcnEnv, params: EnvParams, slots: dict[str, np.ndarray], ticks: int
 ) -> tuple[list[Flow], list[list[Active]]]:
-    """Tell the flows that pass through the slots apart.
+    """Separate the flows that use the same slots one after the other.
 
     Args:
         env: the environment.
         params: its parameters.
-        slots: `_SEEN` at the end of every tick, `[T K, F]`, `hop` `[T K, L, F]`.
+        slots: `_SLOT_FIELDS` at the end of every tick, `[T K, F]`, `hop` `[T K, L, F]`.
         ticks: ticks per interval K.
     """
     sim = env.sim
     rest = slots["rest_high"].astype(np.float64) * CHUNK + slots["rest_low"]
-    over = np.isin(slots["stage"], (life.FREE, life.DONE))
+    finished = np.isin(slots["stage"], (life.FREE, life.DONE))
     flows: list[Flow] = []
     active: list[list[Active]] = []
-    holder = np.full(over.shape[1], -1)
+    holder = np.full(finished.shape[1], -1)
     before: dict[int, float] = {}
     present: dict[int, float] = {}
-    for k in range(len(over)):
-        let_in = (slots["start_step"][k] == k * sim.tick_steps) & (slots["payload"][k] > 0)
-        for slot in np.flatnonzero(let_in):
+    for k in range(len(finished)):
+        admitted = (slots["start_step"][k] == k * sim.tick_steps) & (slots["payload"][k] > 0)
+        for slot in np.flatnonzero(admitted):
             holder[slot] = len(flows)
-            flows.append(_flow(env, params, {name: slots[name][k, ..., slot] for name in _SEEN}))
+            flows.append(
+                _flow(env, params, {name: slots[name][k, ..., slot] for name in _SLOT_FIELDS})
+            )
         for slot in np.flatnonzero(holder >= 0):
-            number = int(holder[slot])
-            present[number] = float(rest[k, slot])
-            if over[k, slot]:
+            flow = int(holder[slot])
+            present[flow] = float(rest[k, slot])
+            if finished[k, slot]:
                 now = (k + 1) * sim.tick_steps * sim.dt_us
-                flows[number].end_us = now + float(slots["tail"][k, slot])
+                flows[flow].end_us = now + float(slots["tail"][k, slot])
                 holder[slot] = -1
         if (k + 1) % ticks == 0:
             rows = []
-            for number, left in present.items():
-                sent = before.get(number, flows[number].wire) - left
-                rows.append(Active(number, left, max(sent, 0.0) / env.interval_us))
+            for flow, left in present.items():
+                sent = before.get(flow, flows[flow].wire) - left
+                rows.append(Active(flow, left, max(sent, 0.0) / env.interval_us))
             active.append(rows)
             before = {n: left for n, left in present.items() if flows[n].end_us is None}
             present = {}
@@ -196,7 +198,7 @@ def _trace_flows(
 
 
 def _flow(env: EcnEnv, params: EnvParams, slot: dict[str, np.ndarray]) -> Flow:
-    """A flow as it stands in its slot at the end of its first tick."""
+    """A flow, read from its slot at the end of its first tick."""
     sim, bounds, c = env.sim, env.sim.queue_bounds, env.sim.n_classes
     path = [
         (low + int(hop)) // c

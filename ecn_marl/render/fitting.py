@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: columns that do not fit beside each other go below each other."""
+"""Tables on narrow terminals: columns that do not fit beside each other move below."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def fitted(table: Table, width: int) -> list[Table]:
 
     Args:
         table: a table of texts.
-        width: characters there are.
+        width: characters per line.
 
     Returns:
         The table itself if it fits. Else its parts, with the title above the first and the caption
-        below the last; a column is never cut unless it alone is wider than what there is.
+        below the last. A column is cut only if it alone is wider than a line.
     """
     widths = [_width(column) for column in table.columns]
     if sum(widths) + GAP * len(widths) <= width or len(widths) < 3:
@@ -67,7 +67,7 @@ def _part(table: Table, numbers: list[int], names: int) -> Table:
 
 
 def _width(column: Column) -> int:
-    """The longest line of a column, its header among them."""
+    """The longest line of a column, header included."""
     return max(map(_length, (column.header, *column.cells)), default=0)
 
 

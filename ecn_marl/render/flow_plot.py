@@ -19,7 +19,7 @@ from ecn_marl.sim.sizes import SIZE_CLASSES
 SHORT_COLOUR, LONG_COLOUR, RETURN_COLOUR = TRACES[0], TRACES[1], TRACES[3]
 
 PHASE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#7a4f9e")
-"""Tints of phases, by turns; those of the player's page."""
+"""Tints of phases, in turn; the same as on the player's page."""
 
 STRIP_IN = 2.2
 """Height of the strip below the frames of `render()`, inches."""
@@ -33,26 +33,28 @@ def length_ms(side: Side) -> float:
     return len(side.episode.info["queue"]) * side.env.interval_us / 1e3
 
 
-def interval_at(side: Side, now: float) -> int:
-    """Number of the interval that ends at a time, ms, or has it inside."""
-    return max(min(round(now * 1e3 / side.env.interval_us), len(side.episode.info["queue"])) - 1, 0)
+def interval_at(side: Side, time_ms: float) -> int:
+    """Number of the interval that ends at a time, ms, or contains it."""
+    return max(
+        min(round(time_ms * 1e3 / side.env.interval_us), len(side.episode.info["queue"])) - 1, 0
+    )
 
 
-def phase_name(side: Side, port: int, now: float) -> str:
+def phase_name(side: Side, port: int, time_ms: float) -> str:
     """Phase of the traffic to a port, empty if the scenario has none."""
     names = side.env.phase_names
-    return names[side.episode.phase[interval_at(side, now), port]] if len(names) > 1 else ""
+    return names[side.episode.phase[interval_at(side, time_ms), port]] if len(names) > 1 else ""
 
 
 def shade_phases(axis: Axes, side: Side, port: int) -> None:
     """Tint the phases of the traffic to a port."""
     if len(side.env.phase_names) < 2:
         return
-    phase, every = side.episode.phase[:, port], side.env.interval_us / 1e3
+    phase, interval_ms = side.episode.phase[:, port], side.env.interval_us / 1e3
     starts = np.flatnonzero(np.diff(phase, prepend=-1))
     for start, end in zip(starts, np.append(starts[1:], len(phase)), strict=True):
         colour = PHASE_COLOURS[phase[start] % len(PHASE_COLOURS)]
-        axis.axvspan(start * every, end * every, color=colour, alpha=0.1, linewidth=0)
+        axis.axvspan(start * interval_ms, end * interval_ms, color=colour, alpha=0.1, linewidth=0)
 
 
 class FlowPlot:
@@ -68,11 +70,11 @@ class FlowPlot:
             port: the port whose phases are tinted.
             slowest: the highest slowdown that is drawn.
         """
-        done = [f for f in side.episode.flows if f.end_us is not None]
-        done.sort(key=lambda flow: flow.end_us or 0.0)
-        self.end_ms = np.array([f.end_us for f in done], np.float64) / 1e3
-        self.slowdown = np.array([f.slowdown for f in done], np.float64)
-        self.short = np.array([f.size <= SIZE_CLASSES[0] for f in done], bool)
+        finished = [f for f in side.episode.flows if f.end_us is not None]
+        finished.sort(key=lambda flow: flow.end_us or 0.0)
+        self.end_ms = np.array([f.end_us for f in finished], np.float64) / 1e3
+        self.slowdown = np.array([f.slowdown for f in finished], np.float64)
+        self.short = np.array([f.size <= SIZE_CLASSES[0] for f in finished], bool)
         axis = plain_axes(figure, box, "slowdown")
         axis.set_yscale("log")
         axis.set(xlim=(0, length_ms(side)), ylim=(0.9, 1.3 * slowest), xlabel="time, ms")
@@ -86,23 +88,23 @@ class FlowPlot:
             "long": {"color": LONG_COLOUR, "markersize": 5.0},
         }
         self.dots = {name: axis.plot([], [], **dots, **style)[0] for name, style in styles.items()}
-        where: dict[str, Any] = {"transform": axis.transAxes, "ha": "right", "size": 9.5}
+        text_style: dict[str, Any] = {"transform": axis.transAxes, "ha": "right", "size": 9.5}
         self.texts = {
-            name: axis.text(x, 1.04, "", color=styles[name]["color"], weight="bold", **where)
+            name: axis.text(x, 1.04, "", color=styles[name]["color"], weight="bold", **text_style)
             for name, x in (("short", 0.71), ("long", 1.0))
         }
 
-    def show(self, now: float) -> None:
+    def show(self, time_ms: float) -> None:
         """Show the flows that have finished by a time, ms."""
-        done = np.arange(np.searchsorted(self.end_ms, now + 1e-9))
-        for name, which in (("short", self.short), ("long", ~self.short)):
-            rows = done[which[done]]
+        finished = np.arange(np.searchsorted(self.end_ms, time_ms + 1e-9))
+        for name, of_kind in (("short", self.short), ("long", ~self.short)):
+            rows = finished[of_kind[finished]]
             self.dots[name].set_data(self.end_ms[rows], self.slowdown[rows])
             self.texts[name].set_text(summary(name, self.slowdown[rows]))
 
 
 def summary(name: str, slowdown: np.ndarray) -> str:
-    """What is written of the flows of a kind, `short` or `long`, that have finished so far."""
+    """Summary of the finished flows of a kind, `short` or `long`."""
     kind = {"short": "short flows", "long": "larger"}[name]
     if not slowdown.size:
         return f"{kind}: none yet"
@@ -116,7 +118,7 @@ def slowest_of(side: Side) -> float:
 
 
 def strips(side: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
-    """For every interval a strip as wide as the frames of `render()`: flows, and the return.
+    """For every interval, a strip as wide as the frames of `render()`: flows, and the return.
 
     Phases are those of the busiest port.
     """
@@ -126,16 +128,16 @@ def strips(side: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
     flows = FlowPlot(figure, (0.06, 0.22, 0.38, 0.6), side, port, slowest_of(side))
     axis = plain_axes(figure, (0.51, 0.22, 0.31, 0.6), "return so far, mean of the ports")
     shade_phases(axis, side, port)
-    every, total = side.env.interval_us / 1e3, np.append(0.0, returns(side))
+    interval_ms, total = side.env.interval_us / 1e3, np.append(0.0, returns(side))
     axis.set(xlim=(0, length_ms(side)), xlabel="time, ms")
     low, high = min(total.min(), 0.0), max(total.max(), 0.0)
     axis.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
     line = axis.plot([], [], color=RETURN_COLOUR, linewidth=1.5)[0]
     texts = [figure.text(0.855, y, "", size=10, color=INK) for y in (0.72, 0.54)]
     for t in range(1, len(total)):
-        flows.show(t * every)
-        line.set_data(np.arange(t + 1) * every, total[: t + 1])
-        phase = phase_name(side, port, t * every)
+        flows.show(t * interval_ms)
+        line.set_data(np.arange(t + 1) * interval_ms, total[: t + 1])
+        phase = phase_name(side, port, t * interval_ms)
         texts[0].set_text(f"return {total[t]:.2f}")
         texts[1].set_text(f"phase {phase}" if phase else "")
         canvas.draw()

@@ -1,4 +1,4 @@
-"""What `render()` returns: a frame of the network, or a table; `window` shows the frames."""
+"""Results of `render()`: a frame of the network, or a table; `window` shows the frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
 
 @lru_cache(maxsize=4)
 def _painter(core: EcnEnv) -> Painter:
-    """The page of an environment; making it takes as long as many frames."""
+    """The page of an environment; cached, since making it takes as long as many frames."""
     from ecn_marl.render.picture import Painter
 
     return Painter(core)

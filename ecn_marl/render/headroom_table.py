@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ecn_marl.render.tables import _table, percent
+from ecn_marl.render.tables import percent, plain_table
 
 
 def headroom_table(result: Mapping[str, Any]) -> Table:
@@ -16,14 +16,14 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
     Args:
         result: what `headroom.headroom` returns.
     """
-    table = _table(f"{result['scenario']}: {result['episodes']} tuning episodes")
+    table = plain_table(f"{result['scenario']}: {result['episodes']} tuning episodes")
     table.add_column("policy")
     table.add_column("score [95%]", justify="right", no_wrap=True)
     for column in ("J", "short", "p99", "long"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
     for row in result["policies"]:
-        each = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
+        settings = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
         score, figures = row["score"], row["figures"]
         parts = [
             f"{figures[name]['value']['value']:.2f}"
@@ -31,7 +31,7 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
         ]
         interval = f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
         invalid = "".join(f"\nINVALID: {reason}" for reason in row["invalid"])
-        table.add_row(row["name"] + invalid, interval, *parts, "\n".join(each))
+        table.add_row(row["name"] + invalid, interval, *parts, "\n".join(settings))
     gain = result["gain"]
     table.caption_justify = "left"
     table.caption = (

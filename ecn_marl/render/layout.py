@@ -36,21 +36,21 @@ DARK_STOPS: tuple[tuple[float, str], ...] = (
 """The same levels and hues on a dark page, where lightness rises."""
 
 TOP_LEVEL = STOPS[-1][0]
-"""Levels are cut here: half of Kmax above it."""
+"""Levels are clipped here, at 1.5 Kmax."""
 
 EMPTY = 1000.0
-"""Queues below one packet, bytes, count as empty, also where marking starts at 0."""
+"""Queues below one packet, bytes, count as empty, even if Kmin is 0."""
 
 
 def level(
     queue: Float[np.ndarray, "*n"], kmin: Float[np.ndarray, "*n"], kmax: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """How full queues are on the scale of their thresholds.
+    """Queue lengths on the scale of their thresholds.
 
     Args:
         queue: backlog, bytes.
-        kmin: where marking starts, bytes.
-        kmax: where all is marked, bytes.
+        kmin: queue at which marking starts, bytes.
+        kmax: queue at which every packet is marked, bytes.
 
     Returns:
         0 below `EMPTY`, 1 at `kmin`, 2 at `kmax`, `TOP_LEVEL` at half of `kmax` more and above.
@@ -65,26 +65,26 @@ def level(
 def node_places(net: Topology) -> dict[str, tuple[float, float]]:
     """Places of all hosts and switches in the unit square, y upwards.
 
-    Hosts of a single switch stand around it. Otherwise nodes stand in rows by their distance from
-    the nearest host, hosts lowest, each below its switch.
+    Hosts of a single switch are placed around it. Otherwise nodes are placed in rows by their
+    distance from the nearest host: hosts lowest, each below its switch.
     """
     if net.n_switches == 1:
-        turn = np.linspace(0, 2 * np.pi, net.n_hosts, endpoint=False)
-        ring = 0.5 + 0.42 * np.stack([np.sin(turn), np.cos(turn)], axis=1)
-        around = {h: (float(x), float(y)) for h, (x, y) in zip(net.hosts, ring, strict=True)}
-        return {net.switches[0]: (0.5, 0.5), **around}
+        angle = np.linspace(0, 2 * np.pi, net.n_hosts, endpoint=False)
+        ring = 0.5 + 0.42 * np.stack([np.sin(angle), np.cos(angle)], axis=1)
+        hosts = {h: (float(x), float(y)) for h, (x, y) in zip(net.hosts, ring, strict=True)}
+        return {net.switches[0]: (0.5, 0.5), **hosts}
     tier = _tiers(net)
-    top = max(tier.values())
+    highest = max(tier.values())
     home = {p.peer: p.switch for p in net.ports if p.kind == "host"}
     by_switch = sorted(net.hosts, key=lambda host: net.switches.index(home[host]))
     places = _row(by_switch, 0.06)
-    for height in range(1, top + 1):
+    for height in range(1, highest + 1):
         row = [s for s in net.switches if tier[s] == height]
-        y = 0.06 + 0.88 * height / top if top > 1 else 0.7
-        spread = _row(row, y)
+        y = 0.06 + 0.88 * height / highest if highest > 1 else 0.7
+        even_places = _row(row, y)
         for switch in row:
-            below = [places[host][0] for host in by_switch if home[host] == switch]
-            x = float(np.mean(below)) if below else spread[switch][0]
+            host_places = [places[host][0] for host in by_switch if home[host] == switch]
+            x = float(np.mean(host_places)) if host_places else even_places[switch][0]
             places[switch] = (x, y)
     return places
 
@@ -124,18 +124,18 @@ def port_lines(net: Topology) -> Float[np.ndarray, "ports 2 2"]:
 def side_by_side(
     net: Topology, lines: Float[np.ndarray, "ports 2 2"], gap: float
 ) -> Float[np.ndarray, "ports 2 2"]:
-    """Lines of ports on a page, those between switches moved to their right.
+    """Lines of ports on a page, those between switches shifted to their right.
 
-    So both directions of a link are seen, each from end to end.
+    So both directions of a link are visible from end to end.
 
     Args:
         net: the network.
         lines: start and end of every port's line, pixels, x to the right, y upwards.
-        gap: between the middles of the two directions, pixels.
+        gap: distance between the middles of the two directions, pixels.
     """
-    way = lines[:, 1] - lines[:, 0]
-    right = np.stack([way[:, 1], -way[:, 0]], 1)
-    right /= np.maximum(np.linalg.norm(way, axis=1, keepdims=True), 1e-9)
+    direction = lines[:, 1] - lines[:, 0]
+    right = np.stack([direction[:, 1], -direction[:, 0]], 1)
+    right /= np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
     trunk = np.array([port.kind != "host" for port in net.ports])
     return lines + (0.5 * gap * trunk[:, None] * right)[:, None]
 

@@ -1,4 +1,4 @@
-"""The learning curve of a run: how well its policy does, beside policies that need no training."""
+"""The learning curve of a run: scores of its policy, beside reference policies."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scipy import stats
 from ecn_marl.render.plots import COLOURS, INK, Page
 
 EXPLORING = "#9a9a9a"
-"""Colour of what was earned with actions that were drawn: no measure of the policy."""
+"""Colour of rewards under sampled actions; they do not measure the greedy policy."""
 
 PORT_METRICS = ("queue_mean", "utilisation")
 METRICS = ("score", "reward", *PORT_METRICS)
-"""What a learning curve shows of a run's metrics."""
+"""Metrics of a run that a learning curve shows."""
 
 SCORE_AXES = {
     "objective": "J (lower is better)",
     "reward": "mean reward per interval",
 }
-"""What scores are, by how they were made (`scorer`)."""
+"""Labels of the axis of scores, by the kind of score (`score_by`)."""
 
 
 def learning_curve(
@@ -33,34 +33,34 @@ def learning_curve(
     window: int = 1,
     score_by: str = "reward",
 ) -> bytes:
-    """Scores of the greedy policy over training, then what was seen while exploring, as PNG.
+    """Scores of the greedy policy over training, then metrics while exploring, as PNG.
 
     Args:
         rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
-        title: what was trained on what.
+        title: title, with algorithm and scenario.
         references: scores of other policies on the episodes of the run's scores, by name.
-        window: updates to average over where it explored, those of whole episodes: environments
-            start together, so an update sees one phase of their episodes.
-        score_by: what scores are, a key of `SCORE_AXES`.
+        window: updates over which metrics while exploring are averaged. It should cover whole
+            episodes: environments start together, so one update covers one part of episodes.
+        score_by: kind of score, a key of `SCORE_AXES`.
     """
     scored = [row for row in rows if row.get("score") is not None]
     width = min(max(len(rows) // 50, window), max(len(rows) // 3, 1))
-    known = {
+    curves = {
         name: trailing_mean(_per_seed(rows, name), width)
         for name in METRICS[1:]
         if all(row.get(name) is not None for row in rows)
     }
-    panels = [3.4] * bool(scored) + [1.1] * ("reward" in known)
-    panels += [1.5] * any(name in known for name in PORT_METRICS)
+    panels = [3.4] * bool(scored) + [1.1] * ("reward" in curves)
+    panels += [1.5] * any(name in curves for name in PORT_METRICS)
     page = Page(len(panels) or 1, (8.4, 6.8), sharex=True, height_ratios=panels or [1])
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     steps, axes = np.array([row["steps"] for row in rows], float), iter(page.axes)
     if scored:
         draw_scores(next(axes), scored, references or {}, score_by)
-    if "reward" in known:
-        _draw_exploring(next(axes), steps, known["reward"], width, bool(scored))
-    if any(name in known for name in PORT_METRICS):
-        _draw_ports(next(axes), steps, known)
+    if "reward" in curves:
+        _draw_exploring(next(axes), steps, curves["reward"], width, bool(scored))
+    if any(name in curves for name in PORT_METRICS):
+        _draw_ports(next(axes), steps, curves)
     if not panels:
         text = f"no metric among {', '.join(METRICS)}"
         page.axes[0].text(0.5, 0.5, text, ha="center", transform=page.axes[0].transAxes)
@@ -72,7 +72,7 @@ def learning_curve(
 
 
 def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Mean of each value and the `width - 1` before it, of fewer at the beginning; last axis."""
+    """Mean of each value and the `width - 1` before it (fewer at the beginning), last axis."""
     total = np.cumsum(np.insert(values, 0, 0.0, axis=-1), axis=-1)
     ends = np.arange(1, values.shape[-1] + 1)
     starts = np.maximum(ends - width, 0)
@@ -96,13 +96,13 @@ def score_band(
         The mean, the lower and the upper end, `[rows]` each; no ends if there are none.
     """
     score = _per_seed(scored, "score")
-    seeds, middle = len(score), score.mean(0)
+    seeds, mean = len(score), score.mean(0)
     if seeds > 1:
-        half = stats.t.ppf(0.975, seeds - 1) * score.std(0, ddof=1) / seeds**0.5
-        return middle, middle - half, middle + half
+        half_width = stats.t.ppf(0.975, seeds - 1) * score.std(0, ddof=1) / seeds**0.5
+        return mean, mean - half_width, mean + half_width
     if all(row.get("score_low") is not None for row in scored):
-        return middle, *(_per_seed(scored, f"score_{end}")[0] for end in ("low", "high"))
-    return middle, None, None
+        return mean, *(_per_seed(scored, f"score_{bound}")[0] for bound in ("low", "high"))
+    return mean, None, None
 
 
 def draw_scores(
@@ -111,23 +111,25 @@ def draw_scores(
     references: Mapping[str, float],
     score_by: str,
 ) -> None:
-    """Draw scores with their interval; the references are lines."""
+    """Draw scores with their interval, and references as lines."""
     sign = -1.0 if score_by == "objective" else 1.0
     steps, score = np.array([row["steps"] for row in scored], float), _per_seed(scored, "score")
-    middle, low, high = score_band(scored)
-    over = "episodes" if len(score) == 1 else f"{len(score)} seeds"
+    mean, low, high = score_band(scored)
+    sample = "episodes" if len(score) == 1 else f"{len(score)} seeds"
     if low is not None and high is not None:
-        name = f"95 % interval over {over}"
+        name = f"95 % interval over {sample}"
         axis.fill_between(
             steps, sign * low, sign * high, color=COLOURS[0], alpha=0.18, linewidth=0, label=name
         )
     if len(score) > 1:
-        for i, one in enumerate(score):
+        for i, seed_score in enumerate(score):
             label = "each seed" if i == 0 else None
-            axis.plot(steps, sign * one, color=COLOURS[0], linewidth=0.7, alpha=0.5, label=label)
+            axis.plot(
+                steps, sign * seed_score, color=COLOURS[0], linewidth=0.7, alpha=0.5, label=label
+            )
     name = "greedy policy" if len(score) == 1 else "mean of greedy policies"
     axis.plot(
-        steps, sign * middle, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3, label=name
+        steps, sign * mean, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3, label=name
     )
     for colour, (name, value) in zip(COLOURS[1:], references.items(), strict=False):
         label = f"{name}: {_short(sign * value)}"
@@ -144,44 +146,44 @@ def _short(value: float) -> str:
 def _draw_exploring(
     axis: Axes, steps: np.ndarray, reward: np.ndarray, width: int, scored: bool
 ) -> None:
-    """Draw the rewards of training, faint: its actions are drawn."""
+    """Draw the rewards of training, in a faint colour because actions are sampled."""
     for curve in reward:
         axis.plot(steps, curve, color=EXPLORING, linewidth=1.0, marker=_dot(steps))
     axis.set_ylabel("reward", color=EXPLORING)
-    what = f"while it explores, mean of {width} updates" if width > 1 else "while it explores"
+    note = f"while it explores, mean of {width} updates" if width > 1 else "while it explores"
     if not scored:
-        what += "; the greedy policy was never scored (--eval-every)"
-    axis.set_title(what, loc="left", fontsize=9, color=EXPLORING)
+        note += "; the greedy policy was never scored (--eval-every)"
+    axis.set_title(note, loc="left", fontsize=9, color=EXPLORING)
     low, high = float(reward.min()), float(reward.max())
     margin = max(0.12 * (high - low), 0.005)
     axis.set_ylim(low - margin, high + margin)
 
 
-def _draw_ports(axis: Axes, steps: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
-    """Queue and utilisation of every seed, as far as they were measured."""
-    if "queue_mean" in known:
-        for queue in known["queue_mean"] / 1e3:
+def _draw_ports(axis: Axes, steps: np.ndarray, curves: Mapping[str, np.ndarray]) -> None:
+    """Queue and utilisation of every seed, where they were measured."""
+    if "queue_mean" in curves:
+        for queue in curves["queue_mean"] / 1e3:
             axis.plot(steps, queue, color=COLOURS[3], linewidth=1.4, marker=_dot(steps))
         axis.set_ylabel("queue, mean of\nports, KB", color=COLOURS[3])
         axis.set_ylim(bottom=0.0)
-    if "utilisation" in known:
-        right = axis.twinx() if "queue_mean" in known else axis
-        for used in known["utilisation"]:
-            right.plot(steps, used, color=COLOURS[4], linewidth=1.4, marker=_dot(steps))
+    if "utilisation" in curves:
+        right = axis.twinx() if "queue_mean" in curves else axis
+        for utilisation in curves["utilisation"]:
+            right.plot(steps, utilisation, color=COLOURS[4], linewidth=1.4, marker=_dot(steps))
         right.spines["top"].set_visible(False)
         right.set_ylabel("utilisation,\nmean of ports", color=COLOURS[4])
         right.tick_params(labelsize=9, colors=INK)
         right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        _room(right, known["utilisation"])
+        _set_share_limits(right, curves["utilisation"])
 
 
 def _dot(steps: np.ndarray) -> str:
-    """A marker where a single point would show nothing."""
+    """A marker if there is only one point, which would be invisible as a line."""
     return "o" if steps.size == 1 else ""
 
 
-def _room(axis: Axes, values: np.ndarray) -> None:
+def _set_share_limits(axis: Axes, values: np.ndarray) -> None:
     """Show at least ten points of a share, so that noise does not fill the axis."""
     middle = 0.5 * (float(values.min()) + float(values.max()))
-    half = max(0.6 * float(np.ptp(values)), 0.05)
-    axis.set_ylim(middle - half, middle + half)
+    half_width = max(0.6 * float(np.ptp(values)), 0.05)
+    axis.set_ylim(middle - half_width, middle + half_width)

@@ -62,22 +62,22 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def claim_cell(claim: Mapping[str, Any], column: str) -> str:
-    """What is measured for a column: value, interval, where."""
-    found = claim["columns"][column]
-    if found is None:
+    """The measured figure of a column: value, interval and cell."""
+    measured = claim["columns"][column]
+    if measured is None:
         return DASH
-    text = amount(found["value"], claim["unit"])
-    if None not in (found["low"], found["high"]) and math.isfinite(found["low"]):
-        ends = (
+    text = amount(measured["value"], claim["unit"])
+    if None not in (measured["low"], measured["high"]) and math.isfinite(measured["low"]):
+        bounds = (
             f"{x:+.1f}" if claim["unit"] == "%" else f"{x:.3g}"
-            for x in (found["low"], found["high"])
+            for x in (measured["low"], measured["high"])
         )
-        text += f" [{', '.join(ends)}]".replace("-", "−")
-    return f"{text} ({found['cell']})"
+        text += f" [{', '.join(bounds)}]".replace("-", "−")
+    return f"{text} ({measured['cell']})"
 
 
 def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | None:
-    """A figure in the paper's form; None where no cell of it has records."""
+    """A figure in the paper's form; None if none of its cells has records."""
     cells = [c for c in outcome["cells"] if c["name"] in plot["cells"] and c["rows"]]
     if not cells:
         return None
@@ -86,16 +86,18 @@ def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | Non
     rows = -(-len(figures) // columns)
     page = Page(rows, (5.2 * columns, 0.9 + 2.7 * rows), columns=columns)
     forms = {row["name"]: (row["title"], row["form"]) for row in outcome["rows"]}
-    there = {name for cell in cells for name in cell["rows"]}
-    shown = [n for n, (_, form) in forms.items() if n in there and (form != "rule" or n in DRAWN)]
-    looks = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx*")), strict=False))
+    recorded = {name for cell in cells for name in cell["rows"]}
+    shown = [
+        n for n, (_, form) in forms.items() if n in recorded and (form != "rule" or n in DRAWN)
+    ]
+    styles = dict(zip(shown, zip(cycle(COLOURS), cycle("osv^Dx*")), strict=False))
     for axis, figure in zip(page.axes, figures, strict=False):
         for name in shown:
             title, form = forms[name]
             x, y, low, high = _line(cells, name, figure, plot["over_time"])
             if not x:
                 continue
-            colour, marker = looks[name]
+            colour, marker = styles[name]
             style = {"color": colour, "linestyle": STYLES[form], "linewidth": 1.4}
             axis.plot(x, y, marker=marker, markersize=4, label=title, **style)
             if np.isfinite(low).all() and np.isfinite(high).all() and low:
@@ -122,13 +124,13 @@ def _line(cells: Sequence[Mapping[str, Any]], name: str, figure: str, over_time:
         width = cell["episode_ms"] / max(len(values), 1)
         points = [((i + 0.5) * width, y) for i, y in enumerate(values) if y is not None]
         return [x for x, _ in points], [y for _, y in points], [], []
-    found = [
-        (cell["x"], *(row["figures"][figure][end] for end in ("value", "low", "high")))
+    points = [
+        (cell["x"], *(row["figures"][figure][field] for field in ("value", "low", "high")))
         for cell in cells
         if (row := cell["rows"].get(name)) is not None
     ]
-    known = [[math.nan if x is None else x for x in row] for row in found]
-    x, y, low, high = ([row[i] for row in known] for i in range(4))
+    filled = [[math.nan if x is None else x for x in row] for row in points]
+    x, y, low, high = ([row[i] for row in filled] for i in range(4))
     return x, y, low, high
 
 
@@ -139,14 +141,17 @@ def report_html(
 
     Args:
         outcomes: what `experiments.papers.outcome.outcome` returned, by paper.
-        machine: what it ran on, see `benchmark.machine.describe`.
-        command: the command that makes it anew.
+        machine: the machine that it ran on, see `speed.machine.describe`.
+        command: the command that repeats it.
     """
     template = (files("ecn_marl.render") / "templates" / "papers.html").read_text("utf-8")
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     env.globals |= {"amount": amount, "claim_cell": claim_cell, "number": _number}
     return env.from_string(template).render(
-        papers=[{**one, "pictures": _pictures(one), "tally": _tally(one)} for one in outcomes],
+        papers=[
+            {**outcome, "pictures": _pictures(outcome), "tally": _tally(outcome)}
+            for outcome in outcomes
+        ],
         columns=TITLES,
         meaning=MEANING,
         machine=machine,
@@ -156,30 +161,30 @@ def report_html(
 
 
 def _pictures(outcome: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = []
+    pictures = []
     for plot in outcome["plots"]:
         png = plot_png(outcome, plot)
         if png is not None:
             data = base64.b64encode(png).decode("ascii")
-            found.append({"title": plot["title"], "where": plot["where"], "data": data})
-    return found
+            pictures.append({"title": plot["title"], "where": plot["where"], "data": data})
+    return pictures
 
 
 def _tally(outcome: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """How many claims have which verdict, by column."""
+    """Number of claims by column and verdict."""
     tally: dict[str, dict[str, int]] = {column: dict.fromkeys(MEANING, 0) for column in TITLES}
     for claim in outcome["claims"]:
-        for column, found in claim["columns"].items():
-            if found is not None and found["verdict"] in MEANING:
-                tally[column][found["verdict"]] += 1
+        for column, measured in claim["columns"].items():
+            if measured is not None and measured["verdict"] in MEANING:
+                tally[column][measured["verdict"]] += 1
     return tally
 
 
-def _number(found: Mapping[str, Any] | None) -> str:
+def _number(estimate: Mapping[str, Any] | None) -> str:
     """An estimate with its interval."""
-    if found is None or found["value"] is None or not math.isfinite(found["value"]):
+    if estimate is None or estimate["value"] is None or not math.isfinite(estimate["value"]):
         return DASH
-    text = f"{found['value']:.4g}"
-    if found["low"] is None or not math.isfinite(found["low"]):
+    text = f"{estimate['value']:.4g}"
+    if estimate["low"] is None or not math.isfinite(estimate["low"]):
         return text
-    return f"{text} [{found['low']:.3g}, {found['high']:.3g}]"
+    return f"{text} [{estimate['low']:.3g}, {estimate['high']:.3g}]"

@@ -1,7 +1,7 @@
 """A picture of the network that is drawn many times a second.
 
-Axes, labels and whatever else stays is drawn once and kept as pixels; a frame puts those back and
-draws only what moves on top (matplotlib's blitting, without a window).
+Fixed parts (axes, labels) are drawn once and kept as pixels. A frame restores these pixels and
+draws only the moving parts on top (matplotlib's blitting, without a window).
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from ecn_marl.render.layout import (
 from ecn_marl.sim.topology import KB
 
 SHOWN = 32
-"""Ports with a row of their own at most: the ones with the longest queues."""
+"""Maximum number of ports with a row of their own: those with the longest queues."""
 
 WINDOW = 200
 """Intervals on the time axes."""
 
 TRACED = 4
-"""Ports whose past is drawn."""
+"""Number of ports whose past is drawn."""
 
-KEPT = 24
-"""Backgrounds kept, one for each pair of axis ends; about 3 MB each."""
+MAX_BACKGROUNDS = 24
+"""Backgrounds kept, one for each pair of axis limits; about 3 MB each."""
 
 SIZE_IN, DPI = (12.0, 7.0), 90
 
 HOST_POINTS = {False: 6.3, True: 3.5}
-"""Diameter of a host, points; in large networks the second."""
+"""Diameter of a host, points, by whether the network is large."""
 
 TRUNK_GAP = {False: 6.0, True: 1.6}
-"""Between the two directions of a link between switches, pixels."""
+"""Gap between the two directions of a link between switches, pixels, likewise."""
 
 SQUARE = 7.0
 """Side of a switch in large networks, points."""
@@ -61,15 +61,15 @@ TRACES = ("#0072b2", "#d55e00", "#009e73", "#7a4f9e")
 
 
 class Scene(NamedTuple):
-    """What a frame shows; bytes, `[P]` each unless noted.
+    """The contents of a frame; bytes, `[P]` each unless noted.
 
     Attributes:
         queue: backlogs now.
-        kmin: where marking starts.
-        kmax: where all is marked.
+        kmin: queue at which marking starts.
+        kmax: queue at which every packet is marked.
         marked: share of the bytes sent in the last interval that left marked, in [0, 1].
         queues: mean backlogs of the last intervals, oldest first, `[T, P]`.
-        utilisation: of the last intervals, in [0, 1], `[T, P]`.
+        utilisation: utilisation in the last intervals, in [0, 1], `[T, P]`.
         steps: intervals since the episode began.
     """
 
@@ -89,13 +89,13 @@ def scene(
     past: Sequence[Mapping[str, Any]],
     steps: int,
 ) -> Scene:
-    """A scene from the backlogs, thresholds and what `EcnEnv.step` told of the last intervals.
+    """A scene from backlogs, thresholds and infos of the last intervals.
 
     Args:
         queue: backlogs now, bytes, `[P]`, or `[P C]` with several traffic classes.
         kmin: thresholds in force, bytes, `[P]`.
         kmax: the same.
-        past: infos of the last intervals, oldest first.
+        past: infos of `EcnEnv.step` of the last intervals, oldest first.
         steps: intervals since the episode began.
     """
     n = len(kmin)
@@ -120,7 +120,7 @@ def scene(
 
 
 def plain_axes(figure: Figure, box: tuple[float, float, float, float], title: str) -> Axes:
-    """Axes at a place of a page (left, bottom, width, height; shares), in the style of all."""
+    """Axes at a place of a page (left, bottom, width, height; shares), in the common style."""
     axis = figure.add_axes(box)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
@@ -142,7 +142,7 @@ class Painter:
         self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
         self.moving: list[tuple[Axes | Figure, Any]] = []
-        self.grounds: dict[tuple[float, float], Any] = {}
+        self.backgrounds: dict[tuple[float, float], Any] = {}
         self.lock = Lock()
         self.order = np.zeros(0, int)
         self.rows = min(SHOWN, net.n_ports)
@@ -202,14 +202,14 @@ class Painter:
             axis.scatter(nodes[~host, 0], nodes[~host, 1], s=SQUARE**2, marker="s", color=INK)
             return dict.fromkeys(net.switches, np.full(2, SQUARE / 2 * DPI / 72))
         around = net.n_switches == 1
-        pad = 0.35  # of the size of its letters
+        pad = 0.35  # relative to the font size
         box = {"boxstyle": f"round,pad={pad}", "facecolor": INK, "edgecolor": "none"}
         boxes = {}
         for name, (x, y) in places.items():
             style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
             if name in net.hosts:
-                up = 0.055 if around and y >= 0.5 else -0.055
-                axis.text(x, y + up, name.removeprefix("host"), color=INK, **style)
+                offset = 0.055 if around and y >= 0.5 else -0.055
+                axis.text(x, y + offset, name.removeprefix("host"), color=INK, **style)
             else:
                 text = axis.text(x, y, name, color="white", bbox=box, **style)
                 extent = text.get_window_extent(self.canvas.get_renderer())
@@ -218,26 +218,34 @@ class Painter:
 
     @staticmethod
     def _lines(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> Any:
-        """Line of every port, between what is drawn of its switch and its peer, `[P, 2, 2]`."""
+        """Line of every port, between the symbols of its switch and its peer, `[P, 2, 2]`."""
         net = core.sim.topology
         page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
-        way = page[:, 1] - page[:, 0]
+        direction = page[:, 1] - page[:, 0]
         radius = HOST_POINTS[small] / 2 * DPI / 72
         ends = []
-        for port, along in zip(net.ports, np.abs(way), strict=True):
-            at_host = radius / float(np.hypot(*along))
+        for port, along in zip(net.ports, np.abs(direction), strict=True):
+            host_share = radius / float(np.hypot(*along))
             shares = [
-                float((boxes[node] / np.maximum(along, 1e-9)).min()) if node in boxes else at_host
+                float((boxes[node] / np.maximum(along, 1e-9)).min())
+                if node in boxes
+                else host_share
                 for node in (port.switch, port.peer)
             ]
             ends.append([min(share, 0.45) for share in shares])
-        cut = np.array(ends)
-        page = np.stack([page[:, 0] + cut[:, :1] * way, page[:, 1] - cut[:, 1:] * way], 1)
+        end_shares = np.array(ends)
+        page = np.stack(
+            [
+                page[:, 0] + end_shares[:, :1] * direction,
+                page[:, 1] - end_shares[:, 1:] * direction,
+            ],
+            1,
+        )
         page = side_by_side(net, page, TRUNK_GAP[small])
         return axis.transData.inverted().transform(page.reshape(-1, 2)).reshape(-1, 2, 2)
 
     def _key(self) -> None:
-        """Below the network: what its colours and diamonds mean."""
+        """Below the network: the key of its colours and diamonds."""
         axis = self.figure.add_axes((0.04, 0.385, 0.22, 0.02))
         axis.imshow(
             np.linspace(0, TOP_LEVEL, 500)[None],
@@ -296,12 +304,12 @@ class Painter:
             "va": "center",
             "transform": axis.get_yaxis_transform(),
         }
-        self.stamps = None
-        if self.rows == len(self.names):  # every port has its row for good
+        self.name_images = None
+        if self.rows == len(self.names):  # every port has a fixed row
             for i, name in enumerate(self.names):
                 axis.text(-0.02, i, name, color=INK, size=size, **style)
         else:
-            self.stamps = _Stamps(size)
+            self.name_images = _NameImages(size)
             spots = [axis.get_yaxis_transform().transform((-0.02, i)) for i in range(self.rows)]
             self.spots = [(round(x), round(self.figure.bbox.height - y)) for x, y in spots]
         share = plain_axes(self.figure, (0.855, 0.43, 0.125, 0.46), "bytes marked, %")
@@ -329,102 +337,103 @@ class Painter:
             for i, c in enumerate(TRACES)
         ]
 
-    def draw(self, now: Scene) -> UInt8[np.ndarray, "height width 3"]:
-        """A frame; one at a time, whoever asks."""
+    def draw(self, scene: Scene) -> UInt8[np.ndarray, "height width 3"]:
+        """A frame; a lock lets threads draw one at a time, since they share the canvas."""
         with self.lock:
-            return self._draw(now)
+            return self._draw(scene)
 
-    def _draw(self, now: Scene) -> np.ndarray:
-        kb = now.queue / KB, now.kmin / KB, now.kmax / KB
-        trace = now.queues / KB
+    def _draw(self, scene: Scene) -> np.ndarray:
+        kb = scene.queue / KB, scene.kmin / KB, scene.kmax / KB
+        trace = scene.queues / KB
         traced = np.sort(np.argsort(-trace.sum(0), kind="stable")[:TRACED])
         widest = axis_top(1.1 * max(float(x.max(initial=0.0)) for x in kb), (1,))
         tallest = axis_top(1.05 * float(trace[:, traced].max(initial=0.0)))
         self._restore(widest, tallest)
-        full = level(now.queue, now.kmin, now.kmax)
-        self.clock.set_text(f"{now.steps * self.interval_ms:.1f} ms, interval {now.steps}")
-        self.lines.set_array(full)
-        self.lines.set_linewidths(self.width * (0.6 + full))
-        self.marks.set_sizes(np.where(now.marked > 1e-3, 8.0 + 90.0 * now.marked, 0.0))
-        order = self.order = np.sort(np.argsort(-now.queue, kind="stable")[: self.rows])
-        self._fill_rows(order, kb, now.marked, full)
+        levels = level(scene.queue, scene.kmin, scene.kmax)
+        self.clock.set_text(f"{scene.steps * self.interval_ms:.1f} ms, interval {scene.steps}")
+        self.lines.set_array(levels)
+        self.lines.set_linewidths(self.width * (0.6 + levels))
+        self.marks.set_sizes(np.where(scene.marked > 1e-3, 8.0 + 90.0 * scene.marked, 0.0))
+        order = self.order = np.sort(np.argsort(-scene.queue, kind="stable")[: self.rows])
+        self._fill_rows(order, kb, scene.marked, levels)
         ms = (np.arange(len(trace)) - len(trace) + 1) * self.interval_ms
         shown = traced[: len(traced) if len(trace) else 0]
-        for i, (past, used, text) in enumerate(
+        for i, (queue_line, use_line, text) in enumerate(
             zip(self.past, self.used, self.captions, strict=True)
         ):
             if i < len(shown):
-                past.set_data(ms, trace[:, shown[i]])
-                used.set_data(ms, 100.0 * now.utilisation[:, shown[i]])
+                queue_line.set_data(ms, trace[:, shown[i]])
+                use_line.set_data(ms, 100.0 * scene.utilisation[:, shown[i]])
             else:
-                past.set_data([], [])
-                used.set_data([], [])
+                queue_line.set_data([], [])
+                use_line.set_data([], [])
             text.set_text(str(self.names[shown[i]]) if i < len(shown) else "")
         for parent, artist in self.moving:
             parent.draw_artist(artist)
         frame = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
-        if self.stamps is not None:
+        if self.name_images is not None:
             for (right, middle), name in zip(self.spots, self.names[order], strict=True):
-                self.stamps.put(frame, right, middle, str(name))
+                self.name_images.put(frame, right, middle, str(name))
         return frame
 
     def _fill_rows(
-        self, order: np.ndarray, kb: Iterable[np.ndarray], marked: np.ndarray, full: np.ndarray
+        self, order: np.ndarray, kb: Iterable[np.ndarray], marked: np.ndarray, levels: np.ndarray
     ) -> None:
-        """Put the chosen ports into the rows."""
+        """Fill the rows with the chosen ports."""
         queue, kmin, kmax = (values[order] for values in kb)
         y = np.arange(len(order), dtype=float)
         zero = np.zeros(len(order))
         self.band.set_segments(_across(kmin, kmax, y))
         self.bars.set_segments(_across(zero, queue, y))
-        self.bars.set_array(full[order])
+        self.bars.set_array(levels[order])
         self.low.set_data(kmin, y)
         self.high.set_data(kmax, y)
         self.shares.set_segments(_across(zero, 100.0 * marked[order], y))
 
     def _restore(self, widest: float, tallest: float) -> None:
-        """Clear the page to axes that end at these values, KB."""
+        """Restore the background of axes that end at these values, KB."""
         self.row_axis.set_xlim(0, widest)
         self.trace_axis.set_ylim(0, tallest)
-        if (widest, tallest) not in self.grounds:
+        if (widest, tallest) not in self.backgrounds:
             ticks = [0.0, 10.0, *10.0 ** np.arange(2, 9)]
-            kept = [t for t in ticks if t <= widest]
-            self.row_axis.set_xticks(kept, [f"{t:,.0f}" for t in kept])
+            shown = [t for t in ticks if t <= widest]
+            self.row_axis.set_xticks(shown, [f"{t:,.0f}" for t in shown])
             self.row_axis.set_xticks([], minor=True)
             self.canvas.draw()
-            if len(self.grounds) >= KEPT:
-                self.grounds.clear()
-            self.grounds[widest, tallest] = self.canvas.copy_from_bbox(self.figure.bbox)
-        self.canvas.restore_region(self.grounds[widest, tallest])
+            if len(self.backgrounds) >= MAX_BACKGROUNDS:
+                self.backgrounds.clear()
+            self.backgrounds[widest, tallest] = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self.backgrounds[widest, tallest])
 
 
-class _Stamps:
-    """Names as pixels: drawn once each, because text takes a millisecond whenever it is drawn."""
+class _NameImages:
+    """Names as pixels. Each is drawn once, because drawing text takes a millisecond."""
 
     WIDTH, HEIGHT = 180, 18
-    """Of a name, pixels at most."""
+    """Maximum size of a name, pixels."""
 
     def __init__(self, size: float) -> None:
         inches = self.WIDTH / DPI, self.HEIGHT / DPI
         figure = Figure(figsize=inches, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(figure)
-        # Rows lie where they may, pixels do not: here letters are sharp and on average in place.
+        # Rows may lie between pixels. At this offset letters are sharp and, on average, centred.
         middle = 0.5 + 0.4 / self.HEIGHT
         self.text = figure.text(1.0, middle, "", color=INK, size=size, ha="right", va="center")
-        self.known: dict[str, np.ndarray] = {}
+        self.images: dict[str, np.ndarray] = {}
 
     def put(self, frame: np.ndarray, right: int, middle: int, name: str) -> None:
         """Write a name that ends at a column and is centred on a row of a frame."""
-        if name not in self.known:
+        if name not in self.images:
             self.text.set_text(name)
             self.canvas.draw()
-            drawn = np.asarray(self.canvas.buffer_rgba())[..., :3]
-            first = int(np.argmax((drawn < 255).any((0, 2))))
-            self.known[name] = drawn[:, first:].copy()
-        stamp = self.known[name]
+            pixels = np.asarray(self.canvas.buffer_rgba())[..., :3]
+            first = int(np.argmax((pixels < 255).any((0, 2))))
+            self.images[name] = pixels[:, first:].copy()
+        image = self.images[name]
         top = middle - self.HEIGHT // 2
-        area = frame[top : top + self.HEIGHT, right - stamp.shape[1] : right]
-        np.minimum(area, stamp, out=area)  # rows are lower than stamps: ink of both stays
+        area = frame[top : top + self.HEIGHT, right - image.shape[1] : right]
+        # Images are higher than rows and overlap: the darker pixel stays.
+        np.minimum(area, image, out=area)
 
 
 def _across(start: np.ndarray, end: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A recorded episode as something to watch: a page with a time slider, a GIF or a film."""
+"""Shows a recorded episode: as a page with a time slider, a GIF or a film."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_format(option: str, path: Path) -> str:
 
 
 def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
-    """All that the page shows, as JSON takes it.
+    """Everything that the page shows, in JSON's types.
 
     Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s, rewards to
     five digits.
@@ -56,7 +56,8 @@ def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
     Args:
         side: the episode, its environment and policy.
         seed: of the evaluation stream.
-        axes: where the axes of the page end, and what it opens on: see `common_axes`.
+        axes: limits of the page's axes, and the port and time at which it opens: see
+            `common_axes`.
 
     Returns:
         `scenario`, `policy`, `seed`, `interval_us`, `axes`; `phases`, their names, and `phase`, an
@@ -64,7 +65,7 @@ def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
         `dark_colours` and `empty`, see `layout`; `hosts`,
         names by number; `nodes` and `ports` with their places; `ticks`: queue, bytes, `[T][K][A]`;
         `intervals`: `queue`, `queue_mean`, `kmin`, `kmax` (bytes), `pmax`, `utilisation`, `marked`,
-        `paused` (shares), `reward`, each `[T][A]`; `accounts`: what became of the flows, see
+        `paused` (shares), `reward`, each `[T][A]`; `accounts`: counts of flows by outcome, see
         `EcnEnv.accounts`; `flows`: `[src, dst, size, start_us, ideal_us, end_us,
         path]` each; `active`: for each interval `[flow, wire bytes to send, Gb/s]` of the flows in
         progress.
@@ -116,15 +117,15 @@ def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
 
 
 def accounts(episode: Episode) -> dict[str, float]:
-    """What became of the flows of the whole episode, see `EcnEnv.accounts`."""
+    """Counts of the flows of the whole episode by outcome, see `EcnEnv.accounts`."""
     info = episode.info
     return {name: float(info[name][-1, 0]) for name in (*ACCOUNTS, *FLOWLETS) if name in info}
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[Any]:
-    wide = np.round(np.asarray(values, np.float64), digits)
-    kept: list[Any] = (wide.astype(np.int64) if digits == 0 else wide).tolist()
-    return kept
+    rounded = np.round(np.asarray(values, np.float64), digits)
+    nested: list[Any] = (rounded.astype(np.int64) if digits == 0 else rounded).tolist()
+    return nested
 
 
 def _digits(values: np.ndarray) -> list[list[float]]:
@@ -133,7 +134,7 @@ def _digits(values: np.ndarray) -> list[list[float]]:
 
 
 def page(data: dict[str, Any]) -> str:
-    """A page that needs nothing but itself, from `episode_data`."""
+    """A self-contained page, from `episode_data`."""
     folder = files("ecn_marl.render") / "templates"
     template, style, script = (
         (folder / name).read_text("utf-8") for name in ("player.html", "player.css", "player.js")
@@ -146,21 +147,21 @@ def page(data: dict[str, Any]) -> str:
 def frames(side: Side) -> Iterator[np.ndarray]:
     """A picture of every interval, uint8 `[height, width, 3]`.
 
-    Above as `render()` draws it; below, flows as they finish and the return, see `flow_plot`.
+    The upper part is a frame of `render()`. The lower part shows flows and return, see `flow_plot`.
     """
     from ecn_marl.render.frames import draw
 
     info = side.episode.info
     past: list[dict[str, np.ndarray]] = []
     for t, strip in enumerate(strips(side)):
-        now = {name: values[t] for name, values in info.items()}
-        past.append(now)
-        ecn = Ecn(now["kmin"], now["kmax"], now["pmax"])
-        yield np.concatenate([draw(side.env, now["queue"], ecn, past, t + 1), strip])
+        interval = {name: values[t] for name, values in info.items()}
+        past.append(interval)
+        ecn = Ecn(interval["kmin"], interval["kmax"], interval["pmax"])
+        yield np.concatenate([draw(side.env, interval["queue"], ecn, past, t + 1), strip])
 
 
 def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
-    """A GIF that repeats, drawn with one palette so that nothing flickers."""
+    """A GIF that repeats, with one palette for all pictures so that colours do not flicker."""
     from PIL import Image
 
     palette: Any = None
@@ -183,7 +184,7 @@ def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
 
 
 def _palette(picture: np.ndarray) -> Any:
-    """256 colours: those of the first picture and all that queues can take."""
+    """256 colours: fixed ones, all colours of queues, and those of the first picture."""
     from matplotlib.colors import LinearSegmentedColormap
     from PIL import Image
 
@@ -194,7 +195,7 @@ def _palette(picture: np.ndarray) -> Any:
     queue = LinearSegmentedColormap.from_list("queue", stops)(np.linspace(0, 1, 96))
     flat = [BAND, INK, KMIN_COLOUR, KMAX_COLOUR, *TRACES, "#ffffff"]
     shades = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in flat])
-    # Half-way to white for the smoothed edges of lines and letters.
+    # Mixtures with white, for the smoothed edges of lines and letters.
     shades = np.concatenate([shades, (shades + 255) // 2, (3 * shades + 255) // 4])
     first = Image.fromarray(picture).quantize(120, dither=Image.Dither.NONE).getpalette() or []
     ramp = np.round(queue[:, :3] * 255).astype(int)
@@ -215,7 +216,7 @@ def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
         film = Path(folder) / "episode.mp4"
         first = next(pictures)
         height, width = first.shape[:2]
-        dpi = 128  # a power of two: inches times dpi are then whole pixels, none is cut off
+        dpi = 128  # a power of two: inches times dpi are exact, so that no pixels are cut off
         figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
         FigureCanvasAgg(figure)
         image = figure.figimage(first)

@@ -1,4 +1,4 @@
-"""Pages that plots are drawn on, and queues over time."""
+"""Common style of plots, and the plot of queues over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 INK, FAINT = "#333333", "#dddddd"
 COLOURS = ("#1b6ca8", "#d1652a", "#3a8f5c", "#7b4fa3", "#b0902b", "#8a8a8a")
-"""One colour per policy: the first for what was trained, then the static settings."""
+"""One colour per policy: the first for the trained policy, then for static settings."""
 
 
 class QueueSeries(NamedTuple):
@@ -24,8 +24,8 @@ class QueueSeries(NamedTuple):
         time_ms: times of the samples, ms, `[T]`.
         queue: queue, bytes, `[T]`.
         interval_ms: starts of the tuning intervals, ms, `[n]`.
-        kmin: where marking starts in each, bytes, `[n]`.
-        kmax: where every packet is marked in each, bytes, `[n]`.
+        kmin: queue at which marking starts, in each interval, bytes, `[n]`.
+        kmax: queue at which every packet is marked, in each interval, bytes, `[n]`.
         utilisation: of the port over the episode, in [0, 1].
     """
 
@@ -39,7 +39,7 @@ class QueueSeries(NamedTuple):
 
 
 class Page:
-    """A figure and how it becomes bytes; no global state of pyplot is touched."""
+    """A figure with styled axes, saved as PNG; does not use the global state of pyplot."""
 
     def __init__(
         self, rows: int, size: tuple[float, float], columns: int = 1, **shared: Any
@@ -67,7 +67,7 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
 
     Args:
         series: one per policy, the same traffic under each.
-        title: which port, which scenario, which seed.
+        title: title, with port, scenario and seed.
     """
     page = Page(len(series), (9.0, 1.2 + 1.9 * len(series)), sharex=True, sharey=True)
     top = max(float(np.max(s.queue)) for s in series) / 1e3

@@ -1,4 +1,4 @@
-"""One episode watched closely: queues at every tick of the simulator under several policies."""
+"""One episode in detail: queues at every tick of the simulator under several policies."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def queue_series(
         seed: seed of the evaluation stream.
 
     Returns:
-        Name of the host port that carries most under the last policy, and its queue under each.
+        Name of the host port with the most traffic under the last policy, and its queue under each.
     """
-    seen = _watch(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
+    watched = _watch(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
     hosts = env.sim.topology.ports_of_kind("host")
-    port = int(hosts[np.argmax(seen["utilisation"][-1].mean(0)[hosts])])
-    ticks = seen["ticks"].shape[2]
+    port = int(hosts[np.argmax(watched["utilisation"][-1].mean(0)[hosts])])
+    ticks = watched["ticks"].shape[2]
     interval_ms = env.interval_us / 1e3
-    starts = np.arange(seen["kmin"].shape[1]) * interval_ms
+    starts = np.arange(watched["kmin"].shape[1]) * interval_ms
     series = [
         QueueSeries(
             label=name,
             time_ms=(np.arange(starts.size * ticks) + 1) * (interval_ms / ticks),
-            queue=seen["ticks"][i, :, :, port].reshape(-1),
+            queue=watched["ticks"][i, :, :, port].reshape(-1),
             interval_ms=starts,
-            kmin=seen["kmin"][i, :, port],
-            kmax=seen["kmax"][i, :, port],
-            utilisation=float(seen["utilisation"][i, :, port].mean()),
+            kmin=watched["kmin"][i, :, port],
+            kmax=watched["kmax"][i, :, port],
+            utilisation=float(watched["utilisation"][i, :, port].mean()),
         )
         for i, name in enumerate(controllers)
     ]
@@ -71,39 +71,41 @@ def _watch(
 
     Returns:
         `ticks`, the queue at the end of every tick, bytes, `[controllers, intervals, ticks, A]`;
-        what the environment tells of each interval, `[controllers, intervals, A]`: `queue` at its
-        end, `kmin` and `kmax`, bytes, and `utilisation`.
+        infos of each interval, `[controllers, intervals, A]`: `queue` at its end, `kmin` and
+        `kmax`, bytes, and `utilisation`.
     """
     sim = env.sim
-    fine = replace(sim, interval_steps=sim.tick_steps)
+    tick_simulator = replace(sim, interval_steps=sim.tick_steps)
     ticks = sim.interval_steps // sim.tick_steps
     reset_key, run_key = jax.random.split(key)
 
-    acting = [with_memory(controller) for controller in controllers]
+    policies = [with_memory(controller) for controller in controllers]
 
-    def episode(lane: Array) -> dict[str, Array]:
+    def episode(index: Array) -> dict[str, Array]:
         def step(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
             options = [
                 thresholds(env, params, state, c(act_key, obs, memory))
-                for c, memory in zip(acting, memories, strict=True)
+                for c, memory in zip(policies, memories, strict=True)
             ]
-            ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[lane], *options)
+            ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *options)
 
             def tick(inner: Any, _: None) -> tuple[Any, Array]:
-                inner, stats = fine.interval(inner, params.sim, ecn)
+                inner, stats = tick_simulator.interval(inner, params.sim, ecn)
                 return inner, stats.queue
 
-            _, within = jax.lax.scan(tick, state.sim, None, length=ticks)
+            _, queues = jax.lax.scan(tick, state.sim, None, length=ticks)
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
             row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
-            memories = [c.observe(memory, info) for c, memory in zip(acting, memories, strict=True)]
-            return (obs, state, memories), row | {"ticks": within}
+            memories = [
+                c.observe(memory, info) for c, memory in zip(policies, memories, strict=True)
+            ]
+            return (obs, state, memories), row | {"ticks": queues}
 
         keys = jax.random.split(run_key, int(params.max_steps))
-        first = (*env.reset(reset_key, params), [c.init() for c in acting])
+        first = (*env.reset(reset_key, params), [c.init() for c in policies])
         return jax.lax.scan(step, first, keys)[1]
 
-    seen = jax.jit(jax.vmap(episode))(jnp.arange(len(controllers)))
-    return {name: np.asarray(values) for name, values in seen.items()}
+    results = jax.jit(jax.vmap(episode))(jnp.arange(len(controllers)))
+    return {name: np.asarray(values) for name, values in results.items()}

@@ -36,32 +36,34 @@ NEVER = "never"
 """A long flow that did not recover within the episode."""
 
 LOSS = 5e-4
-"""Share of drops from which a table of another kind tells them."""
+"""Share of dropped bytes above which tables without a column for it state it."""
 
 
 def rate_bench_tables(result: Mapping[str, Any]) -> str:
-    """Markdown: of each kind of scenario a table, a row per scenario and policy.
+    """Markdown tables, one per kind of scenario, with a row per scenario and policy.
 
     Args:
         result: what `experiments.rate_bench.rate_bench` returns.
     """
     seeds = result["protocol"]["seeds"]
-    spread = f", mean of {seeds} seeds ± 95 % (Student's t)" if seeds > 1 else ", one seed"
+    note = f", mean of {seeds} seeds ± 95 % (Student's t)" if seeds > 1 else ", one seed"
     parts = []
     for kind, title in TITLES.items():
-        places = [place for place in result["scenarios"].values() if place["kind"] == kind]
-        if not places:
+        scenarios = [
+            scenario for scenario in result["scenarios"].values() if scenario["kind"] == kind
+        ]
+        if not scenarios:
             continue
         lines = [
-            f"**{title}**{spread}",
+            f"**{title}**{note}",
             "",
             "| size | policy | measured | paper |",
             "|---|---|---|---|",
         ]
-        for place in sorted(places, key=lambda place: place["size"]):
-            for name, row in place["policies"].items():
+        for scenario in sorted(scenarios, key=lambda scenario: scenario["size"]):
+            for name, row in scenario["policies"].items():
                 ours, theirs = _measured(kind, row["metrics"]), _printed(kind, row["paper"])
-                lines.append(f"| {place['size']} | `{name}` | {ours} | {theirs} |")
+                lines.append(f"| {scenario['size']} | `{name}` | {ours} | {theirs} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -70,22 +72,24 @@ def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
     """Means of a cell's metrics, with intervals where there are several seeds."""
     names = LONG if kind == "long-short" else STEADY
     text = ", ".join(_value(name, metrics[name]) for name in names)
-    lost = float(np.mean(metrics["drop_rate"]))
-    return f"{text} ({100 * lost:.1f} % dropped)" if names is STEADY and lost >= LOSS else text
+    dropped = float(np.mean(metrics["drop_rate"]))
+    return (
+        f"{text} ({100 * dropped:.1f} % dropped)" if names is STEADY and dropped >= LOSS else text
+    )
 
 
 def _value(name: str, values: list[float | None]) -> str:
-    """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which it never came to be."""
+    """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which the event never occurred."""
     factor, form = SHOWN[name]
     scaled = factor * np.asarray(values, np.float64)
     if np.isnan(scaled).all():
         return NEVER
-    known = scaled[~np.isnan(scaled)]
-    mean, half = mean_interval(known)
+    finite = scaled[~np.isnan(scaled)]
+    mean, half_width = mean_interval(finite)
     text = format(mean, form)
-    if len(known) > 1 and float(format(half, form)):
-        text += f" ± {format(half, form)}"
-    missing = len(scaled) - len(known)
+    if len(finite) > 1 and float(format(half_width, form)):
+        text += f" ± {format(half_width, form)}"
+    missing = len(scaled) - len(finite)
     return f"{text} ({missing} of {len(scaled)} {NEVER})" if missing else text
 
 
@@ -97,34 +101,36 @@ def _printed(kind: str, paper: Mapping[str, float] | None) -> str:
 
 
 def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
-    """Metrics of many-to-one by number of flows, as PNG: lines measured, crosses printed.
+    """Metrics of many-to-one by number of flows, as PNG: lines are ours, crosses the paper's.
 
     Bars are 95 % intervals over seeds.
 
     Args:
-        result: as in `rate_bench_tables`, with a many-to-one scenario at least.
+        result: as in `rate_bench_tables`, with at least one many-to-one scenario.
     """
-    places = [p for p in result["scenarios"].values() if p["kind"] == "many-to-one"]
-    places.sort(key=lambda place: place["size"])
+    scenarios = [
+        scenario for scenario in result["scenarios"].values() if scenario["kind"] == "many-to-one"
+    ]
+    scenarios.sort(key=lambda scenario: scenario["size"])
     page = Page(1, (11.0, 3.8), columns=3)
     headings = ("utilisation, %", "fairness, %", "queue, µs")
     for axis, metric, heading in zip(page.axes, STEADY, headings, strict=True):
         factor = SHOWN[metric][0]
-        for i, name in enumerate(places[0]["policies"]):
+        for i, name in enumerate(scenarios[0]["policies"]):
             colour = COLOURS[i % len(COLOURS)]
-            rows = [(p["size"], p["policies"][name]) for p in places]
+            rows = [(scenario["size"], scenario["policies"][name]) for scenario in scenarios]
             seeds = [factor * np.asarray(row["metrics"][metric]) for _, row in rows]
-            means, halves = zip(*map(mean_interval, seeds), strict=True)
+            means, half_widths = zip(*map(mean_interval, seeds), strict=True)
             axis.errorbar(
-                *([n for n, _ in rows], means, np.nan_to_num(halves)),
+                *([n for n, _ in rows], means, np.nan_to_num(half_widths)),
                 fmt="o-",
                 color=colour,
                 label=name,
                 markersize=4,
                 capsize=2,
             )
-            there = [(n, row["paper"][metric]) for n, row in rows if row["paper"] is not None]
-            xs, ys = [n for n, _ in there], [factor * value for _, value in there]
+            printed = [(n, row["paper"][metric]) for n, row in rows if row["paper"] is not None]
+            xs, ys = [n for n, _ in printed], [factor * value for _, value in printed]
             axis.plot(xs, ys, "x", color=colour, markersize=7)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(LogLocator(2.0))

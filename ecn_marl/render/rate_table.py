@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ecn_marl.render.tables import _table
+from ecn_marl.render.tables import plain_table
 
 COLUMNS = {
     "utilisation": ("utilisation %", 100.0, ".1f"),
@@ -28,13 +28,13 @@ def rate_table(result: Mapping[str, Any]) -> Table:
         result: what `experiments.rate.evaluate_rate` returns.
     """
     episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
-    table = _table(f"{result['scenario']}: {episodes}")
+    table = plain_table(f"{result['scenario']}: {episodes}")
     table.add_column("policy")
-    there = [name for name in COLUMNS if name in next(iter(result["policies"].values()))]
-    for name in there:
+    names = [name for name in COLUMNS if name in next(iter(result["policies"].values()))]
+    for name in names:
         table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
     for policy, metrics in result["policies"].items():
-        table.add_row(policy, *(_cell(name, metrics[name]) for name in there))
+        table.add_row(policy, *(_cell(name, metrics[name]) for name in names))
     return table
 
 

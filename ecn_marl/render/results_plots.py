@@ -23,27 +23,27 @@ RATIOS = {
     "short_p99": "short flows, p99",
     "long_geomean": "long flows, geometric mean",
 }
-"""What is shown relative to the baseline, and the panels' titles."""
+"""Figures that are shown relative to the baseline, and titles of their panels."""
 
 STYLES = ("-", "--", ":", "-.")
-"""Lines, when there are more policies than colours."""
+"""Line styles, for more policies than colours."""
 
 LEVEL_STYLES = ("--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))
-"""Lines of policies that need no training."""
+"""Line styles of policies without training."""
 
 
-def ratios(found: Mapping[str, Any], title: str) -> bytes:
+def ratios(comparison: Mapping[str, Any], title: str) -> bytes:
     """Bars of completion times relative to the baseline, with their 95 % intervals.
 
     Args:
-        found: what `compare.compare` returned, at least one policy beside the baseline.
-        title: which scenario.
+        comparison: what `compare.compare` returned, with at least one policy beside the baseline.
+        title: title, with the scenario.
     """
-    rows = [row for row in ranked(found["policies"]) if row["name"] != found["baseline"]]
+    rows = [row for row in ranked(comparison["policies"]) if row["name"] != comparison["baseline"]]
     height = 1.5 + 0.3 * len(rows)
     page = Page(1, (10.5, height), columns=len(RATIOS), sharey=True, sharex=True)
     names = [policy_title(row) + (" (invalid)" if row["invalid"] else "") for row in rows]
-    least, most = 0.8, 1.25
+    lowest, highest = 0.8, 1.25
     for axis, (figure, panel) in zip(page.axes, RATIOS.items(), strict=True):
         for i, row in enumerate(rows):
             ratio = row["score"] if figure == "score" else row["figures"][figure]["ratio"]
@@ -52,32 +52,32 @@ def ratios(found: Mapping[str, Any], title: str) -> bytes:
             colour = COLOURS[0] if ratio["value"] <= 1.0 else COLOURS[1]
             colour = COLOURS[5] if row["invalid"] else colour
             axis.barh(i, ratio["value"] - 1.0, left=1.0, height=0.66, color=colour, alpha=0.75)
-            ends = [ratio["low"], ratio["high"]]
-            if np.isfinite(ends).all():
-                axis.plot(ends, [i, i], color=INK, linewidth=1.4, solid_capstyle="butt")
-            known = [x for x in (ratio["value"], *ends) if np.isfinite(x)]
-            least, most = min(least, *known), max(most, *known)
+            bounds = [ratio["low"], ratio["high"]]
+            if np.isfinite(bounds).all():
+                axis.plot(bounds, [i, i], color=INK, linewidth=1.4, solid_capstyle="butt")
+            finite = [x for x in (ratio["value"], *bounds) if np.isfinite(x)]
+            lowest, highest = min(lowest, *finite), max(highest, *finite)
         axis.axvline(1.0, color=INK, linewidth=1.0)
         axis.set_title(panel, loc="left", fontsize=10, color=INK)
         axis.grid(visible=False, axis="y")
-    _ratio_axis(page.axes[0], max(least / 1.06, 0.1), min(1.06 * most, 10.0))
+    _ratio_axis(page.axes[0], max(lowest / 1.06, 0.1), min(1.06 * highest, 10.0))
     page.axes[0].set_yticks(range(len(rows)), names)
     page.axes[0].set_ylim(len(rows) - 0.4, -0.6)
-    label = f"relative to {found['baseline']} in the same episodes (left is better)"
+    label = f"relative to {comparison['baseline']} in the same episodes (left is better)"
     page.figure.supxlabel(label, fontsize=9, color=INK)
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     return page.png()
 
 
-def _ratio_axis(axis: Axes, least: float, most: float) -> None:
-    """A logarithmic axis around 1: half as long is as far from it as twice as long."""
+def _ratio_axis(axis: Axes, lowest: float, highest: float) -> None:
+    """A logarithmic axis around 1, where 1/2 and 2 are equally far from 1."""
     axis.set_xscale("log", base=2)
-    axis.set_xlim(least, most)
-    wide = most / least > 6.0
+    axis.set_xlim(lowest, highest)
+    wide = highest / lowest > 6.0
     ticks = (
         (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0) if wide else (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
     )
-    shown = [x for x in ticks if least <= x <= most]
+    shown = [x for x in ticks if lowest <= x <= highest]
     axis.set_xticks(shown, [f"{x:g}" for x in shown])
     axis.set_xticks([], minor=True)
 
@@ -86,9 +86,9 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
     """Scores over environment steps, median and interquartile band over seeds.
 
     Args:
-        records: records. All curves are of one quantity; beside curves of J, records without one
-            whose `meta` has a `curve_level`, their J on the episodes of the curves, are lines.
-        title: which scenario.
+        records: records. All curves are of one quantity. Beside curves of J, records without a
+            curve whose `meta` has a `curve_level` (J on the episodes of the curves) are lines.
+        title: title, with the scenario.
 
     Returns:
         PNG; None if no record has a curve.
@@ -98,19 +98,19 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
         return None
     page = Page(1, (9.0, 4.6))
     axis = page.axes[0]
-    for (colour, style), record in zip(_looks(), shown, strict=False):
+    for (colour, style), record in zip(_line_styles(), shown, strict=False):
         steps, scores = common_steps(record.curves)
         low, middle, high = np.percentile(scores, [25.0, 50.0, 75.0], axis=0)
         axis.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
         name = f"{record.name}, {record.seeds} seeds" if record.seeds > 1 else record.name
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
-    what = str(shown[0].meta.get("curve", "reward"))
-    levels = [r for r in records if what == "J" and not r.curves and "curve_level" in r.meta]
+    quantity = str(shown[0].meta.get("curve", "reward"))
+    levels = [r for r in records if quantity == "J" and not r.curves and "curve_level" in r.meta]
     for dashes, record in zip(cycle(LEVEL_STYLES), levels, strict=False):
         level = record.meta["curve_level"]
         label = f"{policy_title({'name': record.name, 'meta': record.meta})}: {level:.2f}"
         axis.axhline(level, color=INK, linestyle=dashes, linewidth=1.2, label=label)
-    axis.set_ylabel(what + (" (lower is better)" if what in ("J", *SLOWDOWNS) else ""))
+    axis.set_ylabel(quantity + (" (lower is better)" if quantity in ("J", *SLOWDOWNS) else ""))
     axis.set_xlabel("environment steps; median and interquartile band over seeds")
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
     page.figure.legend(frameon=False, fontsize=9, loc="outside right upper")
@@ -119,7 +119,7 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
 
 
 def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """Curves at the steps of all of them, in the range where each is known.
+    """Curves interpolated to common steps, in the range where all of them have scores.
 
     Args:
         curves: curves with one point or more each; NaN scores are left out.
@@ -127,8 +127,8 @@ def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Steps `[n]` and scores `[curves, n]`, interpolated linearly.
     """
-    known = [np.isfinite(c.score) & np.isfinite(c.steps) for c in curves]
-    parts = [(c.steps[k], c.score[k]) for c, k in zip(curves, known, strict=True)]
+    finite = [np.isfinite(c.score) & np.isfinite(c.steps) for c in curves]
+    parts = [(c.steps[mask], c.score[mask]) for c, mask in zip(curves, finite, strict=True)]
     parts = [part for part in parts if part[0].size]
     first = max(steps[0] for steps, _ in parts)
     last = min(steps[-1] for steps, _ in parts)
@@ -138,25 +138,29 @@ def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | None:
-    """Performance profiles: the share of seeds (and scenarios) whose score is as low as that.
+    """Performance profiles: share of seeds (and scenarios) with a score below a threshold.
 
     Args:
         policies: by name, what `statistics.over_seeds` returned of the scores.
-        title: which scenario, or that it is all.
+        title: title, with the scenario or all scenarios.
 
     Returns:
         PNG; None if no policy has more than one score.
     """
-    shown = {name: one for name, one in policies.items() if np.size(one["scores"]) > 1}
+    shown = {
+        name: statistics
+        for name, statistics in policies.items()
+        if np.size(statistics["scores"]) > 1
+    }
     if not shown:
         return None
     page = Page(1, (9.0, 4.6))
     axis = page.axes[0]
     last = 1.0
-    for (colour, style), (name, one) in zip(_looks(), shown.items(), strict=False):
-        profile = one["profile"]
+    for (colour, style), (name, statistics) in zip(_line_styles(), shown.items(), strict=False):
+        profile = statistics["profile"]
         x = np.array(profile["thresholds"])
-        if len(one["scores"]) > 1:
+        if len(statistics["scores"]) > 1:
             axis.fill_between(
                 x,
                 profile["low"],
@@ -169,9 +173,9 @@ def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | N
         title_of = policy_title({"name": name, "meta": {}})
         line = axis.step(x, profile["below"], where="post", color=colour, label=title_of)
         line[0].set(linestyle=style, linewidth=1.6)
-        last = max(last, float(np.max(one["scores"])))
+        last = max(last, float(np.max(statistics["scores"])))
     axis.axvline(1.0, color=INK, linewidth=1.0)
-    scores = np.concatenate([np.ravel(one["scores"]) for one in shown.values()])
+    scores = np.concatenate([np.ravel(statistics["scores"]) for statistics in shown.values()])
     axis.set_xlim(max(float(scores.min()) - 0.05, 0.4), min(last + 0.05, 1.4))
     axis.set_ylim(0.0, 1.02)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -183,6 +187,6 @@ def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | N
     return page.png()
 
 
-def _looks() -> Any:
-    """Colours and lines, one pair for each policy in turn."""
+def _line_styles() -> Any:
+    """Pairs of colour and line style, one for each policy in turn."""
     return cycle([(colour, style) for style in STYLES for colour in COLOURS])

@@ -19,19 +19,19 @@ from ecn_marl.sim.topology import GBPS
 CLASSES = ("up to 100 KB", "up to 1 MB", "above 1 MB")
 
 BINS = 60
-"""Parts of the time axis in which offered bytes are added up."""
+"""Bins of the time axis in which offered bytes are added up."""
 
 MOST_TICKS = 20_000
-"""Ticks of an episode whose traffic is drawn at most."""
+"""Maximum number of ticks whose traffic is drawn."""
 
 
 class Sample(NamedTuple):
     """Flows that begin in an episode.
 
     Attributes:
-        start_us: when, µs, `[flows]`.
+        start_us: start times, µs, `[flows]`.
         payload: bytes, `[flows]`.
-        span_us: time that was looked at, µs.
+        span_us: sampled time, µs.
     """
 
     start_us: np.ndarray
@@ -40,15 +40,15 @@ class Sample(NamedTuple):
 
 
 def sample_traffic(env: EcnEnv, seed: int) -> Sample | None:
-    """What the sources bring by themselves, without a network.
+    """Flows of the traffic sources, sampled without simulating the network.
 
     Args:
         env: the environment.
         seed: seed of the episode.
 
     Returns:
-        The flows of an episode, or of its first `MOST_TICKS` ticks; None where flows begin when
-        others have finished, which takes a network to tell, or where traffic has phases.
+        The flows of an episode, or of its first `MOST_TICKS` ticks. None if flows begin when others
+        have finished, which needs the network, or if traffic has phases.
     """
     sources, params, tick = env.sim.traffic, env.default_params.sim, env.sim.tick_us
     if any(tickets_of(source) for source in sources) or hasattr(env, "phases"):
@@ -60,25 +60,25 @@ def sample_traffic(env: EcnEnv, seed: int) -> Sample | None:
     def run(key: jax.Array) -> Any:
         episode = jax.random.bits(key, (), jnp.uint32)
         keys = jax.random.split(key, len(sources))
-        each = zip(sources, keys, params.traffic, strict=True)
-        states = tuple(source.init(k, p, nic, episode) for source, k, p in each)
+        inputs = zip(sources, keys, params.traffic, strict=True)
+        states = tuple(source.init(k, p, nic, episode) for source, k, p in inputs)
 
         def step(states: Any, _: None) -> Any:
             after, rows = [], []
             for source, state, p in zip(sources, states, params.traffic, strict=True):
                 offer = source.offer(state, p, nic)
-                now = jnp.cumprod((offer.valid & (offer.start < tick)).astype(jnp.int32))
-                after.append(source.advance(state, p, nic, now.sum(), tick))
-                rows.append((now > 0, offer.start, offer.payload))
+                begins = jnp.cumprod((offer.valid & (offer.start < tick)).astype(jnp.int32))
+                after.append(source.advance(state, p, nic, begins.sum(), tick))
+                rows.append((begins > 0, offer.start, offer.payload))
             return tuple(after), tuple(rows)
 
         return jax.lax.scan(step, states, None, length=ticks)[1]
 
     starts, payloads = [], []
-    for now, start, payload in jax.device_get(run(jax.random.key(seed))):
-        at = np.maximum(start, 0.0) + tick * np.arange(ticks)[:, None]
-        starts.append(at[now])
-        payloads.append(payload[now])
+    for begins, start, payload in jax.device_get(run(jax.random.key(seed))):
+        start_us = np.maximum(start, 0.0) + tick * np.arange(ticks)[:, None]
+        starts.append(start_us[begins])
+        payloads.append(payload[begins])
     return Sample(np.concatenate(starts), np.concatenate(payloads), ticks * tick)
 
 
@@ -108,19 +108,23 @@ def _traffic(load: Any, sizes: Any, env: EcnEnv, sample: Sample) -> None:
     """Offered load over time by size class, and every flow as it begins."""
     span_ms, begin = sample.span_us / 1e3, sample.start_us / 1e3
     wire = sample.payload + HEADER * np.ceil(sample.payload / PAYLOAD)
-    kind = np.searchsorted(SIZE_CLASSES, sample.payload, side="left")
+    size_class = np.searchsorted(SIZE_CLASSES, sample.payload, side="left")
     edges = np.linspace(0.0, span_ms, BINS + 1)
-    whole = sum(env.sim.topology.nic_gbps) * GBPS * sample.span_us / BINS
+    capacity = sum(env.sim.topology.nic_gbps) * GBPS * sample.span_us / BINS
     shares = [
-        100.0 * np.histogram(begin[kind == i], edges, weights=wire[kind == i])[0] / whole
+        100.0
+        * np.histogram(begin[size_class == i], edges, weights=wire[size_class == i])[0]
+        / capacity
         for i in range(len(CLASSES))
     ]
-    closed = [np.append(each, each[-1]) for each in shares]
+    closed = [np.append(share, share[-1]) for share in shares]
     load.stackplot(edges, closed, labels=CLASSES, colors=COLOURS[:3], step="post", alpha=0.8)
     load.set_title("offered, % of what the hosts can send", loc="left", fontsize=10, color=INK)
     for i, (label, colour) in enumerate(zip(CLASSES, COLOURS, strict=False)):
-        there = kind == i
-        sizes.scatter(begin[there], sample.payload[there] / 1e3, s=6, color=colour, label=label)
+        of_class = size_class == i
+        sizes.scatter(
+            begin[of_class], sample.payload[of_class] / 1e3, s=6, color=colour, label=label
+        )
     sizes.set_yscale("log")
     title = f"{len(begin):,} flows as they begin: payload, KB"
     sizes.set_title(title, loc="left", fontsize=10, color=INK)
@@ -136,8 +140,8 @@ def _network(axis: Any, env: EcnEnv) -> None:
     places = node_places(net)
     rates = sorted({port.gbps for port in net.ports})
     for rate, colour in zip(rates, COLOURS, strict=False):
-        which = np.array([port.gbps == rate for port in net.ports])
-        lines = port_lines(net)[which]
+        of_rate = np.array([port.gbps == rate for port in net.ports])
+        lines = port_lines(net)[of_rate]
         width = 0.4 if net.n_ports > 64 else 1.2
         axis.add_collection(LineCollection(list(lines), colors=colour, linewidths=width))
         axis.plot([], [], color=colour, label=f"{rate:g} Gb/s")
@@ -152,7 +156,7 @@ def _network(axis: Any, env: EcnEnv) -> None:
 
 
 def _facts(axis: Any, env: EcnEnv) -> None:
-    """Numbers of the scenario in words."""
+    """Facts of the scenario as text."""
     net, sim = env.sim.topology, env.sim
     lines = [
         f"network: {net.name}, {net.n_hosts} hosts, {net.n_ports} ports",
@@ -162,7 +166,10 @@ def _facts(axis: Any, env: EcnEnv) -> None:
     ]
     if env.failing:
         lines.append("links fail: " + ", ".join(f"{name} {value:g}" for name, value in env.failing))
-    lines += [f"source: {type(_inner(one)).__name__}{_given(_inner(one))}" for one in sim.traffic]
+    lines += [
+        f"source: {type(_inner(source)).__name__}{_source_fields(_inner(source))}"
+        for source in sim.traffic
+    ]
     axis.set_axis_off()
     axis.text(0.0, 1.0, "\n".join(lines), va="top", fontsize=9, color=INK, wrap=True)
 
@@ -172,8 +179,8 @@ def _inner(source: Any) -> Any:
     return getattr(source, "source", source)
 
 
-def _given(source: Any) -> str:
-    """The fields of a source that say what it brings."""
+def _source_fields(source: Any) -> str:
+    """The fields of a source that describe its traffic."""
     names = ("load", "table", "n_min", "n_max", "flow_kb", "fill")
-    found = [f"{n} {getattr(source, n)}" for n in names if getattr(source, n, "") not in ("", None)]
-    return f" ({', '.join(found)})" if found else ""
+    texts = [f"{n} {getattr(source, n)}" for n in names if getattr(source, n, "") not in ("", None)]
+    return f" ({', '.join(texts)})" if texts else ""

@@ -1,4 +1,4 @@
-"""Tables for people: the summary of a replay, the evaluation of policies, the scenarios."""
+"""Tables for the terminal: summary of a replay, evaluation of policies, scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.table import Table
 DASH = "–"
 
 
-def _table(title: str, **options: Any) -> Table:
+def plain_table(title: str, **options: Any) -> Table:
+    """An empty table in the common style."""
     return Table(
         title=title,
         title_style="bold",
@@ -48,7 +49,7 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     """
     flows = summary["flows"]
     title = f"FCT slowdown: {flows['finished']:,} of {flows['total']:,} flows finished"
-    slowdown = _table(title)
+    slowdown = plain_table(title)
     slowdown.add_column("payload")
     for name in ("flows", "mean", "p50", "p95", "p99"):
         slowdown.add_column(name, justify="right")
@@ -56,7 +57,9 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
         cells = [number(row[name]) for name in ("mean", "p50", "p95", "p99")]
         slowdown.add_row(label, f"{row['flows']:,}", *cells)
 
-    ports = _table("Ports: queue in KB (mean, std, max of every substep; p99 of 10-µs samples)")
+    ports = plain_table(
+        "Ports: queue in KB (mean, std, max of every substep; p99 of 10-µs samples)"
+    )
     ports.add_column("class")
     for name in ("ports", "mean", "std", "p99", "max", "utilisation", "marked packets", "paused"):
         ports.add_column(name, justify="right")
@@ -69,13 +72,13 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     title = (
         f"Wire bytes ({summary['pauses']:,} pauses, {number(summary['drops'], 0)} packets dropped)"
     )
-    balance = _table(title)
+    balance = plain_table(title)
     for name in summary["bytes"]:
         balance.add_column(name, justify="right")
     balance.add_row(*[number(value, 0) for value in summary["bytes"].values()])
 
     columns = {"listed": "total"} | _COUNTS | {"late feedback": "late_feedback"}
-    counts = _table("Flows")
+    counts = plain_table("Flows")
     for name in columns:
         counts.add_column(name, justify="right", no_wrap=True)
     counts.add_row(*_flow_cells(flows, columns))
@@ -85,26 +88,30 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
 
 
 def entry_title(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> str:
-    """The reward of an entry of `reward_references.measure`, with options that tell it apart."""
-    first, own = entries[0]["options"], entry["options"]
-    apart = [f"{name} {value:g}" for name, value in own.items() if value != first.get(name)]
-    return ", ".join((entry["reward"], *apart))
+    """The reward of an entry of `reward_references.measure`, with options that differ."""
+    first, options = entries[0]["options"], entry["options"]
+    differing = [f"{name} {value:g}" for name, value in options.items() if value != first.get(name)]
+    return ", ".join((entry["reward"], *differing))
 
 
-def reference_table(found: Mapping[str, Any]) -> Table:
-    """What rewards are relative to; `found` is what `reward_references.measure` returns."""
-    table = _table(f"{found['scenario']}: {found['episodes']}")
+def reference_table(references: Mapping[str, Any]) -> Table:
+    """Reference returns of rewards; `references` is what `reward_references.measure` returns."""
+    table = plain_table(f"{references['scenario']}: {references['episodes']}")
     for name in ("reward", "reference", "returns, port mean", "headroom", "95 %", "spread"):
         table.add_column(name, justify="left" if name in ("reward", "reference") else "right")
-    for entry in found["entries"]:
-        for name, earned in entry["returns"].items():
-            room = entry["headroom"][name]
-            ends = f"{room['low']:.4g} – {room['high']:.4g}"
-            cells = (f"{sum(earned) / len(earned):.4g}", f"{room['value']:.4g}", ends)
-            title = entry_title(entry, found["entries"])
-            table.add_row(title, name, *cells, number(room["spread"]))
+    for entry in references["entries"]:
+        for name, port_returns in entry["returns"].items():
+            headroom = entry["headroom"][name]
+            interval = f"{headroom['low']:.4g} – {headroom['high']:.4g}"
+            cells = (
+                f"{sum(port_returns) / len(port_returns):.4g}",
+                f"{headroom['value']:.4g}",
+                interval,
+            )
+            title = entry_title(entry, references["entries"])
+            table.add_row(title, name, *cells, number(headroom["spread"]))
     table.caption = (
-        f"Headroom: what {found['entries'][0]['oracle']} earns above the reference in an "
+        f"Headroom: what {references['entries'][0]['oracle']} earns above the reference in an "
     )
     table.caption += "episode, mean over ports.\nSpread: standard deviation of an episode's return "
     table.caption += "under the reference, headrooms."
@@ -114,7 +121,7 @@ def reference_table(found: Mapping[str, Any]) -> Table:
 
 def scenario_table(rows: list[dict[str, Any]]) -> Table:
     """Table of the registered scenarios; `rows` as `ecn-marl scenarios --json` prints them."""
-    table = _table("Scenarios")
+    table = plain_table("Scenarios")
     left = ("name", "topology", "benchmark")
     for name in (*left, "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name == "name")
@@ -133,12 +140,12 @@ def evaluation_tables(
 
     Args:
         result: what `workflow.evaluate` returns.
-        label: how to show a policy, given its name.
-        width: characters there are; below 100 the columns move together.
+        label: gives the title of a policy, from its name.
+        width: characters per line; below 100 the columns move closer together.
 
     Returns:
-        Completion times; what became of the flows, totals over all episodes; reward and queues;
-        what traffic sources count of their own, if any do.
+        Completion times; counts of flows, totals over all episodes; reward and queues; counters of
+        traffic sources, if there are any.
     """
     rows = sorted(result["policies"], key=_by_objective)
     names = [_name(row, label) for row in rows]
@@ -168,7 +175,7 @@ _COUNTS = {
     **{name: name for name in ("offered", "started", "finished", "unfinished", "deferred")},
     **{"waited, µs": "deferred_us", "waiting": "waiting"},
 }
-"""Columns of what became of the flows."""
+"""Columns of counts of flows."""
 
 _COUNTS_LEGEND = "Deferred: waited for a slot, for so long together; waiting: never got one."
 
@@ -178,7 +185,7 @@ _FLOWLETS = {"flowlets": "flowlets", "kept": "flowlets_kept"}
 _FLOWLETS_LEGEND = "\nFlowlets: paths drawn after the first; kept: ticks of flows on an older path."
 
 _LOSSES = {"dropped, B": "dropped", "late feedback": "late_feedback"}
-"""What flows lost; a table of ports has it as shares."""
+"""Losses of flows, as counts; the table of ports has them as shares."""
 
 _LATE_LEGEND = "feedback that came from further back than is kept"
 
@@ -213,14 +220,14 @@ def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
 def _with_flowlets(
     rows: list[dict[str, Any]], columns: dict[str, str], legend: str
 ) -> tuple[dict[str, str], str]:
-    """Columns and their legend, those of flowlets among them if a policy has any."""
+    """Columns and their legend, with those of flowlets if a policy has any."""
     if any("flowlets" in row["flows"] for row in rows):
         return columns | _FLOWLETS, legend + _FLOWLETS_LEGEND
     return columns, legend
 
 
 def flows_table(rows: list[dict[str, Any]]) -> Table:
-    """What became of the flows, means per episode; `rows` as of `compare.compare`."""
+    """Counts of flows, means per episode; `rows` as of `compare.compare`."""
     columns, legend = _with_flowlets(rows, _COUNTS | _LOSSES, _COUNTS_LEGEND)
     table = _columns("Flows, means per episode", tuple(columns))
     for row in rows:
@@ -239,8 +246,8 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     table = _columns("Ports", columns)
     for row, name in zip(rows, names, strict=True):
         reward = number(row["reward"]["mean"], 4)
-        if (half := row["reward"]["ci95"]) is not None and half == half:
-            reward += f"±{half:.4f}"
+        if (half_width := row["reward"]["ci95"]) is not None and half_width == half_width:
+            reward += f"±{half_width:.4f}"
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         shares = [percent(row[share]) for share in ("utilisation", "paused")]
         lost = [percent(row[share]) for share in ("dropped", "cut")]
@@ -254,17 +261,17 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
 
 
 def _source_table(rows: list[dict[str, Any]], names: list[str], source: str) -> Table:
-    """What a traffic source counts of its own, means over episodes."""
-    counted = [row["sources"][source] for row in rows]
-    table = _columns(f"Traffic source {source}", tuple(counted[0]))
-    for found, name in zip(counted, names, strict=True):
-        table.add_row(name, *[number(value, 0) for value in found.values()])
+    """Counters of a traffic source, means over episodes."""
+    counters = [row["sources"][source] for row in rows]
+    table = _columns(f"Traffic source {source}", tuple(counters[0]))
+    for values, name in zip(counters, names, strict=True):
+        table.add_row(name, *[number(value, 0) for value in values.values()])
     return table
 
 
 def _columns(title: str, columns: tuple[str, ...]) -> Table:
     """A table whose first column is the policy, the others numbers."""
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("policy", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -290,12 +297,12 @@ def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[st
     ]
 
 
-def _between(found: Mapping[str, Any]) -> str:
+def _between(estimate: Mapping[str, Any]) -> str:
     """A value with half the width of its interval."""
-    text = number(found["value"])
-    if found["low"] is None:
+    text = number(estimate["value"])
+    if estimate["low"] is None:
         return text
-    return f"{text}±{number((found['high'] - found['low']) / 2)}"
+    return f"{text}±{number((estimate['high'] - estimate['low']) / 2)}"
 
 
 def _pair(row: Mapping[str, Any], centre: str) -> str:
@@ -303,9 +310,9 @@ def _pair(row: Mapping[str, Any], centre: str) -> str:
     return f"{mark}{number(row[centre])}/{number(row['p99'], 1)}"
 
 
-def _value(found: Mapping[str, Any] | None) -> str:
-    return number(None if found is None else found["value"])
+def _value(estimate: Mapping[str, Any] | None) -> str:
+    return number(None if estimate is None else estimate["value"])
 
 
-def _percent_of(found: Mapping[str, Any] | None) -> str:
-    return percent(None if found is None else found["value"], 0)
+def _percent_of(estimate: Mapping[str, Any] | None) -> str:
+    return percent(None if estimate is None else estimate["value"], 0)

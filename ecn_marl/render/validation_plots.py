@@ -20,13 +20,13 @@ from ecn_marl.validation.pool import Finished
 RECORDED, OURS, BAD = INK, COLOURS[0], "#c0392b"
 
 SETTLED_MS = 3.0
-"""From here on small incasts have left their first burst behind; it would hide all the rest."""
+"""Time by which small incasts have passed their first burst; its height would hide the rest."""
 
 FRAME = 0.4
 """Largest relative deviation that the overview shows to scale."""
 
 BIG = 10.0
-"""A first burst this many times larger than what follows runs out of the panel."""
+"""A first burst this many times higher than the queue after it is cut off at the panel's edge."""
 
 
 def pages(done: Sequence[Finished]) -> dict[str, bytes]:
@@ -34,17 +34,17 @@ def pages(done: Sequence[Finished]) -> dict[str, bytes]:
     traces: dict[str, list[Trace]] = {}
     slowdowns: dict[str, list[Slowdowns]] = {}
     lines: list[Line] = []
-    for one in done:
-        lines += one.outcome.lines
-        for trace in one.outcome.traces:
+    for finished in done:
+        lines += finished.outcome.lines
+        for trace in finished.outcome.traces:
             traces.setdefault(trace.page, []).append(trace)
-        for curve in one.outcome.slowdowns:
+        for curve in finished.outcome.slowdowns:
             slowdowns.setdefault(curve.page, []).append(curve)
-    drawn = {f"queues-{page}": queue_page(of) for page, of in traces.items()}
-    drawn |= {f"fct-{page.replace(' ', '-')}": fct_page(of) for page, of in slowdowns.items()}
-    if any(_ratio_known(line) for line in lines):
-        drawn["overview"] = overview(lines)
-    return drawn
+    plots = {f"queues-{page}": queue_page(group) for page, group in traces.items()}
+    plots |= {f"fct-{page.replace(' ', '-')}": fct_page(group) for page, group in slowdowns.items()}
+    if any(_has_ratio(line) for line in lines):
+        plots["overview"] = overview(lines)
+    return plots
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:
@@ -124,7 +124,7 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
 
 
 def _distribution(axis: Axes, values: np.ndarray, colour: str, label: str, style: str) -> None:
-    """A cumulative distribution; flows that did not finish keep it from reaching one."""
+    """A cumulative distribution over all flows; with unfinished flows it ends below one."""
     finite = np.sort(values[np.isfinite(values)])
     share = (np.arange(finite.size) + 1) / values.size
     width = 1.8 if colour == RECORDED else 0.9
@@ -133,23 +133,23 @@ def _distribution(axis: Axes, values: np.ndarray, colour: str, label: str, style
     )
 
 
-def _ratio_known(line: Line) -> bool:
+def _has_ratio(line: Line) -> bool:
     """Whether the line has a tolerance and a ratio to its reference."""
-    known = np.isfinite(line.ours) and line.reference > 0 and line.ours > 0
-    return line.tolerance is not None and bool(known)
+    finite = np.isfinite(line.ours) and line.reference > 0 and line.ours > 0
+    return line.tolerance is not None and bool(finite)
 
 
 def overview(lines: Sequence[Line]) -> bytes:
-    """Every judged line as ours over reference, with the band that its tolerance allows."""
-    judged = [line for line in lines if _ratio_known(line)]
-    groups = list(dict.fromkeys(line.group for line in judged))
+    """Every line with a tolerance, as ours over reference, with the band of its tolerance."""
+    checked = [line for line in lines if _has_ratio(line)]
+    groups = list(dict.fromkeys(line.group for line in checked))
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
     figure, axes = _figure(rows, columns, (6.5 * columns, 0.7 + 2.3 * rows), sharey=True)
     for axis in axes.flat[len(groups) :]:
         axis.axis("off")
     for axis, group in zip(axes.flat, groups, strict=False):
-        _strip(axis, [line for line in judged if line.group == group], group)
+        _strip(axis, [line for line in checked if line.group == group], group)
     axes[0, 0].set_ylim(1 - FRAME, 1 + FRAME)
     for axis in axes[:, 0]:
         axis.set_ylabel("ours / reference", fontsize=9)
@@ -165,25 +165,27 @@ def overview(lines: Sequence[Line]) -> bytes:
 
 
 def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:
-    """The lines of one group side by side; arrows stand for those outside the frame."""
-    place = np.arange(len(lines))
+    """The lines of one group side by side; arrows mark those outside the frame."""
+    position = np.arange(len(lines))
     ratio = np.array([line.ours / line.reference for line in lines])
     band = np.array([line.allowed / line.reference for line in lines])
     failed = np.array([line.verdict == "FAIL" for line in lines])
-    aside = np.array([line.basis == "independent" for line in lines])
-    away = np.abs(ratio - 1) > FRAME
-    axis.vlines(place, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.0)
-    for wrong, colour in ((~failed, OURS), (failed, BAD)):
-        for kind, marker in ((~aside, "o"), (aside, "^")):
-            shown = wrong & kind & ~away
-            axis.plot(place[shown], ratio[shown], marker, color=colour, markersize=3.0)
-        for up, marker, edge in (
+    independent = np.array([line.basis == "independent" for line in lines])
+    outside = np.abs(ratio - 1) > FRAME
+    axis.vlines(position, 1 - band, 1 + band, color="#d7e3ec", linewidth=2.0)
+    for of_verdict, colour in ((~failed, OURS), (failed, BAD)):
+        for of_basis, marker in ((~independent, "o"), (independent, "^")):
+            shown = of_verdict & of_basis & ~outside
+            axis.plot(position[shown], ratio[shown], marker, color=colour, markersize=3.0)
+        for above, marker, shift in (
             (ratio > 1, r"$\uparrow$", 0.95),
             (ratio < 1, r"$\downarrow$", -0.95),
         ):
-            shown = wrong & away & up
-            level = np.full(shown.sum(), 1 + edge * FRAME)
-            axis.plot(place[shown], level, linestyle="", marker=marker, color=colour, markersize=6)
+            shown = of_verdict & outside & above
+            level = np.full(shown.sum(), 1 + shift * FRAME)
+            axis.plot(
+                position[shown], level, linestyle="", marker=marker, color=colour, markersize=6
+            )
     axis.axhline(1.0, color=INK, linewidth=0.8)
     axis.set_xticks([])
     axis.set_xlim(-1, len(lines))

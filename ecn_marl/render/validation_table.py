@@ -37,15 +37,15 @@ def error_text(line: Line) -> str:
 
 
 def tolerance_text(line: Line) -> str:
-    """What is allowed: the part of the tolerance that counts for this reference."""
-    t = line.tolerance
-    if t is None:
+    """The tolerance: the relative or the absolute part, whichever is larger for this reference."""
+    tolerance = line.tolerance
+    if tolerance is None:
         return DASH
     if line.unit == "%":
         return f"{line.allowed:g} pt"
-    if t.absolute > t.relative * abs(line.reference):
-        return f"{t.absolute:g} {line.unit}".rstrip()
-    return f"{100 * t.relative:g}%"
+    if tolerance.absolute > tolerance.relative * abs(line.reference):
+        return f"{tolerance.absolute:g} {line.unit}".rstrip()
+    return f"{100 * tolerance.relative:g}%"
 
 
 def validation_table(lines: list[Line]) -> Table:
@@ -95,7 +95,7 @@ def validation_table(lines: list[Line]) -> Table:
 
 def all_lines(done: list[Finished]) -> list[Line]:
     """Lines of all cases, those of a group together."""
-    lines = [line for one in done for line in one.outcome.lines]
+    lines = [line for finished in done for line in finished.outcome.lines]
     groups = list(dict.fromkeys(line.group for line in lines))
     return sorted(lines, key=lambda line: groups.index(line.group))
 
@@ -104,9 +104,9 @@ def counts(lines: list[Line]) -> dict[str, dict[str, int]]:
     """Number of lines per basis (`all` for the sum) and verdict."""
     table: dict[str, dict[str, int]] = {}
     for basis in ("all", *BASES):
-        of = [line for line in lines if basis in ("all", line.basis)]
-        if of:
-            verdicts = [line.verdict for line in of]
+        selected = [line for line in lines if basis in ("all", line.basis)]
+        if selected:
+            verdicts = [line.verdict for line in selected]
             table[basis] = {name: verdicts.count(name) for name in ("pass", "FAIL", "reported")}
     return table
 
@@ -118,10 +118,10 @@ def verdict_text(lines: list[Line], seconds: float) -> str:
         if basis != "all" and row["pass"] + row["FAIL"]:
             parts.append(f"{basis} {row['pass']}/{row['pass'] + row['FAIL']}")
     total = counts(lines)["all"]
-    judged = total["pass"] + total["FAIL"]
-    rest = f", {total['reported']} only reported" if total["reported"] else ""
+    checked = total["pass"] + total["FAIL"]
+    reported = f", {total['reported']} only reported" if total["reported"] else ""
     return (
-        f"{total['pass']} of {judged} lines within tolerance ({', '.join(parts)}){rest}; "
+        f"{total['pass']} of {checked} lines within tolerance ({', '.join(parts)}){reported}; "
         f"{seconds:.0f} s"
     )
 
@@ -134,8 +134,12 @@ def report(done: list[Finished], seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "counts": counts(lines),
         "cases": [
-            {"name": one.case.name, "seconds": one.seconds, "cpu_seconds": one.cpu_seconds}
-            for one in done
+            {
+                "name": finished.case.name,
+                "seconds": finished.seconds,
+                "cpu_seconds": finished.cpu_seconds,
+            }
+            for finished in done
         ],
         "lines": [line.as_dict() for line in lines],
     }

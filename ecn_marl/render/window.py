@@ -1,4 +1,4 @@
-"""A window that shows frames, through whichever of matplotlib's backends opens windows here."""
+"""A window that shows frames, opened by the matplotlib backend in use."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matplotlib.artist import Artist
 from PIL import Image
 
 SLICE_S = 0.01
-"""Longest time between two looks at the window's events, s."""
+"""Longest time between two checks of the window's events, s."""
 
 
 NEAR = 0.2
-"""Screens whose dots per inch are so near to 96 show frames pixel for pixel."""
+"""Screens whose pixel ratio is within this of 1 show frames pixel for pixel."""
 
 
 class Window:
-    """A window of its own: unknown to pyplot, whose current figure stays what it was.
+    """A window that pyplot does not manage, so that pyplot's current figure does not change.
 
     Attributes:
-        open: whether the window is there; False once somebody has closed it.
+        open: whether the window is open; False once the user has closed it.
     """
 
     def __init__(self, title: str, shape: tuple[int, ...], fps: float) -> None:
@@ -47,7 +47,7 @@ class Window:
         self.open = True
         canvas.mpl_connect("close_event", self._closed)
         self._manager.show()
-        canvas.flush_events()  # only now it knows its screen
+        canvas.flush_events()  # the pixel ratio of the screen is known only after this
         if abs(canvas.device_pixel_ratio - 1.0) < NEAR:
             self._manager.resize(shape[1], shape[0])
 
@@ -57,7 +57,7 @@ class Window:
     def show(self, frame: UInt8[np.ndarray, "height width 3"]) -> None:
         """Show a frame; does nothing once the window is closed.
 
-        When this returns the frame is on the screen, and no sooner than `1 / fps` after the last.
+        Returns when the frame is on the screen, at least `1 / fps` after the last one.
         """
         canvas = self._manager.canvas
         while self.open and (left := self._due - time.monotonic()) > 0:
@@ -78,7 +78,7 @@ class Window:
 
 
 class _Picture(Artist):
-    """A frame that fills its figure; `imshow` would take several times as long."""
+    """A frame that fills its figure. `imshow` would take several times as long."""
 
     def __init__(self, frame: np.ndarray) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def _manager(title: str, shape: tuple[int, ...]) -> Any:
 
     size = shape[1] / 100, shape[0] / 100
     try:
-        # Tool bars zoom into plots; here there is none.
+        # No tool bar: it would zoom into plots, and there is none.
         with matplotlib.rc_context({"toolbar": "None"}):
             manager = plt.new_figure_manager(0, figsize=size, dpi=100)
     except Exception as error:  # each toolkit has its own: TclError, ImportError, RuntimeError
@@ -123,13 +123,13 @@ def _no_window(reason: str) -> RuntimeError:
 
     screen = sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     if screen:
-        what, instead = (
+        cause, advice = (
             f"matplotlib's backend {matplotlib.get_backend()} opens none ({reason})",
             "install a toolkit (Tk: python3-tk; Qt: pip install PyQt6), leave MPLBACKEND unset, or",
         )
     else:
-        what, instead = "there is no screen (DISPLAY is not set)", "run it under xvfb-run, or"
+        cause, advice = "there is no screen (DISPLAY is not set)", "run it under xvfb-run, or"
     return RuntimeError(
-        f"render_mode='human' needs a window, and {what}: {instead} use render_mode='rgb_array' "
+        f"render_mode='human' needs a window, and {cause}: {advice} use render_mode='rgb_array' "
         "(render() returns the picture) or 'ansi', or watch a replay by `ecn-marl play`"
     )

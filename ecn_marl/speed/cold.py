@@ -1,4 +1,4 @@
-"""Cold starts of the PettingZoo face: the first reset and step of a process, and what follows."""
+"""Cold starts of the PettingZoo face: first reset and step of a process, then its speed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from rich.table import Table
 
 from ecn_marl.envs.registry import make
-from ecn_marl.render.tables import _table, number
+from ecn_marl.render.tables import number, plain_table
 from ecn_marl.speed import first_step
-from ecn_marl.speed.timing import spread
+from ecn_marl.speed.timing import summarise
 
 NEVER_CACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-"""JAX in the new process reads nothing that others have compiled, and keeps nothing."""
+"""Switches off the compilation cache, so that JAX in the new process compiles everything."""
 
 
 def measure(
@@ -30,13 +30,13 @@ def measure(
     Args:
         scenarios: names of scenarios; each process knows the built-in ones only.
         runs: processes per scenario, and timed runs in each.
-        show: called with what is measured next.
+        show: called with the next measurement.
 
     Returns:
-        A row per scenario, all spreads over the processes: `import_s`, `reset_s`, `step_s`,
-        `first_s` (from the start of Python to the end of the first step), `first_cpu_s` (all
-        threads), and `steps_per_s`, `frames_per_s`, `steps_per_cpu_s`, `frames_per_cpu_s` of the
-        median run of each process.
+        A row per scenario, each number summarised over the processes (see `timing.summarise`):
+        `import_s`, `reset_s`, `step_s`, `first_s` (from the start of Python to the end of the first
+        step), `first_cpu_s` (all threads), and `steps_per_s`, `frames_per_s`, `steps_per_cpu_s`,
+        `frames_per_cpu_s` of the median run of each process.
 
     Raises:
         ValueError: an unknown scenario.
@@ -45,11 +45,13 @@ def measure(
         make(name)
     rows = []
     for name in scenarios:
-        found = []
+        times = []
         for i in range(runs):
             show(f"{name}, cold start {i + 1} of {runs}")
-            found.append(_start(name, runs))
-        columns = {key: spread([one[key] for one in found]) for key in found[0]}
+            times.append(_start(name, runs))
+        columns = {
+            key: summarise([process_times[key] for process_times in times]) for key in times[0]
+        }
         rows.append({"scenario": name, "processes": runs} | columns)
     return rows
 
@@ -58,38 +60,38 @@ def _start(scenario: str, runs: int) -> dict[str, float]:
     """Times of one new process."""
     script = Path(first_step.__file__)
     began = time.time()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", str(script), scenario, str(runs)],
         env=os.environ | NEVER_CACHED,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    said = json.loads(done.stdout.splitlines()[-1])
+    output = json.loads(process.stdout.splitlines()[-1])
     times = {
-        "import_s": said["imported"] - began,
-        "reset_s": said["reset"] - said["imported"],
-        "step_s": said["stepped"] - said["reset"],
-        "first_s": said["stepped"] - began,
-        "first_cpu_s": said["cpu_s"],
+        "import_s": output["imported"] - began,
+        "reset_s": output["reset"] - output["imported"],
+        "step_s": output["stepped"] - output["reset"],
+        "first_s": output["stepped"] - began,
+        "first_cpu_s": output["cpu_s"],
     }
-    for what in ("steps", "frames"):
-        wall, cpu = zip(*said[what], strict=True)
-        times[f"{what}_per_s"] = spread(list(wall))["median"]
-        times[f"{what}_per_cpu_s"] = spread(list(cpu))["median"]
+    for unit in ("steps", "frames"):
+        wall, cpu = zip(*output[unit], strict=True)
+        times[f"{unit}_per_s"] = summarise(list(wall))["median"]
+        times[f"{unit}_per_cpu_s"] = summarise(list(cpu))["median"]
     return times
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """A table of what `measure` returns."""
-    made = _table("parallel_env() from a cold start", padding=(0, 1, 0, 0))
-    made.add_column("scenario", no_wrap=True)
+    cold_table = plain_table("parallel_env() from a cold start", padding=(0, 1, 0, 0))
+    cold_table.add_column("scenario", no_wrap=True)
     names = ("import\ns", "reset\ns", "step\ns", "together\ns", "min–max", "CPU\ns")
     for name in (*names, "steps/s", "min–max", "per\nCPU s", "frames/s", "per\nCPU s"):
-        made.add_column(name, justify="right", no_wrap=True)
+        cold_table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         first, steps = row["first_s"], row["steps_per_s"]
-        made.add_row(
+        cold_table.add_row(
             row["scenario"],
             *[number(row[name]["median"], 1) for name in ("import_s", "reset_s", "step_s")],
             number(first["median"], 1),
@@ -100,11 +102,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
             *[number(row[n]["median"], 0) for n in ("steps_per_cpu_s", "frames_per_s")],
             number(row["frames_per_cpu_s"]["median"], 0),
         )
-    made.caption = (
+    cold_table.caption = (
         "new processes without a compilation cache; together: from the start of Python to the end "
         "of the first step;\nthen runs of "
         f"{first_step.STEPS} steps, actions drawn beforehand, and of {first_step.FRAMES} frames "
         "(render_mode='rgb_array')"
     )
-    made.caption_justify = "left"
-    return made
+    cold_table.caption_justify = "left"
+    return cold_table

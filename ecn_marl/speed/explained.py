@@ -1,4 +1,4 @@
-"""What `lanes` make of a step of an environment, as rows and as tables."""
+"""How `lanes` compiles a step of an environment, as rows and as tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.table import Table
 
 from ecn_marl import lanes
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.render.tables import _table
+from ecn_marl.render.tables import plain_table
 
 LOOPS = 12
-"""Loops that a table shows, the most expensive ones."""
+"""Number of loops in a table, the most expensive ones."""
 
 HEADS = ("work", "turns x elements", "ops", "idle", "lines, or what prevents skipping")
 
@@ -24,48 +24,48 @@ def rows(envs: Mapping[str, EcnEnv], show: Callable[[str], None]) -> list[dict[s
 
     Args:
         envs: environments by the names of their scenarios.
-        show: called with what is explained next.
+        show: called with the next task.
 
     Returns:
         For each: its name, estimated instructions of a step of a vector of environments, the share
         of work that skips idle slots, bytes of state, and its loops, the most expensive first.
     """
-    made = []
+    explained = []
     for name, env in envs.items():
         show(f"{name}, explain a step")
-        whole = step(env)
-        made.append(
+        explanation = step(env)
+        explained.append(
             {
                 "scenario": name,
-                "summary": whole.heading(),
-                "instructions": whole.instructions,
-                "skipped": whole.skipped,
-                "state_bytes": whole.state_bytes,
-                "shared_bytes": whole.shared_bytes,
-                "loops": [dict(zip(HEADS, row, strict=True)) for row in whole.rows()],
+                "summary": explanation.heading(),
+                "instructions": explanation.instructions,
+                "skipped": explanation.skipped,
+                "state_bytes": explanation.state_bytes,
+                "shared_bytes": explanation.shared_bytes,
+                "loops": [dict(zip(HEADS, row, strict=True)) for row in explanation.rows()],
             }
         )
-    return made
+    return explained
 
 
 def step(env: EcnEnv) -> lanes.Explanation:
-    """What a step of an environment becomes, its parameters shared by the batch."""
+    """Explanation of a step of an environment, with parameters shared by the batch."""
     key, params = jax.random.key(0), env.default_params
     _, state = jax.eval_shape(env.reset, key, params)
     action = jax.eval_shape(lambda k: env.action.sample(k, env.num_agents), key)
     return lanes.explain(env.step, key, state, action, params, shared=(3,))
 
 
-def tables(made: list[dict[str, Any]]) -> list[Table]:
+def tables(explained: list[dict[str, Any]]) -> list[Table]:
     """A table of the loops of each scenario."""
-    shown = []
-    for row in made:
-        table = _table(f"{row['scenario']}: a step")
+    step_tables = []
+    for row in explained:
+        table = plain_table(f"{row['scenario']}: a step")
         for head in HEADS[:4]:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column(HEADS[4])
         for loop in row["loops"][:LOOPS]:
             table.add_row(*(escape(loop[head]) for head in HEADS))
         table.caption, table.caption_justify = row["summary"], "left"
-        shown.append(table)
-    return shown
+        step_tables.append(table)
+    return step_tables

@@ -1,4 +1,4 @@
-"""What a new process sees of `parallel_env()`; `cold` runs it as a script that prints JSON.
+"""Times of `parallel_env()` in a new process; `cold` runs this as a script that prints JSON.
 
 Nothing heavy is imported before the clock runs.
 """
@@ -33,7 +33,7 @@ def main(scenario: str, runs: int) -> dict[str, Any]:
     reset = time.time()
     env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     stepped, cpu = time.time(), time.process_time()
-    # Sampling is the policy's time, so it happens beforehand.
+    # Sampling is part of the policy, not of the environment, so it is not timed.
     spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
     actions = [{agent: s.sample() for agent, s in spaces.items()} for _ in range(STEPS)]
 
@@ -42,21 +42,21 @@ def main(scenario: str, runs: int) -> dict[str, Any]:
             env.reset()
         env.step(actions[i])
 
-    found = {"imported": imported, "reset": reset, "stepped": stepped, "cpu_s": cpu}
+    times = {"imported": imported, "reset": reset, "stepped": stepped, "cpu_s": cpu}
     env.render()
     steps = [_rate(play, STEPS) for _ in range(runs)]
     frames = [_rate(lambda _: env.render(), FRAMES, play) for _ in range(runs)]
-    return found | {"steps": steps, "frames": frames}
+    return times | {"steps": steps, "frames": frames}
 
 
-def _rate(do: Any, count: int, before: Any = None) -> tuple[float, float]:
-    """How often per second of wall and of CPU time something is done; `before` is not timed."""
+def _rate(task: Any, count: int, before: Any = None) -> tuple[float, float]:
+    """Rate of a task per second of wall and of CPU time; `before` is not timed."""
     wall = cpu = 0.0
     for i in range(count):
         if before is not None:
             before(i)
         began, used = time.perf_counter(), time.process_time()
-        do(i)
+        task(i)
         wall += time.perf_counter() - began
         cpu += time.process_time() - used
     return count / wall, count / max(cpu, 1e-9)

@@ -1,9 +1,9 @@
-"""The least that a substep could take: what it computes and moves, over what the machine can do.
+"""Lower bounds of the time of a substep: its work over the rates that the machine reaches.
 
-Two floors. That of the *program*: the bytes that XLA's fused operations read and write, its
-arithmetic, logarithms, scattered sums and look-ups, each at the rate that this machine reaches when
-it does nothing else, added up as if nothing overlapped. And that of the *state*: every flow's state
-read once and written once.
+There are two floors. The floor of the *program* adds up the times of its memory traffic (bytes that
+XLA's fused operations read and write), arithmetic, logarithms, scattered sums and look-ups, each at
+the rate that this machine reaches in a micro-benchmark, as if nothing overlapped. The floor of the
+*state* is the time to read and write every flow's state once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
 
 MICRO_S = 0.1
-"""A run of a micro-benchmark takes about this long, s."""
+"""Approximate length of a run of a micro-benchmark, s."""
 
 CACHE_BYTES = 2**15
-"""Working set of the arithmetic benchmarks: stays in the first cache."""
+"""Working set of the arithmetic benchmarks: fits the first-level cache."""
 CHAIN = 16
 """Dependent multiply-adds per element of the arithmetic benchmark."""
 SEGMENTS = 8
@@ -40,7 +40,7 @@ SEGMENTS = 8
 
 @dataclass(frozen=True)
 class Rates:
-    """What one core reaches, by CPU time; times are per element.
+    """Rates that one core reaches, by CPU time; times are per element.
 
     Attributes:
         copy: bytes per second read and written by a copy of the working set.
@@ -65,9 +65,9 @@ def machine_rates(working_set: int, shape: tuple[int, int], plan: Plan) -> Rates
     """Micro-benchmarks on one device.
 
     Args:
-        working_set: bytes of the state that the substep goes through.
+        working_set: bytes of the state that a substep reads and writes.
         shape: environments and flow slots, for scatter and gather.
-        plan: how they are timed.
+        plan: number and length of the timed runs.
     """
     small = max(working_set // 8, 1024)
     n, slots = CACHE_BYTES // 4, shape[0] * shape[1]
@@ -99,24 +99,24 @@ def _scatter(index: Array, x: Array) -> Array:
 
 
 def _gather(index: Array, x: Array) -> Array:
-    def one(table: Array, index: Array) -> Array:
+    def look_up(table: Array, index: Array) -> Array:
         return look_up_one(table, index)
 
-    return jax.vmap(one)(x[:, :SEGMENTS], index % x.shape[1])
+    return jax.vmap(look_up)(x[:, :SEGMENTS], index % x.shape[1])
 
 
-def _loop(step: Callable[[Array], Array], first: Array, plan: Plan) -> float:
+def _loop(step: Callable[[Array], Array], value: Array, plan: Plan) -> float:
     """CPU time of a step that is repeated, s."""
 
     def run(x: Array, n: Array) -> Array:
         result: Array = jax.lax.fori_loop(0, n, lambda _, x: step(x), x)
         return result
 
-    program = compiled(jax.jit(run, donate_argnums=0), first, jnp.int32(1))
+    program = compiled(jax.jit(run, donate_argnums=0), value, jnp.int32(1))
 
     def advance(n: int) -> None:
-        nonlocal first
-        first = jax.block_until_ready(program.call(first, jnp.int32(n)))
+        nonlocal value
+        value = jax.block_until_ready(program.call(value, jnp.int32(n)))
 
     return measure(advance, Plan(plan.runs, None, min(MICRO_S, plan.target_s))).least_cpu_s
 
@@ -138,12 +138,12 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
 
     Args:
         env: the environment.
-        envs: how many.
-        warm: steps under random actions before.
+        envs: number of environments.
+        warm: steps of the warm-up under random actions.
 
     Returns:
         The program `(state, sums, gone, tick) -> (state, sums, gone)`, its first three arguments,
-        and `tick`, what stays fixed.
+        and `tick`, which stays fixed.
     """
     program, carry, params = compiled_steps(env, envs, 1)
     state = program.call(*carry, params, jnp.int32(warm))[1].env.sim
@@ -151,9 +151,9 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
     net = jax.tree.map(jnp.asarray, params.sim)
     tick, state = jax.jit(jax.vmap(lambda s: prepare(sim, s, net, ecn)))(state)
     sums = jax.vmap(lambda s: stats.empty_sums(sim, s, net))(state)
-    first = (state, sums, jnp.zeros((envs, 2), jnp.float32))
+    arguments = (state, sums, jnp.zeros((envs, 2), jnp.float32))
     jitted = jax.jit(jax.vmap(sim._substep), donate_argnums=(0, 1, 2))
-    return compiled(jitted, *first, tick), first, tick
+    return compiled(jitted, *arguments, tick), arguments, tick
 
 
 def _repeated(env: EcnEnv, carry: Any, tick: Any, plan: Plan) -> Timing:
@@ -177,16 +177,16 @@ def _repeated(env: EcnEnv, carry: Any, tick: Any, plan: Plan) -> Timing:
 
 
 def operations(text: str) -> dict[str, int]:
-    """Operations of an optimised program by kind: what is fused counts once, as `fusion`.
+    """Operations of an optimised program by kind; a group of fused operations counts once.
 
     Args:
         text: the program as `as_text` prints it.
     """
     entry = text[text.index("\nENTRY ") :] if "\nENTRY " in text else text
-    found = re.findall(r"= (?:\([^=]*\)|\S+) ([a-z][a-z-]*)\(", entry)
-    free = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
-    kinds = sorted(set(found) - free)
-    return {kind: found.count(kind) for kind in kinds}
+    names = re.findall(r"= (?:\([^=]*\)|\S+) ([a-z][a-z-]*)\(", entry)
+    without_cost = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+    kinds = sorted(set(names) - without_cost)
+    return {kind: names.count(kind) for kind in kinds}
 
 
 def floor(env: EcnEnv, envs: int, plan: Plan) -> dict[str, Any]:
@@ -203,33 +203,33 @@ def floor(env: EcnEnv, envs: int, plan: Plan) -> dict[str, Any]:
     size = tree_bytes((carry, tick))
     flows = envs * env.sim.slots
     text = program.call.as_text()
-    each = {name: x / flows for name, x in program.costs.items()}
-    each["scatters"], each["gathers"] = (
+    amounts = {name: x / flows for name, x in program.costs.items()}
+    amounts["scatters"], amounts["gathers"] = (
         len(re.findall(rf"\b{kind}\(", text)) for kind in ("scatter", "gather")
     )
-    each["state_bytes"] = 2 * tree_bytes(carry[0]) / flows
+    amounts["state_bytes"] = 2 * tree_bytes(carry[0]) / flows
     rates = machine_rates(size, (envs, env.sim.slots), plan)
-    parts = {
-        "arithmetic": each["flops"] / rates.flops,
-        "memory": each["bytes"] / rates.copy,
-        "transcendentals": each["transcendentals"] * rates.log1p_s,
-        "scatters": each["scatters"] * rates.scatter_s,
-        "gathers": each["gathers"] * rates.gather_s,
+    floors = {
+        "arithmetic": amounts["flops"] / rates.flops,
+        "memory": amounts["bytes"] / rates.copy,
+        "transcendentals": amounts["transcendentals"] * rates.log1p_s,
+        "scatters": amounts["scatters"] * rates.scatter_s,
+        "gathers": amounts["gathers"] * rates.gather_s,
     }
-    parts["program"] = sum(parts.values())
-    parts["state"] = each["state_bytes"] / rates.copy
+    floors["program"] = sum(floors.values())
+    floors["state"] = amounts["state_bytes"] / rates.copy
     timing = _repeated(env, carry, tick, plan)
     measured = timing.least_cpu_s / flows
     return {
         "envs": envs,
         "slots": env.sim.slots,
         "working_set_bytes": size,
-        "per_flow_substep": each,
+        "per_flow_substep": amounts,
         "operations": operations(text),
         "rates": rates.__dict__,
-        "floor_ns": {name: 1e9 * x for name, x in parts.items()},
+        "floor_ns": {name: 1e9 * x for name, x in floors.items()},
         "measured_ns": 1e9 * measured,
         "measured_wall_ns": 1e9 * timing.least_s / flows,
-        "over_program": measured / parts["program"],
-        "over_state": measured / parts["state"],
+        "over_program": measured / floors["program"],
+        "over_state": measured / floors["state"],
     }

@@ -1,4 +1,4 @@
-"""What a measurement ran on: device, versions, cores, memory."""
+"""The machine of a measurement: device, versions, cores, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "ecn-marl")
 
 
 def describe(argv: list[str] | None = None) -> dict[str, Any]:
-    """The machine, as it is printed with the numbers.
+    """Description of the machine, which is published with the numbers.
 
     Args:
         argv: command line; that of this process if None.
@@ -46,14 +46,14 @@ def command_line(argv: list[str]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of what the numbers depend on; None where it cannot be found."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    """Versions of Python and of packages that speed depends on; None if not installed."""
+    by_package: dict[str, str | None] = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            by_package[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            by_package[name] = None
+    return by_package
 
 
 def processor() -> str:
@@ -71,11 +71,11 @@ def processor() -> str:
 
 
 def peak_memory() -> dict[str, Any]:
-    """Peak memory so far, bytes, and which figure that is.
+    """Peak memory so far, bytes, and the source of the number.
 
-    Devices that keep statistics say what JAX has allocated on them, the largest of all devices.
-    Elsewhere it is the largest resident size of the process since it started, compilers and
-    earlier programs included: an upper bound that never falls.
+    On devices with statistics it is the memory that JAX has allocated, the largest of all devices.
+    Elsewhere it is the largest resident size of the process since its start. That includes
+    compilers and earlier programs, so it is an upper bound that never falls.
     """
     peaks = []
     for device in jax.devices():

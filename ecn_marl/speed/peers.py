@@ -1,4 +1,4 @@
-"""Other simulators on the same machine, or as recorded: JaxMARL, packets, our own replay."""
+"""Other simulators, measured or recorded: JaxMARL, a packet simulator; and our own replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ecn_marl.sim.schedules import schedule
 from ecn_marl.sim.simulator import SimState, scaled_ecn
 from ecn_marl.sim.topology import leaf_spine
 from ecn_marl.speed.machine import tree_bytes
-from ecn_marl.speed.timing import Plan, compiled, measure, repeat, spread
+from ecn_marl.speed.timing import Plan, compiled, measure, repeat, summarise
 from ecn_marl.validation import recorded
 from ecn_marl.validation.runs import ECN, SENDERS, default_dt_us
 
@@ -39,7 +39,7 @@ SLOTS = 256
 """Flow slots of the replay, as in the validation: no flow of the list has to wait for one."""
 WARM_MS = 5.0
 AT_ONCE = 100
-"""Samples that a call of the compiled program runs."""
+"""Samples per call of the compiled program."""
 
 
 def jaxmarl_rows(
@@ -49,17 +49,17 @@ def jaxmarl_rows(
 
     Returns:
         Rows with `name`, `envs`, `agents`, `env_steps_per_s`, `agent_steps_per_s`; without the
-        package one row per environment whose `note` says so.
+        package one row per environment, with a `note` that it is missing.
     """
     if find_spec("jaxmarl") is None:
         note = "not installed: pip install 'ecn-marl[jaxmarl]'"
         return [{"name": f"JaxMARL {name}", "note": note} for name in JAXMARL]
     rows = []
     for name in JAXMARL:
-        for count in envs:
+        for env_count in envs:
             if show:
-                show(f"JaxMARL {name}, {count} environments")
-            rows.append(_jaxmarl_row(name, count, devices, plan))
+                show(f"JaxMARL {name}, {env_count} environments")
+            rows.append(_jaxmarl_row(name, env_count, devices, plan))
     return rows
 
 
@@ -67,8 +67,8 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
     """Time one of JaxMARL's environments."""
     package = import_module("jaxmarl")
     env = package.make(name)
-    used = fitting_devices(envs, devices)
-    mesh = env_mesh(used)
+    used_devices = fitting_devices(envs, devices)
+    mesh = env_mesh(used_devices)
     keys = jax.random.split(jax.random.key(0), envs)
     obs, state = jax.jit(jax.vmap(env.reset))(keys)
     total = jnp.zeros((envs, len(env.agents)))
@@ -85,7 +85,7 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
     return {
         "name": f"JaxMARL {name}",
         "envs": envs,
-        "devices": used,
+        "devices": used_devices,
         "agents": len(env.agents),
         "compile_s": program.compile_s,
         "env_steps_per_s": timing.rate(envs),
@@ -99,9 +99,9 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
 def _jaxmarl_steps(
     env: Any, keys: jax.Array, state: Any, obs: Any, total: Array, n: Array
 ) -> tuple[Any, Any, Any, Array]:
-    """`programs.random_steps` for an environment with dicts of agents; it resets itself."""
+    """`programs.random_steps` for an environment that has dicts of agents and resets itself."""
 
-    def one(key: jax.Array, state: Any) -> tuple[Any, Any, Any, Array]:
+    def step(key: jax.Array, state: Any) -> tuple[Any, Any, Any, Array]:
         key, act_key, env_key = jax.random.split(key, 3)
         act_keys = jax.random.split(act_key, len(env.agents))
         action = {a: env.action_space(a).sample(act_keys[i]) for i, a in enumerate(env.agents)}
@@ -110,8 +110,8 @@ def _jaxmarl_steps(
 
     def body(_: Any, carry: Any) -> Any:
         keys, state, _, total = carry
-        keys, state, obs, more = jax.vmap(one)(keys, state)
-        return keys, state, obs, total + more
+        keys, state, obs, reward = jax.vmap(step)(keys, state)
+        return keys, state, obs, total + reward
 
     result: Any = jax.lax.fori_loop(0, n, body, (keys, state, obs, total))
     return result
@@ -133,7 +133,7 @@ def packet_rows() -> list[dict[str, Any]]:
             "name": f"packets, {case} {profile} {ecn}",
             "lanes": 1,
             "repetitions": len(speeds),
-            "sim_ms_per_wall_s": spread(speeds),
+            "sim_ms_per_wall_s": summarise(speeds),
             "note": "recorded on an EPYC core",
         }
         for (case, profile, ecn), speeds in groups.items()
@@ -141,32 +141,32 @@ def packet_rows() -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Replays:
     """Replays of the recorded flow list side by side, see `replay_row`.
 
     Attributes:
-        lanes: replays at once; they differ in their seed.
+        count: replays at once; they differ in their seed.
         devices: devices at most.
         dt_us: substep, µs.
         window_ms: simulated time of a run, ms.
     """
 
-    lanes: int
+    count: int
     devices: int = 1
     dt_us: float = default_dt_us(SENDERS[PROFILE])
     window_ms: float = WINDOW_MS
 
 
-def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
+def replay_row(job: Replays, runs: int) -> dict[str, Any]:
     """Speed of our replay of the recorded leaf-spine case over the same time window.
 
     Every run starts from an empty network, as the recorded one did.
 
     Returns:
-        A row like those of `packet_rows`, with `sim_ms_per_wall_s` summed over the lanes, and
+        A row like those of `packet_rows`, with `sim_ms_per_wall_s` summed over the replays, and
         `flow_substeps_per_s`.
     """
-    used = fitting_devices(job.lanes, job.devices)
+    used_devices = fitting_devices(job.count, job.devices)
     flows = recorded.flow_list(LIST)
     settings = Settings(
         transport=SENDERS[PROFILE], dt_us=job.dt_us, duration_ms=job.window_ms, slots=SLOTS
@@ -174,7 +174,7 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
     sim = settings.simulator(leaf_spine(4, 8, 2), np.asarray(flows["start_ns"], np.float64))
     params = sim.default_params(traffic=(schedule(flows, job.dt_us),))
     ecn = scaled_ecn(params.net, *ECN[SETTING])
-    keys = jax.random.split(jax.random.key(0), job.lanes)
+    keys = jax.random.split(jax.random.key(0), job.count)
 
     @partial(lanes.mapped, updates={0: 0})
     def advanced(state: SimState, total: Array, params: Any) -> tuple[SimState, Array]:
@@ -184,15 +184,15 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
 
         return jax.lax.scan(sample, (state, total), None, length=AT_ONCE)[0]
 
-    def lane(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
-        start = (sim.init(key, params), jnp.zeros((sim.topology.n_ports,), jnp.float32))
+    def one_replay(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
+        carry = (sim.init(key, params), jnp.zeros((sim.topology.n_ports,), jnp.float32))
         result: Any = jax.lax.fori_loop(
-            0, n // AT_ONCE, lambda _, carry: advanced(*carry, params), start
+            0, n // AT_ONCE, lambda _, carry: advanced(*carry, params), carry
         )
         return result
 
-    mesh = env_mesh(used)
-    run = per_device(jax.vmap(lane, (0, None, None)), mesh, shared=(1, 2))
+    mesh = env_mesh(used_devices)
+    run = per_device(jax.vmap(one_replay, (0, None, None)), mesh, shared=(1, 2))
     keys = shard_envs(keys, mesh)
     program = compiled(run, keys, params, jnp.int32(1))
     warm = round(min(WARM_MS, job.window_ms) * 1e3 / SAMPLE_US)
@@ -206,12 +206,12 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
     substeps = samples * settings.substeps
     return {
         "name": f"replay, {RECORDED} {PROFILE} {SETTING}, dt = {job.dt_us:g} µs",
-        "lanes": job.lanes,
-        "devices": used,
+        "lanes": job.count,
+        "devices": used_devices,
         "repetitions": runs,
         "compile_s": program.compile_s,
-        "sim_ms_per_wall_s": timing.rate(job.window_ms * job.lanes),
-        "flow_substeps_per_s": timing.rate(job.lanes * SLOTS * substeps),
+        "sim_ms_per_wall_s": timing.rate(job.window_ms * job.count),
+        "flow_substeps_per_s": timing.rate(job.count * SLOTS * substeps),
         "cores_used": timing.cores_used,
         "note": "",
     }
@@ -220,6 +220,9 @@ def replay_row(job: Lanes, runs: int) -> dict[str, Any]:
 def replays(
     plan: Plan, devices: int, batch: int = 64, window_ms: float = WINDOW_MS
 ) -> list[dict[str, Any]]:
-    """Our replay, one lane and a batch, at the recorded time window."""
-    one = Lanes(1, 1, window_ms=window_ms)
-    return [replay_row(job, plan.runs) for job in (one, replace(one, lanes=batch, devices=devices))]
+    """Our replay, alone and in a batch, over the recorded time window."""
+    single = Replays(1, 1, window_ms=window_ms)
+    return [
+        replay_row(job, plan.runs)
+        for job in (single, replace(single, count=batch, devices=devices))
+    ]

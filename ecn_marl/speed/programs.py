@@ -23,7 +23,7 @@ from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.wrappers import AutoReset
 
 AT_ONCE = 8
-"""Steps under random actions compiled as one: lanes keep the state in vectors meanwhile."""
+"""Steps under random actions compiled as one: between them `lanes` keeps the state in vectors."""
 
 Carry = tuple[Any, Any, Any, Any]
 """Keys, states, observations and summed rewards of a batch."""
@@ -62,13 +62,13 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
 
     Returns:
         `run(keys, state, obs, reward, params, n)`: the batch after `n * at_once` steps.
-        Observations of the last step and sums of the rewards are results, so that nothing an agent
-        sees is left out.
+        Observations of the last step and sums of the rewards are results, so that the compiler
+        cannot leave their computation out.
     """
-    busy = None if env.load is None else lambda key, state, *rest: env.load(state)
+    load = None if env.load is None else lambda key, state, *inputs: env.load(state)
 
-    @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=busy)
-    def one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:
+    @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=load)
+    def steps_of_one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:
         def step(carry: Carry, _: None) -> tuple[Carry, None]:
             key, state, _, total = carry
             key, act_key, env_key = jax.random.split(key, 3)
@@ -88,7 +88,7 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
         n: Int[Array, ""],
     ) -> Carry:
         def body(_: Any, carry: Carry) -> Carry:
-            after: Carry = jax.vmap(one, (0, 0, 0, 0, None))(*carry, params)
+            after: Carry = jax.vmap(steps_of_one, (0, 0, 0, 0, None))(*carry, params)
             return after
 
         carry: Carry = jax.lax.fori_loop(0, n, body, (keys, state, obs, reward))
@@ -119,9 +119,9 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         devices: devices at most; as many are used as divide `envs`.
         plan: how it is timed.
     """
-    used = fitting_devices(envs, devices)
+    used_devices = fitting_devices(envs, devices)
     at_once = math.gcd(plan.steps or AT_ONCE, AT_ONCE)
-    program, carry, params = compiled_steps(env, envs, used, at_once=at_once)
+    program, carry, params = compiled_steps(env, envs, used_devices, at_once=at_once)
     size = tree_bytes(jax.eval_shape(env.reset, jax.random.key(0), params)[1])
 
     def advance(n: int) -> None:
@@ -131,7 +131,7 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
 
     calls = None if plan.steps is None else plan.steps // at_once
     timing = measure(advance, replace(plan, steps=calls))
-    return Measured(program, replace(timing, steps=timing.steps * at_once), used, size)
+    return Measured(program, replace(timing, steps=timing.steps * at_once), used_devices, size)
 
 
 def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[Measured, int]:
@@ -165,19 +165,21 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
     return Measured(program, measure(advance, plan), 1, size), config.steps_per_update
 
 
-def env_row(scenario: str, env: EcnEnv, envs: int, found: Measured) -> dict[str, Any]:
+def env_row(scenario: str, env: EcnEnv, envs: int, measured: Measured) -> dict[str, Any]:
     """Measured environments as a row of the report."""
-    return {"program": "environments"} | _row(scenario, env, envs, found, envs)
+    return {"program": "environments"} | _row(scenario, env, envs, measured, envs)
 
 
 def training_row(
-    scenario: str, algorithm: str, env: EcnEnv, envs: int, found: Measured, per_update: int
+    scenario: str, algorithm: str, env: EcnEnv, envs: int, measured: Measured, per_update: int
 ) -> dict[str, Any]:
     """Measured training as a row of the report."""
-    return {"program": f"train {algorithm}"} | _row(scenario, env, envs, found, per_update)
+    return {"program": f"train {algorithm}"} | _row(scenario, env, envs, measured, per_update)
 
 
-def _row(scenario: str, env: EcnEnv, envs: int, found: Measured, env_steps: int) -> dict[str, Any]:
+def _row(
+    scenario: str, env: EcnEnv, envs: int, measured: Measured, env_steps: int
+) -> dict[str, Any]:
     """A row of the report; a timed step is `env_steps` environment steps.
 
     Returns:
@@ -185,28 +187,28 @@ def _row(scenario: str, env: EcnEnv, envs: int, found: Measured, env_steps: int)
         x substeps x environment steps per second), `sim_s_per_wall_s` (simulated time of all
         environments together), `cores_used`: spread over the runs, each.
     """
-    sim, timing = env.sim, found.timing
+    sim, timing = env.sim, measured.timing
     substeps = sim.interval_steps
     return {
         "scenario": scenario,
         "envs": envs,
-        "devices": found.devices,
+        "devices": measured.devices,
         "agents": env.num_agents,
         "slots": sim.slots,
         "substeps": substeps,
         "interval_us": sim.interval_us,
         "runs": len(timing.wall_s),
         "env_steps_per_run": timing.steps * env_steps,
-        "trace_s": found.program.trace_s,
-        "compile_s": found.program.compile_s,
+        "trace_s": measured.program.trace_s,
+        "compile_s": measured.program.compile_s,
         "env_steps_per_s": timing.rate(env_steps),
         "agent_steps_per_s": timing.rate(env_steps * env.num_agents),
         "flow_substeps_per_s": timing.rate(env_steps * sim.slots * substeps),
         "sim_s_per_wall_s": timing.rate(env_steps * sim.interval_us * 1e-6),
         "cpu_ns_per_flow_substep": 1e9 * timing.step_cpu_s / (env_steps * sim.slots * substeps),
         "cores_used": timing.cores_used,
-        "state_bytes_per_env": found.state_bytes,
-        "program_bytes": found.program.memory,
+        "state_bytes_per_env": measured.state_bytes,
+        "program_bytes": measured.program.memory,
         "peak_memory": peak_memory(),
     }
 

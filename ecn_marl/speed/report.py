@@ -1,4 +1,4 @@
-"""Everything that `ecn-marl speed` measures, as one tree and as tables."""
+"""All measurements of `ecn-marl speed`, as one tree and as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
-from ecn_marl.render.tables import DASH, _table, number, percent
+from ecn_marl.render.tables import DASH, number, percent, plain_table
 from ecn_marl.speed import (
     cold,
     explained,
@@ -41,7 +41,7 @@ class Request:
         train: trainer to measure as well; None for none.
         plan: how programs are timed.
         devices: devices at most; None for all, on a CPU one per core.
-        scaling: whether to measure how time grows.
+        scaling: whether to measure how time grows with sizes.
         peers: whether to measure other simulators.
         stages: whether to measure stages and floors.
         senders: whether to compare kinds of senders on the first scenario.
@@ -67,16 +67,16 @@ class Request:
 
 
 def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Measure.
+    """Run the requested measurements.
 
     Args:
-        request: what.
-        show: called with what is measured next.
+        request: what to measure.
+        show: called with the next measurement.
 
     Returns:
-        `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if asked for,
+        `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if requested,
         `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`.
-        `machine.load_average` is that at the start.
+        `machine.load_average` is taken at the start.
 
     Raises:
         ValueError: an unknown scenario or trainer, or more devices than there are.
@@ -85,7 +85,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
     if request.train is not None:
         programs.check_algorithm(request.train)
     devices = start_devices(request.devices)
-    say, plan = show or (lambda _: None), request.plan
+    announce, plan = show or (lambda _: None), request.plan
     result: dict[str, Any] = {
         "machine": machine.describe(None if request.argv is None else list(request.argv)),
         "plan": {"runs": plan.runs, "steps": plan.steps, "target_s": plan.target_s},
@@ -93,53 +93,57 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         "training": [],
     }
     if request.cold:
-        result["cold"] = cold.measure(request.scenarios, plan.runs, say)
+        result["cold"] = cold.measure(request.scenarios, plan.runs, announce)
         return result
     if request.explain:
-        result["explain"] = explained.rows(envs, say)
+        result["explain"] = explained.rows(envs, announce)
         return result
     for name, env in envs.items():
         for count in request.envs:
-            say(f"{name}, {count} environments")
-            found = programs.time_env(env, count, devices, plan)
-            result["environments"].append(programs.env_row(name, env, count, found))
+            announce(f"{name}, {count} environments")
+            measured = programs.time_env(env, count, devices, plan)
+            result["environments"].append(programs.env_row(name, env, count, measured))
             if request.train is not None:
-                say(f"{name}, {count} environments, train {request.train}")
-                trained, per_update = programs.time_training(request.train, env, count, plan)
-                row = programs.training_row(name, request.train, env, count, trained, per_update)
+                announce(f"{name}, {count} environments, train {request.train}")
+                measured_training, per_update = programs.time_training(
+                    request.train, env, count, plan
+                )
+                row = programs.training_row(
+                    name, request.train, env, count, measured_training, per_update
+                )
                 result["training"].append(row)
     if request.scaling:
-        result["scaling"] = sweep.scaling(plan, devices, say, request.sizes)
+        result["scaling"] = sweep.scaling(plan, devices, announce, request.sizes)
     if request.peers:
-        say("recorded packets, replay")
+        announce("recorded packets, replay")
         result["peers"] = [
-            *peers.jaxmarl_rows(request.envs, devices, plan, say),
+            *peers.jaxmarl_rows(request.envs, devices, plan, announce),
             *peers.packet_rows(),
             *peers.replays(plan, devices),
         ]
     if request.stages:
         name, env = next(iter(envs.items()))
         result["stages"] = {"scenario": name, "envs": STAGE_ENVS}
-        result["stages"]["rows"] = stages.breakdown(env, STAGE_ENVS, plan, say)
-        say("floor")
+        result["stages"]["rows"] = stages.breakdown(env, STAGE_ENVS, plan, announce)
+        announce("floor")
         result["floor"] = {"scenario": name} | floor.floor(env, STAGE_ENVS, plan)
     if request.senders:
         name = request.scenarios[0]
-        result["senders"] = {"scenario": name, "rows": senders.rows(name, plan, say)}
+        result["senders"] = {"scenario": name, "rows": senders.rows(name, plan, announce)}
     return result
 
 
 def start_devices(devices: int | None) -> int:
-    """Start the backend with as many devices as asked for, and say how many there are to use.
+    """Start the backend with a number of devices, and return how many can be used.
 
     Args:
         devices: number of devices; None for all, where on a CPU every core becomes one.
 
     Raises:
-        ValueError: there are not as many.
+        ValueError: there are fewer devices.
     """
     if devices is None:
-        with suppress(ValueError):  # JAX has started before: what there is has to do
+        with suppress(ValueError):  # JAX has started already: its devices cannot change
             host_devices(cores())
     else:
         host_devices(devices)
@@ -152,38 +156,38 @@ def tables(result: dict[str, Any]) -> list[Table]:
         return [cold.table(result["cold"])]
     if "explain" in result:
         return explained.tables(result["explain"])
-    made = [_speed_table("Environments, random actions", result["environments"])]
+    parts = [_speed_table("Environments, random actions", result["environments"])]
     if result["training"]:
-        made.append(_speed_table("Training", result["training"]))
-    made.append(_memory_table([*result["environments"], *result["training"]]))
+        parts.append(_speed_table("Training", result["training"]))
+    parts.append(_memory_table([*result["environments"], *result["training"]]))
     if "scaling" in result:
-        made.append(_scaling_table(result["scaling"]))
+        parts.append(_scaling_table(result["scaling"]))
     if "peers" in result:
-        made.append(_peer_table(result["peers"]))
+        parts.append(_peer_table(result["peers"]))
     if "stages" in result:
-        made += [_stage_table(result["stages"]), _floor_table(result["floor"])]
+        parts += [_stage_table(result["stages"]), _floor_table(result["floor"])]
     if "senders" in result:
-        made.append(senders.table(result["senders"]["scenario"], result["senders"]["rows"]))
-    return made
+        parts.append(senders.table(result["senders"]["scenario"], result["senders"]["rows"]))
+    return parts
 
 
 def heading(result: dict[str, Any]) -> str:
     """Lines above the tables: the command, the machine, versions."""
-    m, plan = result["machine"], result["plan"]
-    load = ", ".join(f"{x:.2f}" for x in m["load_average"] or ()) or DASH
+    facts, plan = result["machine"], result["plan"]
+    load = ", ".join(f"{x:.2f}" for x in facts["load_average"] or ()) or DASH
     steps = f"{plan['steps']} steps" if plan["steps"] else f"about {plan['target_s']:g} s"
-    known = ", ".join(f"{name} {x}" for name, x in m["versions"].items() if x)
-    how = f"{plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
+    version_texts = ", ".join(f"{name} {x}" for name, x in facts["versions"].items() if x)
+    method = f"{plan['runs']} runs of {steps} after a warm-up [min..max; iqr]"
     if "cold" in result:
-        how = f"{plan['runs']} processes"
-    measured = f"Medians of {how}"
+        method = f"{plan['runs']} processes"
+    measured = f"Medians of {method}"
     if "explain" in result:
         measured = "Nothing was measured: instructions are counted in the program"
     return (
-        f"$ {m['command']}\n"
-        f"{m['platform']}: {m['devices']} x {m['device_kind']}; {m['processor']}, "
-        f"{m['cores']} cores; load average {load}\n{known}\n"
-        f"Batches run as {m['batches']}\n"
+        f"$ {facts['command']}\n"
+        f"{facts['platform']}: {facts['devices']} x {facts['device_kind']}; {facts['processor']}, "
+        f"{facts['cores']} cores; load average {load}\n{version_texts}\n"
+        f"Batches run as {facts['batches']}\n"
         f"{measured}"
     )
 
@@ -197,7 +201,7 @@ def compact(value: float) -> str:
 
 
 def _cells(row: dict[str, float]) -> tuple[str, str, str]:
-    """Median, range and quartile distance."""
+    """Median, range and interquartile range."""
     return (
         compact(row["median"]),
         f"{compact(row['min'])}–{compact(row['max'])}",
@@ -212,7 +216,7 @@ def _columns(table: Table, *names: str) -> None:
 
 def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     """Speed of environments or of training."""
-    table = _table(title, padding=(0, 1, 0, 0))
+    table = plain_table(title, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
     _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns")
@@ -239,7 +243,7 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
     """Memory of all programs."""
-    table = _table("Memory, MB")
+    table = plain_table("Memory, MB")
     table.add_column("program")
     table.add_column("scenario")
     _columns(table, "envs", "state of one", "arguments", "temporaries", "peak so far")
@@ -261,7 +265,7 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
 
 def _scaling_table(rows: list[dict[str, Any]]) -> Table:
     title = "Time of a step of all environments; x2: factor per doubling of the size"
-    table = _table(title, padding=(0, 1, 0, 0))
+    table = plain_table(title, padding=(0, 1, 0, 0))
     table.add_column("sweep")
     _columns(table, "size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr")
     _columns(table, "x2", "CPU, µs", "x2", "compile, s")
@@ -280,19 +284,19 @@ def _scaling_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _peer_table(rows: list[dict[str, Any]]) -> Table:
-    table = _table("Other simulators", padding=(0, 1, 0, 0))
+    table = plain_table("Other simulators", padding=(0, 1, 0, 0))
     table.add_column("what")
     _columns(table, "envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
     table.add_column("note")
     for row in rows:
         speeds = [row.get(name) for name in ("agent_steps_per_s", "sim_ms_per_wall_s")]
-        known = [x for x in speeds if x]
+        with_value = [x for x in speeds if x]
         table.add_row(
             row["name"],
             str(row.get("envs", row.get("lanes", DASH))),
             str(row.get("devices", DASH)),
             *[compact(x["median"]) if x else DASH for x in speeds],
-            _cells(known[0])[1] if known else DASH,
+            _cells(with_value[0])[1] if with_value else DASH,
             escape(row["note"]),
         )
     table.caption = "sim ms/s: simulated ms per wall second, all lanes together"
@@ -302,7 +306,7 @@ def _peer_table(rows: list[dict[str, Any]]) -> Table:
 
 def _stage_table(result: dict[str, Any]) -> Table:
     title = f"Stages of a step of {result['scenario']}, {result['envs']} environments, one device"
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("stage")
     _columns(table, "CPU, µs", "wall, µs", "share of CPU")
     for row in result["rows"]:
@@ -317,18 +321,18 @@ def _floor_table(result: dict[str, Any]) -> Table:
     title = (
         f"Time of a flow slot and substep of {result['scenario']}, {result['envs']} environments"
     )
-    table = _table(title)
+    table = plain_table(title)
     table.add_column("part")
     _columns(table, "amount", "ns")
-    each, ns = result["per_flow_substep"], result["floor_ns"]
+    amounts, ns = result["per_flow_substep"], result["floor_ns"]
     rows = (
-        ("arithmetic", f"{each['flops']:.0f} operations"),
-        ("memory", f"{each['bytes']:.0f} B"),
-        ("transcendentals", f"{each['transcendentals']:.2f}"),
-        ("scatters", str(each["scatters"])),
-        ("gathers", str(each["gathers"])),
+        ("arithmetic", f"{amounts['flops']:.0f} operations"),
+        ("memory", f"{amounts['bytes']:.0f} B"),
+        ("transcendentals", f"{amounts['transcendentals']:.2f}"),
+        ("scatters", str(amounts["scatters"])),
+        ("gathers", str(amounts["gathers"])),
         ("program", "sum"),
-        ("state", f"{each['state_bytes']:.0f} B"),
+        ("state", f"{amounts['state_bytes']:.0f} B"),
     )
     for name, amount in rows:
         table.add_row(name, amount, number(ns[name], 1))

@@ -1,4 +1,4 @@
-"""What a flow costs under each kind of sender, and how much work on free slots is skipped."""
+"""Cost of a flow under each kind of sender, and share of work on free slots that is skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.render.tables import DASH, _table, number, percent
+from ecn_marl.render.tables import DASH, number, percent, plain_table
 from ecn_marl.speed import explained
 from ecn_marl.speed.programs import AT_ONCE, random_steps, start
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, interleaved
@@ -21,13 +21,13 @@ SENDERS = (
     *("dcqcn:hpcc-paper", "dcqcn:hpcc-paper,source=mean_field", "dcqcn:hpcc-paper,windowed=1"),
     *("dctcp:sigcomm10", "hpcc:hpcc", "timely:hpcc", "swift:htsim", "reno:rfc5681"),
 )
-"""One of every kind; the first is what the others are compared with."""
+"""One sender of every kind; the others are compared with the first."""
 
 ENVS = 256
 """Environments stepped at once, on one device."""
 
 ENDLESS = 10**8
-"""Steps of an episode: none ends, so that flows are counted without a restart."""
+"""Steps of an episode: so many that none ends, because a reset would restart the counters."""
 
 
 class Network:
@@ -35,7 +35,7 @@ class Network:
 
     Attributes:
         env: the environment.
-        timing: its runs; None before they are made.
+        timing: its runs; None before they are timed.
     """
 
     def __init__(self, scenario: str, sender: str) -> None:
@@ -50,7 +50,7 @@ class Network:
         self.timing: Timing | None = None
 
     def advance(self, steps: int) -> None:
-        """Make so many times `AT_ONCE` steps."""
+        """Make `steps * AT_ONCE` steps."""
         before = self._flow_ticks()
         self._carry = self._program.call(*self._carry, self._params, jnp.int32(steps))
         jax.block_until_ready(self._carry)
@@ -68,18 +68,18 @@ class Network:
 
     @property
     def cpu_us(self) -> float:
-        """CPU time of a step of one environment, µs; of the run that others disturbed least."""
+        """Least CPU time of a step of one environment over all runs, µs."""
         assert self.timing is not None
         return 1e6 * self.timing.least_cpu_s / (AT_ONCE * ENVS)
 
 
 def rows(scenario: str, plan: Plan, show: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Time every kind of sender on one scenario, by turns.
+    """Time every kind of sender on one scenario, in turn.
 
     Args:
         scenario: name of a scenario.
-        plan: how they are timed.
-        show: called with what is done next.
+        plan: numbers of steps and runs.
+        show: called with the next task.
 
     Returns:
         For each: `sender`, slots, the mean of those in use, CPU time of a step of one environment
@@ -92,33 +92,33 @@ def rows(scenario: str, plan: Plan, show: Callable[[str], None]) -> list[dict[st
         networks[sender] = Network(scenario, sender)
     show(f"{scenario}, time all senders by turns")
     timings = interleaved({name: net.advance for name, net in networks.items()}, plan)
-    made: list[dict[str, Any]] = []
+    sender_rows: list[dict[str, Any]] = []
     for sender, net in networks.items():
         net.timing = timings[sender]
-        each = 1e3 * net.cpu_us / (net.busy * net.env.sim.interval_steps)
-        first = made[0]["cpu_ns_per_busy_flow_substep"] if made else each
-        made.append(
+        ns_per_flow = 1e3 * net.cpu_us / (net.busy * net.env.sim.interval_steps)
+        first_ns = sender_rows[0]["cpu_ns_per_busy_flow_substep"] if sender_rows else ns_per_flow
+        sender_rows.append(
             {
                 "sender": sender,
                 "slots": net.env.sim.slots,
                 "busy": net.busy,
                 "step_cpu_us": net.cpu_us,
-                "cpu_ns_per_busy_flow_substep": each,
-                "over_first": each / first,
+                "cpu_ns_per_busy_flow_substep": ns_per_flow,
+                "over_first": ns_per_flow / first_ns,
                 "skipped": explained.step(net.env).skipped,
             }
         )
-    return made
+    return sender_rows
 
 
-def table(scenario: str, made: list[dict[str, Any]]) -> Table:
+def table(scenario: str, sender_rows: list[dict[str, Any]]) -> Table:
     """One row for every kind of sender."""
-    shown = _table(f"Senders, {scenario}, {ENVS} environments, one device")
-    shown.add_column("sender")
+    sender_table = plain_table(f"Senders, {scenario}, {ENVS} environments, one device")
+    sender_table.add_column("sender")
     for head in ("slots", "in use", "CPU, µs per step", "ns per flow", "over first", "skipped"):
-        shown.add_column(head, justify="right", no_wrap=True)
-    for row in made:
-        shown.add_row(
+        sender_table.add_column(head, justify="right", no_wrap=True)
+    for row in sender_rows:
+        sender_table.add_row(
             row["sender"],
             str(row["slots"]),
             number(row["busy"], 1),
@@ -127,9 +127,9 @@ def table(scenario: str, made: list[dict[str, Any]]) -> Table:
             number(row["over_first"], 2),
             DASH if np.isnan(row["skipped"]) else percent(row["skipped"]),
         )
-    shown.caption = (
+    sender_table.caption = (
         "ns per flow: CPU time of a flow slot in use and substep, least of all runs; skipped: "
         "share of the\nwork on slots that passes over those free in all environments of a vector"
     )
-    shown.caption_justify = "left"
-    return shown
+    sender_table.caption_justify = "left"
+    return sender_table

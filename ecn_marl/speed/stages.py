@@ -1,7 +1,7 @@
-"""Where the time of an environment step goes: the program timed with stages left out.
+"""Time of each stage of an environment step, by timing the program with stages left out.
 
-Every variant starts from the same loaded network. What a stage takes is the difference between the
-program with and without it; XLA fuses across stages, so the parts add up only roughly.
+Every variant starts from the same loaded network. The time of a stage is the difference between the
+program with and without it. XLA fuses across stages, so the parts add up only roughly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ecn_marl.speed.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.wrappers import AutoReset
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
-"""A state and a key to the next state and what else a step yields."""
+"""`(state, key) -> (next state, other results of the step)`."""
 
 LOADED = 50
 """Steps of the warm-up: 5 ms at intervals of 100 µs, a loaded network."""
@@ -39,7 +39,7 @@ class NoAdmission(Simulator):
 
 @dataclass(frozen=True)
 class NoSubsteps(NoAdmission):
-    """Neither admits flows nor moves senders and queues."""
+    """A simulator without admission and substeps: senders and queues do not move."""
 
     def _substep(self, state: SimState, sums: Any, gone: Array, tick: Any) -> Any:
         return replace(state, step=state.step + 1), sums, gone
@@ -47,7 +47,7 @@ class NoSubsteps(NoAdmission):
 
 @dataclass(frozen=True)
 class NoCompletion(NoSubsteps):
-    """Nor completes flows: what is left is what a tick prepares, and PFC."""
+    """A simulator without completions either: only preparations of ticks and PFC are left."""
 
     def _complete(
         self, state: SimState, sums: Any, params: SimParams, tick: Any, gone: Array
@@ -64,7 +64,7 @@ def breakdown(
         env: the environment.
         envs: how many are stepped at once.
         plan: how every variant is timed.
-        show: called with what is measured next.
+        show: called with the next measurement.
 
     Returns:
         Rows with `stage`, `cpu_us` and `wall_us` (least of all runs, per step of all environments)
@@ -84,18 +84,18 @@ def breakdown(
         obs, state, reward, *_ = env.step_ecn(key, state, ecn, params)
         return state, (obs, reward)
 
-    # Programs are given memory of their own: what starts one starts the next.
+    # A variant donates only states that it has computed itself: all can start from these.
     variant("all", _random_actions(AutoReset(env), params), state)
     variant("no reset", _random_actions(env, params), state.env)
     variant("fixed", fixed, state.env)
     for kind in (Simulator, NoAdmission, NoSubsteps, NoCompletion):
-        sim = _as(kind, env.sim)
+        sim = _without_stages(kind, env.sim)
         step = partial(_interval, sim, jax.tree.map(jnp.asarray, params.sim), ecn)
         variant(kind.__name__, step, state.env.sim)
     return _rows(interleaved(advances, plan))
 
 
-def _rows(found: dict[str, Timing]) -> list[dict[str, Any]]:
+def _rows(timings: dict[str, Timing]) -> list[dict[str, Any]]:
     """Differences between successive variants; the last variant stands for itself."""
     names = {
         "all": "auto-reset",
@@ -106,15 +106,15 @@ def _rows(found: dict[str, Timing]) -> list[dict[str, Any]]:
         "NoSubsteps": "completion, release",
         "NoCompletion": "tick: feedback delays, PFC; statistics",
     }
-    whole = found["all"]
-    rows = [_stage("step", whole.least_cpu_s, whole.least_s, whole.least_cpu_s)]
+    full_step = timings["all"]
+    rows = [_stage("step", full_step.least_cpu_s, full_step.least_s, full_step.least_cpu_s)]
     order = list(names)
     for i, name in enumerate(order):
-        cpu, wall = found[name].least_cpu_s, found[name].least_s
+        cpu, wall = timings[name].least_cpu_s, timings[name].least_s
         if i + 1 < len(order):
-            after = found[order[i + 1]]
-            cpu, wall = cpu - after.least_cpu_s, wall - after.least_s
-        rows.append(_stage(names[name], cpu, wall, whole.least_cpu_s))
+            without = timings[order[i + 1]]
+            cpu, wall = cpu - without.least_cpu_s, wall - without.least_s
+        rows.append(_stage(names[name], cpu, wall, full_step.least_cpu_s))
     return rows
 
 
@@ -127,7 +127,7 @@ def _stage(name: str, cpu_s: float, wall_s: float, whole_s: float) -> dict[str, 
     }
 
 
-def _as(kind: type[Simulator], sim: Simulator) -> Simulator:
+def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
     """The same simulator without some stages."""
     return kind(**{f.name: getattr(sim, f.name) for f in fields(Simulator) if f.init})
 
@@ -153,12 +153,12 @@ def _interval(
 
 
 def _advance(step: Step, first: Any, keys: jax.Array) -> Callable[[int], None]:
-    """Repeated steps of a batch; what a step returns is carried, so that it is computed."""
+    """Repeated steps of a batch; results are carried, so that XLA cannot drop their computation."""
 
     def run(carry: Any, keys: jax.Array, n: Array) -> Any:
         def body(i: Array, carry: Any) -> Any:
-            now = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
-            return jax.vmap(step)(carry[0], now)
+            step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
+            return jax.vmap(step)(carry[0], step_keys)
 
         return jax.lax.fori_loop(0, n, body, carry)
 

@@ -1,4 +1,4 @@
-"""How time grows: environments, ports, flow slots, substeps, devices, one at a time."""
+"""Growth of time with environments, ports, flow slots, substeps and devices, one at a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ecn_marl.envs.registry import Scenario, make
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import Topology, leaf_spine, star
 from ecn_marl.speed.programs import Measured, time_env
-from ecn_marl.speed.timing import Plan, spread
+from ecn_marl.speed.timing import Plan, summarise
 
 SWEEP_S = 0.3
-"""A timed run of a sweep takes about this long, s."""
+"""Approximate length of a timed run of a sweep, s."""
 
 STARS = (8, 16, 32, 64, 128, 256, 512, 1024)
 FABRICS = ((2, 4, 2), (4, 8, 2), (6, 12, 3), (12, 24, 6), (24, 48, 12))
@@ -33,7 +33,7 @@ class Point:
     """One measurement of a sweep.
 
     Attributes:
-        sweep: what varies.
+        sweep: name of the size that varies.
         size: its value: environments, ports, flow slots, substeps or devices.
         env: the environment.
         envs: how many are stepped at once.
@@ -50,8 +50,8 @@ class Point:
 def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEnv:
     """Web-search traffic at 60 % load, as in `websearch-v0`, on a network; episodes of 20 ms.
 
-    They are as long for all intervals: a network fills slowly, and more flows are more work. Slots
-    are what is measured, so they may be too few for the traffic.
+    Episodes have the same length for all intervals: a network fills slowly, and more flows are more
+    work. Slots are what a sweep varies, so they may be too few for the traffic.
     """
     width = min(32, max(4, topology.n_hosts // 8))
     traffic = (Poisson(load=0.6, table="WebSearch", width=width),)
@@ -65,7 +65,7 @@ def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:
 
     Args:
         sizes: sizes per sweep; None for all.
-        devices: devices there are; all sweeps but that of devices use one.
+        devices: number of available devices; all sweeps but that of devices use one.
     """
     base = network(star(BASE_HOSTS), BASE_SLOTS)
     for envs in ENVS[:sizes]:
@@ -95,43 +95,46 @@ def scaling(
 
     Args:
         plan: how each is timed; without steps given, runs of `SWEEP_S`.
-        devices: devices there are.
-        show: called with what is measured next.
+        devices: number of available devices.
+        show: called with the next measurement.
         sizes: sizes per sweep; None for all.
 
     Returns:
-        Rows with `sweep`, `size`, the sizes of everything, `step_us` (spread of the wall time of a
+        Rows with `sweep`, `size`, the sizes of everything, `step_us` (summary of the wall time of a
         step of all environments), `step_cpu_us`, `compile_s` (tracing and both compilers), and
-        `per_doubling`: by what the time
-        grew since the row before, as a factor for every doubling of the size (None in the first).
-        Wall time decides, unless others use the cores: `per_doubling_cpu` has CPU time instead.
+        `per_doubling`: growth of the wall
+        time since the row before, as a factor per doubling of the size (None in the first row).
+        `per_doubling_cpu` is the same of CPU time, for machines whose cores others use.
     """
-    timed = plan if plan.steps is not None else Plan(plan.runs, None, min(plan.target_s, SWEEP_S))
+    run_plan = (
+        plan if plan.steps is not None else Plan(plan.runs, None, min(plan.target_s, SWEEP_S))
+    )
     rows: list[dict[str, Any]] = []
-    known: dict[tuple[EcnEnv, int, int], Measured] = {}
+    measurements: dict[tuple[EcnEnv, int, int], Measured] = {}
     for point in points(sizes, devices):
         if show:
             show(f"scaling: {point.sweep} {point.size}")
-        same = (point.env, point.envs, point.devices)  # one point lies in several sweeps
-        if same not in known:
-            known[same] = time_env(point.env, point.envs, point.devices, timed)
-        found = known[same]
-        timing, sim = found.timing, point.env.sim
+        key = (point.env, point.envs, point.devices)  # several sweeps share a point
+        if key not in measurements:
+            measurements[key] = time_env(point.env, point.envs, point.devices, run_plan)
+        measured = measurements[key]
+        timing, sim = measured.timing, point.env.sim
         rows.append(
             {
                 "sweep": point.sweep,
                 "size": point.size,
                 "envs": point.envs,
-                "devices": found.devices,
+                "devices": measured.devices,
                 "ports": point.env.num_agents,
                 "slots": sim.slots,
                 "substeps": sim.interval_steps,
                 "step_us": {
-                    name: 1e6 * x / timing.steps for name, x in spread(list(timing.wall_s)).items()
+                    name: 1e6 * x / timing.steps
+                    for name, x in summarise(list(timing.wall_s)).items()
                 },
                 "step_cpu_us": 1e6 * timing.step_cpu_s,
-                "compile_s": found.program.trace_s + found.program.compile_s,
-                "state_bytes_per_env": found.state_bytes,
+                "compile_s": measured.program.trace_s + measured.program.compile_s,
+                "state_bytes_per_env": measured.state_bytes,
             }
         )
         before = rows[-2] if len(rows) > 1 and rows[-2]["sweep"] == point.sweep else None

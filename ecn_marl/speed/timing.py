@@ -1,4 +1,4 @@
-"""Timed runs of a compiled program: warm-up, repetitions, spread, rates."""
+"""Timed runs of a compiled program: warm-up, repetitions, summaries, rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_RUNS = 5
 """Fewer runs say little about the spread."""
 
 TARGET_S = 1.0
-"""A timed run takes about this long, unless the number of steps is given, s."""
+"""Approximate length of a timed run, unless the number of steps is given, s."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Timing:
     cpu_s: tuple[float, ...]
 
     def rate(self, per_step: float = 1.0) -> dict[str, float]:
-        """Spread over the runs of how many per second there are of what a step has `per_step`."""
-        return spread([per_step * self.steps / s for s in self.wall_s])
+        """Rate per second of what occurs `per_step` times a step, summarised over runs."""
+        return summarise([per_step * self.steps / s for s in self.wall_s])
 
     @property
     def step_s(self) -> float:
@@ -68,12 +68,12 @@ class Timing:
 
     @property
     def step_cpu_s(self) -> float:
-        """Median CPU time of a step, s: what is left of contention for the cores."""
+        """Median CPU time of a step, s; other processes affect it less than wall time."""
         return float(np.median(self.cpu_s)) / self.steps
 
     @property
     def least_cpu_s(self) -> float:
-        """Least CPU time of a step, s: the run that others disturbed least."""
+        """Least CPU time of a step, s, of the run that other processes disturbed least."""
         return max(min(self.cpu_s), 1e-9) / self.steps
 
     @property
@@ -83,12 +83,12 @@ class Timing:
 
     @property
     def cores_used(self) -> dict[str, float]:
-        """Spread over the runs of CPU time over wall time."""
-        return spread([c / w for c, w in zip(self.cpu_s, self.wall_s, strict=True)])
+        """CPU time over wall time, summarised over runs."""
+        return summarise([c / w for c, w in zip(self.cpu_s, self.wall_s, strict=True)])
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """`median`, `min`, `max` and `iqr` (distance of the quartiles) of some numbers."""
+def summarise(values: list[float]) -> dict[str, float]:
+    """`median`, `min`, `max` and `iqr` (interquartile range) of some numbers."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return {
         "median": float(middle),
@@ -99,14 +99,14 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def measure(advance: Callable[[int], None], plan: Plan) -> Timing:
-    """Time a program that goes on from where it stopped.
+    """Time a program that continues from its last state.
 
-    The warm-up takes the state away from its start, where nothing happens yet, and finds out how
-    many steps make a run.
+    The warm-up moves the state away from its start, where nothing happens yet, and finds the number
+    of steps of a run.
 
     Args:
-        advance: makes that many steps and returns when they are done.
-        plan: how many steps and runs.
+        advance: `advance(n)` makes n steps and returns when they are done.
+        plan: numbers of steps and runs.
     """
     steps = plan.steps or _calibrate(advance, plan.target_s)
     advance(steps)
@@ -125,24 +125,24 @@ def repeat(advance: Callable[[int], None], steps: int, runs: int) -> Timing:
 
 
 def interleaved(advances: Mapping[str, Callable[[int], None]], plan: Plan) -> dict[str, Timing]:
-    """Time several programs that are to be compared: a run of each in turn, again and again.
+    """Time several programs to compare them: repeatedly one run of each in turn.
 
-    What else happens on the machine then meets all of them alike.
+    So other load on the machine affects all programs alike.
 
     Args:
         advances: programs by name, see `measure`.
-        plan: how many steps and runs.
+        plan: numbers of steps and runs.
     """
     steps = {name: plan.steps or _calibrate(f, plan.target_s) for name, f in advances.items()}
     runs: dict[str, list[Timing]] = {name: [] for name in advances}
     for _ in range(plan.runs):
         for name, advance in advances.items():
             runs[name].append(repeat(advance, steps[name], 1))
-    found = {}
+    timings = {}
     for name, parts in runs.items():
         wall = tuple(part.wall_s[0] for part in parts)
-        found[name] = Timing(steps[name], wall, tuple(part.cpu_s[0] for part in parts))
-    return found
+        timings[name] = Timing(steps[name], wall, tuple(part.cpu_s[0] for part in parts))
+    return timings
 
 
 def _calibrate(advance: Callable[[int], None], target_s: float) -> int:
@@ -159,12 +159,12 @@ def _calibrate(advance: Callable[[int], None], target_s: float) -> int:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program and what it took to make it.
+    """A compiled program and the time to make it.
 
     Attributes:
         call: the program.
         trace_s: time to trace and lower it, s.
-        compile_s: time XLA took, s.
+        compile_s: time of XLA's compilation, s.
     """
 
     call: Any
@@ -173,20 +173,20 @@ class Compiled:
 
     @property
     def costs(self) -> dict[str, float]:
-        """What XLA counts of the optimised program: loops count once, whatever they repeat.
+        """XLA's cost analysis of the optimised program; bodies of loops count once.
 
         Returns:
             `flops`, `transcendentals` and `bytes` (read and written by its fused operations), NaN
-            where the backend does not say.
+            where the backend does not state them.
         """
-        found: Any = self.call.cost_analysis() or {}
-        found = found[0] if isinstance(found, list) else found
+        analysis: Any = self.call.cost_analysis() or {}
+        analysis = analysis[0] if isinstance(analysis, list) else analysis
         names = {"flops": "flops", "transcendentals": "transcendentals", "bytes": "bytes accessed"}
-        return {name: float(found.get(key, math.nan)) for name, key in names.items()}
+        return {name: float(analysis.get(key, math.nan)) for name, key in names.items()}
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes of arguments, of results that are not arguments again, and of temporaries."""
+        """Bytes of arguments, of results outside of arguments' memory, and of temporaries."""
         m: Any = self.call.memory_analysis()
         if m is None:
             return {}

@@ -1,4 +1,4 @@
-"""What a trial on a GPU runs through XLA and through the kernel of `ecn_marl.lanes`."""
+"""The program that a trial on a GPU runs through XLA and through the kernel of `ecn_marl.lanes`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ecn_marl.wrappers import AutoReset
 
 
 def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgram:
-    """Steps of environments under random actions; ends of episodes have to be the same.
+    """Steps of environments under random actions; the ends of episodes must be equal in both.
 
     Args:
         scenario: registered scenario.

@@ -21,7 +21,7 @@ from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run
 from ecn_marl.experiments import workflow as wf
-from ecn_marl.experiments.engine import _asked
+from ecn_marl.experiments.engine import _request
 from ecn_marl.experiments.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
@@ -182,10 +182,10 @@ def test_options_of_its_episodes(shared_run):
 def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipped, tmp_path):
     plan = Plan((TINY,), (str(shared_run[1]), shipped), tmp_path)
     place = plan.places()[0]
-    facts = _asked(plan, place, shipped)
-    assert facts["file"] == digest(shipped) == _asked(plan, place, str(shared_run[1]))["file"]
+    before = _request(plan, place, shipped)
+    assert before["file"] == digest(shipped) == _request(plan, place, str(shared_run[1]))["file"]
     shutil.copy(own_run[1], files.SHIPPED / "tiny-ippo.npz")
-    assert _asked(plan, place, shipped) != facts
+    assert _request(plan, place, shipped) != before
     with pytest.raises(ValueError, match="expected one with 3 ports"):
         Plan(("restore-serve-v0",), (str(own_run[1]),), tmp_path)
     with pytest.raises(ValueError, match="expected a file that"):

@@ -1,4 +1,4 @@
-"""A scenario with short and long flows that costs next to nothing, and little to do in it."""
+"""A scenario with short and long flows that takes little time, and small settings for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of `ecn-marl bench`: what it computes, that it goes on where it was."""
+"""`ecn-marl bench`: its records, and that it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def done(tmp_path_factory, small_scenario):
 
 @pytest.mark.slow
 def test_everything_is_scored(done):
-    plan, found = done
-    records = found[SMALL]
+    plan, results = done
+    records = results[SMALL]
     assert list(records) == ["static:best", "oracle", "pet", "static:secn1"]
     meta = records["pet"].meta
     env = make(SMALL, interval_us=rc.INTERVAL_US)
@@ -78,11 +78,11 @@ def test_everything_is_scored(done):
 
 
 def test_learning_curves_are_the_scores_of_the_run(done):
-    plan, found = done
+    plan, results = done
     text = (plan.out / SMALL / "pet" / "metrics.jsonl").read_text()
     rows = [row for row in map(json.loads, text.splitlines()) if "score" in row]
-    lines = found[SMALL]["pet"].curves
-    assert len(lines) == 2 and found[SMALL]["pet"].meta["curve"] == "J"
+    lines = results[SMALL]["pet"].curves
+    assert len(lines) == 2 and results[SMALL]["pet"].meta["curve"] == "J"
     for i, curve in enumerate(lines):
         assert curve.steps.tolist() == [row["steps"] for row in rows]
         np.testing.assert_allclose(curve.score, [-row["score"][i] for row in rows], rtol=1e-5)
@@ -90,17 +90,17 @@ def test_learning_curves_are_the_scores_of_the_run(done):
 
 
 def test_levels_beside_the_curves_are_of_the_same_episodes(done):
-    plan, found = done
+    plan, results = done
     config = read_config(plan.out / SMALL / "pet")
     secn1 = curves.reference_scores(config)["static:secn1"]
-    level = {name: record.meta.get("curve_level") for name, record in found[SMALL].items()}
+    level = {name: record.meta.get("curve_level") for name, record in results[SMALL].items()}
     assert level["static:secn1"] == pytest.approx(-secn1.value[0], rel=1e-4)
     assert level["static:best"] >= 1.0 and level["oracle"] >= 1.0 and level["pet"] is None
 
 
-def test_tables_say_which_episodes(done, tmp_path):
-    plan, found = done
-    result, _ = publish(found, tmp_path, {"protocol": bn.protocol(plan)})
+def test_tables_state_the_stream_of_the_episodes(done, tmp_path):
+    plan, results = done
+    result, _ = publish(results, tmp_path, {"protocol": bn.protocol(plan)})
     assert result["protocol"]["stream"] == "tuning"
     assert result["protocol"]["steps"] == {SMALL: 80}
     assert "no test result" in (tmp_path / "table.md").read_text()
@@ -120,25 +120,25 @@ def no_work(monkeypatch):
 @pytest.mark.parametrize(
     "change", [{"eval_seed": 77}, {"episodes": 2}, {"effort": replace(EFFORT, episodes=2)}]
 )
-def test_what_is_there_is_not_done_again(done, no_work, change):
-    plan, found = done
+def test_valid_records_are_not_made_again(done, no_work, change):
+    plan, results = done
     again = bn.bench(plan, quiet)[SMALL]
-    for name, record in found[SMALL].items():
+    for name, record in results[SMALL].items():
         np.testing.assert_array_equal(again[name].columns["J"], record.columns["J"])
     with pytest.raises(AssertionError, match="again"):
         bn.bench(replace(plan, **change), quiet)
 
 
-@pytest.mark.parametrize("what", ["sources", "jax", "ecn-marl"])
-def test_other_code_scores_again(done, no_work, monkeypatch, what):
+@pytest.mark.parametrize("part", ["sources", "jax", "ecn-marl"])
+def test_records_of_other_code_are_made_again(done, no_work, monkeypatch, part):
     plan, _ = done
-    other = {**sources.code(), what: "other"}
+    other = {**sources.code(), part: "other"}
     monkeypatch.setattr(en, "code", lambda: other)
     with pytest.raises(AssertionError, match="again"):
         bn.bench(plan, quiet)
 
 
-def test_other_recipes_are_not_mixed_in(done, monkeypatch):
+def test_runs_of_other_recipes_are_refused(done, monkeypatch):
     plan, _ = done
     changed = rc.with_settings(rc.LEARNERS["pet"], {"gamma": 0.5}, None)
     monkeypatch.setattr(rc, "RECIPES", {SMALL: {"pet": changed}})
@@ -147,37 +147,37 @@ def test_other_recipes_are_not_mixed_in(done, monkeypatch):
 
 
 @pytest.mark.slow
-def test_runs_are_kept_when_only_scores_are_lost(done, monkeypatch):
-    """The same policies, scored again, do the same; a run of other settings is not mixed in."""
-    plan, found = done
+def test_a_lost_record_is_scored_again_from_the_same_run(done, monkeypatch):
+    """The same policies give the same scores again; a run of other settings is refused."""
+    plan, results = done
     file = plan.out / SMALL / "scores" / "pet.json"
     run_file = plan.out / SMALL / "pet" / "metrics.jsonl"
-    kept, before = file.read_bytes(), run_file.read_text()
+    content, before = file.read_bytes(), run_file.read_text()
     file.unlink()
     again = bn.bench(plan, quiet)[SMALL]["pet"]
     assert run_file.read_text() == before
-    for name, column in found[SMALL]["pet"].columns.items():
+    for name, column in results[SMALL]["pet"].columns.items():
         np.testing.assert_array_equal(again.columns[name], column)
     with pytest.raises(ValueError, match=r"another run of pet"):
         bn.bench(replace(plan, seeds=3), quiet)
-    file.write_bytes(kept)
+    file.write_bytes(content)
 
 
-def test_policies_meet_the_part_of_the_stream_that_nothing_was_chosen_on(done, monkeypatch):
+def test_scores_use_the_report_part_of_the_tuning_stream(done, monkeypatch):
     plan, _ = done
-    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, here=None)
+    keys = bn._keys(replace(plan, eval_seed=5), plan.places()[0], (), {}, repository=None)
     want = jax.random.key_data(tuning_keys("report", 5, plan.episodes))
     np.testing.assert_array_equal(jax.random.key_data(keys), want)
 
 
 @pytest.mark.slow
 def test_sealed_scores(done, tmp_path, monkeypatch):
-    """On other episodes, beside those on tuning episodes; noted before anything is scored."""
-    plan, found = done
+    """They are of other episodes, kept beside those on tuning episodes, and noted first."""
+    plan, results = done
     root = tmp_path / "checkout"
-    here = sources.Checkout(root, "0123456789abcdef")
+    checkout = sources.Checkout(root, "0123456789abcdef")
     monkeypatch.setattr(sources.Checkout, "changes", lambda self: [])
-    monkeypatch.setattr(bn, "checkout", lambda: here)
+    monkeypatch.setattr(bn, "checkout", lambda: checkout)
     records = bn.bench(replace(plan, sealed=True), quiet)[SMALL]
     uses = (root / "results" / "USES.md").read_text().splitlines()[-1]
     assert (
@@ -185,18 +185,18 @@ def test_sealed_scores(done, tmp_path, monkeypatch):
     )
     assert (plan.out / SMALL / "sealed" / "scores" / "pet.json").is_file()
     for name, record in records.items():
-        assert record.meta["stream"] == "sealed" and record.meta["commit"] == here.commit
-        assert not np.array_equal(record.columns["J"], found[SMALL][name].columns["J"])
-    assert records["static:best"].meta["settings"] == found[SMALL]["static:best"].meta["settings"]
+        assert record.meta["stream"] == "sealed" and record.meta["commit"] == checkout.commit
+        assert not np.array_equal(record.columns["J"], results[SMALL][name].columns["J"])
+    assert records["static:best"].meta["settings"] == results[SMALL]["static:best"].meta["settings"]
     bn.bench(replace(plan, sealed=True), quiet)
     assert (root / "results" / "USES.md").read_text().splitlines()[-1] == uses, "no second look"
 
 
 def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
     plan, _ = done
-    here = sources.Checkout(tmp_path, "0123456789abcdef")
+    checkout = sources.Checkout(tmp_path, "0123456789abcdef")
     monkeypatch.setattr(sources.Checkout, "changes", lambda self: [])
-    monkeypatch.setattr(bn, "checkout", lambda: here)
+    monkeypatch.setattr(bn, "checkout", lambda: checkout)
     monkeypatch.setattr(en, "_score_rule", never)
     sealed = replace(plan, sealed=True, policies=("static:secn2",), episodes=4)
     with pytest.raises(AssertionError):
@@ -204,68 +204,70 @@ def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
     assert "| 4 |" in (tmp_path / "results" / "USES.md").read_text()
 
 
-def test_what_the_oracle_plays_is_not_given_to_learners(tmp_path, monkeypatch):
-    """Whatever a search finds, what is trained is the recipe with the ladder."""
+def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
+    """With any search result, the trained recipe keeps its ladder of settings."""
     odd = (123.0, 456.0, 0.789)
-    asked = []
+    requests = []
 
     class Stop(Exception):
         pass
 
-    def noted(algorithm, scenario, **how):
-        asked.append(how)
+    def noted(algorithm, scenario, **request):
+        requests.append(request)
         raise Stop
 
-    found = search.SearchResult("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
-    monkeypatch.setattr(searches.Search, "find", lambda self, name: found)
+    search_result = search.SearchResult("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
+    monkeypatch.setattr(searches.Search, "find", lambda self, name: search_result)
     monkeypatch.setattr(en, "train_run", noted)
     for name in rc.LEARNERS:
-        one = replace(rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"})
-        monkeypatch.setitem(rc.LEARNERS, name, one)
+        recipe = replace(
+            rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"}
+        )
+        monkeypatch.setitem(rc.LEARNERS, name, recipe)
         plan = Plan((SMALL,), (name,), tmp_path / name, effort=EFFORT)
         with pytest.raises(Stop):
             bn.bench(plan, quiet)
-        assert asked[-1]["options"] == dict(one.options)
-        assert asked[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
+        assert requests[-1]["options"] == dict(recipe.options)
+        assert requests[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
-        assert asked[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
+        assert requests[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
     source = ast.parse(inspect.getsource(en.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
 
 @pytest.mark.slow
-def test_the_policy_of_each_seed_is_that_of_its_own_best_checkpoint(done, tmp_path):
+def test_each_seed_has_its_own_best_checkpoint(done, tmp_path):
     plan, _ = done
-    here = tmp_path / "pet"
-    shutil.copytree(plan.out / SMALL / "pet", here)
-    resume_run(here, steps=160)
-    checkpoints = Checkpoints(here)
+    run_copy = tmp_path / "pet"
+    shutil.copytree(plan.out / SMALL / "pet", run_copy)
+    resume_run(run_copy, steps=160)
+    checkpoints = Checkpoints(run_copy)
     first, last = checkpoints.steps[0], checkpoints.steps[-1]
     assert first < last
     best = [{"step": last, "score": 1.0}, {"step": first, "score": 1.0}]
-    (here / "checkpoints" / "best.json").write_text(json.dumps(best))
-    _, actors = run_actors(here)
-    _, latest = run_actors(here, "latest")
-    shapes = state_shapes(trainer_of(read_config(here)), make(SMALL).default_params, 2)
+    (run_copy / "checkpoints" / "best.json").write_text(json.dumps(best))
+    _, actors = run_actors(run_copy)
+    _, latest = run_actors(run_copy, "latest")
+    shapes = state_shapes(trainer_of(read_config(run_copy)), make(SMALL).default_params, 2)
     before = checkpoints.restore(shapes, first).actor
     jax.tree.map(np.testing.assert_array_equal, actors[0], latest[0])
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[1]), actors[1], before)
     assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, actors[1], latest[1])))
-    jax.tree.map(np.testing.assert_array_equal, run_state(here, 1).actor, actors[1])
+    jax.tree.map(np.testing.assert_array_equal, run_state(run_copy, 1).actor, actors[1])
 
 
 @pytest.mark.slow
-def test_a_split_scores_what_was_trained_without_training(done, monkeypatch):
-    plan, found = done
+def test_a_split_scores_trained_policies_without_training(done, monkeypatch):
+    plan, results = done
     variants = {"short": lambda: {"max_steps": 20}, "long": lambda: {"max_steps": 40}}
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
     monkeypatch.setattr(en, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
     assert list(records) == [f"{SMALL}:lengths/short", f"{SMALL}:lengths/long"]
-    for name, each in records.items():
-        assert list(each) == list(found[SMALL])
-        assert each["pet"].meta["scenario"] == name
-    short, long = (each["pet"].columns["offered"].sum() for each in records.values())
+    for name, policies in records.items():
+        assert list(policies) == list(results[SMALL])
+        assert policies["pet"].meta["scenario"] == name
+    short, long = (policies["pet"].columns["offered"].sum() for policies in records.values())
     assert short < long
     where = plan.out / SMALL / "splits" / "lengths" / "short"
     assert (where / "scores" / "pet.json").is_file()
@@ -300,7 +302,7 @@ def test_bad_plans_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
-    """Searches, scores, writes; the second time nothing is run."""
+    """It searches, scores and writes; the second time it runs nothing."""
     monkeypatch.setattr(search, "static_grid", lambda: GRID)
     monkeypatch.setattr(search, "thin_grid", lambda: GRID[:1])
     file = tmp_path / "results.json"
@@ -319,7 +321,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert run(*args).stdout == first.stdout
 
 
-def test_commas_within_a_static_setting_do_not_part_names():
+def test_commas_within_a_static_setting_do_not_split_names():
     names = pl.policy_names("SECN1,static:37.5,375,1,rule,dynamic:pi,static:5,20,.5")
     assert names == ("SECN1", "static:37.5,375,1", "rule", "dynamic:pi", "static:5,20,.5")
 
@@ -327,7 +329,7 @@ def test_commas_within_a_static_setting_do_not_part_names():
 def test_a_folder_has_one_benchmark_at_a_time(tmp_path, monkeypatch):
     plan = Plan(scenarios=(SMALL,), policies=("static:secn1",), out=tmp_path / "b")
 
-    def at_work(plan, policies, here, show):
+    def at_work(plan, policies, repository, show):
         with pytest.raises(FolderInUse, match=r"in use by process .*bench"):
             bn.bench(plan, show)
         return {}

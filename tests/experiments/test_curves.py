@@ -1,4 +1,4 @@
-"""Reference lines of learning curves: what they are was measured as the curve's scores were."""
+"""Reference lines of learning curves are measured in the same way as the curve's scores."""
 
 from __future__ import annotations
 
@@ -65,12 +65,14 @@ def test_a_run_keeps_its_references(scores, tmp_path, monkeypatch):
         cv.references(tmp_path)  # other episodes are other scores
 
 
-def test_searches_that_ship_count_for_their_own_episodes_alone():
+def test_searches_that_ship_are_used_for_their_own_episodes_only():
     run = CONFIG | {"scenario": "restore-serve-v0", "options": {"actions": "discrete"}}
-    known = cv.reference_settings(run)
-    assert list(known) == ["static:secn1", "static:best", "oracle"]
-    assert {settings.shape for settings in known.values()} == {(2, 3, 3)}
-    np.testing.assert_array_equal(known["static:secn1"], np.full((2, 3, 3), [5.0, 200.0, 0.01]))
+    settings_of = cv.reference_settings(run)
+    assert list(settings_of) == ["static:secn1", "static:best", "oracle"]
+    assert {settings.shape for settings in settings_of.values()} == {(2, 3, 3)}
+    np.testing.assert_array_equal(
+        settings_of["static:secn1"], np.full((2, 3, 3), [5.0, 200.0, 0.01])
+    )
     shorter = run | {"options": {"max_steps": 8}}
     assert list(cv.reference_settings(shorter)) == ["static:secn1"]
     assert shipped_search("static:best", SMALL, {}) is None

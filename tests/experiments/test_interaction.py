@@ -1,4 +1,4 @@
-"""Interaction: answers and their cost against tables written by hand; play against evaluate."""
+"""Interaction: best responses and costs against tables by hand; `play` against `evaluate`."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def env():
 
 
 def table(rows, noise=0.0, episodes=40):
-    """Responses to means written by hand, with noise of its own in every run."""
+    """Responses to means written by hand, with independent noise in every run."""
     rng = np.random.default_rng(3)
     mean = np.asarray(rows)[..., None]
     J = mean * np.exp(noise * rng.normal(size=(*np.shape(rows), episodes)))
     return BestResponses(("a", "b"), SETTINGS, J, {})
 
 
-def test_answers_that_match_interact():
-    """Against b's first setting a's first is better by 10 %, against the second one its second."""
-    both = table([[1.0, 1.25], [1.1, 1.0]], noise=0.01)
-    np.testing.assert_array_equal(both.best(0), [0, 1])
-    np.testing.assert_array_equal(both.best(1), [0, 1])
-    found = {(r["here"], r["there"]): r for r in both.regrets(0)}
-    assert found.keys() == {(0, 1), (1, 0)}
-    assert found[0, 1]["cost"] == pytest.approx(0.10, abs=0.01)
-    assert found[1, 0]["cost"] == pytest.approx(0.25, abs=0.01)
-    assert all(r["low"] < r["cost"] < r["high"] for r in found.values())
-    assert both.interacts(0) and both.interacts(1)
+def test_matching_best_responses_interact():
+    """Against b's first setting a's first is better by 10 %; against b's second, a's second."""
+    responses = table([[1.0, 1.25], [1.1, 1.0]], noise=0.01)
+    np.testing.assert_array_equal(responses.best(0), [0, 1])
+    np.testing.assert_array_equal(responses.best(1), [0, 1])
+    regrets = {(r["here"], r["there"]): r for r in responses.regrets(0)}
+    assert regrets.keys() == {(0, 1), (1, 0)}
+    assert regrets[0, 1]["cost"] == pytest.approx(0.10, abs=0.01)
+    assert regrets[1, 0]["cost"] == pytest.approx(0.25, abs=0.01)
+    assert all(r["low"] < r["cost"] < r["high"] for r in regrets.values())
+    assert responses.interacts(0) and responses.interacts(1)
 
 
 def test_one_best_setting_does_not_interact():
@@ -60,7 +60,7 @@ def test_one_best_setting_does_not_interact():
 
 
 def test_noise_is_no_interaction():
-    """Of 200 tables without any effect, hardly one seems to interact."""
+    """Of 200 tables without any effect, at most four seem to interact."""
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(200):
@@ -70,11 +70,11 @@ def test_noise_is_no_interaction():
 
 
 def test_the_interval_of_a_cost_is_paired():
-    """Episodes that differ tenfold in J, and hardly in what is better."""
+    """J differs tenfold between episodes, the ratio of settings does not."""
     level = np.geomspace(1.0, 10.0, 20)
     J = np.stack([np.stack([level, 1.2 * level]), np.stack([1.1 * level, level])])
-    found = BestResponses(("a", "b"), SETTINGS, J, {}).regrets(0)
-    assert found[0]["low"] == pytest.approx(0.1) and found[0]["high"] == pytest.approx(0.1)
+    regrets = BestResponses(("a", "b"), SETTINGS, J, {}).regrets(0)
+    assert regrets[0]["low"] == pytest.approx(0.1) and regrets[0]["high"] == pytest.approx(0.1)
 
 
 def test_play_is_evaluate(env):
@@ -94,20 +94,22 @@ def test_groups_get_their_settings_and_the_rest_the_base(env):
     busy = np.zeros((2, 3), bool)
     busy[0, 2] = True  # port 2 while it loads
     groups = {"busy": busy, "near": np.array([False, True, False])}
-    found = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
-    assert found.groups == ("busy", "near") and found.J.shape == (2, 2, 4)
-    assert found.counts["flows_started"] > 100 and found.counts["bytes_dropped"] == 0
+    responses = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
+    assert responses.groups == ("busy", "near") and responses.J.shape == (2, 2, 4)
+    assert responses.counts["flows_started"] > 100 and responses.counts["bytes_dropped"] == 0
     by_hand = np.full((2, 3, 3), (20, 40, 0.5))
     by_hand[0, 2], by_hand[:, 1] = SETTINGS[1], SETTINGS[0]
     metrics = play(env, by_hand[None], 4, seed=4)
     flows = metrics["flows_measured"][0].astype(float)
     long = np.exp(metrics["slowdown_log_sum"][0, :, 2] / flows[:, 2])
     short = metrics["slowdown_sum"][0, :, 0] / flows[:, 0]
-    p99 = (found.J[1, 0] / long**0.5) ** 4 / short  # what J leaves for the percentile
+    p99 = (responses.J[1, 0] / long**0.5) ** 4 / short  # what J leaves for the percentile
     assert (p99 >= 1.0).all() and (p99 < 1e4).all()
-    other = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
-    np.testing.assert_array_equal(found.J, other.J)
-    assert (found.J[1, 0] != found.J[0, 0]).any() and (found.J[1, 0] != found.J[1, 1]).any()
+    again = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
+    np.testing.assert_array_equal(responses.J, again.J)
+    assert (responses.J[1, 0] != responses.J[0, 0]).any() and (
+        responses.J[1, 0] != responses.J[1, 1]
+    ).any()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_groups_get_their_settings_and_the_rest_the_base(env):
         ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS, 3, "episodes"),
     ],
 )
-def test_what_cannot_be_measured_is_named(env, groups, settings, episodes, word):
+def test_wrong_arguments_are_named(env, groups, settings, episodes, word):
     masks = {name: np.array(mask, bool) for name, mask in groups.items()}
     with pytest.raises(ValueError, match=word):
         best_response_table(env, masks, settings, episodes)

@@ -1,4 +1,4 @@
-"""Jobs as TOML files: what a command asks for, written so that it can be given again."""
+"""Jobs as TOML files: written for a command, and read back as the same job."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ def file(tmp_path):
     return path
 
 
-def test_options_come_before_the_file(file):
-    asked = {"steps": 48, "envs": 2}
-    job = new_job(None, asked, {"features": "pet"}, ["gamma=0.9"], read_job(file))
+def test_options_override_the_file(file):
+    options = {"steps": 48, "envs": 2}
+    job = new_job(None, options, {"features": "pet"}, ["gamma=0.9"], read_job(file))
     assert (job.algorithm, job.scenario, job.steps) == ("ippo", TINY, 48)
     assert job.options == {"reward": "pet", "max_steps": 4, "features": "pet"}
     assert job.settings == {"hidden": [8, 8], "gamma": 0.9, "envs": 2}
     assert job.randomise == {"rate": [0.5, 2.0]}
 
 
-def test_what_is_shown_asks_for_the_same(file, tmp_path):
+def test_the_shown_configuration_is_the_same_job(file, tmp_path):
     shown = run("train", "--config", file, "--show-config")
     assert shown.exit_code == 0, shown.output
     again = tmp_path / "again.toml"
     again.write_text(shown.stdout)
     assert run("train", "--config", again, "--show-config").stdout == shown.stdout
-    found = tomllib.loads(shown.stdout)
-    assert found["settings"]["hidden"] == [8, 8] and found["settings"]["gamma"] == 0.5
-    assert found["settings"]["rollout"] == 32, "defaults are filled in"
+    job_fields = tomllib.loads(shown.stdout)
+    assert job_fields["settings"]["hidden"] == [8, 8] and job_fields["settings"]["gamma"] == 0.5
+    assert job_fields["settings"]["rollout"] == 32, "defaults are filled in"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()], "nothing is trained"
 
 
-def test_recipes_with_intervals_of_their_own_come_out_the_same(tmp_path):
-    """`max_steps` counts intervals of the scenario, those of the recipe are longer."""
+def test_jobs_with_other_intervals_survive_a_round_trip(tmp_path):
+    """`max_steps` counts intervals of the scenario; those of the recipe are longer."""
     job = new_job("ippo", {"steps": 1000}, {"max_steps": 50}, [])
     assert job.options["max_steps"] == 20
     path = tmp_path / "run.toml"
@@ -68,13 +68,13 @@ def test_recipes_with_intervals_of_their_own_come_out_the_same(tmp_path):
     assert job_text(again) == job_text(job)
 
 
-def test_all_that_json_holds_can_be_written(tmp_path):
+def test_all_json_values_can_be_written(tmp_path):
     options = {"a": [1, [2.5]], "b c": {"d": 'say "µ"'}, "e": True, "f": float("inf"), "g": None}
     text = toml_of(Job("ippo", TINY, 1, {**options, "interval_us": 40.0}), ["own.py"])
-    found = tomllib.loads(text)
+    job_fields = tomllib.loads(text)
     del options["g"]
-    assert found["options"] == {**options, "interval_us": 40.0}
-    assert found["imports"] == ["own.py"]
+    assert job_fields["options"] == {**options, "interval_us": 40.0}
+    assert job_fields["imports"] == ["own.py"]
     with pytest.raises(ValueError, match="what a TOML file can hold"):
         toml_of(Job("ippo", TINY, 1, {"a": object()}), [])
 
@@ -96,7 +96,7 @@ def test_all_that_json_holds_can_be_written(tmp_path):
         ("algorithm = 'ippo'\n[settings]\ngama = 1", "setting of ippo 'gama'"),
     ],
 )
-def test_wrong_files_are_one_line(file, text, message):
+def test_errors_in_files_are_one_line(file, text, message):
     file.write_text(text)
     assert message in failure("train", "--config", file, "--show-config")
 

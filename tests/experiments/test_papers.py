@@ -1,4 +1,4 @@
-"""Suites of papers: that they hold together, what claims compute, what the report says."""
+"""Suites of papers: their consistency, the values of claims, the report."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def nothing(done, total):
 @pytest.mark.parametrize("small", [True, False])
 def test_suites_fit_scenarios_and_trainers(name, small):
     """Every cell and training is made, and every row's options are those of its trainer."""
-    one = suite(name, small)
-    for cell in {cell.scenario: cell for cell in one.cells}.values():
+    paper_suite = suite(name, small)
+    for cell in {cell.scenario: cell for cell in paper_suite.cells}.values():
         env = make(cell.scenario, **cell.options)
         assert cell.windows <= env.horizon
         assert lookup(cell.scenario).benchmark is False
-    for training in one.trainings:
-        for row in one.rows:
+    for training in paper_suite.trainings:
+        for row in paper_suite.rows:
             if row.recipe is not None:
                 make(training.scenario, **training.options, **row.recipe.options)
-    assert {row.form for row in one.rows} >= {"published", "tuned", "rule"}
-    assert all(row.unstated for row in one.rows if row.form == "published")
-    assert one.notes and one.plots
+    assert {row.form for row in paper_suite.rows} >= {"published", "tuned", "rule"}
+    assert all(row.unstated for row in paper_suite.rows if row.form == "published")
+    assert paper_suite.notes and paper_suite.plots
 
 
-def test_rows_as_published_have_what_the_papers_print():
+def test_published_rows_have_the_papers_values():
     options = rw.PET.recipe.options
     assert options["action_options"] == {"alpha_kb": 20.0} and options["features"] == "pet"
     assert rw.PET.recipe.settings == {"gae_lambda": 0.01}
@@ -94,14 +94,14 @@ def test_windows_of_the_dynamic_figures_lie_between_the_papers_times():
 # What is measured.
 
 
-def slow(name: str, factor: float, seeds: int = 1, **more) -> Record:
+def slow(name: str, factor: float, seeds: int = 1, **options) -> Record:
     """A record whose every mean slowdown is `factor` times that of factor 1, exactly."""
-    found = record(name, seeds=seeds, noise=0.0, **more)
+    base = record(name, seeds=seeds, noise=0.0, **options)
     first = Record.of("first", [evaluation(noise=0.0)], {})
-    columns = dict(found.columns)
+    columns = dict(base.columns)
     for size in ("short", "medium", "long"):
         columns[f"{size}_sum"] = np.repeat(factor * first.columns[f"{size}_sum"], seeds, 0)
-    return Record(name, found.meta, columns)
+    return Record(name, base.meta, columns)
 
 
 def test_a_change_is_relative_to_the_other_row():
@@ -111,22 +111,22 @@ def test_a_change_is_relative_to_the_other_row():
         for cell, x in (("a", 0.9), ("b", 0.8))
     }
     up_to = measures.Change(("a", "b"), "all mean", "pet", "static:secn1")
-    found = up_to(results, "published")
-    assert found.value == pytest.approx(-20.0, abs=1e-3) and found.cell == "b"
-    assert found.low <= found.value <= found.high and found.high - found.low < 1e-3
+    change = up_to(results, "published")
+    assert change.value == pytest.approx(-20.0, abs=1e-3) and change.cell == "b"
+    assert change.low <= change.value <= change.high and change.high - change.low < 1e-3
     assert up_to(results, "best").value == pytest.approx(-50.0, abs=1e-3)
     assert up_to(results, "tuned") is None
     most = replace(up_to, pick="highest")(results, "published")
     assert most.value == pytest.approx(-10.0, abs=1e-3) and most.cell == "a"
 
 
-def test_what_is_invalid_does_not_count():
+def test_invalid_records_give_invalid_verdicts():
     lost = slow("pet:published", 0.5, deferred=100.0 * np.ones(6))
     theirs = slow("acc:published", 1.0)
-    one = measures.Change(("a",), "all mean", "pet", "acc")
-    found = one({"a": {"pet:published": lost, "acc:published": theirs}}, "published")
-    assert "deferred" in found.invalid
-    assert measures.verdict(-3.9, found, relative=True) == "invalid"
+    measure = measures.Change(("a",), "all mean", "pet", "acc")
+    change = measure({"a": {"pet:published": lost, "acc:published": theirs}}, "published")
+    assert "deferred" in change.invalid
+    assert measures.verdict(-3.9, change, relative=True) == "invalid"
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_verdicts(paper, low, high, relative, want):
 
 
 def test_unknown_figures_and_windows_are_named():
-    one = slow("x", 1.0)
+    x = slow("x", 1.0)
     with pytest.raises(ValueError, match="unknown figure 'all maen'"):
-        measures.figure(one, "all maen")
+        measures.figure(x, "all maen")
     with pytest.raises(ValueError, match="windows"):
-        measures.figure(one, "queue@0-1")
+        measures.figure(x, "queue@0-1")
 
 
 def test_suites_that_do_not_fit_are_refused():
@@ -177,27 +177,29 @@ def test_suites_that_do_not_fit_are_refused():
 @pytest.fixture(scope="module")
 def results():
     """Drawn records of every row in every cell of PET's suite."""
-    one, found = suite("pet", True), {}
-    for i, cell in enumerate(one.cells):
-        found[cell.name] = {}
+    pet_suite, records = suite("pet", True), {}
+    for i, cell in enumerate(pet_suite.cells):
+        records[cell.name] = {}
         for j, name in enumerate(cell.rows):
-            learnt = one.row(name).form != "rule"
+            is_learner = pet_suite.row(name).form != "rule"
             scale = (1.0 + 0.05 * i, 1.0, 1.0 + 0.1 * (j % 3))
-            drawn = {"meta": {"seconds": 12.0, "settings": [[5, 20, 1]]}} if learnt else {}
-            made = record(name, scale, 3 if learnt else 1, scenario=f"pet/{cell.name}", **drawn)
+            options = {"meta": {"seconds": 12.0, "settings": [[5, 20, 1]]}} if is_learner else {}
+            row_record = record(
+                name, scale, 3 if is_learner else 1, scenario=f"pet/{cell.name}", **options
+            )
             if cell.windows:
                 rng = np.random.default_rng(j)
-                shape = (made.seeds, made.episodes)
-                columns = dict(made.columns)
+                shape = (row_record.seeds, row_record.episodes)
+                columns = dict(row_record.columns)
                 for w in range(cell.windows):
-                    for what in ("queue", "utilisation", "delivered"):
-                        columns[f"windows:{what}:{w}"] = rng.uniform(1e3, 2e3, shape)
+                    for series in ("queue", "utilisation", "delivered"):
+                        columns[f"windows:{series}:{w}"] = rng.uniform(1e3, 2e3, shape)
                     for size in ("short", "medium", "long"):
                         columns[f"windows:{size}_finished:{w}"] = np.full(shape, 10.0)
                         columns[f"windows:{size}_slowdown:{w}"] = rng.uniform(20, 40, shape)
-                made = Record(name, made.meta, columns)
-            found[cell.name][name] = made
-    return found
+                row_record = Record(name, row_record.meta, columns)
+            records[cell.name][name] = row_record
+    return records
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +209,9 @@ def shown(results, tmp_path_factory):
 
 
 def test_the_report_has_every_claim_and_every_note(shown, results, tmp_path):
-    plan, found = shown
+    plan, paper = shown
     command = "ecn-marl bench pet --small --seeds 3"
-    _, files = pb.publish([found], tmp_path, MACHINE, command)
+    _, files = pb.publish([paper], tmp_path, MACHINE, command)
     assert {file.name for file in files} == {
         *("results.json", "report.html", "claims.csv", "figures.csv")
     }
@@ -247,15 +249,15 @@ def test_a_claim_without_records_is_empty(results):
 
 
 def small_suite() -> Suite:
-    """The smallest cell of PET's suite, with windows, for a learner and what is beside it."""
-    whole = suite("pet", True)
-    wanted = ("pet:published", "pet:online", "static:secn1", "static:best")
-    cell = replace(whole.cell("websearch-90"), rows=wanted, windows=10)
-    claims = tuple(claim for claim in whole.claims if claim.key == "overall-secn1")
+    """The smallest cell of PET's suite, with windows, for a learner and rules."""
+    full = suite("pet", True)
+    row_names = ("pet:published", "pet:online", "static:secn1", "static:best")
+    cell = replace(full.cell("websearch-90"), rows=row_names, windows=10)
+    claims = tuple(claim for claim in full.claims if claim.key == "overall-secn1")
     claims = tuple(
         replace(claim, measure=replace(claim.measure, cells=("websearch-90",))) for claim in claims
     )
-    return replace(whole, cells=(cell,), claims=claims, plots=())
+    return replace(full, cells=(cell,), claims=claims, plots=())
 
 
 @pytest.fixture(scope="module")
@@ -282,16 +284,18 @@ def test_the_smallest_cell_runs(done):
     assert list(records) == ["websearch-90"]
     for cell in plan.suite.cells:
         assert set(records[cell.name]) == set(cell.rows)
-        offered = [one.columns["offered"].tolist() for one in records[cell.name].values()]
+        offered = [
+            row_record.columns["offered"].tolist() for row_record in records[cell.name].values()
+        ]
         assert all(x == offered[0] for x in offered), "the same flows for everyone"
-        for one in records[cell.name].values():
-            assert np.isfinite(one.columns["short_mean"]).all()
-            assert wd.count_windows(one.columns) == cell.windows
+        for row_record in records[cell.name].values():
+            assert np.isfinite(row_record.columns["short_mean"]).all()
+            assert wd.count_windows(row_record.columns) == cell.windows
     learner = records["websearch-90"]["pet:published"]
     assert learner.meta["form"] == "published" and learner.meta["unstated"]["discount"] == "0.95"
     assert records["websearch-90"]["pet:online"].meta["learns_online"]
-    found = outcome(plan.suite, records, protocol(plan))
-    claim = found["claims"][0]["columns"]
+    paper = outcome(plan.suite, records, protocol(plan))
+    claim = paper["claims"][0]["columns"]
     assert claim["published"]["cell"] == "websearch-90" and claim["tuned"] is None
     assert math.isfinite(claim["best"]["value"])
 
@@ -310,9 +314,9 @@ def test_windows_add_up_to_the_episode(done):
     _, records = done
     columns = records["websearch-90"]["static:secn1"].columns
     for size in ("short", "long"):
-        each = [columns[f"windows:{size}_finished:{i}"] for i in range(10)]
+        counts = [columns[f"windows:{size}_finished:{i}"] for i in range(10)]
         want = columns[f"{size}_measured"] - columns[f"{size}_unfinished"]
-        np.testing.assert_allclose(sum(each), want)
+        np.testing.assert_allclose(sum(counts), want)
     queue = np.mean([columns[f"windows:queue:{i}"] for i in range(10)], axis=0)
     np.testing.assert_allclose(queue, columns["queue_mean"], rtol=1e-4)
     sent = sum(columns[f"windows:delivered:{i}"] for i in range(10))
@@ -320,7 +324,7 @@ def test_windows_add_up_to_the_episode(done):
 
 
 @pytest.mark.slow
-def test_what_is_there_is_not_done_again(done, monkeypatch):
+def test_valid_records_are_not_made_again(done, monkeypatch):
     plan, records = done
 
     def never(*args, **kwargs):
@@ -331,8 +335,8 @@ def test_what_is_there_is_not_done_again(done, monkeypatch):
     monkeypatch.setattr(en, "train", lambda *args: None)
     again = run_suite(plan, quiet, nothing)
     for cell, rows in records.items():
-        for name, one in rows.items():
-            np.testing.assert_array_equal(again[cell][name].columns["J"], one.columns["J"])
+        for name, row_record in rows.items():
+            np.testing.assert_array_equal(again[cell][name].columns["J"], row_record.columns["J"])
     with pytest.raises(ValueError, match="--resume"):
         check_folder(replace(plan, episodes_asked=3), resume=False)
     check_folder(replace(plan, episodes_asked=3), resume=True)
@@ -347,7 +351,7 @@ def test_what_is_there_is_not_done_again(done, monkeypatch):
         run_suite(plan, quiet, nothing, resume=True)
 
 
-def test_folders_of_something_else_are_refused(tmp_path):
+def test_folders_without_a_plan_are_refused(tmp_path):
     plan = SuitePlan(suite("pet", True), tmp_path / "pet", small=True)
     check_folder(plan, resume=False)
     (tmp_path / "pet").mkdir()
@@ -365,10 +369,10 @@ def test_options_that_papers_do_not_have_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_prints_the_claims(done, tmp_path, monkeypatch):
-    """Of a plan that is done already: nothing is run."""
+    """The plan is done already, so nothing is run."""
     plan, _ = done
     monkeypatch.setitem(SUITES, "pet", lambda small: plan.suite)
-    monkeypatch.setattr(runs, "SuitePlan", lambda *args, **more: plan)
+    monkeypatch.setattr(runs, "SuitePlan", lambda *args, **options: plan)
     file = tmp_path / "results.json"
     answer = run("bench", "pet", "--small", "--out", plan.out.parent, "--results", file)
     assert answer.exit_code == 0, answer.output
@@ -380,9 +384,9 @@ def test_the_command_prints_the_claims(done, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_report_is_rebuilt_from_records(done):
     plan, records = done
-    found = outcome(plan.suite, records, protocol(plan))
+    paper = outcome(plan.suite, records, protocol(plan))
     out = plan.out.parent
-    pb.publish([found], out, MACHINE, "command")
+    pb.publish([paper], out, MACHINE, "command")
     (out / "report.html").unlink()
     assert holds_papers(out)
     answer = run("report", out)

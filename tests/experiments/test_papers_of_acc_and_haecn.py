@@ -1,4 +1,4 @@
-"""Suites of ACC and HAECN: the papers' figures, what claims compute, and that a cell runs."""
+"""Suites of ACC and HAECN: the papers' figures, the values of claims, and runs of a cell."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def nothing(done, total):
 
 def with_columns(name: str, **columns: float) -> Record:
     """A record with some columns that are the same in every episode; `__` is a colon."""
-    found = record(name, noise=0.0)
-    shape = (found.seeds, found.episodes)
-    more = {key.replace("__", ":"): np.full(shape, value) for key, value in columns.items()}
-    return Record(name, found.meta, {**found.columns, **more})
+    base = record(name, noise=0.0)
+    shape = (base.seeds, base.episodes)
+    further = {key.replace("__", ":"): np.full(shape, value) for key, value in columns.items()}
+    return Record(name, base.meta, {**base.columns, **further})
 
 
 def claims(name: str) -> dict[str, float]:
@@ -44,25 +44,25 @@ def claims(name: str) -> dict[str, float]:
 
 
 def test_the_claims_of_acc_are_the_papers():
-    found = claims("acc")
-    assert found["throughput"] == 26.1 and found["queue"] == -90.0
-    assert (found["tail-20-least"], found["tail-20-to"]) == (-33.3, -66.7)
-    assert (found["tail-60-least"], found["tail-60-to"]) == (-50.0, -85.7)
-    for who, mean, spread in (("acc", 5.6, 13.3), ("secn1", 20.4, 49.6), ("secn2", 37.5, 109.3)):
-        assert found[f"bottleneck-queue-{who}"] == mean
-        assert found[f"bottleneck-queue-spread-{who}"] == spread
-    assert found["bottleneck-queue-secn1-change"] == -72.5
-    assert (found["tcp-least"], found["tcp-to"]) == (-10.0, -20.0)
-    assert (found["iops"], found["iops-most"]) == (20.0, 30.0)
-    assert (found["mice-mean"], found["mice-p99"], found["idle"]) == (-17.3, -47.5, -10.0)
+    stated = claims("acc")
+    assert stated["throughput"] == 26.1 and stated["queue"] == -90.0
+    assert (stated["tail-20-least"], stated["tail-20-to"]) == (-33.3, -66.7)
+    assert (stated["tail-60-least"], stated["tail-60-to"]) == (-50.0, -85.7)
+    for who, mean, deviation in (("acc", 5.6, 13.3), ("secn1", 20.4, 49.6), ("secn2", 37.5, 109.3)):
+        assert stated[f"bottleneck-queue-{who}"] == mean
+        assert stated[f"bottleneck-queue-spread-{who}"] == deviation
+    assert stated["bottleneck-queue-secn1-change"] == -72.5
+    assert (stated["tcp-least"], stated["tcp-to"]) == (-10.0, -20.0)
+    assert (stated["iops"], stated["iops-most"]) == (20.0, 30.0)
+    assert (stated["mice-mean"], stated["mice-p99"], stated["idle"]) == (-17.3, -47.5, -10.0)
 
 
 def test_the_claims_of_haecn_are_the_papers():
-    found = claims("haecn")
+    stated = claims("haecn")
     opponents = ("dcqcn", "timely", "hpcc", "acc")
-    assert [found[f"fct-36-{who}"] for who in opponents] == [-30.0, -24.0, -22.0, -16.0]
-    assert [found[f"fct-48-{who}"] for who in opponents] == [-33.0, -28.0, -25.0, -21.0]
-    assert [found[f"throughput-{who}"] for who in opponents] == [47.0, 34.0, 32.0, 24.0]
+    assert [stated[f"fct-36-{who}"] for who in opponents] == [-30.0, -24.0, -22.0, -16.0]
+    assert [stated[f"fct-48-{who}"] for who in opponents] == [-33.0, -28.0, -25.0, -21.0]
+    assert [stated[f"throughput-{who}"] for who in opponents] == [47.0, 34.0, 32.0, 24.0]
 
 
 def test_vendors_and_rules_are_rows():
@@ -75,7 +75,7 @@ def test_vendors_and_rules_are_rows():
 
 
 def test_figures_from_columns():
-    one = with_columns(
+    x = with_columns(
         "x",
         throughput_gbps=20.0,
         bottleneck_queue_mean=5600.0,
@@ -98,13 +98,13 @@ def test_figures_from_columns():
         "activations": 25.0,
     }
     for name, value in want.items():
-        np.testing.assert_allclose(measures.figure(one, name), value, rtol=1e-6)
+        np.testing.assert_allclose(measures.figure(x, name), value, rtol=1e-6)
     bare = record("y", noise=0.0)
     assert all(np.isnan(measures.figure(bare, name)).all() for name in want)
 
 
 def test_claims_of_acc_by_hand():
-    """ACC has 24 Gb/s where SECN1 has 20 and SECN2 16: up to half as much again."""
+    """ACC has 24 Gb/s, SECN1 20 and SECN2 16: up to 50 % more."""
     gbps = {"acc:published": 24.0, "static:secn1": 20.0, "static:secn2": 16.0, "static:best": 18.0}
     results = {
         "heterogeneous": {k: with_columns(k, throughput_gbps=v) for k, v in gbps.items()},
@@ -122,7 +122,7 @@ def test_claims_of_acc_by_hand():
 
 
 def test_claims_of_haecn_read_other_cells_for_other_senders():
-    """24 Gb/s against 16 of DCQCN in the same cell, and 20 of TIMELY in its own."""
+    """24 Gb/s against 16 of DCQCN in the same cell, and 20 of TIMELY in another cell."""
     results = {
         "gradual-48": {
             "haecn:published": with_columns("haecn:published", throughput_gbps=24.0),
@@ -132,10 +132,12 @@ def test_claims_of_haecn_read_other_cells_for_other_senders():
         "gradual-12-timely": {"static:secn1": with_columns("static:secn1", throughput_gbps=1.0)},
     }
     by_key = {claim.key: claim.measure for claim in suite("haecn", True).claims}
-    found = {who: by_key[f"throughput-{who}"](results, "published") for who in ("dcqcn", "timely")}
-    assert found["dcqcn"].value == pytest.approx(50.0, abs=1e-3)
-    assert found["timely"].value == pytest.approx(20.0, abs=1e-3)
-    assert found["timely"].cell == "gradual-48"
+    changes = {
+        who: by_key[f"throughput-{who}"](results, "published") for who in ("dcqcn", "timely")
+    }
+    assert changes["dcqcn"].value == pytest.approx(50.0, abs=1e-3)
+    assert changes["timely"].value == pytest.approx(20.0, abs=1e-3)
+    assert changes["timely"].cell == "gradual-48"
     assert by_key["throughput-hpcc"](results, "published") is None
 
 
@@ -144,8 +146,8 @@ def test_claims_of_haecn_read_other_cells_for_other_senders():
 
 def only(name: str, cell: str, rows: tuple[str, ...]) -> Suite:
     """A suite of one cell, without claims."""
-    whole = suite(name, True)
-    return replace(whole, cells=(replace(whole.cell(cell), rows=rows),), claims=(), plots=())
+    full = suite(name, True)
+    return replace(full, cells=(replace(full.cell(cell), rows=rows),), claims=(), plots=())
 
 
 RULES = ("static:secn1", "static:huawei-100g", "dynamic:buffer")
@@ -153,12 +155,12 @@ RULES = ("static:secn1", "static:huawei-100g", "dynamic:buffer")
 
 @pytest.mark.parametrize(("name", "cell"), [("acc", "messages-20"), ("haecn", "bursty-12-hpcc")])
 def test_the_smallest_cell_of_rules_runs(name, cell, tmp_path):
-    one = only(name, cell, RULES[: 2 if name == "haecn" else 3])
-    plan = SuitePlan(one, tmp_path, small=True, episodes_asked=2, options={"max_steps": 40})
+    small_suite = only(name, cell, RULES[: 2 if name == "haecn" else 3])
+    plan = SuitePlan(small_suite, tmp_path, small=True, episodes_asked=2, options={"max_steps": 40})
     records = run_suite(plan, quiet, nothing)
-    found = outcome(one, records, protocol(plan))
-    for row in one.cells[0].rows:
-        figures = found["cells"][0]["rows"][row]["figures"]
+    paper = outcome(small_suite, records, protocol(plan))
+    for row in small_suite.cells[0].rows:
+        figures = paper["cells"][0]["rows"][row]["figures"]
         assert 0.0 < figures["throughput"]["value"] < 25.1
         assert figures["bottleneck queue"]["value"] >= 0.0
         assert math.isnan(figures["iops"]["value"])
@@ -168,12 +170,12 @@ TINY = {"envs": 2, "rollout": 5, "batch": 4, "hidden": (4,), "gradient_steps": 1
 
 
 @pytest.mark.slow
-def test_learners_decide_as_late_as_they_take(tmp_path, monkeypatch):
+def test_decisions_of_learners_have_the_measured_delay(tmp_path, monkeypatch):
     """A leaf of the small network has 8 ports: at 7 µs each decisions are 56 µs late."""
-    monkeypatch.setattr(measured_delay, "decision_us", lambda *given: 7.0)
-    one = only("haecn", "bursty-12", ("haecn:published", "static:secn1"))
+    monkeypatch.setattr(measured_delay, "decision_us", lambda *_: 7.0)
+    small_suite = only("haecn", "bursty-12", ("haecn:published", "static:secn1"))
     plan = SuitePlan(
-        one,
+        small_suite,
         tmp_path,
         small=True,
         seeds=1,
@@ -191,22 +193,24 @@ def test_learners_decide_as_late_as_they_take(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_acc_online_starts_as_the_offline_model_and_leaves_it():
-    """Without exploring and with a rate of nothing its episodes are those of the greedy policy."""
+    """Without exploring and with a learning rate of about 0, it plays as the greedy policy."""
     env = make("websearch-star-v0", features="acc", reward="acc", max_steps=20, load=0.9)
     params = env.default_params
     offline = DDQN(env, DDQNConfig(**TINY))
-    kept = offline.init(jax.random.key(3), params).q.params
+    q_params = offline.init(jax.random.key(3), params).q.params
     keys = evaluation_keys(4, 2)
     kind = online.KINDS["ddqn"]
     still = replace(kind.config(asdict(offline.config), 20, 4), epsilon=0.0, epsilon_min=0.0)
     assert (still.envs, still.rollout, still.shared) == (1, 5, False)
-    found = [
-        online.episode_runner(kind, env, replace(still, lr=rate), 4)(kept, keys)
+    metrics = [
+        online.episode_runner(kind, env, replace(still, lr=rate), 4)(q_params, keys)
         for rate in (1e-30, 1.0)
     ]
-    greedy = evaluate(env, params, offline.controller(kept, env), name="x", episodes=2, keys=keys)
+    greedy = evaluate(
+        env, params, offline.controller(q_params, env), name="x", episodes=2, keys=keys
+    )
     for name in ("queue_mean", "reward", "flows_finished"):
-        np.testing.assert_allclose(found[0][name], greedy.episodes[name], rtol=1e-4)
-    assert (np.asarray(found[1]["queue_mean"]) != np.asarray(found[0]["queue_mean"])).any()
+        np.testing.assert_allclose(metrics[0][name], greedy.episodes[name], rtol=1e-4)
+    assert (np.asarray(metrics[1]["queue_mean"]) != np.asarray(metrics[0]["queue_mean"])).any()
     with pytest.raises(ValueError, match="windows"):
         kind.config(asdict(offline.config), 20, 0)

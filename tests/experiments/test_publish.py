@@ -30,12 +30,12 @@ def records(scenario: str) -> list[Record]:
 
 @pytest.fixture
 def bench(tmp_path) -> Path:
-    """A folder as `bench` leaves it, one scenario packed, one not."""
+    """A folder as `bench` leaves it, one scenario compressed, one not."""
     for scenario, suffix in zip(SCENARIOS, (".json", ".json.gz"), strict=True):
-        place = tmp_path / "bench" / scenario / "scores"
-        place.mkdir(parents=True)
-        for one in records(scenario):
-            one.save(place / f"{one.name.replace(':', '_')}{suffix}")
+        scores = tmp_path / "bench" / scenario / "scores"
+        scores.mkdir(parents=True)
+        for policy in records(scenario):
+            policy.save(scores / f"{policy.name.replace(':', '_')}{suffix}")
     return tmp_path / "bench"
 
 
@@ -63,7 +63,7 @@ def test_the_command(bench, tmp_path):
 
     result = json.loads(written["results.json"])
     assert list(result["scenarios"]) == list(SCENARIOS)
-    fresh = compare({one.name: one for one in records("a-v0")})
+    fresh = compare({policy.name: policy for policy in records("a-v0")})
     rebuilt = {row["name"]: row for row in result["scenarios"]["a-v0"]["policies"]}
     assert len(rebuilt) == 3
     for row in fresh["policies"]:
@@ -91,7 +91,7 @@ def test_the_protocol_is_not_lost(bench):
 
 
 def test_it_needs_no_jax(bench):
-    """Someone with the records and numpy gets the same tables, at once."""
+    """Records and numpy are enough for the same tables."""
     code = (
         "import sys\n"
         "sys.modules['jax'] = sys.modules['flax'] = None\n"
@@ -105,7 +105,7 @@ def test_it_needs_no_jax(bench):
 
 def test_marl_eval_gets_runs_of_one_shape():
     """Same metrics at all steps, same runs and steps of all algorithms, all names lower case."""
-    tree = marl_eval({s: {one.name: one for one in records(s)} for s in SCENARIOS})
+    tree = marl_eval({s: {run_.name: run_ for run_ in records(s)} for s in SCENARIOS})
     assert set(tree) == {"ecn_marl", "ecn_marl_curves"}
     for environment, steps in (("ecn_marl", 1), ("ecn_marl_curves", 21)):
         tasks = tree[environment]
@@ -114,12 +114,12 @@ def test_marl_eval_gets_runs_of_one_shape():
             assert len({tuple(a) for a in tasks.values()}) == 1
             for runs in algorithms.values():
                 assert list(runs) == ["run_0", "run_1", "run_2"]
-                for one in runs.values():
-                    absolute = one["absolute_metrics"]
-                    assert list(one) == [*(f"step_{k}" for k in range(steps)), "absolute_metrics"]
+                for run_ in runs.values():
+                    absolute = run_["absolute_metrics"]
+                    assert list(run_) == [*(f"step_{k}" for k in range(steps)), "absolute_metrics"]
                     assert len(absolute[next(iter(absolute))]) == 6
                     for k in range(steps):
-                        step = dict(one[f"step_{k}"])
+                        step = dict(run_[f"step_{k}"])
                         assert isinstance(step.pop("step_count"), int)
                         assert set(step) == set(absolute)
                         assert all(name == name.lower() for name in step)
@@ -135,17 +135,17 @@ def test_marl_eval_gets_runs_of_one_shape():
 
 
 def test_curves_of_another_column_have_its_name():
-    one = record("static:best", curves=True, meta={"curve": "J"})
-    run_0 = marl_eval({"s": {one.name: one}})["ecn_marl_curves"]["s"]["static:best"]["run_0"]
+    policy = record("static:best", curves=True, meta={"curve": "J"})
+    run_0 = marl_eval({"s": {policy.name: policy}})["ecn_marl_curves"]["s"]["static:best"]["run_0"]
     assert set(run_0["step_3"]) == {"step_count", "j"}
-    np.testing.assert_array_equal(run_0["absolute_metrics"]["j"], one.columns["J"][0])
+    np.testing.assert_array_equal(run_0["absolute_metrics"]["j"], policy.columns["J"][0])
 
 
 def test_marl_eval_leaves_out_episodes_without_a_figure():
     measured = np.tile([400, 60, 12], (6, 1))
     measured[2, 2] = 0
     both = [record("static:best"), record("x", flows_measured=measured)]
-    tree = marl_eval({"s": {one.name: one for one in both}})
+    tree = marl_eval({"s": {policy.name: policy for policy in both}})
     absolute = tree["ecn_marl"]["s"]["x"]["run_0"]["absolute_metrics"]
     assert {name: len(values) for name, values in absolute.items()} == {
         **dict.fromkeys(("gain", "j", "long_geomean"), 5),
@@ -163,7 +163,7 @@ def test_folders_of_one_scenario_are_told_apart(tmp_path):
     assert list(read_records(tmp_path / "load-0.4")) == ["s"]
 
 
-def test_what_cannot_be_compared_is_named(bench, tmp_path):
+def test_records_that_cannot_be_compared_are_named(bench, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "a folder with records" in failure("report", empty)

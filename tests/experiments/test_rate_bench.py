@@ -1,4 +1,4 @@
-"""`ecn-marl bench adpg`: its cells, that it goes on where it was, its tables."""
+"""`ecn-marl bench adpg`: its cells, its tables, and that it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tiny(ADPGConfig):
 
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory):
-    """A bench of few updates and flows, and what was told of its progress."""
+    """A bench of few updates and flows, repeated, and the tasks that it reported."""
     out, tasks = tmp_path_factory.mktemp("bench"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
@@ -58,14 +58,14 @@ def benched(tmp_path_factory):
     return first, again, tasks
 
 
-def test_what_is_there_is_not_done_again(benched):
+def test_valid_results_are_not_made_again(benched):
     first, again, tasks = benched
     assert first == again
     trained = [task for task in tasks if task.startswith("train")]
     assert trained[:2] == ["train adpg, seed 0", "train adpg, seed 1"]
 
 
-def test_cells_are_what_measure_says(benched):
+def test_cells_equal_measure(benched):
     rows = benched[0]["scenarios"]["many-to-one-4-v0"]["policies"]
     assert tuple(rows) == POLICIES
     subject, spec, _ = subject_of("swift:htsim", "many-to-one-4-v0", dict(SHORT))
@@ -125,7 +125,7 @@ def test_wrong_plans_are_refused(tmp_path):
 
 
 def test_the_command_writes_everything(tmp_path, monkeypatch):
-    """Here of one sender that needs no training."""
+    """For one sender, which needs no training."""
     monkeypatch.setattr(rb, "SMALL", PLACES)
     out, file = tmp_path / "out", tmp_path / "results.json"
     options = ("--small", "--largest", 4, "--seeds", 1, "--algorithms", "swift:htsim")
@@ -133,13 +133,13 @@ def test_the_command_writes_everything(tmp_path, monkeypatch):
     result = run("bench", "adpg", *options, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout == (out / "table.md").read_text()
-    found = json.loads(file.read_text())
-    assert found["machine"]["versions"]["jax"]
-    assert "machine" in found and "command" in found["machine"]
+    tree = json.loads(file.read_text())
+    assert tree["machine"]["versions"]["jax"]
+    assert "machine" in tree and "command" in tree["machine"]
     assert (out / "many_to_one.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_has_one_at_a_time(tmp_path, monkeypatch):
+def test_a_folder_is_used_by_one_process_at_a_time(tmp_path, monkeypatch):
     """Benchmarks of flows, and trainings of their learners."""
 
     def bench_at_work(plan, show):

@@ -1,4 +1,4 @@
-"""Recipes and splits: what rows are, that they are fair, and that the sides are disjoint."""
+"""Recipes are as stated and fair; sides of splits are disjoint."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ EXPERIMENTS = Path(ecn_marl.__file__).parent / "experiments"
 
 
 def every_recipe():
-    rows = [("default", name, one) for name, one in rc.LEARNERS.items()]
+    rows = [("default", name, recipe) for name, recipe in rc.LEARNERS.items()]
     for scenario, entries in rc.RECIPES.items():
-        rows += [(scenario, name, one) for name, one in entries.items()]
+        rows += [(scenario, name, recipe) for name, recipe in entries.items()]
     return rows
 
 
 def test_recipes_fit_their_trainers():
-    for _, name, one in every_recipe():
-        assert one.algorithm in ALGORITHMS
-        config = algorithm_config(one.algorithm, **one.settings)
+    for _, name, recipe in every_recipe():
+        assert recipe.algorithm in ALGORITHMS
+        config = algorithm_config(recipe.algorithm, **recipe.settings)
         assert all(rc.steps_of(s) >= config.steps_per_update for s in (*rc.STEPS, "other-v0"))
-        assert one.algorithm in SPACES, name
-    assert {one.algorithm for one in rc.LEARNERS.values()} == set(ALGORITHMS)
+        assert recipe.algorithm in SPACES, name
+    assert {recipe.algorithm for recipe in rc.LEARNERS.values()} == set(ALGORITHMS)
 
 
-def test_no_recipe_can_set_steps_or_what_is_asked():
+def test_recipes_cannot_set_steps_or_the_task():
     names = {f.name for f in fields(rc.Recipe)}
     assert names == {"algorithm", "options", "settings", "tuning", "anneal"}
-    asked = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
-    assert not asked & set(rc.OPTIONS)
+    task_fields = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
+    assert not task_fields & set(rc.OPTIONS)
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
         with pytest.raises(ValueError, match=f"option of a recipe = '{wrong}'"):
             rc.Recipe("ippo", {wrong: 1})
@@ -52,25 +52,25 @@ def test_no_recipe_can_set_steps_or_what_is_asked():
 
 
 def test_learning_rates_fall_over_the_whole_run():
-    """By whole updates, and also where a trial has other settings; the papers' do not fall."""
+    """They fall over whole updates, also with a trial's settings; those of papers do not fall."""
     ippo = rc.Recipe("ippo", {}, {"envs": 8, "rollout": 128}, anneal=True)
     assert ippo.settings_for(240_000)["anneal_updates"] == 235  # 234.4 updates of 8 * 128 steps
     assert ippo.settings_for(240_000, {"rollout": 64})["anneal_updates"] == 469
     assert ippo.settings_for(240_000, {"anneal_updates": 7})["anneal_updates"] == 7
     settings = ippo.settings_for(1, {"envs": 2})
     assert settings == {**ippo.settings, "envs": 2, "anneal_updates": 1}
-    for name, one in rc.LEARNERS.items():
-        assert ("anneal_updates" in one.settings_for(1)) is (name not in rc.PAPERS)
+    for name, recipe in rc.LEARNERS.items():
+        assert ("anneal_updates" in recipe.settings_for(1)) is (name not in rc.PAPERS)
 
 
 def test_budgets_are_equal():
     for scenario in (*rc.STEPS, *rc.RECIPES, "other-v0"):
         assert len(rc.budgets(scenario)) == 1, scenario
-    untuned = {name for _, name, one in every_recipe() if one.tuning is None}
+    untuned = {name for _, name, recipe in every_recipe() if recipe.tuning is None}
     assert untuned == set(rc.PAPERS), "settings that no search has paid for"
 
 
-def test_unequal_budgets_would_be_seen(monkeypatch):
+def test_unequal_budgets_are_detected(monkeypatch):
     a, b = (
         rc.with_settings(rc.LEARNERS["ippo"], {}, rc.Tuning(trials, 10, 4)) for trials in (3, 4)
     )
@@ -78,9 +78,9 @@ def test_unequal_budgets_would_be_seen(monkeypatch):
     assert rc.budgets("x") == {a.tuning, b.tuning, rc.TUNED}
 
 
-def test_the_papers_rows_are_the_papers():
+def test_recipes_of_papers_are_as_published():
     """Their own features and rewards, and the settings that the papers state."""
-    assert not {name for found in rc.RECIPES.values() for name in found} & set(rc.PAPERS)
+    assert not {name for recipes in rc.RECIPES.values() for name in recipes} & set(rc.PAPERS)
     views = {name: rc.LEARNERS[name].options for name in rc.PAPERS}
     assert {name: (x["features"], x["reward"]) for name, x in views.items()} == {
         "pet": ("pet", "pet"),
@@ -91,18 +91,18 @@ def test_the_papers_rows_are_the_papers():
     assert all(not rc.LEARNERS[name].settings for name in rc.PAPERS)
     assert HAECNConfig().trigger_penalty == 0.05 and HAECNConfig().gamma == 0.98
     assert algorithm_config("ddqn").idle_gating is True
-    for name, one in rc.LEARNERS.items():
+    for name, recipe in rc.LEARNERS.items():
         if name not in rc.PAPERS:
-            assert one.options["reward"] == "slowdown-shaped"
-    assert len({one.options["interval_us"] for one in rc.LEARNERS.values()}) == 1
+            assert recipe.options["reward"] == "slowdown-shaped"
+    assert len({recipe.options["interval_us"] for recipe in rc.LEARNERS.values()}) == 1
 
 
 def test_action_lists_follow_from_the_range_of_the_hardware():
-    """An octave of Kmin per rung; every learner has the same list, and no search has a say."""
+    """Kmin doubles per rung; every learner has the same list, which no search affects."""
     assert [s[0] for s in rc.DEPTHS] == pytest.approx([2.5 * 2**i for i in range(9)], rel=1e-3)
     assert all(s[1:] == (4 * s[0], 1.0) for s in rc.DEPTHS)
-    for _, _, one in every_recipe():
-        assert one.options["action_options"] == {"template": rc.DEPTHS}
+    for _, _, recipe in every_recipe():
+        assert recipe.options["action_options"] == {"template": rc.DEPTHS}
     text = (EXPERIMENTS / "recipes.py").read_text()
     imports = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
     own = {n.module: [x.name for x in n.names] for n in imports if "ecn_marl" in str(n.module)}
@@ -117,7 +117,7 @@ def test_unknown_learners_are_named():
 
 
 def fingerprint(scenario, options):
-    """What an environment is, as text: its network, traffic, senders, failures."""
+    """An environment as text: its network, traffic, senders, failures."""
     env = make(scenario, **options)
     keys = ("topology", "traffic", "transport", "failures", "slots")
     sim: Simulator = env.sim
@@ -132,8 +132,8 @@ def test_sides_of_a_split_are_disjoint(name):
     train = {"as it is": fingerprint(split.scenario, {})}
     train |= {key: fingerprint(split.scenario, make_it()) for key, make_it in split.train.items()}
     test = {key: fingerprint(split.scenario, make_it()) for key, make_it in split.test.items()}
-    both = [*train.values(), *test.values()]
-    assert len(set(both)) == len(both)
+    prints = [*train.values(), *test.values()]
+    assert len(set(prints)) == len(prints)
     plain = make(split.scenario)
     for key, make_it in split.test.items():
         env = make(split.scenario, **make_it())
@@ -141,7 +141,7 @@ def test_sides_of_a_split_are_disjoint(name):
 
 
 def test_splits_are_frozen():
-    """A change of a variant must come with a new version: then change this, too."""
+    """A change of a variant needs a new version, and a change of this test."""
     from ecn_marl.experiments.splits import SPLITS_VERSION
 
     assert SPLITS_VERSION == 2

@@ -1,4 +1,4 @@
-"""Records: what is written is what was there, and what is not a record is refused."""
+"""Records: written and read without change; other files are refused."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def same(a: Record, b: Record) -> None:
     for name, column in a.columns.items():
         np.testing.assert_array_equal(column, b.columns[name])
     assert len(a.curves) == len(b.curves)
-    for one, other in zip(a.curves, b.curves, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for ours, theirs in zip(a.curves, b.curves, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_a_file_holds_what_was_recorded(tmp_path, suffix):
-    one = record("ippo", seeds=3, episodes=4, curves=True)
+def test_a_record_survives_a_round_trip(tmp_path, suffix):
+    original = record("ippo", seeds=3, episodes=4, curves=True)
     path = tmp_path / f"ippo{suffix}"
-    one.save(path)
-    same(Record.load(path), one)
+    original.save(path)
+    same(Record.load(path), original)
     first = path.read_bytes()
     Record.load(path).save(path)
     assert path.read_bytes() == first
@@ -39,21 +39,23 @@ def test_a_file_holds_what_was_recorded(tmp_path, suffix):
 
 def test_columns_are_those_of_the_evaluations():
     parts = [evaluation(seed=i) for i in range(2)]
-    one = Record.of("x", parts, {"scenario": "s"})
-    assert (one.seeds, one.episodes) == (2, 6)
+    original = Record.of("x", parts, {"scenario": "s"})
+    assert (original.seeds, original.episodes) == (2, 6)
     for i, part in enumerate(parts):
-        assert set(part.columns) == set(one.columns)
+        assert set(part.columns) == set(original.columns)
         for name, column in part.columns.items():
-            np.testing.assert_allclose(one.columns[name][i], column, rtol=5.1e-6)
-    np.testing.assert_array_equal(one.columns["short_measured"], 400.0)
+            np.testing.assert_allclose(original.columns[name][i], column, rtol=5.1e-6)
+    np.testing.assert_array_equal(original.columns["short_measured"], 400.0)
 
 
 def test_numbers_are_rounded_when_a_record_is_made(tmp_path):
-    """Whole numbers stay, others have 6 digits; so a file changes nothing."""
-    one = Record("x", {}, ONE)
-    np.testing.assert_array_equal(one.columns["J"], [[1.23457, np.nan], [123456789.0, 3.33333e-10]])
-    one.save(tmp_path / "x.json")
-    same(Record.load(tmp_path / "x.json"), one)
+    """Whole numbers stay, others get 6 digits; so writing and reading changes nothing."""
+    original = Record("x", {}, ONE)
+    np.testing.assert_array_equal(
+        original.columns["J"], [[1.23457, np.nan], [123456789.0, 3.33333e-10]]
+    )
+    original.save(tmp_path / "x.json")
+    same(Record.load(tmp_path / "x.json"), original)
     assert '"J": [[1.23457,null],[123456789,3.33333e-10]]' in (tmp_path / "x.json").read_text()
 
 
@@ -122,7 +124,7 @@ def test_bad_records_are_named(change, field):
     from ecn_marl.experiments.records import Curve
 
     fields = {"name": "x", "meta": {}, "columns": ONE} | change
-    fields["curves"] = tuple(Curve(*each) for each in fields.get("curves", ()))
+    fields["curves"] = tuple(Curve(*curve) for curve in fields.get("curves", ()))
     with pytest.raises(ValueError, match=field):
         Record(**fields)
 

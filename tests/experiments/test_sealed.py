@@ -1,4 +1,4 @@
-"""The sealed episodes: who can reach them, on what conditions, and what is written down."""
+"""The sealed episodes: which code reaches them, under which conditions, and notes of uses."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ BENCH = "ecn_marl.experiments.bench"
 
 def python_files():
     """Every module of the package by name, and examples and notebooks' code by path."""
-    found = {}
+    sources_of = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts).removesuffix(".__init__")] = path.read_text()
+        sources_of[".".join(parts).removesuffix(".__init__")] = path.read_text()
     for path in sorted((PACKAGE.parent / "examples").glob("*.py")):
-        found[str(path)] = path.read_text()
+        sources_of[str(path)] = path.read_text()
     for path in sorted((PACKAGE.parent / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
         lines = "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
-        found[str(path)] = "\n".join(
+        sources_of[str(path)] = "\n".join(
             x for x in lines.splitlines() if not x.lstrip().startswith(("!", "%"))
         )
-    return found
+    return sources_of
 
 
 def imported(module: str, text: str) -> set[str]:
@@ -67,7 +67,7 @@ def importers(target: str) -> set[str]:
 
 
 def test_the_walk_sees_imports_of_every_kind():
-    """What it must catch: in a function, relative, renamed, by name, by attribute."""
+    """In a function, relative, renamed, by name, by attribute."""
     for text in (
         "def f():\n from ecn_marl.experiments.sealed import sealed_keys as k",
         "from ecn_marl.experiments import sealed as s",
@@ -95,7 +95,7 @@ def test_only_bench_reaches_the_sealed_episodes():
 
 
 def test_only_two_modules_make_roots():
-    """Keys cannot be made from words anywhere else, so the root cannot be rebuilt unnoticed."""
+    """No other module makes keys from words, so none can rebuild the root."""
     allowed = {"ecn_marl.baselines.evaluation.streams", SEALED}
     for name, text in python_files().items():
         calls = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
@@ -104,7 +104,7 @@ def test_only_two_modules_make_roots():
         assert name == SEALED or sealed._ROOT[0] not in numbers, name
 
 
-def test_bench_asks_in_its_sealed_path_only():
+def test_bench_imports_sealed_episodes_in_one_function_only():
     tree = ast.parse((PACKAGE / "experiments" / "bench.py").read_text())
     functions = [
         f.name
@@ -113,8 +113,8 @@ def test_bench_asks_in_its_sealed_path_only():
         and any(isinstance(n, ast.ImportFrom) and n.module == SEALED for n in ast.walk(f))
     ]
     assert functions == ["_keys"]
-    whole = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == SEALED]
-    assert not whole, "not imported with the module"
+    at_module_level = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == SEALED]
+    assert not at_module_level, "not imported with the module"
 
 
 def git(folder, *args):
@@ -136,16 +136,16 @@ USE = sealed.Use("websearch-v0", ("ippo", "static:best"), 5000, 3, 4, "abc")
 
 
 def test_a_use_is_written_down(tree):
-    here = sources.checkout(tree)
-    keys = sealed.sealed_keys(USE, here)
-    again = sealed.sealed_keys(USE, here)  # the line of the first use is no change of the tree
+    checkout = sources.checkout(tree)
+    keys = sealed.sealed_keys(USE, checkout)
+    again = sealed.sealed_keys(USE, checkout)  # the line of the first use is no change of the tree
     assert (jax.random.key_data(keys) == jax.random.key_data(again)).all()
     head, *_, first, second = (tree / sealed.USES).read_text().splitlines()
     assert head == "# Uses of the sealed episodes"
     cells = [cell.strip() for cell in first.strip("|").split("|")]
     assert len(first.split("|")) == len(second.split("|"))
     assert cells[1:] == [
-        f"`{here.commit[:12]}`",
+        f"`{checkout.commit[:12]}`",
         "`websearch-v0`",
         "ippo, static:best",
         "5,000",
@@ -158,12 +158,12 @@ def test_a_use_is_written_down(tree):
 
 @pytest.mark.parametrize("change", ["changed", "new", "staged"])
 def test_a_dirty_tree_gets_nothing(tree, change):
-    here = sources.checkout(tree)
+    checkout = sources.checkout(tree)
     (tree / ("new.py" if change == "new" else "code.py")).write_text("x = 2\n")
     if change == "staged":
         git(tree, "add", ".")
     with pytest.raises(ValueError, match=r"git tree = .*commit them first"):
-        sealed.sealed_keys(USE, here)
+        sealed.sealed_keys(USE, checkout)
     assert not (tree / sealed.USES).exists()
 
 
@@ -173,7 +173,7 @@ def test_results_may_have_changed(tree):
     assert sources.checkout(tree).changes() == []
 
 
-def test_outside_of_a_checkout_there_is_none(tmp_path, tree):
+def test_a_folder_that_the_checkout_does_not_track_is_refused(tmp_path, tree):
     inside = tree / "venv"  # an untracked folder of somebody else's checkout
     inside.mkdir()
     (inside / "x.py").write_text("")
@@ -201,13 +201,13 @@ def test_the_command_refuses_before_any_work(tmp_path, tree, monkeypatch):
     assert not (tmp_path / "b").exists()
 
 
-def test_sealed_keys_are_nobody_elses(tree):
+def test_sealed_keys_differ_from_all_tuning_keys(tree):
     data = np.asarray(jax.random.key_data(sealed.sealed_keys(USE, sources.checkout(tree))))
-    found = {tuple(row) for row in data.tolist()}
-    assert len(found) == 4
+    words = {tuple(row) for row in data.tolist()}
+    assert len(words) == 4
     for part in PARTS:
         other = np.asarray(jax.random.key_data(tuning_keys(part, 2000, 64))).tolist()
-        assert not found & {tuple(row) for row in other}
+        assert not words & {tuple(row) for row in other}
 
 
 def test_hash_follows_the_sources(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Random search over settings: its log, its budget, that it goes on where it was."""
+"""Random search over settings: its log, its budget, and that it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def small_scenario():
 
 
 def search(**changes):
-    asked = {"trials": 3, "steps": 16, "episodes": 2, "seeds": 2, "settings": SHARED}
-    return tn.Search(SMALL, "pet", **(asked | changes))
+    fields_ = {"trials": 3, "steps": 16, "episodes": 2, "seeds": 2, "settings": SHARED}
+    return tn.Search(SMALL, "pet", **(fields_ | changes))
 
 
-def test_spaces_are_of_settings_that_trainers_take():
+def test_spaces_have_settings_of_their_trainers():
     assert set(tn.SPACES) == set(ALGORITHMS.builtin)
     for algorithm, space in tn.SPACES.items():
-        known = {f.name for f in fields(ALGORITHMS[algorithm].config_class)}
-        assert set(space) <= known
+        setting_names = {f.name for f in fields(ALGORITHMS[algorithm].config_class)}
+        assert set(space) <= setting_names
         assert not {"envs", "shared", "pretrained"} & set(space)
         rng = np.random.default_rng(0)
         for _ in range(20):
@@ -48,10 +48,10 @@ def test_draws():
     below = (drawn < 1e-3).mean()  # half of the range in logarithms
     assert below == pytest.approx(0.5, abs=4 * 0.5 / 4000**0.5)
     assert {tn.Choice((1, 2, 3)).draw(rng) for _ in range(100)} == {1, 2, 3}
-    one = search()
-    assert one.drawn(0) == {}, "the recipe as it is"
-    assert one.drawn(1) == one.drawn(1) != one.drawn(2)
-    assert not set(SHARED) & set(one.drawn(1))
+    small_search = search()
+    assert small_search.drawn(0) == {}, "the recipe as it is"
+    assert small_search.drawn(1) == small_search.drawn(1) != small_search.drawn(2)
+    assert not set(SHARED) & set(small_search.drawn(1))
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def done(tmp_path_factory, small_scenario):
 
 
 def test_result_and_log(done):
-    one, out, result = done
+    finished, out, result = done
     rows = [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
     assert rows == result["trials"]
     assert [row["trial"] for row in rows] == [0, 1, 2]
     assert [row["settings"] for row in rows] == [
-        json.loads(json.dumps(one.drawn(i))) for i in range(3)
+        json.loads(json.dumps(finished.drawn(i))) for i in range(3)
     ]
     assert result["winner"] == min(rows, key=lambda row: row["J"])
     assert all(row["J"] >= 1.0 and row["seconds"] > 0 for row in rows)
@@ -78,21 +78,21 @@ def test_result_and_log(done):
 
 
 def test_finished_trials_are_not_repeated(done, monkeypatch):
-    one, out, result = done
+    finished, out, result = done
 
     def never(*args, **kwargs):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(tn, "train_run", never)
-    assert tn.tune(one, out)["trials"] == result["trials"]
+    assert tn.tune(finished, out)["trials"] == result["trials"]
     with pytest.raises(AssertionError, match="again"):
-        tn.tune(replace(one, trials=4), out)  # one more, which is not there
+        tn.tune(replace(finished, trials=4), out)  # one more, which is not there
     with pytest.raises(ValueError, match="another search"):
-        tn.tune(replace(one, steps=24), out)
+        tn.tune(replace(finished, steps=24), out)
 
 
-def test_a_killed_search_ends_as_if_it_had_not_been(done, tmp_path, monkeypatch):
-    one, _, result = done
+def test_a_killed_search_ends_with_the_same_result(done, tmp_path, monkeypatch):
+    finished, _, result = done
     out, scored = tmp_path / "t", tn._score
     calls = []
 
@@ -104,13 +104,13 @@ def test_a_killed_search_ends_as_if_it_had_not_been(done, tmp_path, monkeypatch)
 
     monkeypatch.setattr(tn, "_score", killed)
     with pytest.raises(KeyboardInterrupt):
-        tn.tune(one, out)
+        tn.tune(finished, out)
     assert len((out / "trials.jsonl").read_text().splitlines()) == 1
     with (out / "trials.jsonl").open("a") as file:
         file.write('{"trial": 1, "set')  # a line cut short
-    again = tn.tune(one, out)
+    again = tn.tune(finished, out)
     assert [row["trial"] for row in again["trials"]] == [0, 1, 2]
-    values = [[row["J"] for row in found["trials"]] for found in (again, result)]
+    values = [[row["J"] for row in outcome["trials"]] for outcome in (again, result)]
     np.testing.assert_allclose(*values, rtol=1e-5)
 
 
@@ -132,15 +132,15 @@ def test_diverged_trials_are_noted_and_cannot_win(tmp_path, monkeypatch):
 
 
 def test_the_winner_is_printed_as_a_recipe(done):
-    one, _, result = done
-    found = tn.winner_recipe(one, result)
-    assert found.tuning == Tuning(3, 16, 2, 2, SMALL)
+    finished, _, result = done
+    winner = tn.winner_recipe(finished, result)
+    assert winner.tuning == Tuning(3, 16, 2, 2, SMALL)
     names = {"LEARNERS": LEARNERS, "Tuning": Tuning, "with_settings": tn.with_settings}
-    again = eval("{" + tn.recipe_text("pet", found) + "}", names)  # the text is ours
+    again = eval("{" + tn.recipe_text("pet", winner) + "}", names)  # the text is ours
     assert again["pet"].settings == {
-        k: tuple(v) if isinstance(v, list) else v for k, v in found.settings.items()
+        k: tuple(v) if isinstance(v, list) else v for k, v in winner.settings.items()
     }
-    assert again["pet"].tuning == found.tuning
+    assert again["pet"].tuning == winner.tuning
 
 
 def test_the_command(tmp_path):
@@ -164,7 +164,7 @@ class Settings:
 
 
 def own_trainer(**changes):
-    """A trainer of a user's own; nothing of it runs here."""
+    """A user's trainer; these tests do not run it."""
 
     def init(self, key, params): ...
     def update(self, state, params): ...
@@ -193,9 +193,9 @@ def test_a_registered_trainer_is_tuned_over_the_space_that_it_declares(
     assert shown.exit_code == 0, shown.output
     (option,) = [line for line in shown.stdout.splitlines() if line.startswith("--set lr=")]
     assert 1e-3 <= float(option.partition("=")[2]) <= 1e-1
-    asked = json.loads((tmp_path / "t" / "tune.json").read_text())
-    assert asked["space"] == {"lr": ["LogUniform", {"low": 1e-3, "high": 1e-1, "digits": 2}]}
-    assert asked["own"], "another file that registers the trainer is another search"
+    request = json.loads((tmp_path / "t" / "tune.json").read_text())
+    assert request["space"] == {"lr": ["LogUniform", {"low": 1e-3, "high": 1e-1, "digits": 2}]}
+    assert request["own"], "another file that registers the trainer is another search"
 
 
 def test_a_trainer_without_a_space_is_refused_with_the_reason(none_registered, tmp_path):
@@ -228,9 +228,9 @@ def test_bad_searches_are_named():
 
 
 def test_a_folder_has_one_search_at_a_time(tmp_path, monkeypatch):
-    def at_work(one, out, show):
+    def at_work(running, out, show):
         with pytest.raises(FolderInUse, match=r"in use by process .*tune"):
-            tn.tune(one, out)
+            tn.tune(running, out)
         return {}
 
     monkeypatch.setattr(tn, "_tune", at_work)

@@ -55,7 +55,7 @@ def test_policies_keep_their_view(run_of_three):
 
 
 def test_runs_with_several_seeds_have_a_row_of_their_own():
-    """Its interval knows the seeds: three of reward 1, 2, 3 whatever happens within them."""
+    """Its interval includes the variance between seeds, whose rewards are 1, 2 and 3."""
     parts = {
         f"run#{i}": evaluation(episodes=4, seed=i, reward=np.array([0.9, 1.1, 1.0, 1.0]) + i)
         for i in range(3)
@@ -69,12 +69,14 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     among = stats.t.ppf(0.975, 2) / 3**0.5
     assert row["reward"]["ci95"] == pytest.approx(np.hypot(within, among))
     assert row["statistics"]["of"] == "J"
-    each = [np.exp(np.log(one.J()).mean()) for one in parts.values()]
-    np.testing.assert_allclose(row["statistics"]["scores"], np.array(each)[:, None], rtol=1e-5)
+    seed_means = [np.exp(np.log(part.J()).mean()) for part in parts.values()]
+    np.testing.assert_allclose(
+        row["statistics"]["scores"], np.array(seed_means)[:, None], rtol=1e-5
+    )
     assert "statistics" not in wf._summary(records["run#0"])
 
 
-def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
+def test_scores_and_shares_between_the_best_static_setting_and_the_oracle(monkeypatch):
     """With `static:best` among the policies, each row has its score and share of the gain."""
     scales = {"static:best": 1.0, "oracle": 0.4, "static:secn1": 1.3}
 
@@ -90,19 +92,19 @@ def test_places_between_the_best_static_setting_and_the_oracle(monkeypatch):
     place, moves = Place("websearch-v0"), []
 
     def rows(*names: str) -> dict:
-        found = wf.evaluate(place, list(names), 5, 3, lambda *move: moves.append(move))
-        assert (found["scenario"], found["episodes"], found["seed"]) == ("websearch-v0", 5, 3)
-        return {row["name"]: row for row in found["policies"]}
+        result = wf.evaluate(place, list(names), 5, 3, lambda *move: moves.append(move))
+        assert (result["scenario"], result["episodes"], result["seed"]) == ("websearch-v0", 5, 3)
+        return {row["name"]: row for row in result["policies"]}
 
-    found = rows(*scales)
+    result = rows(*scales)
     assert [done for done, note in moves if not note.endswith("compiling")] == [5, 10, 15]
     assert [done for done, note in moves if note.endswith("compiling")] == [0, 5, 10]
-    assert found["static:best"]["share"]["value"] == 0.0
-    assert found["oracle"]["share"]["value"] == pytest.approx(1.0)
-    assert found["static:secn1"]["share"]["value"] < 0.0
-    want = found["oracle"]["J"]["value"] / found["static:best"]["J"]["value"]
-    assert found["oracle"]["score"]["value"] == pytest.approx(want)
-    assert found["static:secn1"]["worse"][0]["size"] == "short"
+    assert result["static:best"]["share"]["value"] == 0.0
+    assert result["oracle"]["share"]["value"] == pytest.approx(1.0)
+    assert result["static:secn1"]["share"]["value"] < 0.0
+    want = result["oracle"]["J"]["value"] / result["static:best"]["J"]["value"]
+    assert result["oracle"]["score"]["value"] == pytest.approx(want)
+    assert result["static:secn1"]["worse"][0]["size"] == "short"
     alone = rows("static:secn1", "oracle")
     assert "score" not in alone["oracle"]
 
@@ -120,25 +122,25 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, jobs.DEFAULT_STEPS)
 
 
-def test_references_that_ship_are_those_of_a_search(tmp_path, monkeypatch):
-    """What is found in the package's folder is not searched again; other options are."""
+def test_searches_that_ship_are_used(tmp_path, monkeypatch):
+    """A search in the package's folder is used for its own options only."""
     monkeypatch.setattr(searches, "REFERENCES", tmp_path)
-    facts = searches.asked("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
+    facts = searches.search_request("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
     table = [{"settings": [[2.5, 5.0, 1.0]], "objective": 8.0, "episodes": 64}]
-    found = {"name": "static:best", "settings": [[[2.5, 5.0, 1.0]]], "objective": 8.0}
-    found |= {"episodes": 64, "runs": 1, "table": table}
+    shipped = {"name": "static:best", "settings": [[[2.5, 5.0, 1.0]]], "objective": 8.0}
+    shipped |= {"episodes": 64, "runs": 1, "table": table}
     folder = tmp_path / "restore-serve-v0"
     folder.mkdir()
-    (folder / "static_best.json").write_text(json.dumps({"asked": facts, "found": found}))
+    (folder / "static_best.json").write_text(json.dumps({"asked": facts, "found": shipped}))
     assert searches.shipped("restore-serve-v0") == ("static:best",)
     assert wf.references("restore-serve-v0") == ("static:best", "static:secn1", "static:secn2")
     assert wf.references("websearch-v0") == ("static:secn1", "static:secn2")
-    known = searches.find(
+    search = searches.find(
         "static:best",
         "restore-serve-v0",
         {"reward": "acc", "credit": None, "reward_options": {"mice_factor": 2.0}},
     )
-    assert known.objective == 8.0 and known.runs == 1
+    assert search.objective == 8.0 and search.runs == 1
 
     def never(*_, **__):
         raise AssertionError("a search began")

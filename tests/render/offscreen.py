@@ -1,4 +1,4 @@
-"""A matplotlib backend, `module://offscreen`: windows that nobody sees keep what they show."""
+"""A matplotlib backend, `module://offscreen`: windows in memory that keep their pictures."""
 
 from __future__ import annotations
 

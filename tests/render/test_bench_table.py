@@ -1,4 +1,4 @@
-"""The Markdown tables of a comparison: every number that was found is there, and what is marked."""
+"""The Markdown tables of a comparison: all numbers, and their marks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ecn_marl.render.bench_table import (
 )
 
 
-def found(**changes):
+def comparison(**changes):
     records = [
         record("static:best", meta={"settings": [[5, 320, 0.02]]}),
         record("oracle", (0.4, 1.0, 1.1), meta={"settings": [[1, 2, 0.1], [3, 4, 0.2]]}),
@@ -31,7 +31,7 @@ def found(**changes):
             **changes,
         ),
     ]
-    return compare({one.name: one for one in records})
+    return compare({x.name: x for x in records})
 
 
 def cells(text: str, first: str) -> list[list[str]]:
@@ -41,7 +41,7 @@ def cells(text: str, first: str) -> list[list[str]]:
 
 
 def test_the_first_table_leads_with_the_score():
-    result = found()
+    result = comparison()
     text = bench_table({"scenarios": {"restore-serve-v0": result}})
     assert text.startswith("## restore-serve-v0\n\n| policy | score | J |")
     assert len(COLUMNS) <= 9 and len(COUNT_COLUMNS) <= 9
@@ -60,7 +60,7 @@ def test_the_first_table_leads_with_the_score():
 
 
 def test_ratios_and_counts_follow():
-    result = found()
+    result = comparison()
     text = bench_table({"scenarios": {"s": result}})
     ratios = cells(text, "policy | short mean")
     assert [row[0] for row in ratios] == ["oracle", "ippo", "SECN1"]
@@ -73,9 +73,9 @@ def test_ratios_and_counts_follow():
     assert "INVALID" not in text
 
 
-def test_losses_and_waits_are_told():
-    more = {"deferred": 0.5, "deferred_us": 5.0, "bytes_dropped": 12e3, "feedback_cut": 2.0}
-    result = found(**{name: np.full(6, x) for name, x in more.items()})
+def test_losses_and_waits_are_shown():
+    columns = {"deferred": 0.5, "deferred_us": 5.0, "bytes_dropped": 12e3, "feedback_cut": 2.0}
+    result = comparison(**{name: np.full(6, x) for name, x in columns.items()})
     ippo = next(row for row in result["policies"] if row["name"] == "ippo")
     text = bench_table({"scenarios": {"s": result}})
     row = next(row for row in cells(text, "policy | offered") if row[0].endswith("ippo"))
@@ -88,21 +88,21 @@ def test_losses_and_waits_are_told():
 
 
 def test_invalid_rows_are_last_and_say_why():
-    text = bench_table({"scenarios": {"s": found(deferred=np.full(6, 26.0))}})
+    text = bench_table({"scenarios": {"s": comparison(deferred=np.full(6, 26.0))}})
     rows = cells(text, "policy | score")
     assert rows[-1][0] == "**INVALID** ippo"
     assert "* INVALID ippo: 5 % of flows deferred or waiting (allowed: 0.1 %)." in text
 
 
-def test_episodes_without_a_score_are_told():
+def test_episodes_without_a_score_are_counted():
     measured = np.tile([400, 60, 12], (6, 1))
     measured[0, 2] = 0
-    text = bench_table({"scenarios": {"s": found(flows_measured=measured)}})
+    text = bench_table({"scenarios": {"s": comparison(flows_measured=measured)}})
     assert "* ippo: no J in 3 episodes, which are left out of it." in text
 
 
 def test_overall_comes_last():
-    scenarios = {"a": found(), "b": found()}
+    scenarios = {"a": comparison(), "b": comparison()}
     scenarios["b"]["policies"].pop()
     text = bench_table({"scenarios": scenarios, "overall": overall(scenarios)})
     rows = cells(text, "policy | score, interquartile mean")

@@ -30,7 +30,7 @@ def printed(table: Table, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_a_wide_table_goes_below_itself(width):
+def test_a_wide_table_is_split(width):
     table = scenario_table(ROWS)
     table.caption = "All of them."
     lines = printed(table, width)

@@ -1,4 +1,4 @@
-"""The learning curve: scores with their interval, references, all of the beginning."""
+"""The learning curve: scores with their interval, references, all updates from the first on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(seeds: int | None, scored: bool = True):
     def value(x: float, apart: float = 0.1):
         return x if seeds is None else [x + apart * i for i in range(seeds)]
 
-    made = [
+    metrics = [
         {
             "steps": 10 * (i + 1),
             "reward": value(i / 9),
@@ -34,10 +34,10 @@ def rows(seeds: int | None, scored: bool = True):
         for i in range(10)
     ]
     if scored:
-        for i, row in enumerate(made[::3]):
+        for i, row in enumerate(metrics[::3]):
             row |= {"score": value(i - 9.0), "score_low": value(i - 9.5)}
             row |= {"score_high": value(i - 8.6)}
-    return made
+    return metrics
 
 
 def drawn(seeds: int | None, references=None, score_by="objective"):
@@ -93,8 +93,8 @@ def test_the_page(seeds):
     assert picture(learning_curve(rows(seeds)[:1], "one")).size > 0
 
 
-@pytest.mark.parametrize("kept", [(), ("reward",), ("queue_mean",), ("utilisation", "score")])
-def test_it_shows_the_metrics_that_there_are(kept):
-    """Those of another trainer may be all others."""
-    some = [{"update": i, "steps": 8 * i} | dict.fromkeys(kept, 0.5 * i) for i in (1, 2)]
-    assert picture(learning_curve(some, "t", {"SECN1": 0.4})).size > 0
+@pytest.mark.parametrize("names", [(), ("reward",), ("queue_mean",), ("utilisation", "score")])
+def test_it_shows_the_metrics_of_the_run(names):
+    """Other trainers may have other metrics."""
+    metrics = [{"update": i, "steps": 8 * i} | dict.fromkeys(names, 0.5 * i) for i in (1, 2)]
+    assert picture(learning_curve(metrics, "t", {"SECN1": 0.4})).size > 0

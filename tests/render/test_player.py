@@ -1,4 +1,4 @@
-"""The player: its page tells the episode, to the byte, and opens in a browser."""
+"""The player: its page has the data of the episode, and works in a browser."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self._inside = given.get("id") == "episode"
-        self.links += [given[name] for name in ("src", "href", "action") if name in given]
+        attributes = dict(attrs)
+        self._inside = attributes.get("id") == "episode"
+        self.links += [attributes[name] for name in ("src", "href", "action") if name in attributes]
 
     def handle_data(self, data):
         self.data += data if self._inside else ""
@@ -165,11 +165,11 @@ def test_active_flows_send_what_they_have(env, html, plain):
     sent = dict.fromkeys(range(len(flows)), 0.0)
     left = {}
     for t, rows in enumerate(active):
-        for f, rest, gbps in rows:
+        for f, unsent, gbps in rows:
             start, end = flows[f][3], flows[f][5]
             assert start < (t + 1) * 100 and (end is None or end >= t * 100)
             sent[f] += gbps * 125 * 100
-            left[f] = rest
+            left[f] = unsent
         # Every flow that crosses a port at the end of an interval has a row in it.
         for port in range(3):
             crossing = [f for f, *_ in rows if port in flows[f][6]]
@@ -182,7 +182,7 @@ def test_active_flows_send_what_they_have(env, html, plain):
             assert left[f] == 0
 
 
-def test_page_needs_nothing_but_itself(html):
+def test_page_is_self_contained(html):
     assert _Page(html).links == []
     outside = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*|@import|url\(", html)
     assert set(outside) <= {"http://www.w3.org/2000/svg"}  # a name, not fetched
@@ -236,7 +236,7 @@ def test_film_without_ffmpeg_is_refused(monkeypatch: pytest.MonkeyPatch):
         ("episode.html", "no-such-run", "policy = 'no-such-run' is not allowed"),
     ],
 )
-def test_what_cannot_be_played_is_one_line_and_no_file(tmp_path: Path, name, policy, reason):
+def test_errors_are_one_line_and_leave_no_file(tmp_path: Path, name, policy, reason):
     result = CliRunner().invoke(app, ["play", policy, "--out", str(tmp_path / name)])
     assert result.exit_code == 2
     assert re.search(reason, result.stderr) and result.stderr.count("\n") == 1
@@ -272,16 +272,18 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.wh
 
 
 def opened(html: str, probe: str, folder: Path, *options: str) -> dict:
-    """What a script at the end of a page leaves as JSON in an element `probe`."""
+    """The JSON that a script at the end of a page writes to an element `probe`."""
     assert BROWSER is not None
     file = folder / "page.html"
     file.write_text(html.replace("</body>", probe), "utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", *options]
     command += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=4000"]
     shown = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
-    assert found, shown.stdout[-500:] + shown.stderr[-500:]
-    out: dict = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+    output = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
+    assert output, shown.stdout[-500:] + shown.stderr[-500:]
+    out: dict = json.loads(
+        output[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
+    )
     return out
 
 
@@ -305,7 +307,7 @@ def test_page_on_a_phone_in_the_dark(html, tmp_path: Path):
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
 def test_page_in_a_browser(html, env, tmp_path: Path):
-    """Opened, played and clicked on by a script at its end, the page shows what it should."""
+    """A script at the end of the page opens, plays and clicks; the page shows the right values."""
     data = json.loads(_Page(html).data)
     busy = int(np.argmax([row[0] for row in data["intervals"]["queue"]]))
     probe = """<script>
@@ -350,10 +352,10 @@ def test_page_in_a_browser(html, env, tmp_path: Path):
     clock, facts, rows, strokes = out["slid"]
     assert clock == f"{(busy + 1) / 10:.1f} of 1.2 ms, interval {busy + 1}"
     assert facts.endswith(f"phase {data['phases'][data['phase'][busy][0]]}")
-    told = re.search(r"queue ([\d.,]+) KB", facts)
-    assert told
+    accounts = re.search(r"queue ([\d.,]+) KB", facts)
+    assert accounts
     queue = data["intervals"]["queue"][busy][0]
-    np.testing.assert_allclose(float(told[1].replace(",", "")), queue / 1e3, atol=0.051)
+    np.testing.assert_allclose(float(accounts[1].replace(",", "")), queue / 1e3, atol=0.051)
     assert len(rows) == sum(0 in data["flows"][f][6] for f, *_ in data["active"][busy]) > 0
     src, dst, size, *_ = data["flows"][data["active"][busy][0][0]]
     assert [f"host{src}", f"host{dst}", f"{size / 1e3:,.1f}"] in [row[:3] for row in rows]

@@ -1,4 +1,4 @@
-"""Plots: pages that are drawn from what runs leave behind."""
+"""Plots of a run's queues."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def series(queue: float, kmin: float) -> QueueSeries:
 
 
 def test_queues_one_panel_per_policy():
-    one = picture(queues([series(5e4, 1e9)], "t"))
-    three = picture(queues([series(5e4, 1e9)] * 3, "t"))
-    assert three.shape[1] == one.shape[1]
-    assert three.shape[0] > 2 * one.shape[0]
+    single = picture(queues([series(5e4, 1e9)], "t"))
+    triple = picture(queues([series(5e4, 1e9)] * 3, "t"))
+    assert triple.shape[1] == single.shape[1]
+    assert triple.shape[0] > 2 * single.shape[0]
     shown = picture(queues([series(5e4, 2e4)], "t"))
-    assert (shown != one).any(), "a threshold within the axes is drawn"
+    assert (shown != single).any(), "a threshold within the axes is drawn"
     assert picture(queues([series(0.0, 1e9)], "empty")).size > 0

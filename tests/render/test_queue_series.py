@@ -26,9 +26,9 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
             bins=0,
         )
     )
-    params, seen = env.default_params, {}
+    params, recorded = env.default_params, {}
     watch = queues._watch
-    monkeypatch.setattr(queues, "_watch", lambda *args: seen.update(watch(*args)) or seen)
+    monkeypatch.setattr(queues, "_watch", lambda *args: recorded.update(watch(*args)) or recorded)
     controls = {"tight": Static(env, params, "5,20,1"), "loose": Static(env, params, "secn2")}
     port, (tight, loose) = queues.queue_series(env, params, controls, seed=7)
 
@@ -41,12 +41,12 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
     assert 0 < tight.queue.mean() < loose.queue.mean()
     for i, series in enumerate((tight, loose)):
         # The last of the five ticks is the end of the interval, as the environment tells it.
-        np.testing.assert_allclose(series.queue[4::5], seen["queue"][i, :, 0], rtol=1e-5)
-        assert np.isclose(series.utilisation, seen["utilisation"][i, :, 0].mean())
+        np.testing.assert_allclose(series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5)
+        assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
 
 
-def test_an_oracle_is_watched_in_the_phase_that_is_on():
-    """Thresholds by phase, beside a setting that stays: phases of three intervals take turns."""
+def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase():
+    """Thresholds by phase, beside a fixed setting; phases of three intervals alternate."""
     turns = Timeline((300.0, 300.0))
     pairs = ((1, 0), (2, 0))
     sets = tuple(

@@ -1,4 +1,4 @@
-"""Frames: what they show of queues, thresholds and marks, and what they cost to draw."""
+"""Frames: queues, thresholds and marks in them, and the cost of drawing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def core():
 
 
 def past(n: int, intervals: int, queue: float = 0.0, marked: float = 0.0):
-    """Infos of intervals that were all alike."""
+    """Infos of equal intervals."""
     row = {
         "queue_mean": np.full(n, queue),
         "utilisation": np.full(n, 0.5),
@@ -66,15 +66,15 @@ def test_one_port_is_coloured_by_its_queue(core):
     place = np.array(painter.lines.get_segments()[9])
     middle = painter.lines.axes.transData.transform(place.mean(0))
     row, column = painter.figure.bbox.height - middle[1], middle[0]
-    seen = []
+    colours = []
     for kb in (0, 4, 150, 400):
         queue = np.zeros(n)
         queue[9] = 1e3 * kb
         picture = painter.draw(scene(queue, low, high, past(n, 1), 1))
-        seen.append(picture[int(row), int(column)] / 255)
+        colours.append(picture[int(row), int(column)] / 255)
         want = painter.cmap(layout.level(queue, low, high)[9] / layout.TOP_LEVEL)[:3]
-        np.testing.assert_allclose(seen[-1], want, atol=0.02)
-    blue, amber, red = seen[1:]
+        np.testing.assert_allclose(colours[-1], want, atol=0.02)
+    blue, amber, red = colours[1:]
     assert blue[2] > blue[0] and amber[0] > amber[2] and red.sum() < 0.6 * amber.sum()
 
 
@@ -116,10 +116,10 @@ def test_colours_darken_between_thresholds():
 
     for stops, darker in ((layout.STOPS, True), (layout.DARK_STOPS, False)):
         assert [at for at, _ in stops] == [at for at, _ in layout.STOPS]
-        for (a, one), (b, other) in pairwise(stops):
+        for (a, first), (b, second) in pairwise(stops):
             assert a <= b
             if a < b:
-                assert (lightness(other) < lightness(one)) == darker
+                assert (lightness(second) < lightness(first)) == darker
 
 
 @pytest.mark.parametrize("net", [star(9), dumbbell(3, 2), parking_lot(3), leaf_spine(4, 3, 2)])
@@ -163,17 +163,17 @@ def test_longest_queues_get_the_rows_of_a_large_network():
 
 
 def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
-    """Names kept as pixels stand where matplotlib puts text, in whichever order they come."""
+    """Names kept as pixels are at the places where matplotlib draws text, in any order."""
     small = ecn_marl.make("incast-v0", topology=star(SHOWN))
     large = ecn_marl.make("incast-v0", topology=star(SHOWN + 8))
-    for kept in (np.arange(SHOWN), np.arange(8, SHOWN + 8), np.arange(SHOWN)):
+    for busy in (np.arange(SHOWN), np.arange(8, SHOWN + 8), np.arange(SHOWN)):
         queue = np.zeros(SHOWN + 8)
-        queue[kept] = 1e4
+        queue[busy] = 1e4
         pictures = [frame(small, 1e4), frame(large, queue)]
         areas = [255.0 - picture[60:352, 440:542].mean(-1) for picture in pictures]
         error = np.abs(areas[0] - areas[1]).mean() / areas[0].mean()
         assert areas[0].mean() > 5
-        if kept[0] == 0:
+        if busy[0] == 0:
             assert error < 0.25, error  # a third of a pixel here and there
         else:
             assert error > 0.25
@@ -181,7 +181,7 @@ def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
 
 @pytest.mark.parametrize("scenario", ["websearch-v0", "pet-websearch-v0"])
 def test_the_page_is_drawn_once_and_a_frame_costs_the_same_with_432_ports(scenario, monkeypatch):
-    """`ecn-marl speed` tells frames per second; here is what makes them many."""
+    """What makes frames fast; `ecn-marl speed` measures frames per second."""
     core = ecn_marl.make(scenario)
     n = core.num_agents
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Plots of a comparison: what is drawn is what was found."""
+"""Plots of a comparison: they show its numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOUND = compare(RECORDS)
 
 @pytest.fixture
 def pages(monkeypatch):
-    """The pages that were drawn; their figures can be asked what is on them."""
+    """The pages that were drawn, with their figures."""
     drawn = []
     png = Page.png
     monkeypatch.setattr(Page, "png", lambda page: drawn.append(page) or png(page))
@@ -71,7 +71,7 @@ def test_learning_curves_are_medians_over_seeds(pages):
     assert rp.learning_curves([RECORDS["oracle"]], "title") is None
 
 
-def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(pages):
+def test_rules_are_lines_only_beside_curves_of_the_same_quantity(pages):
     oracle = RECORDS["oracle"]
     level = replace(oracle, meta=dict(oracle.meta) | {"curve_level": 4.9})
     learner = RECORDS["ippo"]
@@ -84,11 +84,11 @@ def test_rules_stand_beside_the_curves_only_where_they_were_scored_as_these(page
     np.testing.assert_array_equal(line.get_ydata(), [4.9, 4.9])
 
 
-def test_curves_with_other_steps_meet_where_both_are_known():
+def test_curves_with_other_steps_are_interpolated_in_their_common_range():
     nan = float("nan")
-    one = Curve(np.array([0.0, 10.0, 30.0]), np.array([0.0, 1.0, 3.0]))
-    two = Curve(np.array([5.0, 20.0, 25.0, 40.0]), np.array([5.0, nan, 25.0, 40.0]))
-    steps, scores = rp.common_steps([one, two])
+    first = Curve(np.array([0.0, 10.0, 30.0]), np.array([0.0, 1.0, 3.0]))
+    second = Curve(np.array([5.0, 20.0, 25.0, 40.0]), np.array([5.0, nan, 25.0, 40.0]))
+    steps, scores = rp.common_steps([first, second])
     np.testing.assert_array_equal(steps, [5.0, 10.0, 25.0, 30.0])
     np.testing.assert_allclose(scores, [steps / 10.0, steps])
 
@@ -102,7 +102,7 @@ def test_profiles_show_policies_with_several_scores(pages):
     assert rp.profiles({"oracle": by_name["oracle"]}, "title") is None
 
 
-def test_many_policies_can_be_told_apart():
+def test_many_policies_have_different_styles():
     looks = rp._looks()
     assert len({next(looks) for _ in range(20)}) == 20
 

@@ -1,4 +1,4 @@
-"""Scenarios as pictures: the traffic that is drawn is what the sources bring."""
+"""Scenarios as pictures: the traffic in them is that of the sources."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def test_a_sample_is_the_offered_load(switching):
     assert ((sample.start_us >= 0.0) & (sample.start_us < sample.span_us)).all()
     rate = sum(switching.sim.topology.nic_gbps) * 125.0
     for table, begin, end in (("WebSearch", 0.0, 41e3), ("DataMining_10MB", 41e3, 81e3)):
-        there = (sample.start_us >= begin) & (sample.start_us < end)
-        per_us = there.sum() / (end - begin)
+        within = (sample.start_us >= begin) & (sample.start_us < end)
+        per_us = within.sum() / (end - begin)
         want = 0.6 * rate / float(size_table(table).mean)
-        assert per_us == pytest.approx(want, rel=5.0 / np.sqrt(there.sum()))
+        assert per_us == pytest.approx(want, rel=5.0 / np.sqrt(within.sum()))
         largest = 30e6 if table == "WebSearch" else 10e6
-        assert sample.payload[there].max() <= largest
+        assert sample.payload[within].max() <= largest
 
 
 def test_other_seeds_are_other_flows(switching):
-    one, same, other = (sample_traffic(switching, seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one.start_us, same.start_us)
-    assert len(one.start_us) != len(other.start_us) or (one.start_us != other.start_us).any()
+    first, same, other = (sample_traffic(switching, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.start_us, same.start_us)
+    assert len(first.start_us) != len(other.start_us) or (first.start_us != other.start_us).any()
 
 
 def test_traffic_that_needs_a_network_has_no_sample():

@@ -1,4 +1,4 @@
-"""Two policies beside each other: what the film shows of each, and players that move together."""
+"""Two policies side by side: the film, and players that move together."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_film_shows_both_at_the_same_times(sides):
 
 
 def test_slowdowns_are_those_of_flows_that_have_finished(sides):
-    one = sides[0]
+    side = sides[0]
     port = 0
-    flows = FlowPlot(Figure(), (0.1, 0.1, 0.8, 0.8), one, port, 10.0)
-    done = [flow for flow in one.episode.flows if flow.end_us is not None]
+    flows = FlowPlot(Figure(), (0.1, 0.1, 0.8, 0.8), side, port, 10.0)
+    done = [flow for flow in side.episode.flows if flow.end_us is not None]
     assert len(done) == len(flows.slowdown) > 3
     np.testing.assert_allclose(sorted(flows.slowdown), sorted(flow.slowdown for flow in done))
     assert (np.diff(flows.end_ms) >= 0).all()
@@ -62,9 +62,9 @@ def test_slowdowns_are_those_of_flows_that_have_finished(sides):
     assert 0 < len(early) < len(done)
     assert f"mean {early.mean():.1f}, p99" in flows.texts["short"].get_text()
     assert flows.texts["long"].get_text() == "larger: none yet"
-    trace = comparison._trace(one, port)
-    np.testing.assert_array_equal(trace.queue, one.episode.ticks[:, :, port].ravel() / 1e3)
-    np.testing.assert_allclose(trace.returns[-1], one.episode.info["reward"].mean(1).sum())
+    trace = comparison._trace(side, port)
+    np.testing.assert_array_equal(trace.queue, side.episode.ticks[:, :, port].ravel() / 1e3)
+    np.testing.assert_allclose(trace.returns[-1], side.episode.info["reward"].mean(1).sum())
 
 
 def test_other_episodes_are_refused(sides):
@@ -108,9 +108,9 @@ def test_players_move_together(sides, tmp_path: Path):
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=8000"]
     shown = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
-    assert found, shown.stdout[-500:] + shown.stderr[-500:]
-    out = json.loads(found[1].replace("&gt;", ">"))
+    output = re.search(r'<pre id="probe">(.*?)</pre>', shown.stdout, re.S)
+    assert output, shown.stdout[-500:] + shown.stderr[-500:]
+    out = json.loads(output[1].replace("&gt;", ">"))
     # Both open on the same port and moment: the longest queue of the two together.
     port, ms = busiest(sides)
     assert port == 0 and out["tops"][0] == out["tops"][1] >= 2560

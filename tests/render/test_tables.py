@@ -1,4 +1,4 @@
-"""Tables: every number that was found is there, at the widths terminals have."""
+"""Tables: all numbers are in them, at common widths of terminals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def text(table, width: int) -> str:
     return file.getvalue()
 
 
-def row(name: str, scale: float, **more):
-    return summarise(name, record(name, (scale, 1.0, 1.0), **more).columns)
+def row(name: str, scale: float, **columns):
+    return summarise(name, record(name, (scale, 1.0, 1.0), **columns).columns)
 
 
 RESULT = {
@@ -40,7 +40,7 @@ def shown(policies: list, width: int) -> list[str]:
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("width", [80, 110])
 def test_completion_times_are_whole_and_sorted(width, scored):
-    policies = [dict(one) for one in RESULT["policies"]]
+    policies = [dict(policy) for policy in RESULT["policies"]]
     if scored:
         policies[0] |= {"score": {"value": float("nan")}, "share": None}
         policies[1] |= {"score": {"value": 0.789}, "share": {"value": 0.456}}
@@ -50,11 +50,11 @@ def test_completion_times_are_whole_and_sorted(width, scored):
     assert "6 episodes never trained on, seed 5" in printed
     lines = printed.splitlines()
     assert sum("≥" in line and "±" in line for line in lines) == 3  # one line each
-    for one in policies:
-        short, long = one["slowdown"]["short"], one["slowdown"]["long"]
-        half = (one["J"]["high"] - one["J"]["low"]) / 2
+    for policy in policies:
+        short, long = policy["slowdown"]["short"], policy["slowdown"]["long"]
+        half_width = (policy["J"]["high"] - policy["J"]["low"]) / 2
         cells = (
-            f"{one['J']['value']:.2f}±{half:.2f}",
+            f"{policy['J']['value']:.2f}±{half_width:.2f}",
             f"{short['mean']:.2f}/{short['p99']:.1f}",
             f"≥{long['geomean']:.2f}/{long['p99']:.1f}",
         )
@@ -66,17 +66,17 @@ def test_completion_times_are_whole_and_sorted(width, scored):
 
 @pytest.mark.parametrize("width", [80, 110])
 def test_flows_and_ports(width):
-    more = {"deferred": np.full(6, 7.0), "deferred_us": np.full(6, 5.5)}
-    one = row("b", 0.5, flows_waiting=np.full(6, 3), **more)
-    _, flows, ports = shown([one, row("c", 1.0)], width)
+    columns = {"deferred": np.full(6, 7.0), "deferred_us": np.full(6, 5.5)}
+    invalid = row("b", 0.5, flows_waiting=np.full(6, 3), **columns)
+    _, flows, ports = shown([invalid, row("c", 1.0)], width)
     for printed in (flows, ports):
         assert "…" not in printed and printed.index("IPPO c") < printed.index("INVALID")
     line = next(line for line in flows.splitlines() if "3,138" in line)
     assert line.split()[-7:] == ["3,138", "3,120", "3,084", "36", "42", "33", "18"]
     for cell in (
-        f"{one['reward']['mean']:.4f}±{one['reward']['ci95']:.4f}",
-        f"{one['queue_mean'] / 1e3:.1f}±{one['queue_std'] / 1e3:.1f}",
-        f"{one['utilisation']:.1%}",
+        f"{invalid['reward']['mean']:.4f}±{invalid['reward']['ci95']:.4f}",
+        f"{invalid['queue_mean'] / 1e3:.1f}±{invalid['queue_std'] / 1e3:.1f}",
+        f"{invalid['utilisation']:.1%}",
     ):
         assert cell in ports
 
@@ -110,9 +110,9 @@ def test_no_flows_leave_dashes():
 
 @pytest.mark.parametrize("half", [None, float("nan")])
 def test_one_episode_has_no_interval(half):
-    one = row("b", 1.0) | {"reward": {"mean": 0.5, "ci95": half}}
-    one["J"] = {"value": 3.21, "low": None, "high": None, "missing": 0}
-    times, _, ports = shown([one], 100)
+    policy = row("b", 1.0) | {"reward": {"mean": 0.5, "ci95": half}}
+    policy["J"] = {"value": 3.21, "low": None, "high": None, "missing": 0}
+    times, _, ports = shown([policy], 100)
     assert "0.5000" in ports and "0.5000±" not in ports
     assert "3.21" in times and "3.21±" not in times
 

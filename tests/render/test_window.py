@@ -1,4 +1,4 @@
-"""The window of `render_mode="human"`: what it shows, how fast, and what without a screen."""
+"""The window of `render_mode="human"`: its frames, its speed, and errors without a screen."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def test_clones_open_windows_of_their_own(human: EcnParallelEnv):
 
 
 def test_figures_of_the_user_are_left_alone(human: EcnParallelEnv):
-    mine = plt.figure()
+    user_figure = plt.figure()
     try:
         human.reset(seed=0)
-        assert plt.gcf() is mine and plt.get_fignums() == [mine.number]
+        assert plt.gcf() is user_figure and plt.get_fignums() == [user_figure.number]
         human.close()
-        assert plt.get_fignums() == [mine.number]
+        assert plt.get_fignums() == [user_figure.number]
     finally:
-        plt.close(mine)
+        plt.close(user_figure)
 
 
 def test_frames_come_no_faster_than_they_may():

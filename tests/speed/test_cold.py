@@ -1,4 +1,4 @@
-"""`ecn-marl speed --cold`: what it measures adds up, and no cache helps."""
+"""`ecn-marl speed --cold`: its times add up, and no cache is used."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from commands import failure, run
 
 from ecn_marl.speed import cold, first_step, report
 
-SPREAD = {"median", "min", "max", "iqr"}
+SUMMARY = {"median", "min", "max", "iqr"}
 
 
 @pytest.mark.slow
 def test_a_cold_start_adds_up_and_leaves_no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    said = []
-    (row,) = cold.measure(("incast-v0",), 1, said.append)
-    assert said == ["incast-v0, cold start 1 of 1"]
+    messages = []
+    (row,) = cold.measure(("incast-v0",), 1, messages.append)
+    assert messages == ["incast-v0, cold start 1 of 1"]
     parts = [row[name]["median"] for name in ("import_s", "reset_s", "step_s")]
     assert all(part > 0 for part in parts)
     assert row["first_s"]["median"] == pytest.approx(sum(parts), abs=1e-3)
     assert row["first_cpu_s"]["median"] > 1  # XLA has compiled
     assert list(tmp_path.iterdir()) == []
-    for what in ("steps", "frames"):
+    for unit in ("steps", "frames"):
         # Other processes slow the clock on the wall only; one thread waits where XLA's work.
-        assert 1 < row[f"{what}_per_s"]["median"] < 1e5
+        assert 1 < row[f"{unit}_per_s"]["median"] < 1e5
     assert row["steps_per_s"]["median"] > row["frames_per_s"]["median"]
 
 
@@ -47,7 +47,7 @@ def test_the_command_shows_medians_and_measures_nothing_else(tmp_path, monkeypat
     tree = json.loads(file.read_text())
     assert tree["environments"] == [] and "scaling" not in tree
     (row,) = tree["cold"]
-    assert set(row["first_s"]) == SPREAD and row["processes"] == 5
+    assert set(row["first_s"]) == SUMMARY and row["processes"] == 5
     assert row["first_s"] == {"median": 7.0, "min": 5.0, "max": 9.0, "iqr": 2.0}
     for text in ("Medians of 5 processes", "incast-v0", "5.0–9.0", "321", "compilation cache"):
         assert text in result.stdout
@@ -60,12 +60,12 @@ def test_json_is_printed_instead_of_tables(monkeypatch):
 
 
 def test_rates_count_what_is_timed(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(first_step.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(first_step.time, "process_time", lambda: now[0] / 2)
+    clock = [0.0]
+    monkeypatch.setattr(first_step.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(first_step.time, "process_time", lambda: clock[0] / 2)
 
     def pass_(seconds: float) -> None:
-        now[0] += seconds
+        clock[0] += seconds
 
     rates = first_step._rate(lambda _: pass_(0.25), 8, lambda _: pass_(100.0))
     assert rates == pytest.approx((4.0, 8.0))

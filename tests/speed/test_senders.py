@@ -1,4 +1,4 @@
-"""`ecn-marl speed --explain` and `--senders`: what is skipped, and what senders cost."""
+"""`ecn-marl speed --explain` and `--senders`: skipped work, and costs of senders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ecn_marl.speed.timing import Plan
 QUICK = Plan(steps=2)
 
 
-def test_explain_tells_and_measures_nothing(tmp_path, monkeypatch):
-    """`--explain` says how batches run, and what of a step skips free slots."""
+def test_explain_measures_nothing(tmp_path, monkeypatch):
+    """`--explain` states how batches run, and which part of a step skips free slots."""
     monkeypatch.setattr(programs, "time_env", None)
     file = tmp_path / "explained.json"
     result = run("speed", "--explain", "--scenario", "websearch-star-v0", "--out", file)

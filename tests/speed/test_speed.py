@@ -1,4 +1,4 @@
-"""`ecn-marl speed`: all runs, and its numbers fit together. Absolute times are not tested."""
+"""`ecn-marl speed`: everything runs, and its numbers are consistent. Times are not tested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ecn_marl.speed import (
 )
 from ecn_marl.speed.timing import Plan, Timing
 
-SPREAD = {"median", "min", "max", "iqr"}
+SUMMARY = {"median", "min", "max", "iqr"}
 RATES = ("env_steps_per_s", "agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
 QUICK = Plan(steps=2)
 
@@ -66,14 +66,14 @@ def test_rows_fit_together(measured):
         assert (row["scenario"], row["envs"], row["devices"]) == (TINY, 2, 1)
         assert (row["agents"], row["slots"], row["substeps"], row["runs"]) == (3, 4, 8, 5)
         for name in (*RATES, "cores_used"):
-            assert set(row[name]) == SPREAD
+            assert set(row[name]) == SUMMARY
             assert 0 <= row[name]["min"] <= row[name]["median"] <= row[name]["max"]
             assert row[name]["iqr"] <= row[name]["max"] - row[name]["min"] + 1e-12
         factors = {"agent_steps_per_s": 3, "flow_substeps_per_s": 4 * 8, "sim_s_per_wall_s": 40e-6}
         for name, factor in factors.items():
-            for what in SPREAD:
-                expected = factor * row["env_steps_per_s"][what]
-                assert row[name][what] == pytest.approx(expected, rel=1e-9)
+            for statistic in SUMMARY:
+                expected = factor * row["env_steps_per_s"][statistic]
+                assert row[name][statistic] == pytest.approx(expected, rel=1e-9)
         assert row["trace_s"] > 0 and row["compile_s"] > 0
         assert row["peak_memory"]["bytes"] > 1e6
         assert "maximum resident" in row["peak_memory"]["source"]
@@ -86,15 +86,20 @@ def test_state_bytes_are_those_of_a_real_state(measured):
     assert measured[1]["environments"][0]["state_bytes_per_env"] == size
 
 
-def test_machine_is_named(measured):
+def test_the_machine_is_described(measured):
     text, tree = measured
-    found = tree["machine"]
-    assert found["platform"] == "cpu" and found["devices"] >= 1 and found["cores"] >= 1
-    assert found["device_kind"] and found["processor"]
-    assert set(found["versions"]) == {"python", "jax", "jaxlib", "numpy", "ecn-marl"}
-    assert found["versions"]["jax"] == jax.__version__
-    assert found["versions"]["numpy"] == np.__version__
-    for part in (found["command"], found["device_kind"], jax.__version__, "5 runs of 3 steps"):
+    described = tree["machine"]
+    assert described["platform"] == "cpu" and described["devices"] >= 1 and described["cores"] >= 1
+    assert described["device_kind"] and described["processor"]
+    assert set(described["versions"]) == {"python", "jax", "jaxlib", "numpy", "ecn-marl"}
+    assert described["versions"]["jax"] == jax.__version__
+    assert described["versions"]["numpy"] == np.__version__
+    for part in (
+        described["command"],
+        described["device_kind"],
+        jax.__version__,
+        "5 runs of 3 steps",
+    ):
         assert part in text
 
 
@@ -137,21 +142,21 @@ class Clock:
         self.now += n * self.step_s
 
 
-def test_runs_take_as_long_as_wanted(monkeypatch):
+def test_runs_take_the_target_time(monkeypatch):
     clock = Clock(monkeypatch, step_s=0.004)
-    found = timing.measure(clock.advance, Plan(runs=7, target_s=1.0))
-    assert found.steps == pytest.approx(250, abs=1)
-    assert clock.calls[-8:] == [found.steps] * 8  # a warm-up and seven runs
-    assert len(found.wall_s) == 7
-    assert found.rate(10)["median"] == pytest.approx(2500)
-    assert found.step_s == pytest.approx(0.004)
+    measured_runs = timing.measure(clock.advance, Plan(runs=7, target_s=1.0))
+    assert measured_runs.steps == pytest.approx(250, abs=1)
+    assert clock.calls[-8:] == [measured_runs.steps] * 8  # a warm-up and seven runs
+    assert len(measured_runs.wall_s) == 7
+    assert measured_runs.rate(10)["median"] == pytest.approx(2500)
+    assert measured_runs.step_s == pytest.approx(0.004)
 
 
 def test_a_long_step_is_not_repeated(monkeypatch):
     clock = Clock(monkeypatch, step_s=30.0)
-    found = timing.measure(clock.advance, Plan(target_s=1.0))
+    measured_runs = timing.measure(clock.advance, Plan(target_s=1.0))
     assert clock.calls == [1] * 7  # one to find out, a warm-up, five runs
-    assert found.steps == 1
+    assert measured_runs.steps == 1
 
 
 def test_steps_given_are_steps_made(monkeypatch):
@@ -160,15 +165,15 @@ def test_steps_given_are_steps_made(monkeypatch):
     assert clock.calls == [3] * 6
 
 
-def test_spread_is_that_of_the_numbers():
-    found = timing.spread([4.0, 1.0, 2.0, 3.0, 10.0])
-    assert found == {"median": 3.0, "min": 1.0, "max": 10.0, "iqr": 2.0}
+def test_a_summary_is_that_of_the_numbers():
+    summary = timing.summarise([4.0, 1.0, 2.0, 3.0, 10.0])
+    assert summary == {"median": 3.0, "min": 1.0, "max": 10.0, "iqr": 2.0}
     assert Timing(10, (2.0, 4.0), (1.0, 4.0)).cores_used["min"] == 0.5
     rate = Timing(10, (2.0, 5.0), (1.0, 1.0)).rate(3.0)
     assert (rate["min"], rate["max"]) == (6.0, 15.0)
 
 
-def test_programs_to_compare_take_turns(monkeypatch):
+def test_compared_programs_run_in_turn(monkeypatch):
     clock, order = Clock(monkeypatch, 0.0), []
 
     def advance(name, step_s):
@@ -179,10 +184,10 @@ def test_programs_to_compare_take_turns(monkeypatch):
         return go
 
     both = {"slow": advance("slow", 0.5), "fast": advance("fast", 0.001)}
-    found = timing.interleaved(both, Plan(runs=6, target_s=0.5))
+    timings = timing.interleaved(both, Plan(runs=6, target_s=0.5))
     assert order[-12:] == ["slow", "fast"] * 6
-    assert found["slow"].least_cpu_s == pytest.approx(0.5) and len(found["slow"].wall_s) == 6
-    assert found["fast"].least_s == pytest.approx(0.001) and found["fast"].steps > 100
+    assert timings["slow"].least_cpu_s == pytest.approx(0.5) and len(timings["slow"].wall_s) == 6
+    assert timings["fast"].least_s == pytest.approx(0.001) and timings["fast"].steps > 100
 
 
 @pytest.mark.parametrize("wrong", [{"runs": 4}, {"steps": 0}, {"target_s": 0.0}])
@@ -276,34 +281,34 @@ def test_growth_per_doubling():
 
 
 def test_points_vary_one_thing():
-    found = list(sweep.points())
+    points = list(sweep.points())
     for name in ("environments", "star, ports", "flow slots", "substeps"):
-        group = [p for p in found if p.sweep == name]
+        group = [p for p in points if p.sweep == name]
         sizes = [p.size for p in group]
         assert len(group) >= 3 and sizes == sorted(set(sizes))
-        seen = {
+        sizes_of = {
             "environments": [p.envs for p in group],
             "star, ports": [p.env.num_agents for p in group],
             "flow slots": [p.env.sim.slots for p in group],
             "substeps": [p.env.sim.interval_steps for p in group],
         }
-        assert seen[name] == sizes
-        assert all(len(set(x)) == 1 for other, x in seen.items() if other != name)
+        assert sizes_of[name] == sizes
+        assert all(len(set(x)) == 1 for other, x in sizes_of.items() if other != name)
         assert {p.env.horizon * p.env.interval_us for p in group} == {20_000.0}
-    fabric = [p for p in found if p.sweep.startswith("leaf-spine")]
+    fabric = [p for p in points if p.sweep.startswith("leaf-spine")]
     assert [p.env.num_agents for p in fabric] == [p.size for p in fabric]
     assert [p.size for p in fabric[-2:]] == [432, 1728]  # 288 and 1152 hosts
-    assert {p.devices for p in found} == {1}
-    for there, used in ((2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])):
-        many = [p for p in sweep.points(1, there) if p.sweep == "devices"]
+    assert {p.devices for p in points} == {1}
+    for devices, used in ((2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])):
+        many = [p for p in sweep.points(1, devices) if p.sweep == "devices"]
         assert [p.size for p in many] == [p.devices for p in many] == used
         assert len({(p.env, p.envs) for p in many}) == 1
 
 
 def test_scaling_rows(monkeypatch):
     env = ecn_marl.make(TINY)
-    both = [sweep.Point("environments", n, env, n) for n in (1, 4)]
-    monkeypatch.setattr(sweep, "points", lambda sizes, devices: iter(both))
+    points = [sweep.Point("environments", n, env, n) for n in (1, 4)]
+    monkeypatch.setattr(sweep, "points", lambda sizes, devices: iter(points))
     names: list[str] = []
     first, second = sweep.scaling(QUICK, show=names.append)
     assert names == ["scaling: environments 1", "scaling: environments 4"]
@@ -341,8 +346,8 @@ class Counter:
     def step(self, key, state, action):
         assert set(action) == set(self.agents)
         obs = {a: jnp.full(2, state, jnp.float32) for a in self.agents}
-        one = {a: jnp.float32(1.0) for a in self.agents}
-        return obs, state + 1, one, dict.fromkeys(self.agents, False), {}
+        rewards = {a: jnp.float32(1.0) for a in self.agents}
+        return obs, state + 1, rewards, dict.fromkeys(self.agents, False), {}
 
 
 def test_jaxmarl_is_stepped_and_counted(monkeypatch):
@@ -358,9 +363,9 @@ def test_jaxmarl_is_stepped_and_counted(monkeypatch):
     assert [row["name"] for row in rows] == [f"JaxMARL {name}" for name in peers.JAXMARL]
     for row in rows:
         assert row["agents"] == 2 and row["envs"] == 2 and "9.9" in row["note"]
-        for what in SPREAD:
-            twice = 2 * row["env_steps_per_s"][what]
-            assert row["agent_steps_per_s"][what] == pytest.approx(twice)
+        for statistic in SUMMARY:
+            twice = 2 * row["env_steps_per_s"][statistic]
+            assert row["agent_steps_per_s"][statistic] == pytest.approx(twice)
 
 
 def test_recorded_packets():
@@ -378,8 +383,8 @@ def test_recorded_packets():
     assert "High-Precision-Congestion-Control" in readme and "AMD EPYC" in readme
 
 
-def test_replay_counts_its_lanes():
-    row = peers.replay_row(peers.Lanes(2, window_ms=0.05), runs=5)
+def test_replay_counts_its_replays():
+    row = peers.replay_row(peers.Replays(2, window_ms=0.05), runs=5)
     assert (row["lanes"], row["devices"], row["repetitions"]) == (2, 1, 5)
     # 2 lanes x 0.05 ms are 2 x 50 substeps of 1 µs with 256 slots each
     ratio = row["flow_substeps_per_s"]["median"] / row["sim_ms_per_wall_s"]["median"]
@@ -389,14 +394,14 @@ def test_replay_counts_its_lanes():
 # ------------------------------------------------------------------------------ stages and floor
 
 
-def test_variants_leave_out_what_they_say():
+def test_variants_leave_out_their_stages():
     env = ecn_marl.make(TINY)
     params = jax.tree.map(jnp.asarray, env.default_params.sim)
     ecn = env.static_ecn("secn1", env.default_params)
     state = jax.jit(env.sim.init)(jax.random.key(1), params)
 
     def after(kind, state):
-        sim = stages._as(kind, env.sim)
+        sim = stages._without_stages(kind, env.sim)
         assert all(getattr(sim, f.name) == getattr(env.sim, f.name) for f in fields(Simulator))
         return jax.jit(sim.interval)(state, params, ecn)[0]
 
@@ -420,9 +425,9 @@ def test_variants_leave_out_what_they_say():
 def test_stages_add_up_to_the_step():
     names = ("all", "no reset", "fixed", "Simulator", "NoAdmission", "NoSubsteps", "NoCompletion")
     times = {n: Timing(10, (t,), (t,)) for n, t in zip(names, (9, 8, 7, 6, 5, 2, 1), strict=True)}
-    whole, *parts = stages._rows(times)
-    assert whole["cpu_us"] == pytest.approx(0.9e6) and whole["share"] == 1
-    assert sum(row["cpu_us"] for row in parts) == pytest.approx(whole["cpu_us"])
+    full_step, *parts = stages._rows(times)
+    assert full_step["cpu_us"] == pytest.approx(0.9e6) and full_step["share"] == 1
+    assert sum(row["cpu_us"] for row in parts) == pytest.approx(full_step["cpu_us"])
     assert sum(row["share"] for row in parts) == pytest.approx(1.0)
     share = {row["stage"]: row["share"] for row in parts}
     assert share["substeps"] == pytest.approx(3 / 9)
@@ -441,7 +446,7 @@ ENTRY main {
     assert floor.operations("\n" + text) == {"fusion": 2, "scatter": 1}
 
 
-def test_micro_benchmarks_do_what_they_are_counted_for():
+def test_micro_benchmarks_do_the_counted_work():
     x = jnp.linspace(-1.0, 1.0, 12)
     values = x * 0.5 + 1.0
     for i in range(1, floor.CHAIN):
@@ -468,23 +473,25 @@ commands.app(sys.argv[1:])
 
 @pytest.mark.slow
 def test_stages_and_floor_run(tmp_path):
-    """XLA's older loop emitters, with which the suite compiles, leave no scatters to count."""
+    """In a new process: XLA's older loop emitters, which the tests use, leave no scatters."""
     file = tmp_path / "speed.json"
     args = ["speed", "--scenario", TINY, "--envs", "1", "--steps", "2", "--stages"]
-    here = os.pathsep.join([str(Path(commands.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    python_path = os.pathsep.join(
+        [str(Path(commands.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
     call = [sys.executable, "-c", AS_USERS, *args, "--out", str(file)]
-    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": here}
+    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": python_path}
     done = subprocess.run(call, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     tree = json.loads(file.read_text())
-    found, rows = tree["floor"], tree["stages"]["rows"]
+    floors, rows = tree["floor"], tree["stages"]["rows"]
     assert sum(r["share"] for r in rows[1:]) == pytest.approx(1.0, abs=1e-6)
-    parts = found["floor_ns"]
+    parts = floors["floor_ns"]
     names = ("arithmetic", "memory", "transcendentals", "scatters", "gathers")
     assert parts["program"] == pytest.approx(sum(parts[name] for name in names))
-    assert found["over_program"] == pytest.approx(found["measured_ns"] / parts["program"])
-    assert found["per_flow_substep"]["flops"] > 50 and found["per_flow_substep"]["scatters"] >= 3
-    assert found["per_flow_substep"]["bytes"] > found["per_flow_substep"]["state_bytes"]
+    assert floors["over_program"] == pytest.approx(floors["measured_ns"] / parts["program"])
+    assert floors["per_flow_substep"]["flops"] > 50 and floors["per_flow_substep"]["scatters"] >= 3
+    assert floors["per_flow_substep"]["bytes"] > floors["per_flow_substep"]["state_bytes"]
 
 
 def test_counts():

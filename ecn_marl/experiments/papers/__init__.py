@@ -1,4 +1,4 @@
-"""The papers: their cells, their claims, and what is measured here."""
+"""Suites of papers: their cells, their claims, and our measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUITES: dict[str, Callable[[bool], Suite]] = {
     "acc": acc.suite,
     "haecn": haecn.suite,
 }
-"""What makes the suite of a paper, small or full."""
+"""Functions that make the suite of a paper, small or full."""
 
 
 def suite(name: str, small: bool) -> Suite:

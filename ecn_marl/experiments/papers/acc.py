@@ -1,7 +1,7 @@
 """ACC (Yan et al., SIGCOMM'21): its cells and its claims, §5.
 
-What the paper compares with is "SECN", its two static settings; where it does not say which, the
-claim is measured against both, and "up to" is the larger gain. Mice are flows up to 100 KB here;
+The paper compares with "SECN", its two static settings. Where it does not say which, the claim is
+measured against both, and "up to" is the larger gain. Mice are flows up to 100 KB here;
 the paper has messages shorter than 10 KB (Fig. 7) and, in its simulations, does not say.
 """
 
@@ -78,7 +78,7 @@ _FULL_NOTES = (
 
 
 def _trainings(end: str, small: bool) -> tuple[Training, ...]:
-    """The offline mix; and the large network, whose size a central controller depends on."""
+    """The offline mix, and the large network, whose size a central controller depends on."""
     steps = 45_000 if small else 450_000
     fabric = at_load(0.3, SMALL_SLOTS if small else SLOTS, "latency")
     return (
@@ -88,7 +88,7 @@ def _trainings(end: str, small: bool) -> tuple[Training, ...]:
 
 
 def _incast_cells(end: str, small: bool) -> tuple[Cell, ...]:
-    """Fig. 1: rules only, for what it shows is which static setting is best."""
+    """Fig. 1: rules only, since it shows which static setting is best."""
     degrees = acc_incast.SMALL_DEGREES if small else acc_incast.DEGREES
     return tuple(
         Cell(
@@ -105,9 +105,9 @@ def _testbed_cells(end: str, small: bool) -> tuple[Cell, ...]:
     """Figs. 2, 6, 7 and 8, storage and training."""
     rows = (*_LEARNERS, *_RULES)
 
-    def cell(name: str, where: str, scenario: str, online: str = "", **more: Any) -> Cell:
-        listed = (online, *rows) if online else rows
-        return Cell(name, where, f"acc-{scenario}{end}", "offline", listed, **more)
+    def cell(name: str, where: str, scenario: str, online: str = "", **fields: Any) -> Cell:
+        cell_rows = (online, *rows) if online else rows
+        return Cell(name, where, f"acc-{scenario}{end}", "offline", cell_rows, **fields)
 
     messages = tuple(
         cell(
@@ -146,26 +146,28 @@ def _fabric_cells(end: str, small: bool) -> tuple[Cell, ...]:
 def _against_secn(
     cells: tuple[str, ...], figure: str, gain: str, opponents: tuple[str, ...] = _SECN
 ) -> Extreme:
-    """Change against both static settings; `gain` is what counts, the lowest or the highest."""
-    return Extreme(tuple(Change(cells, figure, "acc", one, gain) for one in opponents), gain)
+    """Change against both static settings; `gain` picks the `lowest` or the `highest`."""
+    return Extreme(
+        tuple(Change(cells, figure, "acc", opponent, gain) for opponent in opponents), gain
+    )
 
 
 def _claims() -> tuple[Claim, ...]:
-    """What the paper states."""
-    both = "Against whichever of SECN1 and SECN2 the change is larger; the paper does not say."
+    """Claims of the paper."""
+    note = "Against whichever of SECN1 and SECN2 the change is larger; the paper does not say."
     fabric = tuple(f"fabric-{load}" for load in LOADS)
     return (
         Claim(
             *("throughput", "mean throughput of changing traffic, ACC against SECN", 26.1, "%"),
             "§5.2, Fig. 6",
             _against_secn(("heterogeneous",), "throughput", "highest"),
-            both,
+            note,
         ),
         Claim(
             *("queue", "mean queue of changing traffic, ACC against SECN", -90.0, "%"),
             "§5.2, Fig. 6",
             _against_secn(("heterogeneous",), "bottleneck queue", "lowest"),
-            f"The paper: an order of magnitude. {both}",
+            f"The paper: an order of magnitude. {note}",
         ),
         *_message_claims(),
         *_queue_claims(),
@@ -191,13 +193,13 @@ def _claims() -> tuple[Claim, ...]:
             ),
             "§5.4 (notes)",
             _against_secn(fabric, "short mean", "lowest"),
-            both,
+            note,
         ),
         Claim(
             *("mice-p99", "p99 FCT of mice in the large simulation, ACC against SECN", -47.5, "%"),
             "§5.4 (notes)",
             _against_secn(fabric, "short p99", "lowest"),
-            both,
+            note,
         ),
         Claim(
             *("idle", "inferences with the idle rule against without", -10.0, "%"),
@@ -209,10 +211,10 @@ def _claims() -> tuple[Claim, ...]:
 
 
 def _message_claims() -> tuple[Claim, ...]:
-    """Fig. 7: tails shorter by a factor; 1.5 times shorter is 33 % less."""
+    """Fig. 7: tails are shorter by a factor; a factor of 1.5 is a reduction of 33 %."""
     claims = []
-    for load, least, most in ((20, 1.5, 3.0), (60, 2.0, 7.0)):
-        for word, factor, pick in (("at least", least, "highest"), ("up to", most, "lowest")):
+    for load, smallest, largest in ((20, 1.5, 3.0), (60, 2.0, 7.0)):
+        for word, factor, pick in (("at least", smallest, "highest"), ("up to", largest, "lowest")):
             claims.append(
                 Claim(
                     f"tail-{load}-{word.split()[-1]}",
@@ -221,7 +223,7 @@ def _message_claims() -> tuple[Claim, ...]:
                     "%",
                     "§5.2, Fig. 7",
                     _against_secn((f"messages-{load}",), "short p99", pick),
-                    f"The paper: SECN's tail is {least:g} to {most:g} times as long.",
+                    f"The paper: SECN's tail is {smallest:g} to {largest:g} times as long.",
                 )
             )
     return tuple(claims)
@@ -239,19 +241,19 @@ def _queue_claims() -> tuple[Claim, ...]:
             who = family.removeprefix("static:")
             key = f"{figure.replace(' ', '-')}-{who}"
             value = Value("messages-60", figure, family)
-            text_of = f"{text} at 60 % load, {who.upper()}"
-            claims.append(Claim(key, text_of, values[i], "KB", "§5.2, Fig. 7(c)", value))
+            claim_text = f"{text} at 60 % load, {who.upper()}"
+            claims.append(Claim(key, claim_text, values[i], "KB", "§5.2, Fig. 7(c)", value))
             if family != "acc":
-                less = round(100.0 * (stated["acc"][i] / values[i] - 1.0), 1)
+                reduction = round(100.0 * (stated["acc"][i] / values[i] - 1.0), 1)
                 change = Change(("messages-60",), figure, "acc", family)
                 against = f"{text} at 60 % load, ACC against {who.upper()}"
                 where = f"§5.2: {stated['acc'][i]:g} against {values[i]:g} KB"
-                claims.append(Claim(f"{key}-change", against, less, "%", where, change))
+                claims.append(Claim(f"{key}-change", against, reduction, "%", where, change))
     return tuple(claims)
 
 
 def _tcp_claims() -> tuple[Claim, ...]:
-    """Fig. 8: what RDMA lacks of its 70 % under the setting of DCQCN's paper."""
+    """Fig. 8: shortfall of RDMA's throughput from its 70 % under the setting of DCQCN's paper."""
     claims = []
     for word, paper, pick in (("at least", -10.0, "highest"), ("up to", -20.0, "lowest")):
         parts = tuple(Value(f"tcp-{n}", "rdma share", "static:secn1") for n in (2, 7))

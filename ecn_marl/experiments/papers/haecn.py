@@ -1,8 +1,8 @@
 """HAECN (Hu et al.): its cells and its claims, §2 and §5.
 
-DCQCN is SECN1 here, the setting of its own paper; TIMELY and HPCC are other senders in the same
-episodes. ACC and HAECN set the thresholds of DCQCN's senders. Their decisions take as long as they
-take on this machine: inference that is late is what the paper holds against ACC.
+DCQCN has SECN1 here, the setting of its own paper. TIMELY and HPCC are other senders in the same
+episodes. ACC and HAECN set the thresholds of switches with DCQCN senders. Their decisions take as
+long as on this machine, since late inference is the paper's argument against ACC.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ _SMALL_NOTES = (
 
 
 def _cells(end: str) -> tuple[Cell, ...]:
-    """Both kinds of traffic on four networks, and there with other senders."""
-    everyone = (*rw.names(_LEARNING, rw.STATIC, rw.RULES), "static:best")
-    found = []
+    """Both kinds of traffic on four networks, each also with other senders."""
+    all_rows = (*rw.names(_LEARNING, rw.STATIC, rw.RULES), "static:best")
+    cells = []
     for kind, where in KINDS.items():
         for n in LINKS:
-            more: dict[str, Any] = {"x": n, "windows": WINDOWS if kind == "gradual" else 0}
+            fields: dict[str, Any] = {"x": n, "windows": WINDOWS if kind == "gradual" else 0}
             place = (where, f"haecn-{kind}-{n}{end}", "bursty")
             name = f"{kind}-{n}"
-            found.append(Cell(name, *place, everyone, **more, measured_delay=True))
+            cells.append(Cell(name, *place, all_rows, **fields, measured_delay=True))
             for senders, transport in SENDERS.items():
                 options = {"transport": transport}
-                found.append(Cell(f"{name}-{senders}", *place, (_DCQCN,), options, **more))
-    instant = ("§2, without inference delay", f"haecn-bursty-48{end}", "bursty")
-    found.append(Cell("bursty-48-instant", *instant, (*rw.names(_LEARNING), _DCQCN), x=48))
-    return tuple(found)
+                cells.append(Cell(f"{name}-{senders}", *place, (_DCQCN,), options, **fields))
+    without_delay = ("§2, without inference delay", f"haecn-bursty-48{end}", "bursty")
+    cells.append(Cell("bursty-48-instant", *without_delay, (*rw.names(_LEARNING), _DCQCN), x=48))
+    return tuple(cells)
 
 
 def _measure(cell: str, figure: str, opponent: str, pick: str) -> Change | Across:
@@ -117,7 +117,7 @@ def _fct_claims() -> tuple[Claim, ...]:
 
 
 def _throughput_claims() -> tuple[Claim, ...]:
-    """Fig. 7: throughput, up to so much over the networks."""
+    """Fig. 7: throughput, the highest gain over the networks."""
     return tuple(
         Claim(
             f"throughput-{opponent}",

@@ -1,9 +1,9 @@
-"""What claims measure: a change against another row, or a value, from records with intervals.
+"""Measures of claims: changes against another row, or values, computed from records with intervals.
 
-A column of the table of claims says which rows stand for a family such as `pet`: `pet:published`,
-`pet:tuned`, or `static:best` in its place, beside `acc:published`. Rules stand for themselves. All
-policies of a cell met the same episodes: ratios are paired, and their intervals are of the two-way
-bootstrap of `baselines.evaluation.statistics`.
+The column of the table of claims selects the row of a family such as `pet`: `pet:published`,
+`pet:tuned`, or `static:best` in its place, against `acc:published`. A rule's row is the same in all
+columns. All policies of a cell met the same episodes, so ratios are paired. Their intervals are of
+the two-way bootstrap of `baselines.evaluation.statistics`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def _mean(sizes: tuple[str, ...]) -> Callable[[Columns], np.ndarray]:
-    """Mean slowdown of the flows of some size classes, an episode's all together."""
+    """Mean slowdown over all flows of some size classes in an episode."""
 
     def mean(columns: Columns) -> np.ndarray:
         total = sum(np.nan_to_num(columns[f"{size}_sum"]) for size in sizes)
@@ -52,11 +52,11 @@ FIGURES: dict[str, tuple[str, Callable[[Columns], np.ndarray]]] = {
     "queue spread": ("standard deviation of the queue, KB", _column("queue_std", 1e-3)),
     "utilisation": ("utilisation, %", _column("utilisation", 100.0)),
 }
-"""Figures of an episode by name: title, and what computes them from columns `[seeds, episodes]`."""
+"""Figures of an episode by name: title, and the function of columns `[seeds, episodes]`."""
 
 
 def register_figure(name: str, title: str, rule: Callable[[Columns], np.ndarray]) -> None:
-    """Add a figure that a suite needs; a name that is taken is an error."""
+    """Add a figure that a suite needs; raises a ValueError if the name is taken."""
     if name in FIGURES:
         raise bad_value("figure", name, "a name that is not taken")
     FIGURES[name] = (title, rule)
@@ -81,14 +81,14 @@ def figure(record: Record, name: str) -> np.ndarray:
 
 
 def row_for(family: str, column: str) -> str:
-    """The row that stands for a family, or a rule, in a column; the opponent of `best` likewise."""
+    """The row of a family or rule in a column; the column `best` has the published opponents."""
     if family.startswith(("static:", "oracle", "dynamic:")):
         return family
     return f"{family}:{PUBLISHED if column == BEST else column}"
 
 
 def subject_for(family: str, column: str) -> str:
-    """The row whose figure is measured: in the column `best`, `static:best` in its place."""
+    """The row whose figure is measured; it is `static:best` in the column `best`."""
     if column not in COLUMNS:
         raise unknown_name("column", column, COLUMNS)
     return BASELINE if column == BEST else row_for(family, column)
@@ -100,9 +100,11 @@ def counts(record: Record) -> tuple[np.ndarray, np.ndarray]:
     return draws.seeds(record.name, record.seeds), draws.episodes
 
 
-def _why_not(*records: Record) -> str:
+def _invalid_reasons(*records: Record) -> str:
     reasons = [
-        f"{r.name}: {'; '.join(why)}" for r in records if (why := invalid_reasons(r.columns))
+        f"{r.name}: {'; '.join(invalid)}"
+        for r in records
+        if (invalid := invalid_reasons(r.columns))
     ]
     return ". ".join(reasons)
 
@@ -112,14 +114,14 @@ def change(ours: Record, theirs: Record, name: str, cell: str = "") -> Measured 
 
     Episodes in which either has no such flow are left out of both.
     """
-    a, b = figure(ours, name), figure(theirs, name)
-    known = np.isfinite(a).all(0) & np.isfinite(b).all(0)
-    if not known.any():
+    our_values, their_values = figure(ours, name), figure(theirs, name)
+    finite = np.isfinite(our_values).all(0) & np.isfinite(their_values).all(0)
+    if not finite.any():
         return None
-    sides = [(seeds, episodes[:, known]) for seeds, episodes in (counts(ours), counts(theirs))]
-    found = ratio_of_means(a[:, known], b[:, known], *sides)
-    value, low, high = (100.0 * (found[end] - 1.0) for end in ("value", "low", "high"))
-    return Measured(value, low, high, cell, _why_not(ours, theirs))
+    sides = [(seeds, episodes[:, finite]) for seeds, episodes in (counts(ours), counts(theirs))]
+    ratio = ratio_of_means(our_values[:, finite], their_values[:, finite], *sides)
+    value, low, high = (100.0 * (ratio[field] - 1.0) for field in ("value", "low", "high"))
+    return Measured(value, low, high, cell, _invalid_reasons(ours, theirs))
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,14 @@ class Change:
     """Change of a figure against another row, %; negative where ours is lower.
 
     Attributes:
-        cells: cells; of several, `pick` says which counts.
+        cells: names of cells; `pick` chooses among several.
         figure: name in `FIGURES`, or of a series.
         of: family of the row that is measured, e.g. `pet`.
         against: family or rule that it is compared with.
         pick: `lowest` where the paper says "up to" a reduction, `highest` for a gain.
-        published: a row by its name that stands for `of` in the column `published`.
-        fixed_against: a row by its name in place of `against`, in all columns.
-        spans: windows `I-J` of a series; of several, `pick` says which counts.
+        published: name of the row that replaces `of` in the column `published`.
+        fixed_against: name of the row that replaces `against` in all columns.
+        spans: windows `I-J` of a series; `pick` chooses among several.
         columns: columns that it is measured for.
     """
 
@@ -149,7 +151,7 @@ class Change:
     columns: tuple[str, ...] = COLUMNS
 
     def __post_init__(self) -> None:
-        """Check what is picked."""
+        """Check `pick`."""
         if self.pick not in ("lowest", "highest"):
             raise bad_value("pick", self.pick, "lowest or highest")
 
@@ -161,13 +163,13 @@ class Change:
         ours = self.published if self.published and column == PUBLISHED else ours
         theirs = self.fixed_against or theirs
         names = [f"{self.figure}@{span}" for span in self.spans] or [self.figure]
-        found = []
+        changes = []
         for cell, name in product(self.cells, names):
             records = results.get(cell, {})
             if ours in records and theirs in records:
                 label = f"{cell} @{name.partition('@')[2]}" if self.spans else cell
-                found.append(change(records[ours], records[theirs], name, label))
-        return _picked(found, self.pick)
+                changes.append(change(records[ours], records[theirs], name, label))
+        return _extreme(changes, self.pick)
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,9 @@ class Value:
         record = results.get(self.cell, {}).get(name)
         if record is None:
             return None
-        found = mean_estimate(figure(record, self.figure), counts(record))
-        ends = (found["value"], found["low"], found["high"])
-        return Measured(*ends, self.cell, _why_not(record))
+        estimate = mean_estimate(figure(record, self.figure), counts(record))
+        numbers = (estimate["value"], estimate["low"], estimate["high"])
+        return Measured(*numbers, self.cell, _invalid_reasons(record))
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,8 @@ class Across:
     """Change of a figure against a row in another cell, %: the same episodes, other senders.
 
     Attributes:
-        pairs: cell of the row that is measured, and cell of the other; of several, `pick` says
-            which counts.
+        pairs: cell of the row that is measured, and cell of the other row; `pick` chooses among
+            several.
         figure: name in `FIGURES`.
         of: family of the row that is measured.
         against: rule that it is compared with.
@@ -231,12 +233,12 @@ class Across:
     def __call__(self, results: Results, column: str) -> Measured | None:
         """The change in the pair where it is the lowest or highest; None without records."""
         ours, theirs = subject_for(self.of, column), row_for(self.against, column)
-        found = []
+        changes = []
         for cell, other in self.pairs:
-            mine, others = results.get(cell, {}), results.get(other, {})
-            if ours in mine and theirs in others:
-                found.append(change(mine[ours], others[theirs], self.figure, cell))
-        return _picked(found, self.pick)
+            our_records, their_records = results.get(cell, {}), results.get(other, {})
+            if ours in our_records and theirs in their_records:
+                changes.append(change(our_records[ours], their_records[theirs], self.figure, cell))
+        return _extreme(changes, self.pick)
 
 
 @dataclass(frozen=True)
@@ -258,23 +260,23 @@ class Extreme:
 
     def __call__(self, results: Results, column: str) -> Measured | None:
         """The measure that is the lowest or highest; None without any."""
-        return _picked([part(results, column) for part in self.parts], self.pick)
+        return _extreme([part(results, column) for part in self.parts], self.pick)
 
 
-def _picked(found: Sequence[Measured | None], pick: str) -> Measured | None:
-    """The lowest or highest of some figures: of those that count, if any does."""
-    numbers = [one for one in found if one is not None and math.isfinite(one.value)]
-    counted = [one for one in numbers if not one.invalid] or numbers
-    if not counted:
+def _extreme(measured: Sequence[Measured | None], pick: str) -> Measured | None:
+    """The lowest or highest of some figures: of the valid ones, if there are any."""
+    finite = [x for x in measured if x is not None and math.isfinite(x.value)]
+    valid = [x for x in finite if not x.invalid] or finite
+    if not valid:
         return None
-    return (min if pick == "lowest" else max)(counted, key=lambda one: one.value)
+    return (min if pick == "lowest" else max)(valid, key=lambda x: x.value)
 
 
 VERDICTS = ("reproduced", "weaker", "not", "opposite")
 
 
 def verdict(paper: float, ours: Measured | None, relative: bool) -> str:
-    """What a figure of ours says of the paper's.
+    """Verdict on a paper's figure by ours.
 
     A change is `reproduced` if its interval is on the paper's side of 0 and reaches the paper's
     figure or goes beyond it, `weaker` if it is on that side and does not, `opposite` if it is on
@@ -286,7 +288,7 @@ def verdict(paper: float, ours: Measured | None, relative: bool) -> str:
         relative: whether it is a change, to be read against 0.
 
     Returns:
-        One of `VERDICTS`; `invalid` if it does not count, empty if there is nothing.
+        One of `VERDICTS`; `invalid` if ours does not count, empty if there is none.
     """
     if ours is None:
         return ""

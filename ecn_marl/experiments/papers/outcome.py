@@ -1,7 +1,7 @@
-"""What came out of a suite, as JSON and CSV: claims, figures of all cells, rows and protocol.
+"""Results of a suite as JSON and CSV: claims, figures of all cells, rows and protocol.
 
-Everything is computed from records; the report and the tables of the documentation read nothing
-else.
+Everything is computed from records. The report and the tables of the documentation read only these
+results.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def outcome(suite: Suite, results: Results, protocol: Mapping[str, Any]) -> dict
     Args:
         suite: the suite.
         results: records by cell and row.
-        protocol: how they came about, see `run.protocol`.
+        protocol: how they were made, see `run.protocol`.
 
     Returns:
         `paper`, `title`, `notes`, `protocol`; `claims` (see `claim_row`); `cells`, each with its
-        `rows` by name (see `_cell_row`); `rows`, what they are; `plots`.
+        `rows` by name (see `_cell_row`); `rows`, their descriptions; `plots`.
     """
     cells = [_cell(cell, results.get(cell.name, {})) for cell in suite.cells]
     return {
@@ -49,20 +49,20 @@ def outcome(suite: Suite, results: Results, protocol: Mapping[str, Any]) -> dict
 
 
 def claim_row(claim: Claim, results: Results) -> dict[str, Any]:
-    """A claim beside what is measured here.
+    """A claim beside our measurements.
 
     Returns:
         The fields of the claim but its measure, and `columns`: by name of `suite.COLUMNS`
         `value`, `low`, `high`, `cell`, `invalid` and `verdict` (see `measures.verdict`); None
-        where there is nothing to measure.
+        where nothing was measured.
     """
     columns: dict[str, Any] = {}
     for column in COLUMNS:
-        found = claim.measure(results, column)
+        measured = claim.measure(results, column)
         columns[column] = None
-        if found is not None:
-            said = ms.verdict(claim.paper, found, claim.unit == "%")
-            columns[column] = {**found._asdict(), "verdict": said}
+        if measured is not None:
+            verdict = ms.verdict(claim.paper, measured, claim.unit == "%")
+            columns[column] = {**measured._asdict(), "verdict": verdict}
     names = ("key", "text", "paper", "unit", "where", "note")
     return {**{name: getattr(claim, name) for name in names}, "columns": columns}
 
@@ -86,8 +86,8 @@ def _cell_row(record: Record) -> dict[str, Any]:
     windows = count_windows(record.columns)
     over_time = {}
     for name in SERIES if windows else ():
-        each = [series_column(record.columns, name, i, i) for i in range(windows)]
-        over_time[name] = [float(np.nanmean(x)) if np.isfinite(x).any() else None for x in each]
+        parts = [series_column(record.columns, name, i, i) for i in range(windows)]
+        over_time[name] = [float(np.nanmean(x)) if np.isfinite(x).any() else None for x in parts]
     return {
         "seeds": record.seeds,
         "episodes": record.episodes,
@@ -99,7 +99,7 @@ def _cell_row(record: Record) -> dict[str, Any]:
 
 
 def _about(row: Row, results: Results) -> dict[str, Any]:
-    """What a row is: form, recipe, what the paper does not state, what training took."""
+    """Description of a row: form, recipe, values that the paper does not state, training time."""
     recipe = None
     if row.recipe is not None:
         tuning = row.recipe.tuning
@@ -133,26 +133,26 @@ def claims_csv(outcomes: list[dict[str, Any]]) -> str:
     """Claims as CSV: a line for each claim and column."""
     head = ("paper", "claim", "text", "where", "unit", "paper_value", "column", "value", "low")
     rows = []
-    for one in outcomes:
-        for claim in one["claims"]:
-            for column, found in claim["columns"].items():
+    for paper in outcomes:
+        for claim in paper["claims"]:
+            for column, measured in claim["columns"].items():
                 names = ("value", "low", "high", "cell", "verdict", "invalid")
-                numbers = [None if found is None else found[name] for name in names]
+                numbers = [None if measured is None else measured[name] for name in names]
                 fixed = (claim["key"], claim["text"], claim["where"], claim["unit"], claim["paper"])
-                rows.append((one["paper"], *fixed, column, *numbers))
+                rows.append((paper["paper"], *fixed, column, *numbers))
     return _csv((*head, "high", "cell", "verdict", "invalid"), rows)
 
 
 def figures_csv(outcomes: list[dict[str, Any]]) -> str:
     """Figures of all cells as CSV: a line for each cell, row and figure."""
     rows = []
-    for one in outcomes:
-        for cell in one["cells"]:
+    for paper in outcomes:
+        for cell in paper["cells"]:
             for name, row in cell["rows"].items():
-                for figure, found in row["figures"].items():
-                    ends = (found["value"], found["low"], found["high"])
+                for figure, estimate in row["figures"].items():
+                    ends = (estimate["value"], estimate["low"], estimate["high"])
                     invalid = "; ".join(row["invalid"])
-                    fixed = (one["paper"], cell["name"], name, row["seeds"], row["episodes"])
+                    fixed = (paper["paper"], cell["name"], name, row["seeds"], row["episodes"])
                     rows.append((*fixed, figure, *ends, invalid))
     head = ("paper", "cell", "row", "seeds", "episodes", "figure", "value", "low", "high")
     return _csv((*head, "invalid"), rows)

@@ -21,7 +21,7 @@ SMALL_LOADS = (30, 60, 90)
 """Loads of the cells, %."""
 
 SLOTS, SMALL_SLOTS = 8192, 320
-"""Flows in progress at most: 90 % load under deep thresholds had 265 on the small network."""
+"""Most flows in progress: 90 % load under deep thresholds had 265 on the small network."""
 
 WINDOWS, SMALL_WINDOWS = 100, 20
 """Parts of a run of Figs. 6 and 7, and updates of the learner that learns online."""
@@ -98,13 +98,13 @@ def _trainings(end: str, small: bool, slots: int) -> tuple[Training, ...]:
 
 
 def at_load(load: float, slots: int, priority: str) -> dict[str, Any]:
-    """Options of a load; `slots` hold 90 %, whatever is asked for. §5.2 has the priorities."""
-    found = {"load": load, "slots": slots, "priority": priority}
+    """Options of a load. All loads have the `slots` that 90 % needs. §5.2 has the priorities."""
+    options = {"load": load, "slots": slots, "priority": priority}
     if slots == SMALL_SLOTS:
-        return found
+        return options
     # `pet-websearch-v0` is shorter and has ACKs in the class of the data, for timings of old.
-    longer = 400 if priority == "latency" else 4000
-    return {**found, "max_steps": longer, "memory_us": 1024.0, "ack_priority": True}
+    max_steps = 400 if priority == "latency" else 4000
+    return {**options, "max_steps": max_steps, "memory_us": 1024.0, "ack_priority": True}
 
 
 def _load_cells(end: str, loads: tuple[int, ...], slots: int) -> tuple[Cell, ...]:
@@ -131,7 +131,7 @@ def _load_cells(end: str, loads: tuple[int, ...], slots: int) -> tuple[Cell, ...
 
 
 def _other_cells(end: str, windows: int) -> tuple[Cell, ...]:
-    """Figs. 6 and 7, where PET also learns online, and what has no figure."""
+    """Figs. 6 and 7, where PET also learns online, and cells without a figure."""
     online = (*_LEARNERS, rw.PET_ONLINE.name)
     static = (*rw.names(rw.STATIC), "static:best")
     return (
@@ -154,7 +154,7 @@ _OPPONENTS = {"ACC": "acc", "SECN1": "static:secn1", "SECN2": "static:secn2"}
 
 
 def _load_claims(loads: tuple[int, ...]) -> tuple[Claim, ...]:
-    """Reductions by up to so many percent, over the loads."""
+    """Largest reductions over the loads, in percent."""
     web = tuple(f"websearch-{load}" for load in loads)
     mining = tuple(f"datamining-{load}" for load in loads)
     short = "Latency is not defined in the paper: the FCT of flows up to 100 KB is mostly delay."
@@ -195,10 +195,10 @@ def _load_claims(loads: tuple[int, ...]) -> tuple[Claim, ...]:
 def _queue_claims() -> tuple[Claim, ...]:
     """Table 1; its "variance" has the unit KB, and is read as a standard deviation."""
     claims = []
-    for family, mean, spread in (("pet", 5.3, 10.2), ("acc", 6.1, 14.1)):
+    for family, mean, deviation in (("pet", 5.3, 10.2), ("acc", 6.1, 14.1)):
         for figure, paper, text in (
             ("queue", mean, "mean queue"),
-            ("queue spread", spread, "spread of the queue"),
+            ("queue spread", deviation, "spread of the queue"),
         ):
             claims.append(
                 Claim(
@@ -215,7 +215,7 @@ def _queue_claims() -> tuple[Claim, ...]:
 
 
 def _within(begin_s: float, end_s: float, windows: int) -> tuple[int, ...]:
-    """Windows of a run of 10 s that lie wholly between two times."""
+    """Windows of a run of 10 s that lie entirely between two times."""
     per_s = windows / (switching.AT_US[-1] / 1e6)
     return tuple(range(math.ceil(begin_s * per_s - 1e-9), math.floor(end_s * per_s + 1e-9)))
 

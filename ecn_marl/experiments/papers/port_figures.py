@@ -1,7 +1,7 @@
-"""Figures that ACC and HAECN report beside completion times; importing this makes them known.
+"""Figures that ACC and HAECN report beside completion times; importing this registers them.
 
 Throughput, the bottleneck's queue, shares of classes, operations of storage, steps of a training,
-and what decisions cost. A record of a network that has no such thing has no number.
+and costs of decisions. They are NaN where a record lacks the columns.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from ecn_marl.envs.episode_sums import SHARE
 from ecn_marl.experiments.papers.measures import Columns, register_figure
 
 RDMA, RDMA_SHARE = "rdma", 0.7
-"""Traffic class of `acc-tcp-…`, and what it is allotted."""
+"""Traffic class of `acc-tcp-…`, and its allotted share."""
 
 
-def _or_nothing(
-    rule: Callable[[Columns], np.ndarray], *needs: str
-) -> Callable[[Columns], np.ndarray]:
-    """A rule; NaN where a record lacks a column that it needs."""
+def _or_nan(rule: Callable[[Columns], np.ndarray], *needs: str) -> Callable[[Columns], np.ndarray]:
+    """A rule that gives NaN where a record lacks one of its columns."""
 
     def read(columns: Columns) -> np.ndarray:
         if all(name in columns for name in needs):
@@ -30,18 +28,18 @@ def _or_nothing(
     return read
 
 
-def _plain(name: str, factor: float = 1.0) -> Callable[[Columns], np.ndarray]:
-    return _or_nothing(lambda columns: np.asarray(columns[name]) * factor, name)
+def _scaled(name: str, factor: float = 1.0) -> Callable[[Columns], np.ndarray]:
+    return _or_nan(lambda columns: np.asarray(columns[name]) * factor, name)
 
 
-def _of_sources(end: str, together: Callable[..., np.ndarray]) -> Callable[[Columns], np.ndarray]:
-    """What sources count under a name: of all that have it."""
+def _of_sources(end: str, reduce: Callable[..., np.ndarray]) -> Callable[[Columns], np.ndarray]:
+    """A counter of traffic sources by its name, reduced over all sources that have it."""
 
     def read(columns: Columns) -> np.ndarray:
-        found = [columns[n] for n in columns if n.startswith("source:") and n.endswith(f":{end}")]
-        if not found:
+        counts = [columns[n] for n in columns if n.startswith("source:") and n.endswith(f":{end}")]
+        if not counts:
             return np.full(np.shape(columns["offered"]), np.nan)
-        return np.asarray(together(np.stack(found), axis=0))
+        return np.asarray(reduce(np.stack(counts), axis=0))
 
     return read
 
@@ -52,35 +50,35 @@ def _milliseconds(columns: Columns) -> np.ndarray:
 
 
 def _from_share(columns: Columns) -> np.ndarray:
-    """RDMA's throughput over what it is allotted, less one, %."""
+    """RDMA's throughput over its allotted share, less one, %."""
     return 100.0 * (np.asarray(columns[SHARE + RDMA]) / RDMA_SHARE - 1.0)
 
 
 for _name, _title, _rule in (
-    ("short p99", "99th percentile of flows up to 100 KB, normalised", _plain("short_p99")),
-    ("throughput", "throughput, Gb/s", _plain("throughput_gbps")),
+    ("short p99", "99th percentile of flows up to 100 KB, normalised", _scaled("short_p99")),
+    ("throughput", "throughput, Gb/s", _scaled("throughput_gbps")),
     (
         "bottleneck queue",
         "mean queue of the busiest port, KB",
-        _plain("bottleneck_queue_mean", 1e-3),
+        _scaled("bottleneck_queue_mean", 1e-3),
     ),
     (
         "bottleneck queue spread",
         "standard deviation of the queue of the busiest port, KB",
-        _plain("bottleneck_queue_std", 1e-3),
+        _scaled("bottleneck_queue_std", 1e-3),
     ),
     (
         "rdma share",
         "throughput of RDMA against what it is allotted, %",
-        _or_nothing(_from_share, SHARE + RDMA),
+        _or_nan(_from_share, SHARE + RDMA),
     ),
     ("iops", "operations per second", _of_sources("iops", np.sum)),
     ("step time", "mean time of a training step, ms", _milliseconds),
-    ("pauses", "PFC pauses", _plain("pauses")),
+    ("pauses", "PFC pauses", _scaled("pauses")),
     (
         "inferences saved",
         "inferences that the idle rule saves, %",
-        _or_nothing(
+        _or_nan(
             lambda columns: 100.0 * (np.asarray(columns["inferences_per_decision"]) - 1.0),
             "inferences_per_decision",
         ),
@@ -88,7 +86,7 @@ for _name, _title, _rule in (
     (
         "activations",
         "decisions that run the large network, %",
-        _plain("activation_frequency", 100.0),
+        _scaled("activation_frequency", 100.0),
     ),
 ):
     register_figure(_name, _title, _rule)

@@ -1,4 +1,4 @@
-"""Writes what came out of papers: JSON, CSV and one HTML page, from records alone.
+"""Writes results of papers: JSON, CSV and one HTML page, from records alone.
 
 OUT/results.json   `machine`, `command` and `papers`, see `outcome.py`
 OUT/claims.csv     a line for each claim and column
@@ -32,8 +32,8 @@ def publish(
     Args:
         outcomes: what `outcome` returned, by paper.
         out: the folder; made if it is not there.
-        machine: what it ran on.
-        command: the command that makes it anew.
+        machine: the machine that it ran on.
+        command: the command that repeats it.
 
     Returns:
         The text of `results.json`, and the files that were written.
@@ -74,12 +74,12 @@ def rebuild(folder: Path, out: Path) -> tuple[str, list[Path]]:
     file = folder / RESULTS
     if not file.is_file():
         raise bad_value("folder", str(folder), f"a folder with {RESULTS}")
-    held = json.loads(file.read_text(encoding="utf-8"))
-    if "papers" not in held:
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    if "papers" not in stored:
         raise bad_value(RESULTS, str(file), "results of papers")
     outcomes = []
-    for one in held["papers"]:
-        protocol = one["protocol"]
-        made = suite(one["paper"], protocol["small"])
-        outcomes.append(outcome(made, read_results(folder / one["paper"]), protocol))
-    return publish(outcomes, out, held["machine"], held["command"])
+    for paper in stored["papers"]:
+        protocol = paper["protocol"]
+        paper_suite = suite(paper["paper"], protocol["small"])
+        outcomes.append(outcome(paper_suite, read_results(folder / paper["paper"]), protocol))
+    return publish(outcomes, out, stored["machine"], stored["command"])

@@ -1,9 +1,9 @@
 """The rows: each learner as published and tuned, and the rules beside them.
 
-*As published* is what the paper prints: state, reward, action space, their scale alpha, learning
-rates, discount, priorities, exchange, idle rule, penalty. What it does not print is named in
-`unstated`, with what was taken. *Tuned* is the learner of the benchmark's own reward, by the recipe
-that `ecn-marl tune` found (`recipes.LEARNERS`), with its budget.
+*As published* has the values that the paper prints: state, reward, action space, their scale alpha,
+learning rates, discount, priorities, exchange, idle rule, penalty. `unstated` names those that the
+paper does not print, with our values. *Tuned* is the learner of the benchmark's own reward, with
+the recipe that `ecn-marl tune` found (`recipes.LEARNERS`) and its budget.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def as_published(learner: str, settings: Mapping[str, Any], **options: Any) -> R
         settings: settings of the trainer that the paper prints and that are not its defaults.
         **options: options of the learner's view and reward that the paper prints.
     """
-    one = LEARNERS[learner]
-    own = {key: one.options[key] for key in ("features", "reward")}
-    return replace(one, options={**own, **_SCALE, **options}, settings=dict(settings))
+    recipe = LEARNERS[learner]
+    view = {key: recipe.options[key] for key in ("features", "reward")}
+    return replace(recipe, options={**view, **_SCALE, **options}, settings=dict(settings))
 
 
 _NETWORKS = "two hidden layers of 64"
@@ -126,7 +126,7 @@ HAECN_TUNED = Row("haecn:tuned", "HAECN tuned (haecn-fct)", "tuned", LEARNERS["h
 _TITLES = {"secn1": "SECN1 (DCQCN)", "secn2": "SECN2 (HPCC)"}
 
 STATIC = tuple(Row(PREFIX + name, _TITLES.get(name, name)) for name in STATIC_ECN)
-"""Static settings by name: SECN1, SECN2 and what vendors recommend."""
+"""Static settings by name: SECN1, SECN2 and recommendations of vendors."""
 
 RULES = (
     Row("dynamic:ecn-sharp", "ECN#"),

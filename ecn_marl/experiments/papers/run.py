@@ -1,11 +1,11 @@
 """Runs the suite of a paper: trains, scores, keeps records.
 
-    OUT/PAPER/plan.json                     what was asked for
+    OUT/PAPER/plan.json                     the plan
     OUT/PAPER/runs/TRAINING/ROW/            a run (see `baselines/runs.py`)
-    OUT/PAPER/cells/CELL/searches/NAME.json what a search found
+    OUT/PAPER/cells/CELL/searches/NAME.json result of a search
     OUT/PAPER/cells/CELL/scores/ROW.json    the record of a row in a cell
 
-What is there is not done again: a record counts for the code, scenario, options, training and
+Valid results are not made again. A record is valid for the code, scenario, options, training and
 episodes that made it (see `engine.scored`).
 """
 
@@ -34,12 +34,12 @@ from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
 
 Stage = Callable[[int, int], None]
-"""`stage(done, total)`: trainings and cells that are done, of how many."""
+"""`stage(done, total)`: number of finished trainings and cells, and of all."""
 
 
 @dataclass(frozen=True)
 class SuitePlan:
-    """What to run of a suite, and how; a `plan.Comparison`.
+    """Plan of a suite: its selected rows, and how they are run; a `plan.Comparison`.
 
     Attributes:
         suite: the suite.
@@ -75,11 +75,11 @@ class SuitePlan:
         for name in ("seeds", "episodes", "eval_episodes"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
-        known = [row.name for row in self.suite.rows]
-        families = dict.fromkeys(name.partition(":")[0] for name in known)
+        row_names = [row.name for row in self.suite.rows]
+        families = dict.fromkeys(name.partition(":")[0] for name in row_names)
         for name in self.only:
-            if name not in known and name not in families:
-                raise unknown_name("algorithm", name, (*families, *known))
+            if name not in row_names and name not in families:
+                raise unknown_name("algorithm", name, (*families, *row_names))
 
     @property
     def stream(self) -> str:
@@ -98,12 +98,12 @@ class SuitePlan:
         return Effort(episodes=self.search_episodes or self.suite.search_episodes, grid=grid)
 
     def rows(self, cell: Cell) -> tuple[str, ...]:
-        """Rows of a cell that are asked for."""
+        """Rows of a cell that `only` selects."""
 
-        def asked(name: str) -> bool:
+        def selected(name: str) -> bool:
             return not self.only or name in self.only or name.partition(":")[0] in self.only
 
-        return tuple(name for name in cell.rows if name == BASELINE or asked(name))
+        return tuple(name for name in cell.rows if name == BASELINE or selected(name))
 
     def recipe(self, scenario: str, name: str) -> Recipe | None:
         """How a row is trained, or the row that it goes on from; None for a rule."""
@@ -112,21 +112,23 @@ class SuitePlan:
         return self.suite.row(row.trained).recipe if row.trained else row.recipe
 
     def facts(self, name: str) -> dict[str, Any]:
-        """What a record says of its row."""
+        """Entries of a record that describe its row."""
         row = self.suite.row(name)
         return {"title": row.title, "form": row.form, "unstated": dict(row.unstated)}
 
     def scorer(self, name: str) -> Any:
-        """Of a row that learns online what scores it; None for the others."""
+        """The scorer of a row that learns online; None for other rows."""
         row = self.suite.row(name)
         return score_online(row.trained) if row.trained else None
 
     def site(self, name: str) -> Site:
         """Where the learners of a training are trained."""
-        one = self.suite.training(name)
-        options = {**one.options, **self.options}
+        training = self.suite.training(name)
+        options = {**training.options, **self.options}
         folder = self.out / "runs" / name
-        return Site(one.scenario, options, self.steps or one.steps, folder, one.randomise)
+        return Site(
+            training.scenario, options, self.steps or training.steps, folder, training.randomise
+        )
 
     def place(self, cell: Cell) -> Place:
         """Where the rows of a cell are scored."""
@@ -145,7 +147,7 @@ class SuitePlan:
         return [self.place(cell) for cell in self.suite.cells]
 
     def trainings(self) -> list[tuple[Training, Row]]:
-        """What has to be trained: rows of cells, and those that online rows go on from."""
+        """Learners to train: rows of cells, and rows that online rows go on from."""
         needed: dict[tuple[str, str], tuple[Training, Row]] = {}
         for cell in self.suite.cells:
             for name in self.rows(cell):
@@ -155,8 +157,8 @@ class SuitePlan:
                     needed.setdefault((training.name, row.name), (training, row))
         return list(needed.values())
 
-    def facts_asked(self) -> dict[str, Any]:
-        """The plan as JSON has it, for `plan.json` and the report."""
+    def request(self) -> dict[str, Any]:
+        """The plan in JSON's types, for `plan.json` and the report."""
         facts = {
             "paper": self.suite.name,
             "small": self.small,
@@ -169,8 +171,8 @@ class SuitePlan:
             "options": dict(self.options),
             "settings": dict(self.settings),
             "trainings": {
-                one.name: {**asdict(one), "steps": self.steps or one.steps}
-                for one in self.suite.trainings
+                training.name: {**asdict(training), "steps": self.steps or training.steps}
+                for training in self.suite.trainings
             },
         }
         plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
@@ -178,38 +180,40 @@ class SuitePlan:
 
 
 def check_folder(plan: SuitePlan, resume: bool) -> None:
-    """Refuse a folder that holds something else.
+    """Refuse a folder that holds something other than this plan.
 
     Args:
         plan: the plan.
-        resume: whether to go on in a folder of another plan of this paper: what fits is kept.
+        resume: whether to go on in a folder of another plan of this paper; valid records are kept.
 
     Raises:
-        ValueError: the folder is not empty and of another plan, or of no plan at all.
+        ValueError: the folder is not empty, and holds another plan or none.
     """
     file = plan.out / PLAN
     if not plan.out.is_dir() or not [p for p in plan.out.iterdir() if p.name != LOCK]:
         return
     if not file.is_file():
         raise bad_value("out", str(plan.out), f"a folder that is empty or has a {PLAN}")
-    held, asked = json.loads(file.read_text(encoding="utf-8")), plan.facts_asked()
-    if held.get("paper") != asked["paper"]:
-        raise bad_value("out", str(plan.out), f"a folder of {asked['paper']}, not {held['paper']}")
-    if held != asked and not resume:
-        other = ", ".join(key for key in asked if held.get(key) != asked[key])
-        allowed = f"a folder of the same plan (other {other}), or --resume to go on in it"
+    stored, request = json.loads(file.read_text(encoding="utf-8")), plan.request()
+    if stored.get("paper") != request["paper"]:
+        raise bad_value(
+            "out", str(plan.out), f"a folder of {request['paper']}, not {stored['paper']}"
+        )
+    if stored != request and not resume:
+        changed = ", ".join(key for key in request if stored.get(key) != request[key])
+        allowed = f"a folder of the same plan (other {changed}), or --resume to go on in it"
         raise bad_value("out", str(plan.out), allowed)
 
 
 def run_suite(
     plan: SuitePlan, show: Callable[[str], Show], stage: Stage, resume: bool = False
 ) -> dict[str, dict[str, Record]]:
-    """Train and score what is not there yet.
+    """Train and score everything that has no valid record yet.
 
     Args:
         plan: what to run.
         show: see `engine.scored`.
-        stage: told after every training and cell.
+        stage: called after every training and cell.
         resume: see `check_folder`.
 
     Returns:
@@ -221,29 +225,29 @@ def run_suite(
     """
     check_folder(plan, resume)
     with locked(plan.out, "bench"):
-        write_json(plan.out / PLAN, plan.facts_asked())
+        write_json(plan.out / PLAN, plan.request())
         trainings = plan.trainings()
         total = len(trainings) + len(plan.suite.cells)
         stage(0, total)
         for i, (training, row) in enumerate(trainings):
             engine.train(plan, plan.site(training.name), row.name, show)
             stage(i + 1, total)
-        found = {}
+        records = {}
         for i, cell in enumerate(plan.suite.cells):
-            found[cell.name] = engine.scored(plan, plan.place(cell), plan.rows(cell), show)
+            records[cell.name] = engine.scored(plan, plan.place(cell), plan.rows(cell), show)
             stage(len(trainings) + i + 1, total)
-        return found
+        return records
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Record]]:
     """Records by cell and row from `cells/CELL/scores`, without running anything."""
-    found: dict[str, dict[str, Record]] = {}
+    records: dict[str, dict[str, Record]] = {}
     for file in sorted(folder.glob("cells/*/scores/*.json*")):
         record = Record.load(file)
-        found.setdefault(file.parent.parent.name, {})[record.name] = record
-    return found
+        records.setdefault(file.parent.parent.name, {})[record.name] = record
+    return records
 
 
 def protocol(plan: SuitePlan) -> dict[str, Any]:
-    """How results came about, for `results.json`."""
-    return {**plan.facts_asked(), "stream": plan.stream, "code": code()}
+    """How results were made, for `results.json`."""
+    return {**plan.request(), "stream": plan.stream, "code": code()}

@@ -24,11 +24,11 @@ from ecn_marl.experiments.records import Record
 
 PUBLISHED, TUNED, BEST = "published", "tuned", "best"
 COLUMNS = (PUBLISHED, TUNED, BEST)
-"""Columns of the table of claims: the learner as published, as tuned, `static:best` instead."""
+"""Columns of the table of claims: the learner as published, as tuned, and `static:best` instead."""
 
 FORMS = (PUBLISHED, TUNED, "online", "ablated", "rule")
-"""What a row is: a learner as published or tuned; one as published that goes on learning in the
-episodes that score it; one whose state lacks something; a rule."""
+"""Kinds of rows: a learner as published or tuned; one as published that goes on learning in the
+episodes that score it; one with part of its state left out; a rule."""
 
 Results = Mapping[str, Mapping[str, Record]]
 """Records by cell and policy."""
@@ -41,8 +41,8 @@ class Measured(NamedTuple):
         value: the figure.
         low: lower end; NaN where there is none.
         high: upper end; NaN where there is none.
-        cell: the cell that it is of, or how many it is a mean of.
-        invalid: why it does not count; empty if it does.
+        cell: its cell, or the number of cells that it is a mean of.
+        invalid: the reason why it does not count; empty if it does.
     """
 
     value: float
@@ -69,11 +69,11 @@ class Row:
     """A policy of a cell.
 
     Attributes:
-        name: name of the policy, e.g. `pet:published`; of a rule what `bench` calls it.
-        title: what it is called in tables.
+        name: name of the policy, e.g. `pet:published`; for a rule its name in `bench`.
+        title: its name in tables.
         form: one of `FORMS`.
         recipe: how it is trained; None for a rule.
-        unstated: what the paper does not state, by name, and what was taken.
+        unstated: our values where the paper states none, by name.
         trained: the row whose policy it starts from, for the form `online`.
     """
 
@@ -89,8 +89,8 @@ class Row:
         check(self)
         if self.form not in FORMS:
             raise unknown_name("form of a row", self.form, FORMS)
-        learnt = self.form not in ("rule", "online")
-        if learnt != (self.recipe is not None):
+        is_learner = self.form not in ("rule", "online")
+        if is_learner != (self.recipe is not None):
             raise bad_value(f"recipe of {self.name}", self.recipe, "one for learners, and no other")
         if (self.form == "online") != bool(self.trained):
             raise bad_value(f"trained of {self.name}", self.trained, "a row if it is online")
@@ -130,7 +130,7 @@ class Cell:
         training: name of the training whose learners are scored.
         rows: names of rows.
         options: options of `ecn_marl.make` that do not belong to a learner, e.g. a load.
-        x: where it stands on the axis of a plot, e.g. the load in percent.
+        x: its position on the axis of a plot, e.g. the load in percent.
         windows: equal parts of an episode whose numbers are kept, 0 for none; see
             `baselines.evaluation.windows`.
         measured_delay: whether learners' decisions take as long as they take on this machine, see
@@ -158,12 +158,12 @@ class Claim:
 
     Attributes:
         key: short name, unique in the suite.
-        text: what is claimed, in a few words.
+        text: the claim in a few words.
         paper: the paper's figure; a reduction is negative.
         unit: `%` for a change relative to something, else the unit of a value, e.g. `KB`.
         where: section, figure or table of the paper.
         measure: computes ours.
-        note: how ours is to be read, where it cannot be the paper's very quantity.
+        note: how to read ours, where it cannot be exactly the paper's quantity.
     """
 
     key: Annotated[str, TEXT]
@@ -213,14 +213,14 @@ class Suite:
     """A paper.
 
     Attributes:
-        name: what `bench` is called with.
+        name: name of the paper for `bench`.
         title: the paper.
         trainings: where learners are trained.
         cells: where policies are scored.
         rows: the policies, of all cells.
-        claims: what the paper states.
+        claims: figures that the paper states.
         plots: figures in the paper's form.
-        notes: what is scaled and how, a sentence each.
+        notes: differences from the paper, such as scaled sizes; a sentence each.
         episodes: episodes that every policy and seed is scored on.
         search_episodes: episodes that searches for reference policies end with.
     """
@@ -237,45 +237,45 @@ class Suite:
     search_episodes: Annotated[int, Whole(low=1)] = 24
 
     def __post_init__(self) -> None:
-        """Check that every name that is used is there, once."""
+        """Check that names are unique and that every name in use exists."""
         check(self)
         names = {
-            "training": [one.name for one in self.trainings],
-            "cell": [one.name for one in self.cells],
-            "row": [one.name for one in self.rows],
-            "claim": [one.key for one in self.claims],
+            "training": [part.name for part in self.trainings],
+            "cell": [part.name for part in self.cells],
+            "row": [part.name for part in self.rows],
+            "claim": [part.key for part in self.claims],
         }
-        for what, listed in names.items():
-            twice = sorted({name for name in listed if listed.count(name) > 1})
-            if twice:
-                raise bad_value(what, twice[0], f"a name of its own for every {what}")
+        for kind, listed in names.items():
+            repeated = sorted({name for name in listed if listed.count(name) > 1})
+            if repeated:
+                raise bad_value(kind, repeated[0], f"a name of its own for every {kind}")
         for cell in self.cells:
-            _known("training", [cell.training], names["training"])
-            _known("row", cell.rows, names["row"])
-        _known("row", [row.trained for row in self.rows if row.trained], names["row"])
+            _check_names("training", [cell.training], names["training"])
+            _check_names("row", cell.rows, names["row"])
+        _check_names("row", [row.trained for row in self.rows if row.trained], names["row"])
         for claim in self.claims:
-            _known("cell", claim.measure.cells, names["cell"])
+            _check_names("cell", claim.measure.cells, names["cell"])
         for plot in self.plots:
-            _known("cell", plot.cells, names["cell"])
+            _check_names("cell", plot.cells, names["cell"])
 
     def row(self, name: str) -> Row:
         """The row of this name."""
-        return _one(self.rows, name)
+        return _by_name(self.rows, name)
 
     def cell(self, name: str) -> Cell:
         """The cell of this name."""
-        return _one(self.cells, name)
+        return _by_name(self.cells, name)
 
     def training(self, name: str) -> Training:
         """The training of this name."""
-        return _one(self.trainings, name)
+        return _by_name(self.trainings, name)
 
 
-def _known(what: str, names: Any, known: list[str]) -> None:
+def _check_names(kind: str, names: Any, existing: list[str]) -> None:
     for name in names:
-        if name not in known:
-            raise unknown_name(what, name, known)
+        if name not in existing:
+            raise unknown_name(kind, name, existing)
 
 
-def _one(members: tuple[Any, ...], name: str) -> Any:
+def _by_name(members: tuple[Any, ...], name: str) -> Any:
     return next(member for member in members if member.name == name)
