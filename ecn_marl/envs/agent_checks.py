@@ -1,4 +1,4 @@
-"""What the faces refuse of agents and actions: one line that says what is expected."""
+"""Checks of agents and actions for the PettingZoo faces; each error says what is expected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Space = TypeVar("Space")
 
 
 def named(agents: Sequence[str]) -> str:
-    """The agents there are, in words."""
+    """The names of the agents, shortened: the first and the last."""
     return agents[0] if len(agents) == 1 else f"{agents[0]} … {agents[-1]}"
 
 
@@ -30,7 +30,7 @@ def check_actions(actions: Any, agents: Sequence[str]) -> None:
     """Check that actions are a dict by agent.
 
     Raises:
-        ValueError: they are not; of an array, the message says how it becomes one.
+        ValueError: they are not. For an array, the message says how to make a dict of it.
     """
     if isinstance(actions, Mapping):
         return
@@ -48,8 +48,8 @@ def check_shape(action: Any, shape: tuple[int, ...]) -> None:
     Raises:
         ValueError: another shape, or no array.
     """
-    given = getattr(action, "shape", None)
-    if given is None:
+    received = getattr(action, "shape", None)
+    if received is None:
         raise bad_value("action", action, f"an array {list(shape)}: agents first")
-    if tuple(given) != shape:
-        raise bad_value("shape of action", tuple(given), f"{shape}: agents first")
+    if tuple(received) != shape:
+        raise bad_value("shape of action", tuple(received), f"{shape}: agents first")

@@ -11,8 +11,8 @@ from it. The sets of the papers:
 and of this project:
 
     ports          what every switch counts per port, without a table of flows
-    flows          ACC's, and what a table of flows adds: flows begun and seen, senders, the share
-                   of bytes of small flows
+    flows          ACC's, and what a table of flows adds: flows begun, flows in progress, senders,
+                   the share of bytes of small flows
 
 The history k is 3 in ACC. PET and HAECN do not give theirs: 3.
 """
@@ -65,10 +65,10 @@ __all__ = [
 ]
 
 HISTORY = 3
-"""Intervals in an observation, if nothing else is asked for."""
+"""Default number of intervals in an observation."""
 
 MOST_HISTORY = 10_000
-"""Intervals in an observation at most."""
+"""Largest number of intervals in an observation."""
 
 _SETTING = ("kmin", "kmax", "pmax")
 _ACC = ("queue", "tx_rate", "marked_rate", *_SETTING)
@@ -170,12 +170,12 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
             words.append(name)
             columns += COLUMNS[name]
         else:
-            columns.append(_own(item))
+            columns.append(_custom_feature(item))
             words.append(item[0])
     return FeatureSet(",".join(words), tuple(columns), HISTORY if history is None else history)
 
 
-def _own(item: Any) -> tuple[str, Feature]:
+def _custom_feature(item: Any) -> tuple[str, Feature]:
     """A feature of the caller's own."""
     if isinstance(item, tuple) and len(item) == 2:
         name, feature = item
@@ -224,7 +224,7 @@ def register_features(
 
 
 def check_features(features: FeatureSet, cfg: SimConfig) -> None:
-    """Checks that every feature gives one float32 per port from the counters that it needs.
+    """Check that every feature gives one float32 per port from the counters that it needs.
 
     Nothing is computed: features are traced with shapes only.
 
@@ -236,36 +236,36 @@ def check_features(features: FeatureSet, cfg: SimConfig) -> None:
         ValueError: a feature of another shape or type, or one that cannot be computed.
     """
     ports = jax.ShapeDtypeStruct((cfg.topology.n_ports,), jnp.float32)
-    one = jax.ShapeDtypeStruct((), jnp.float32)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
     names = FeatureScale.__dataclass_fields__
-    scale = FeatureScale(**(dict.fromkeys(names, one) | {"port_scale": ports}))
+    scale = FeatureScale(**(dict.fromkeys(names, scalar) | {"port_scale": ports}))
     for name, feature in features.columns:
         stats = jax.eval_shape(lambda f=feature: idle(replace(cfg, counts=f.needs)))
         allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
         try:
-            found = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
+            traced = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
         except Exception as error:  # whatever a function of the user's own may raise
             counted = ", ".join(feature.needs) or "nothing beyond the statistics of every port"
-            why = f"{type(error).__name__}: {error}"
+            cause = f"{type(error).__name__}: {error}"
             raise bad_value(
-                f"feature {name!r}", why, f"{allowed}, from what it needs ({counted})"
+                f"feature {name!r}", cause, f"{allowed}, from what it needs ({counted})"
             ) from error
-        shape, kind = getattr(found, "shape", None), getattr(found, "dtype", None)
+        shape, kind = getattr(traced, "shape", None), getattr(traced, "dtype", None)
         if shape != ports.shape or kind != jnp.float32:
-            given = f"{kind} {list(shape)}" if shape is not None else type(found).__name__
-            raise bad_value(f"result of feature {name!r}", given, allowed)
+            received = f"{kind} {list(shape)}" if shape is not None else type(traced).__name__
+            raise bad_value(f"result of feature {name!r}", received, allowed)
 
 
-def fill(first: Float[Array, "ports w"], history: int) -> Float[Array, "ports {history} w"]:
-    """A history that starts: the first interval, repeated, so that no change is shown."""
-    return jnp.repeat(first[:, None, :], history, axis=1)
+def fill(features: Float[Array, "ports w"], history: int) -> Float[Array, "ports {history} w"]:
+    """The history at the start of an episode: the first interval, repeated."""
+    return jnp.repeat(features[:, None, :], history, axis=1)
 
 
 def push(
-    history: Float[Array, "ports k w"], new: Float[Array, "ports w"]
+    history: Float[Array, "ports k w"], newest: Float[Array, "ports w"]
 ) -> Float[Array, "ports k w"]:
-    """Drops the oldest interval and appends the newest."""
-    return jnp.concatenate((history[:, 1:], new[:, None, :]), axis=1)
+    """Drop the oldest interval and append the newest."""
+    return jnp.concatenate((history[:, 1:], newest[:, None, :]), axis=1)
 
 
 def flatten(history: Float[Array, "ports k w"]) -> Float[Array, "ports kw"]:

@@ -31,13 +31,13 @@ def scenario(small: bool, factor: float) -> Scenario:
         factor: what the paper's times are divided by; 1 for 300 s, three million intervals.
     """
     shared = an.common(small)
-    receiver, *others = an.first_nics(shared["topology"])
+    receiver, *senders = an.first_nics(shared["topology"])
     part_us = PART_US / factor
     streams = Streams(
         Timeline((part_us,), names=("a draw",)),
-        tuple(others),
+        tuple(senders),
         receiver,
-        senders=((1, len(others)),),
+        senders=((1, len(senders)),),
         flows=((1, 8 if small else 16),),
         start_us=min(START * part_us, 1e6),
     )

@@ -26,10 +26,10 @@ def scenario(degree: int, small: bool) -> Scenario:
         small: whether it is the small testbed.
     """
     shared = an.common(small)
-    receiver, *others = an.first_nics(shared["topology"])
+    receiver, *senders = an.first_nics(shared["topology"])
     bursts = Incast(load=0.6, n_min=degree, n_max=degree, flow_kb=FLOW_KB, min_gap_us=an.TICK_US)
     return Scenario(
-        traffic=(bursts, pings(tuple(others), receiver)),
+        traffic=(bursts, pings(tuple(senders), receiver)),
         slots=384 if small else 1024,
         max_steps=800,
         **shared,

@@ -30,21 +30,21 @@ WEIGHTS = (0.00076, 0.06, 2.45)
 earns -1. Measured in 4 episodes; at full size as many bytes come to the receiver."""
 
 
-def _phases(most: int, width: int) -> tuple[Phase, ...]:
+def _phases(largest_burst: int, width: int) -> tuple[Phase, ...]:
     """A phase for every kind and load."""
-    found = []
-    for flow_kb, few, many, loads in KINDS:
+    phases = []
+    for flow_kb, fewest, most, loads in KINDS:
         for load in loads:
             bursts = Incast(
                 load=load,
-                n_min=few,
-                n_max=min(many, most),
+                n_min=fewest,
+                n_max=min(most, largest_burst),
                 flow_kb=flow_kb,
                 min_gap_us=an.TICK_US,
                 width=width,
             )
-            found.append(Phase(f"{round(100 * load)} % of {flow_kb:g} KB", (bursts,)))
-    return tuple(found)
+            phases.append(Phase(f"{round(100 * load)} % of {flow_kb:g} KB", (bursts,)))
+    return tuple(phases)
 
 
 def _scenario(hosts: int, most: int, width: int, slots: int) -> Scenario:

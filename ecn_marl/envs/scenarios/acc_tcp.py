@@ -32,13 +32,13 @@ def scenario(senders: int, small: bool) -> Scenario:
         small: whether senders have 1 to 8 queue pairs instead of 1 to 32, and 2 TCP streams.
     """
     pairs, tcp = (8, 2) if small else (32, TCP_STREAMS)
-    line = Timeline((PART_US,), names=("a draw",))
+    timeline = Timeline((PART_US,), names=("a draw",))
     hosts, everyone = tuple(range(1, senders + 1)), ((senders, senders),)
     return Scenario(
         topology=star(8, gbps=100.0, delay_us=0.58),
         traffic=(
-            Streams(line, hosts, 0, everyone, ((1, pairs),), fill=0.7 * SHARES["rdma"]),
-            Streams(line, hosts, 0, everyone, ((tcp, tcp),), flow_kb=10_000.0),
+            Streams(timeline, hosts, 0, everyone, ((1, pairs),), fill=0.7 * SHARES["rdma"]),
+            Streams(timeline, hosts, 0, everyone, ((tcp, tcp),), flow_kb=10_000.0),
         ),
         classes=(
             {"name": "rdma", "weight": SHARES["rdma"]},

@@ -26,9 +26,9 @@ SMALL_FACTOR = 10
 def _scenario(small: bool, workers: int, steps: int) -> Scenario:
     shared = an.common(small)
     nics = an.first_nics(shared["topology"])
-    part = SMALL_FACTOR if small else 1
-    nodes = parameter_server(nics[2 : 2 + workers], nics[:2], MODEL_BYTES // part)
-    graph = Graph(nodes, pause_us=COMPUTE_US / part)
+    divisor = SMALL_FACTOR if small else 1
+    nodes = parameter_server(nics[2 : 2 + workers], nics[:2], MODEL_BYTES // divisor)
+    graph = Graph(nodes, pause_us=COMPUTE_US / divisor)
     traffic = (graph, pings(nics[2:], nics[0]))
     slots = WAITING + 16 * workers
     return Scenario(traffic=traffic, slots=slots, max_steps=steps, **shared)

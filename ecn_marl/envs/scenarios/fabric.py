@@ -55,8 +55,8 @@ class Job:
 
     def rack(self, r: int) -> tuple[int, ...]:
         """Hosts of the job in a rack."""
-        first = r * self.per_leaf + self.me * self.half
-        return tuple(range(first, first + self.half))
+        first_host = r * self.per_leaf + self.me * self.half
+        return tuple(range(first_host, first_host + self.half))
 
     @property
     def hosts(self) -> tuple[int, ...]:
@@ -65,12 +65,12 @@ class Job:
 
     def fetches(self, streams: int) -> tuple[tuple[int, int], ...]:
         """`streams` flows to every host, from hosts of the job in the racks that follow."""
-        others, pairs = self.leaves - 1, []
+        other_racks, pairs = self.leaves - 1, []
         for r in range(self.leaves):
             for j, d in enumerate(self.rack(r)):
                 for i in range(streams):
-                    there = self.rack((r + 1 + i % others) % self.leaves)
-                    pairs.append((there[(j + i // others) % self.half], d))
+                    source_rack = self.rack((r + 1 + i % other_racks) % self.leaves)
+                    pairs.append((source_rack[(j + i // other_racks) % self.half], d))
         return tuple(pairs)
 
     def exchanges(self, streams: int) -> tuple[tuple[int, int], ...]:

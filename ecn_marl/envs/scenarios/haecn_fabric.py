@@ -68,9 +68,9 @@ def bursty(links: int, small: bool) -> Scenario:
     topology = network(links, small)
     per_leaf = links // 2 if small else links
     senders = tuple(h for h in range(1, topology.n_hosts) if h % per_leaf % 4 == 3)
-    line = Timeline((2e6,), names=("bursts",))
+    timeline = Timeline((2e6,), names=("bursts",))
     n = len(senders)
-    streams = Streams(line, senders, 0, ((n, n),), flow_kb=FLOW_KB, start_us=1000.0)
+    streams = Streams(timeline, senders, 0, ((n, n),), flow_kb=FLOW_KB, start_us=1000.0)
     return _scenario(topology, streams, n, 600 if small else 6000)
 
 
@@ -79,10 +79,10 @@ def gradual(links: int, small: bool) -> Scenario:
     topology = network(links, small)
     n = topology.n_hosts
     part_us = CHANGE_US / (SMALL_FACTOR if small else 1.0)
-    line = Timeline((part_us, 10.0 * part_us), names=("one of 12", "one of 6"))
+    timeline = Timeline((part_us, 10.0 * part_us), names=("one of 12", "one of 6"))
     few, many = max(n // 12, 1), max(n // 6, 2)
     streams = Streams(
-        line,
+        timeline,
         tuple(range(1, n)),
         0,
         senders=((few, few), (many, many)),

@@ -26,7 +26,7 @@ def scenario() -> Scenario:
     return replace(
         fabric.scenario(),
         topology=topology,
-        traffic=tuple(source for part in sources for source in part),
+        traffic=tuple(source for job_sources in sources for source in job_sources),
         transport="dcqcn:hpcc-paper",
         slots=2048,
         features="flows",

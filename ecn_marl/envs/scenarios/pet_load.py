@@ -14,14 +14,14 @@ from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.poisson import Poisson
 
 
-def _scenario(table: str, priority: str, small: bool, **more: Any) -> Scenario:
+def _scenario(table: str, priority: str, small: bool, **fields: Any) -> Scenario:
     weight = {"utilisation_weight": PRIORITIES[priority]}
     return Scenario(
         traffic=(Poisson(load=0.6, table=table, width=8 if small else 32),),
         reward_options=weight,
         slowdown_weights=pn.weights(table.partition("_")[0], small),
         **pn.common(small),
-        **more,
+        **fields,
     )
 
 

@@ -48,14 +48,20 @@ def tenant(
     reads = tuple((RACK + 2 * d + i, d) for d in hosts for i in range(2))
     senders = [(s, d) for d in hosts for s in rack if s != d]
     shuffle = tuple(pair for pair in senders for _ in range(streams // (RACK - 1)))
-    part = len(hosts) / RACK
+    rack_share = len(hosts) / RACK
     common: dict[str, Any] = {"timeline": timeline, "shift": shift}
     return (
         FlowSets(phase=0, pairs=reads, fill=0.9, **common),
         FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
-        Requests(per_us=(0.02 * part, 0.0), sources=storage, destinations=hosts, width=4, **common),
         Requests(
-            per_us=(0.0, rpc_per_us * part), sources=rack, destinations=hosts, width=12, **common
+            per_us=(0.02 * rack_share, 0.0), sources=storage, destinations=hosts, width=4, **common
+        ),
+        Requests(
+            per_us=(0.0, rpc_per_us * rack_share),
+            sources=rack,
+            destinations=hosts,
+            width=12,
+            **common,
         ),
     )
 
