@@ -229,8 +229,8 @@ class RateEnv:
         Returns:
             `obs [F, obs_dim], state, reward [F], terminated [F], truncated [F], info`. Rewards are
             0 where it is not a flow's turn, and observations do not change there. Episodes only end
-            by their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the NIC),
-            `inflation` and `x` of the last event, and of the flow's last port in this step
+            by their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the
+            NIC), `inflation` and `x` of the last event, and of the flow's last port in this step
             `utilisation` (ACKs included) and `queue_us`.
         """
         del key
