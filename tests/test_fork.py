@@ -59,7 +59,7 @@ def test_before_the_first_reset_a_fork_works_and_afterwards_it_is_refused(tmp_pa
 
 
 def test_the_first_process_may_go_on(monkeypatch):
-    monkeypatch.setattr(_fork, "_first", None)
+    monkeypatch.setattr(_fork, "_computing_pid", None)
     _fork.check_process()
     _fork.check_process()
     monkeypatch.setattr("os.getpid", lambda: -1)

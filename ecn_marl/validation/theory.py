@@ -180,7 +180,7 @@ def _dctcp() -> list[Line]:
         for quantity, unit, reference, simulated, tolerance in (
             ("queue, highest", "KB", expected.q_max / 1e3, high / 1e3, SAWTOOTH),
             ("sawtooth, amplitude", "KB", expected.amplitude / 1e3, (high - low) / 1e3, SAWTOOTH),
-            # A cut takes only part of a round; the closed form has the growth of windows, not times.
+            # A cut takes only part of a round; the closed form has the growth of windows, not when.
             ("sawtooth, period", "µs", expected.period, period, None),
         )
     ]

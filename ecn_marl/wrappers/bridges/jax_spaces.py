@@ -70,7 +70,7 @@ class Box:
 
 
 def _space_classes() -> tuple[Any, Any, Any]:
-    """JaxMARL's classes where it is installed: `CTRolloutManager` asks for them by type."""
+    """JaxMARL's classes if it is installed: `CTRolloutManager` checks for these types."""
     try:
         spaces = import_module("jaxmarl.environments.spaces")
     except ImportError:
