@@ -68,7 +68,7 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
     def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
         batch = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], (key, state, action))
-        return jax.tree.map(lambda x: x[0], jax.vmap(one, (0, 0, 0, None))(*batch, params))
+        return jax.tree.map(lambda x: x[0], jax.vmap(step_one, (0, 0, 0, None))(*batch, params))
 
     return jax.jit(core.reset), jax.jit(step), jax.jit(core.global_state)
 

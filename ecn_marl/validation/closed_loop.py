@@ -81,7 +81,7 @@ def _runner(sim: Simulator) -> Any:
         def interval(state: Any, thresholds: Ecn) -> tuple[Any, None]:
             return sim.interval(state, params, thresholds)[0], None
 
-        state, _ = jax.lax.scan(one, sim.init(key, params), ecn)
+        state, _ = jax.lax.scan(interval, sim.init(key, params), ecn)
         return state.fct_log, state.totals.deferred
 
     return jax.jit(jax.vmap(episode, (0, None, None)))

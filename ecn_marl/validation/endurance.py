@@ -119,7 +119,7 @@ def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimSta
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean.mean() / CALL), None
 
-        return jax.lax.scan(one, (state, 0.0 * state.queue.sum()), None, length=CALL)[0]
+        return jax.lax.scan(interval, (state, 0.0 * state.queue.sum()), None, length=CALL)[0]
 
     return jax.vmap(lanes.mapped(run, {0: 0}), (0, None, None))(state, params, ecn)
 

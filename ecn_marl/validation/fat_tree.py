@@ -67,7 +67,7 @@ def _run(
         return state.fct_log, used[intervals // 4 :].mean(0)
 
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    fct, used = jax.device_get(jax.jit(jax.vmap(one, (0, None)))(keys, params))
+    fct, used = jax.device_get(jax.jit(jax.vmap(run, (0, None)))(keys, params))
     return np.asarray(fct, float), np.asarray(used, float).mean(0)
 
 

@@ -151,8 +151,8 @@ def _recovery(
     return {
         "short_fct_us": fct,
         "long_rate_min_Gbps": float(rate[arrival:end].min()),
-        "rec50_rate_after_short_start_ms": back(0.5),
-        "rec90_rate_after_short_start_ms": back(0.9),
+        "rec50_rate_after_short_start_ms": recovery_ms(0.5),
+        "rec90_rate_after_short_start_ms": recovery_ms(0.9),
         "util_5ms_after_short": 100 * float(used.mean()),
     }
 

@@ -70,7 +70,7 @@ def _series(
             return state, tuple(x[0] for x in port_stats)
 
         length = round(1e3 * ms / sim.interval_us)
-        return jax.lax.scan(one, sim.init(key, params), None, length=length)[1]
+        return jax.lax.scan(interval, sim.init(key, params), None, length=length)[1]
 
     rows = [np.asarray(x, np.float64) for x in run(jax.random.key(0))]
     return tuple(x[len(x) // 2 :] for x in rows)

@@ -50,7 +50,7 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
             key = jax.random.wrap_key_data(word, impl="threefry2x32")
             return core.reset(key, replace(params, max_steps=steps))
 
-        return jax.vmap(one)(words, max_steps)
+        return jax.vmap(reset_one)(words, max_steps)
 
     def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
         unused = jax.random.key(0)  # an episode's randomness is in its state
@@ -60,7 +60,7 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
         ) -> Any:
             return core.step(unused, state, action, replace(params, max_steps=steps))
 
-        mapped_step = lanes.mapped(one, load=lambda state, *rest: core.load(state))
+        mapped_step = lanes.mapped(step_one, load=lambda state, *rest: core.load(state))
         return jax.vmap(mapped_step, (0, 0, 0, None))(state, action, max_steps, params)
 
     def choose(mask: jax.Array, new: Any, old: Any) -> Any:
