@@ -109,10 +109,10 @@ def test_times_are_the_papers_divided_by_the_factor():
     paper = acc_heterogeneous.scenario(False, 1.0)
     assert paper.max_steps * paper.interval_us == 300e6
     assert lookup("acc-heterogeneous-v0").max_steps * 100.0 == 300e3
-    line = lookup("haecn-gradual-48-v0").traffic[0].timeline
-    assert line.lengths_us[0] == 200e3
-    line = lookup("haecn-gradual-48-small-v0").traffic[0].timeline
-    assert line.lengths_us[0] == 20e3
+    timeline = lookup("haecn-gradual-48-v0").traffic[0].timeline
+    assert timeline.lengths_us[0] == 200e3
+    timeline = lookup("haecn-gradual-48-small-v0").traffic[0].timeline
+    assert timeline.lengths_us[0] == 20e3
 
 
 @pytest.mark.parametrize("small", [False, True])

@@ -44,13 +44,13 @@ def test_a_learner_meets_the_same_traffic_in_longer_intervals():
 
 def test_max_steps_counts_the_scenarios_intervals():
     view = {"features": "flows", "interval_us": 500.0}
-    found = in_view("restore-serve-v0", {"max_steps": 50, "load": 0.3}, view)
-    assert found == {"max_steps": 10, "load": 0.3, **view}
+    options = in_view("restore-serve-v0", {"max_steps": 50, "load": 0.3}, view)
+    assert options == {"max_steps": 10, "load": 0.3, **view}
     assert in_view("restore-serve-v0", {}, view) == view
     assert in_view("restore-serve-v0", {"max_steps": 50}, {}) == {"max_steps": 50}
-    assert out_of_view("restore-serve-v0", found) == {"max_steps": 50, "load": 0.3}
-    own = {"max_steps": 50, "reward": "slowdown", "history": 2}
-    assert out_of_view("restore-serve-v0", own) == {"max_steps": 50, "reward": "slowdown"}
+    assert out_of_view("restore-serve-v0", options) == {"max_steps": 50, "load": 0.3}
+    run_options = {"max_steps": 50, "reward": "slowdown", "history": 2}
+    assert out_of_view("restore-serve-v0", run_options) == {"max_steps": 50, "reward": "slowdown"}
 
 
 def test_scenarios_say_what_is_seen_and_earned():
