@@ -48,9 +48,9 @@ if __name__ == "__main__":
 def test_before_the_first_reset_a_fork_works_and_afterwards_it_is_refused(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    before, *after = done.stdout.splitlines()
+    result = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+    before, *after = result.stdout.splitlines()
     assert before == "before: fine"
     assert len(after) == 3
     for line in after:
