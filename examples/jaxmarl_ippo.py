@@ -75,7 +75,7 @@ def loss(params: Any, apply: Callable[..., Any], batch: Any) -> jax.Array:
     return VALUE_WEIGHT * ((value - target) ** 2).mean() - surrogate - ENTROPY * entropy
 
 
-def advantages(steps: Transition, last_value: jax.Array, gamma: float, lam: float) -> jax.Array:
+def advantages(steps: Transition, bootstrap: jax.Array, gamma: float, lam: float) -> jax.Array:
     """Generalised advantage estimates, `[time, actors]`; nothing follows an episode's end."""
 
     def accumulate(carry: tuple[jax.Array, jax.Array], step: Transition) -> Any:
@@ -85,9 +85,7 @@ def advantages(steps: Transition, last_value: jax.Array, gamma: float, lam: floa
         gain = delta + gamma * lam * going * gain
         return (gain, step.value), gain
 
-    return jax.lax.scan(accumulate, (jnp.zeros_like(last_value), last_value), steps, reverse=True)[
-        1
-    ]
+    return jax.lax.scan(accumulate, (jnp.zeros_like(bootstrap), bootstrap), steps, reverse=True)[1]
 
 
 def program(args: argparse.Namespace, env: Any) -> tuple[ActorCritic, Callable[..., Any]]:
