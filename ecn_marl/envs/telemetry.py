@@ -39,25 +39,25 @@ MOST_DELAY = 1000
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What lies between ports and agents; the default is nothing.
+    """Limits of observations and actions; by default there are none.
 
     Attributes:
-        period_us: time between two observations, µs, a multiple of the tuning interval; counters
-            accumulate over it, and in between agents see the last one again. None for a new
-            observation in every interval.
-        observation_delay: intervals until an observation is seen, 0 for none.
-        action_delay: intervals until thresholds that were set are in force, 0 for none.
-        decision_delay_us: time that a decision takes besides, µs: thresholds chosen at the start of
-            an interval are in force so much later, rounded up to a tick of the simulator, and those
-            before stay until then. What HAECN (§2) holds against large networks on a switch's CPU.
+        period_us: time between two observations, µs, a multiple of the tuning interval. Counters
+            accumulate over it, and between two observations agents see the last one again. None for
+            a new observation in every interval.
+        observation_delay: intervals until an agent sees an observation, 0 for none.
+        action_delay: intervals until new thresholds are in force, 0 for none.
+        decision_delay_us: additional time that a decision takes, µs. Thresholds chosen at the start
+            of an interval are in force after it, rounded up to a tick of the simulator; the old
+            ones stay until then. It models large networks on a switch's CPU (HAECN, §2).
         pmax_percent: Pmax is set in whole percents, at least 1 %.
         one_profile: a switch has one WRED profile. Its first port (the agent with the smallest
             number) sets it, and all its ports get the same thresholds in bytes, whatever their
             rate.
-        quantum_kb: thresholds are multiples of this many KB on ports of any rate, Kmax at least one
-            above Kmin; 0 for any number.
-        noisy_marks: features of marked bytes are computed from a count of marked packets, instead
-            of from what is expected.
+        quantum_kb: thresholds are multiples of this many KB on ports of any rate, and Kmax is at
+            least one multiple above Kmin; 0 for any number.
+        noisy_marks: features of marked bytes are computed from a count of marked packets, not from
+            its expected value.
     """
 
     period_us: float | None = None
