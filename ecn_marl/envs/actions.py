@@ -10,21 +10,20 @@ with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are 
 (1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
 Kmin < Kmax holds for every action.
 
-Where the papers are silent or at odds, and what is done here:
+Where the papers are silent or contradict each other, this module does the following:
 
-* ACC and PET set alpha to 20, so that their smallest Kmin is four times that of the DCQCN setting
-  SECN1 and even their smallest Kmax cannot follow it. The default is 5 KB; pass `alpha_kb=20` for
-  theirs.
-* PET keeps Kmin below Kmax by no stated rule. Kmax is chosen by its distance from Kmin, cut at the
-  largest E(n): every index is valid and needs no mask (81 pairs of indices for 45 settings).
+* ACC and PET set alpha to 20. Their smallest Kmin is then four times that of the DCQCN setting
+  SECN1. The default is 5 KB; pass `alpha_kb=20` for theirs.
+* PET does not state how Kmin stays below Kmax. Here Kmax is chosen by its distance from Kmin, cut
+  at the largest E(n): every index is valid and needs no mask (81 pairs of indices for 45 settings).
 * ACC's Pmax list is {1 %, 5 %, ..., 100 %}, PET's has steps of 5 %. The default is 0.01 and the
-  twenty steps of 5 %: it holds PET's list, and SECN1 marks with 1 %, five times below its smallest.
+  twenty steps of 5 %: all of PET's list, and the 1 % of SECN1, five times below PET's smallest.
 * ACC's Kmax are "1 MB, 2 MB, ..." and its template of settings is not published. The list of
   `discrete` is ours: the named static settings, then a grid.
 
-`decode` is traced and clips indices and reals into range; a NaN of `box` counts as 0, the middle of
-its range, so that no action makes an observation NaN. `check` is for values that come from outside
-and raises instead.
+`decode` is traced and clips indices and reals into range. A NaN of `box` counts as 0, the middle of
+its range, so that no action makes an observation NaN. `check` is for values from outside and raises
+instead.
 """
 
 from __future__ import annotations

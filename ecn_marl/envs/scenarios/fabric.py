@@ -1,4 +1,4 @@
-"""`fabric-v0`: two jobs share racks and spines; by turns one shuffles across them, one serves.
+"""`fabric-v0`: two jobs share racks and spines; in turns one loads data across them, one serves.
 
 Four racks, 20 µs from their two spines: a round trip between racks takes 84 µs, one within a rack
 4 µs. Every rack hosts both jobs, half of its hosts each. A job that loads fetches data from its
@@ -6,11 +6,11 @@ hosts in the other racks, through three queues: leaf to spine, spine to leaf, le
 that serves exchanges large flows and requests within its racks, and a few requests between them.
 The jobs swap after phases of random length.
 
-What is good for a port depends on the others. A fetch gets its rate only if none of its three
-queues marks it away. While the host ports hold it down, deep queues in the fabric gain nothing, and
-requests between racks wait in them; once the host ports let it run, a shallow fabric costs it its
-rate, and what it leaves undone runs on into the serving phase. See
-`ecn_marl.experiments.interaction`, which measures this.
+The best setting of a port depends on the others. A fetch gets its rate only if marks of none of its
+three queues slow it down. While marks at the host ports slow it, deep queues in the fabric gain
+nothing, and requests between racks wait in them. When the host ports have deep thresholds, shallow
+ones in the fabric slow the fetch, and its rest delays the serving phase.
+`ecn_marl.experiments.interaction` measures this.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 to SECN4) and one of 100 Gb/s to every spine (§5). Flows of 5 MB go to a server of leaf 1.
 
 `haecn-bursty-N-v0` (Figs. 2 and 6): every fourth server of each leaf sends one flow after the
-other. `haecn-gradual-N-v0` (Figs. 3 and 7): one of 12 servers, chosen at random, and from 200 ms on
-one of 6. A server has one flow at a time: the paper does not state a load. The tuning interval is
-15 round trips (Table 1). ACKs and CNPs have a class of their own, as NICs send them.
+other. `haecn-gradual-N-v0` (Figs. 3 and 7): one of 12 servers sends, chosen at random, and from
+200 ms on one of 6. A server has one flow at a time, because the paper does not state a load. The
+tuning interval is 15 round trips (Table 1). ACKs and CNPs have their own class, as NICs send them.
 
 Small: 4 leaves and 2 spines, half of the links, and times divided by 10.
 """
@@ -51,7 +51,7 @@ def network(links: int, small: bool) -> Topology:
 
 
 def _scenario(topology: Topology, streams: Streams, flows: int, steps: int) -> Scenario:
-    """Streams and pings; `flows` of the streams are in progress at most."""
+    """Streams and pings; at most `flows` of the streams are in progress."""
     fields: dict[str, Any] = {
         **{"features": "haecn", "reward": "haecn", "action_options": {"alpha_kb": 20.0}},
         **{"interval_us": INTERVAL_US, "memory_us": 1024.0, "transport": TRANSPORT},

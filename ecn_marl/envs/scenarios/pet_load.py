@@ -1,7 +1,7 @@
 """`pet-websearch-small-v0`, `pet-datamining-v0`, `pet-datamining-small-v0` (PET, Figs. 4, 5, 8).
 
-Poisson arrivals between all hosts, sizes of WebSearch or DataMining, 60 % load unless another is
-asked for (`load=0.1` to `0.9`). The full WebSearch scenario is `pet-websearch-v0`.
+Poisson arrivals between all hosts, sizes of WebSearch or DataMining, 60 % load by default
+(`load=0.1` to `0.9` for others). The full WebSearch scenario is `pet-websearch-v0`.
 """
 
 from __future__ import annotations
