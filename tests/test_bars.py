@@ -1,4 +1,4 @@
-"""Progress bars: nothing that moves yet is said to compile, and every terminal is wide enough."""
+"""Progress bars: `compiling` until the first progress, and lines that fit any terminal."""
 
 from __future__ import annotations
 

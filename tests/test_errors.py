@@ -1,4 +1,4 @@
-"""The hierarchy of errors: what may be caught, and that errors cross processes."""
+"""The hierarchy of errors, their messages, and that errors can be pickled."""
 
 from __future__ import annotations
 

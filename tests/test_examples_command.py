@@ -1,4 +1,4 @@
-"""`ecn-marl examples`: what it lists and copies is what is documented, and nothing is lost."""
+"""`ecn-marl examples`: it lists and copies the documented files and overwrites none."""
 
 from __future__ import annotations
 

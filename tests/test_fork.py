@@ -1,4 +1,4 @@
-"""A process that is forked after JAX was used says so at once instead of hanging."""
+"""A process that is forked after JAX was used raises an error at once instead of hanging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at a time works in a folder; what a dead one has left does not count."""
+"""One process at a time works in a folder; the lock of a dead process is stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door: lazy names, what the package ships, clear errors."""
+"""The package's public names, shipped files and errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Nonsense is refused in one line that names the field, before anything is allocated.
+"""Invalid values raise a one-line error that names the field, before anything is allocated.
 
-In a process of its own, without the suite's type checker: users have none either.
+The cases run in a separate process without the suite's type checker, as for users.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ HUGE = [
 
 @pytest.fixture(scope="module")
 def messages():
-    """What each case says, and how long that took, s."""
+    """The message of each case, and its time, s."""
     request = json.dumps(CASES + HUGE)
     command = [sys.executable, "-c", SETUP]
     result = subprocess.run(command, input=request, check=True, capture_output=True, text=True)

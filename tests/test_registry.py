@@ -1,4 +1,4 @@
-"""What users register: names, did-you-mean, sameness, entry points, files of `--import`."""
+"""Objects that users register: names, suggestions, equality, entry points, files of `--import`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAR = "websearch-star-v0"
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """What a test registers is forgotten after it."""
+    """Remove the objects that a test registers."""
     for registry in _registry.REGISTRIES.values():
         monkeypatch.setattr(registry, "registered", dict(registry.registered))
         monkeypatch.setattr(registry, "origin", dict(registry.origin))

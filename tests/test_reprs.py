@@ -1,4 +1,4 @@
-"""What an interpreter prints of environments and policies: a line that says what they are."""
+"""The `repr` of environments and policies: one line that describes them."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_settings_of_vendors_on_ports_of_their_rate(name, gbps, kmin, kmax, pmax
 
 
 def test_names_of_vendors_change_neither_template_nor_grid():
-    """Trained policies choose by index of the one, published results come from the other."""
+    """Trained policies depend on the template's indices, published results on the grid."""
     assert len(DiscreteAction().template) == 24
     assert len(static_grid()) == 183
     assert STATIC_ECN["alibaba"] == STATIC_ECN["secn2"]

@@ -117,7 +117,7 @@ def test_incast_degree_and_mice(port_stats):
 
 
 def test_counts_are_on_a_log_scale_that_tells_a_few_apart(port_stats):
-    """The rule of thumb is deep below 2 flows begun per 100 µs: 0 to 20 must look different."""
+    """The rule sets deep thresholds below 2 flows begun per 100 µs: 0 to 20 must differ."""
     small_counts = np.arange(21)
     for name in ("flows_begun", "flows_seen"):
         values = columns(name, port_stats(21, **{name: small_counts}))[name]
@@ -128,7 +128,7 @@ def test_counts_are_on_a_log_scale_that_tells_a_few_apart(port_stats):
 
 
 def test_what_happens_is_shown_per_100_us(port_stats):
-    """Ten times the time, ten times the flows and marks: the same; what is there is not divided."""
+    """Events are scaled to 100 µs: ten times as many in ten times the time; states are not."""
     once = port_stats(2, flows_begun=4, marked_packets=30, flows_seen=7)
     tenfold = port_stats(2, flows_begun=40, marked_packets=300, flows_seen=7)
     name = "flows_begun,marked_packets,flows_seen"
@@ -292,7 +292,7 @@ def test_features_by_name_in_any_form():
 
 
 def twice(stats, ecn, scale):
-    """A feature of a user's own, which leaves [0, 1]."""
+    """A custom feature that leaves [0, 1]."""
     return 2.0 * stats.utilisation
 
 

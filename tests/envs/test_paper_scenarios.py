@@ -1,6 +1,6 @@
-"""Scenarios of the papers, the small ones: nothing is lost, nothing waits, numbers are numbers.
+"""Small scenarios of the papers: no bytes are lost, no flow waits, all numbers are finite.
 
-The full ones differ in their size alone and are made, not run: one episode takes minutes.
+The full ones differ only in size. They are made but not run: one episode takes minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = {
     "pet-switching-small-v0": {"max_steps": 650},
     "pet-failures-small-v0": {"max_steps": 650},
 }
-"""The highest load where it is an option; a switch, and links that fail and come back."""
+"""The highest load where it is an option; a change of traffic; links that fail and are repaired."""
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_the_cut_table_is_datamining_up_to_its_end():
 
 
 def test_switching_offers_the_same_load_in_all_parts():
-    """In bytes: WebSearch and DataMining by turns, 60 % of what the hosts can send."""
+    """In bytes: WebSearch and DataMining in turns, 60 % of the hosts' capacity."""
     spec = lookup("pet-switching-small-v0")
     rate = sum(spec.topology.nic_gbps) * 125.0
     for source in spec.traffic:

@@ -1,4 +1,4 @@
-"""What the PettingZoo faces refuse, and that nothing has changed then."""
+"""Errors of the PettingZoo faces; after an error the state is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PettingZoo and SuperSuit demand of environments, by their own tests."""
+"""Requirements of PettingZoo and SuperSuit, by their own tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LARGE = {"scenario": "pet-websearch-v0", "features": "haecn", "reward": "haecn",
 
 
 def faces(options: Options) -> types.SimpleNamespace:
-    """What PettingZoo takes for an environment's module."""
+    """A substitute for an environment's module, as PettingZoo's tests expect it."""
     return types.SimpleNamespace(
         parallel_env=partial(ecn_marl.parallel_env, **options),
         env=partial(ecn_marl.env, **options),
     )
 
 
-# What PettingZoo demands. Its warnings are errors but for the one about spaces it has not heard of.
+# PettingZoo's warnings are errors here, except the one about spaces that it does not know.
 strict = pytest.mark.filterwarnings(
     "error::UserWarning", "ignore:Action space for each agent probably should be:UserWarning"
 )

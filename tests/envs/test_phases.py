@@ -1,4 +1,4 @@
-"""Phases: what holds when, equal shares, and that nothing but the parameters changes."""
+"""Phases: their order and shares, and that only the parameters change."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_parameters_can_be_made_while_tracing(env):
 
 
 def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
-    """One phase that never ends within the episode is the plain environment, to the last bit."""
+    """One phase that lasts for the whole episode equals the plain environment, bit by bit."""
     single_phase = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
     plain, phased = make(replace(SCENARIO, phases=())), make(single_phase)
     key = jax.random.key(5)

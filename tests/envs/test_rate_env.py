@@ -1,4 +1,4 @@
-"""Flows as agents: whose turn it is, what they see and are paid, where they settle."""
+"""Flows as agents: their turns, observations and rewards, and their fixed point."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def eight():
 
 
 def test_rates_follow_the_actions_of_those_whose_turn_it_is(eight):
-    """A twin in float64: the product of the factors, taken when the RTT packet is back."""
+    """Against a float64 model: the product of the factors at each returned RTT packet."""
     env, _, (action, _, _, _, info) = eight
     rate = np.ones(env.num_agents)
     acts = np.zeros(env.num_agents, bool)
@@ -63,7 +63,7 @@ def test_rates_follow_the_actions_of_those_whose_turn_it_is(eight):
 
 
 def test_turns_come_once_a_round_trip(eight):
-    """From one turn to the next: the RTT that was measured, and no more than a packet's time."""
+    """Time between two turns: the measured RTT, plus at most the time of a packet."""
     env, _, (_, _, _, _, info) = eight
     for flow in range(env.num_agents):
         at = np.flatnonzero(info["acts"][:, flow])
@@ -204,7 +204,7 @@ def test_bad_input_is_refused(change, message):
 
 
 def test_short_flows_take_their_bytes_from_the_long_one():
-    """What the long flow sends is the link less what seven short ones need; then it recovers."""
+    """The long flow sends the link's capacity minus that of seven short ones; then it recovers."""
     options = {"interrupt_us": 500.0, "duration_us": 5e3, "buffer_mib": 4.0}
     spec = with_options("long-short-8-v0", options)
     metrics = measure(Steered(make_rate(spec), ACT), spec)

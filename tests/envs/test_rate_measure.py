@@ -1,4 +1,4 @@
-"""The paper's metrics against records made by hand, and against what must be conserved."""
+"""The paper's metrics against records made by hand, and against conservation of bytes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ BENCH = ("restore-serve-v0", "moving-tenants-v0", "shuffle-serve-v0", "mixed-rtt
 
 
 def entry(reward: str, **changes):
-    """What a file would say of the short star, made up."""
+    """An entry of a file for the short star, with made-up numbers."""
     env = ecn_marl.make(STAR, reward=reward, **SHORT)
     return {
         **rf.reward_facts(env.reward, dict(env.reward_options), env.interval_us),
@@ -73,7 +73,7 @@ def test_rewards_are_centred_port_by_port_and_scaled(file, reward, credit):
 
 
 def test_a_reference_earns_0_and_the_oracle_1_over_the_episodes_measured():
-    """Arithmetic of the whole way, from returns to rewards of the option."""
+    """The arithmetic from measured returns to relative rewards."""
     rng = np.random.default_rng(0)
     best, oracle = rng.normal(-3.0, 0.1, (50, 8)), rng.normal(-2.5, 0.1, (50, 8))
     headroom = rr._headroom("static:best", "acc", oracle, best)

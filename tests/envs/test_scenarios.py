@@ -1,4 +1,4 @@
-"""Built-in scenarios: which are the benchmark, that they count, and what their rewards weigh."""
+"""Built-in scenarios: the benchmark, counts of flows, and weights of rewards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
 
 
 def test_a_built_in_name_is_refused_before_the_first_make_too():
-    """In a process of its own: once a scenario was made, the built-in ones have their names."""
+    """In a separate process: the first `make` registers the built-in names."""
     code = """
 import ecn_marl
 try:
@@ -74,9 +74,10 @@ def test_nothing_superseded_is_part_of_the_benchmark():
 def by_class(
     counted: PortStats, params: RewardParams, port_scale: jax.Array, interval_us: float
 ) -> jax.Array:
-    """What each size class earns of the slowdown reward, in the places of the first three ports.
+    """The slowdown reward of each size class, in the places of the first three ports.
 
-    That reward is a sum over classes: what one earns is the reward with the others' weights at 0.
+    The reward is a sum over classes, so that of one class is the reward with the other weights at
+    0.
     """
     rewards = jnp.zeros(len(port_scale))
     for i in range(3):
@@ -117,7 +118,7 @@ def played(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_no_setting_makes_flows_wait(name):
-    """Nothing waits, is dropped or cut, beyond 0.1 % of flows, in whole episodes."""
+    """In whole episodes at most 0.1 % of flows wait; no byte is dropped, no feedback cut."""
     which, metrics, _ = played(name)
     for i in range(len(SETTINGS)):
         own_metrics = {metric: value[which == i] for metric, value in metrics.items()}
@@ -129,7 +130,7 @@ def test_no_setting_makes_flows_wait(name):
 
 
 def test_no_setting_makes_flows_of_plain_traffic_wait():
-    """Deep thresholds (the third) make queues of more than 1 ms: CNPs are cut, and that is told."""
+    """Deep thresholds (the third) make queues of more than 1 ms: CNPs are cut and counted."""
     name = "websearch-star-v0"
     which, metrics, _ = played(name)
     assert metrics["flows_started"].sum() > 1000
@@ -144,11 +145,11 @@ def test_no_setting_makes_flows_of_plain_traffic_wait():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_classes_count_alike_under_secn1(name):
-    """Each class that there is earns its share of -1 per interval, to what episodes allow.
+    """Each class of the traffic earns its share of -1 per interval, within the error of the mean.
 
-    The mean over fresh episodes may be off by its own error and by that of the weights, which were
-    measured in the same way on at least as many, hence the root of 2; and by 0.5 % of rounding. The
-    quantile makes one false alarm in 1,000 such means.
+    The mean over fresh episodes has its own error and that of the weights, which were measured on
+    at least as many episodes: hence the root of 2. 0.5 % are for rounding. The quantile gives one
+    false alarm in 1,000 such means.
     """
     which, _, every = played(name)
     earned = every[which == 0]
@@ -178,7 +179,7 @@ def test_mixed_rtt_has_three_round_trips():
 
 @pytest.mark.parametrize("scenario", [mixed_rtt.scenario, fabric.scenario])
 def test_every_host_loads_and_serves_at_other_times_than_its_neighbour(scenario):
-    """Every host has large flows in both phases, and both shifts are at work."""
+    """Every host has large flows in both phases, and both shifts occur."""
     spec = scenario()
     large = [s for s in spec.traffic if hasattr(s, "pairs")]
     for host in range(16 if scenario is fabric.scenario else 8):

@@ -28,7 +28,7 @@ QUICK = {
     "acc-training-small-v0": 300,
     "haecn-bursty-12-small-v0": 20,
 }
-"""One of each structure, and for how many intervals; the others take long."""
+"""One scenario of each structure, and its number of intervals; the others take long."""
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (5, 10, 1.0))
 """SECN1, SECN2 and a shallow setting."""

@@ -1,4 +1,4 @@
-"""What is compiled: shared by environments that differ in numbers only, and freed after use."""
+"""Compiled programs: shared by environments that differ in numbers only, and freed after use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def traced(function, *args):
     ids=["incast", "phases"],
 )
 def test_a_program_computes_what_its_environment_does(core):
-    """Number for number: if a trace read one of the numbers set aside, it would differ."""
+    """Equal traces: a trace that read one of the numbers left out would differ."""
     params, key = core.default_params, jax.random.key(0)
     assert traced(core.reset, key, params) == traced(core.program.reset, key, params)
     _, state = jax.eval_shape(core.reset, key, params)
@@ -91,7 +91,7 @@ def test_another_load_compiles_nothing():
 
 
 class User:
-    """Somebody who uses a program."""
+    """A user of a program."""
 
 
 def counted():

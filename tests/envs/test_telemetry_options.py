@@ -1,4 +1,4 @@
-"""Telemetry options: what agents see and set, against a recount from an ideal environment."""
+"""Telemetry options: observations and thresholds, recomputed from an ideal environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 9
 
 
 def make(telemetry: Any = None, features: str = "queue,tx_rate,flows_begun,kmin", **options: Any):
-    """A small environment under a load that is felt at once."""
+    """A small environment with high load, so that queues build up at once."""
     return ecn_marl.make(
         SCENARIO, features=features, history=2, load=0.9, telemetry=telemetry, **options
     )
@@ -38,7 +38,7 @@ def settings(env: Any, params: Any) -> list[Ecn]:
 
 
 def play(env: Any, thresholds: list[Ecn] | None = None) -> list[dict[str, Any]]:
-    """What every step of an episode returns; the first entry is of the reset."""
+    """Results of every step of an episode; the first entry is that of the reset."""
     params = env.default_params
     obs, state = jax.jit(env.reset)(jax.random.key(3), params)
     step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
@@ -118,7 +118,7 @@ def test_the_default_costs_nothing_and_changes_no_bit() -> None:
 
 
 def recount(ideal: list[dict[str, Any]], env: Any, every: int, delay: int) -> list[np.ndarray]:
-    """Observations made from what an ideal environment told of its intervals."""
+    """Observations recomputed from the `info` of an ideal environment."""
     params = env.default_params
     scale = FeatureScale.create(env.port_scale(params.sim), collected_us=100.0 * every)
     idle = env.initial.scaled(env.port_scale(params.sim))
@@ -195,7 +195,7 @@ def test_thresholds_are_in_force_when_their_delay_is_over() -> None:
 
 
 def test_a_decision_takes_its_time() -> None:
-    """250 µs are two intervals and a half: against intervals of 50 µs and a delay of five."""
+    """250 µs are two and a half intervals: equal to a delay of five intervals of 50 µs."""
     env, halves = make(), make({"action_delay": 5}, interval_us=50.0)
     late = replace(env, telemetry=Telemetry(decision_delay_us=243.0))  # rounded up to a tick
     assert late.telemetry.late(100.0, 10.0) == (2, 5)
@@ -278,7 +278,7 @@ def test_noisy_marks_are_counts_and_right_on_average() -> None:
 
 
 def test_phases_keep_working() -> None:
-    """Thresholds given for each phase are picked first, then late."""
+    """Thresholds for each phase are selected first and delayed then."""
     base = ecn_marl.make(SCENARIO)
     source = base.sim.traffic[0]
     phases = tuple(Phase(str(load), (replace(source, load=load),)) for load in (0.3, 0.8))
@@ -343,7 +343,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", ["pmax_percent", "one_profile", "noisy_marks"])
 def test_switches_are_true_or_false(name: str) -> None:
-    """The check of the class itself; types are checked before it in this suite."""
+    """The check of the class itself; in this suite the type checker would raise first."""
     options = Telemetry()
     object.__setattr__(options, name, "yes")
     with pytest.raises(ValueError, match=f"{name} = 'yes' is not allowed: expected True or False"):

@@ -1,4 +1,4 @@
-"""What belongs to a learner: its own intervals, and the scenario's view where nothing is said."""
+"""Options of a learner: its own intervals, and the scenario's features and reward by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_longer_intervals_leave_the_episode_as_long():
 
 
 def test_a_learner_meets_the_same_traffic_in_longer_intervals():
-    """Under the same thresholds the network does the same, to the bit."""
+    """Under the same thresholds the network is the same, bit by bit."""
     counts = []
     for us in (100.0, 500.0):
         env = make("websearch-star-v0", interval_us=us, max_steps=round(1000.0 / us))

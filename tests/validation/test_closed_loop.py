@@ -1,4 +1,4 @@
-"""`restore-serve-v0` under thresholds that change, against two recorded packet-level episodes."""
+"""`restore-serve-v0` under changing thresholds, against two recorded packet-level episodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ecn_marl.validation import closed_loop, recorded
 
 
 def test_objective_and_gain_are_those_of_packets():
-    """The gain over the static setting is that of packets within what the coins do to it.
+    """The gain over the static setting equals that of packets within the noise of random marks.
 
-    Two recorded runs of an episode differ by 3 to 14 % in J; over two episodes and two coins that
-    is 4 % of J, or 4 points of the gain; ours is of eight seeds.
+    Two recorded runs of an episode differ by 3 to 14 % in J. Over two episodes with two seeds each
+    that is 4 % of J, or 4 points of the gain. Ours are means of eight seeds.
     """
     outcomes = [case.run() for case in closed_loop.cases()]
     lines = [line for outcome in outcomes for line in outcome.lines]
@@ -34,7 +34,7 @@ def test_objective_and_gain_are_those_of_packets():
 
 
 def test_recorded_objectives_follow_from_the_completion_times():
-    """The summary's numbers again, from the completion times beside it: the same yardstick."""
+    """The recorded summary agrees with our objective of the recorded completion times."""
     rows = {row["run"]: row for row in recorded.rows("restore_serve") if row["coins"] == "1"}
     for episode in closed_loop.EPISODES:
         data = recorded.arrays(f"restore_serve_e{episode}")

@@ -1,4 +1,4 @@
-"""Validation: readers, verdicts, what is measured, the command, and a real case."""
+"""Validation: readers, verdicts, measured quantities, the command, and a real case."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_line_texts():
 
 
 def test_recorded_tables():
-    """Against figures of the packet runs noted when they were made."""
+    """Against statistics noted when the packet runs were made."""
     row = recorded.rows("incast_200ms", profile="paper", N=8, ecn="SECN1")[0]
     assert float(row["q_mean_B"]) == pytest.approx(151560, abs=1)
     assert len(recorded.rows("delay_sweep")) == 16
@@ -128,7 +128,7 @@ def test_first_burst():
 
 
 def samples(**series: np.ndarray) -> runs.Samples:
-    """Samples of one lane, zero where not given."""
+    """Samples of one run, zero where not given."""
     length = len(next(iter(series.values())))
     rows = {name: series.get(name, np.zeros(length)) for name in runs.Rows._fields}
     lanes = runs.Rows(**{name: x[None, None, None] for name, x in rows.items()})
@@ -137,7 +137,7 @@ def samples(**series: np.ndarray) -> runs.Samples:
 
 
 def test_steady_statistics():
-    """A queue of 0 and 20 KB by turns, and twice that before the window."""
+    """A queue that alternates between 0 and 20 KB, and twice that before the window."""
     mean = np.tile([0.0, 20e3], 200) * np.repeat([2.0, 1.0], 200)
     used = np.repeat([0.5, 0.9], 200)
     of = samples(mean=mean, square=mean**2, utilisation=used)
@@ -223,7 +223,7 @@ def expect(monkeypatch, verdicts):
     ],
 )
 def test_any_change_of_a_verdict_is_news(change, report, monkeypatch):
-    """Better, worse, new or gone; a line at the edge may fall to either side."""
+    """Better, worse, new or missing; a line at the edge may pass or fail."""
     monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(100.0))]])
     verdicts = {name: verdict for name, verdict in (WANTED | change).items() if verdict}
     expect(monkeypatch, verdicts)
@@ -316,7 +316,7 @@ def test_theory_case(monkeypatch):
 
 
 def test_lanes_are_the_runs_they_say():
-    """Variants, settings and seeds side by side give what each gives alone."""
+    """A batch of variants, settings and seeds gives the results of each alone."""
     flows = [messages.short_flows(3, 0, size) for size in (20_000, 600_000)]
     network = star(4)
     together = runs.simulate("paper", [(network, f) for f in flows], ["E3", "E4"], 2, 4.0)
@@ -361,7 +361,7 @@ def test_a_real_case_in_processes(tmp_path):
 
 
 def test_long_runs_say_what_they_find():
-    """A short one: bytes and arrivals hold; halves of 0.1 s are too few flows to be alike."""
+    """A short run: bytes and arrivals agree; halves of 0.1 s have too few flows to be alike."""
     network = star(4, gbps=25.0)
     lines = {line.quantity: line for line in endurance.long_run("short", network, 0.1, 2).lines}
     assert lines["bytes lost or made"].verdict == lines["flows deferred"].verdict == "pass"

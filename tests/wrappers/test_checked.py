@@ -1,4 +1,4 @@
-"""Checked mode: every number of the parameters keeps its range, or one error names it."""
+"""Checked mode: an error names the first number of the parameters that is out of range."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def variants(tree, make, where="params"):
 
 
 def with_last(value):
-    """An array whose last entry is something else."""
+    """A function that sets the last entry of an array to `value`."""
 
     def change(leaf):
         leaf[(-1,) * leaf.ndim] = value

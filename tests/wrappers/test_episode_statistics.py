@@ -1,4 +1,4 @@
-"""EpisodeStatistics: what it logs is what the environment says of the finished episode."""
+"""EpisodeStatistics: its log equals the environment's metrics of the finished episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domain randomisation: parameters of an episode are the scenario's times what was drawn for it."""
+"""Domain randomisation: an episode's parameters are the scenario's times the drawn factors."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def test_an_episode_can_start_from_a_given_state(env, episode):
 
 
 def ippo_rollout(env, steps):
-    """What JaxMARL's feed-forward IPPO does with an environment, learning left out: actors are
-    agents times environments, actions `[envs, 1]` per agent, every info a number per actor."""
+    """The rollout of JaxMARL's feed-forward IPPO without learning: actors are agents times
+    environments, actions `[envs, 1]` per agent, every info a number per actor."""
     actors = ENVS * env.num_agents
     n = env.action_space(env.agents[0]).n
 

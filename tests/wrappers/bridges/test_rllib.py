@@ -1,4 +1,4 @@
-"""RLlib's new API stack: its own checks, and episodes that are those of the vector environment."""
+"""RLlib's new API stack: its own checks, and episodes equal to those of the vector environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLPack between JAX and PyTorch: values, dtypes and, where it is promised, the same memory."""
+"""DLPack between JAX and PyTorch: values, dtypes and, where documented, shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real Weights & Biases, offline: what a run logs can be read back from its file."""
+"""The real Weights & Biases, offline: the logs of a run can be read back from its file."""
 
 from __future__ import annotations
 
