@@ -1,4 +1,4 @@
-"""Environments side by side on several devices.
+"""Batches of environments on several devices.
 
 A batch of environments is split over a mesh with one axis, `env`. Every device runs its own loop
 over its share, and devices exchange nothing. XLA's CPU backend keeps about one core busy with such

@@ -385,7 +385,7 @@ ACTIONS: dict[str, type[ActionCodec]] = {
 
 
 def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
-    """Builds an action codec by name; a codec of the caller's own is handed through.
+    """Build an action codec by name; return a codec as it is.
 
     Args:
         name: a key of `ACTIONS`, or a codec (then without overrides).

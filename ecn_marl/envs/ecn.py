@@ -358,7 +358,7 @@ class EcnEnv:
             `obs [A, obs_dim], state, reward [A], terminated [A], truncated [A], info`. Episodes
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
-            that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
+            that features, telemetry or `make(counts=...)` request (`class_bytes` as
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
             and the episode's `accounts` so far, the same for all agents.
         """

@@ -88,7 +88,7 @@ FEATURE_SETS: dict[str, tuple[str, ...]] = {
 """Columns of the sets known by name, in their order."""
 
 Columns = str | Iterable[str | tuple[str, Feature]]
-"""Names of features and sets, or features of the caller's own with a name."""
+"""Names of features and sets, or pairs of a name and a custom feature."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
 
     Args:
         features: names of `COLUMNS`, sets or features, with commas between them, such as `"acc"` or
-            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for features
-            of the caller's own; or a `FeatureSet`.
+            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for custom
+            features; or a `FeatureSet`.
         history: number of intervals in an observation; else that of the set, 3.
 
     Raises:
@@ -176,7 +176,7 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
 
 
 def _custom_feature(item: Any) -> tuple[str, Feature]:
-    """A feature of the caller's own."""
+    """Check a pair of a name and a custom feature."""
     if isinstance(item, tuple) and len(item) == 2:
         name, feature = item
         if isinstance(name, str) and isinstance(feature, Feature):
@@ -185,7 +185,7 @@ def _custom_feature(item: Any) -> tuple[str, Feature]:
 
 
 def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
-    """What a name is registered for: one column of this name, or the columns of a set."""
+    """The columns of a registered object: one column of this name, or those of a set."""
     if isinstance(features, FeatureSet):
         allowed = "its columns, `features.columns`: `history` is an option of `make`"
         raise bad_value(f"features of {name}", features, allowed)
@@ -198,11 +198,14 @@ def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
 
 COLUMNS = Registry(
     "feature set or feature",
-    {name: tuple((each, FEATURES[each]) for each in names) for name, names in FEATURE_SETS.items()}
+    {
+        name: tuple((column, FEATURES[column]) for column in columns)
+        for name, columns in FEATURE_SETS.items()
+    }
     | {name: ((name, feature),) for name, feature in FEATURES.items()},
     _as_columns,
 )
-"""What every name stands for: the columns of a set, or the one of a feature."""
+"""Columns by name: those of a set, or the one of a feature."""
 
 
 def register_features(
@@ -214,7 +217,7 @@ def register_features(
         name: e.g. `queue_growth`; no other feature or set has it.
         features: a `Feature` or its function `(stats, ecn, scale) -> float32 [ports]`; for a set
             what `feature_set` takes: names, or a tuple of names and of pairs `(name, Feature)`.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace another object registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or a feature of the set is unknown. What a

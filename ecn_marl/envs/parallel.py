@@ -88,7 +88,7 @@ class EcnParallelEnv(ParallelEnv):
     Attributes:
         core: the functional environment.
         render_mode: `human`, `rgb_array`, `ansi` or None. `human` shows every step in a window, 20
-            per second at most, until `close()` or until somebody closes it.
+            per second at most, until `close()` or until the user closes it.
         possible_agents: all agents.
         agents: agents that can act now; empty before `reset` and after the last step.
         state_space: space of `state()`.

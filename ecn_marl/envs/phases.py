@@ -265,7 +265,7 @@ class PhasedEnv(EcnEnv):
         phase_index = self.phase(state, params)
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(phase_index)
-        state, phase_params = self._handed_over(state, params, phase_index[0])
+        state, phase_params = self._change_phase(state, params, phase_index[0])
         return super().step_ecn(key, state, ecn, phase_params)
 
     def accounts(self, sim: SimState, params: Any) -> dict[str, Array]:
@@ -277,7 +277,7 @@ class PhasedEnv(EcnEnv):
         traffic = tuple(constants[i] for i, constants in enumerate(phase_params))
         return super().accounts(sim, replace(params, sim=replace(params.sim, traffic=traffic)))
 
-    def _handed_over(
+    def _change_phase(
         self, state: EnvState, params: Any, phase_index: Int[Array, ""]
     ) -> tuple[EnvState, PhasedParams]:
         """State and parameters of the interval: sources change to the current phase.

@@ -96,7 +96,7 @@ class Scenario:
         benchmark: whether policies are compared on it. Plain traffic is for tests and timings.
         superseded: why the scenario was taken out of the benchmark; empty if it was not.
         reward_reference: what rewards are relative to, e.g. `static:best`: it earns 0 in an
-            episode, the oracle 1. `POLICY@FILE.json` for one's own, empty for nothing; see
+            episode, the oracle 1. `POLICY@FILE.json` for your own file, empty for none; see
             `envs.reward_reference`.
     """
 
@@ -170,7 +170,7 @@ def register(name: str, factory: Callable[[], Scenario], replace: bool = False) 
     Args:
         name: e.g. `my-traffic-v0`.
         factory: called without arguments, returns the scenario.
-        replace: whether another factory that was registered under this name gives way.
+        replace: whether to replace another factory registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, by a built-in scenario perhaps, or the factory

@@ -338,7 +338,7 @@ def register_reward(name: str, reward: Reward | RewardRule, replace: bool = Fals
         reward: a `Reward`, or its rule `(stats, params, port_scale, interval_us) -> float32
             [ports]`. A rule that reads `stats.accrued` or `stats.progress` needs
             `Reward(name, rule, accrues=True)`.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace another reward registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or this is no reward. What a rule returns is
@@ -348,7 +348,7 @@ def register_reward(name: str, reward: Reward | RewardRule, replace: bool = Fals
 
 
 def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
-    """Looks a reward up by name; a `Reward` of the caller's own is handed through.
+    """Look a reward up by name; return a `Reward` as it is.
 
     Args:
         name: a name of `REWARDS`, or a reward.

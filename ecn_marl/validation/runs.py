@@ -100,7 +100,7 @@ class Rows(NamedTuple):
         peak: largest queue of any port, bytes.
         utilisation: share of the links' capacity that was sent.
         pauses: PFC pauses so far, in the whole network.
-        rate: rate that the list's first flow asks for, bytes/µs.
+        rate: rate of the sender of the list's first flow, bytes/µs.
     """
 
     queue: Any

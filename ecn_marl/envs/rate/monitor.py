@@ -36,7 +36,7 @@ MOST = 100.0
 
 @struct.dataclass
 class Monitor:
-    """The interval under way, leaves `[F]`.
+    """The current interval, leaves `[F]`.
 
     Attributes:
         elapsed: its length so far, µs.
@@ -71,14 +71,15 @@ def watch(
     """Count a step, and close the intervals that end with it.
 
     Args:
-        monitor: intervals under way.
+        monitor: current intervals.
         before: network before the step, rates set.
         after: network after it.
         ends: flows whose RTT packet came back in the step.
         step_us: length of the step.
 
     Returns:
-        Intervals under way after it, and the columns `MONITORED` `[F]`, valid where one ended.
+        Current intervals after the step, and the columns `MONITORED` `[F]`, valid where an interval
+        ended.
     """
     old, new = before.flows, after.flows
     sending = (old.stage == life.SENDING) & (new.stage == life.SENDING)
