@@ -25,7 +25,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Output(NamedTuple):
-    """How a file is written: `write` gets it opened in `mode` (`w` or `wb`)."""
+    """Content of a file: `write` gets the file opened in `mode` (`w` or `wb`)."""
 
     mode: str
     write: Callable[[Any], object]

@@ -62,7 +62,7 @@ class ActionCodec(ABC):
 
     name: ClassVar[str]
     components: ClassVar[tuple[str, ...]]
-    """What the entries of one agent's action mean; empty for a scalar."""
+    """Names of the entries of one agent's action; empty for a scalar."""
     dtype: ClassVar[Any]
     """numpy dtype of actions: int32 or float32."""
 

@@ -97,7 +97,7 @@ class FeatureScale:
             steps: number of its steps, as in `RewardParams`.
             senders: the widest incast that ACC trains on (section 4.3).
             flows: four times `senders`.
-            packets: what a 25 Gb/s port can send in 100 µs, about.
+            packets: approximate number that a 25 Gb/s port sends in 100 µs.
             collected_us: time over which the counters are collected, µs.
 
         Raises:

@@ -50,7 +50,7 @@ class HostGroup:
     """Hosts that share a role, or a place on the timeline.
 
     Attributes:
-        name: what their ports are called in `EcnEnv.port_groups`.
+        name: name of their ports in `EcnEnv.port_groups`.
         hosts: names of hosts.
         shift: phases by which they run behind the timeline.
     """
@@ -104,7 +104,7 @@ class EnvState:
         ecn: thresholds in force, bytes, `[A]` each.
         history: the last k observations of an interval that agents have seen, `[A, k, width]`.
         steps: intervals so far.
-        sums: what `episode_metrics` needs.
+        sums: sums for `episode_metrics`.
         telemetry: observations and thresholds that are delayed; None without such options.
     """
 
@@ -414,7 +414,7 @@ class EcnEnv:
         return state.history[:, -1].reshape(-1)
 
     def accounts(self, sim: SimState, params: EnvParams) -> dict[str, Array]:
-        """What became of the flows and bytes of the episode so far; scalars, of the whole network.
+        """Counts of the flows and bytes of the episode so far; scalars, of the whole network.
 
         Returns:
             Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not

@@ -93,7 +93,7 @@ Columns = str | Iterable[str | tuple[str, Feature]]
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """What an agent sees; hashable, so that it can be a static part of an environment.
+    """Columns of an observation; hashable, so it can be a static part of an environment.
 
     Attributes:
         name: key of `FEATURE_SETS`, or the names of its columns.
@@ -115,7 +115,7 @@ class FeatureSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each column is called, length `width`."""
+        """Names of the columns, length `width`."""
         return tuple(name for name, _ in self.columns)
 
     @property

@@ -74,7 +74,7 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
 
 PROGRAMS = Programs(_compile)
-"""What is compiled, for all faces."""
+"""Compiled functions of all faces."""
 
 
 class EcnParallelEnv(ParallelEnv):
@@ -392,5 +392,5 @@ def env(
     max_cycles: int | None = None,
     **options: Any,
 ) -> AECEnv:
-    """The same as a PettingZoo `AECEnv` (agents act in turn); see `parallel_env`."""
+    """A PettingZoo `AECEnv` (agents act in turn); arguments as in `parallel_env`."""
     return EcnAECEnv(parallel_env(scenario, render_mode, max_cycles, **options))

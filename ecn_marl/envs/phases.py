@@ -109,11 +109,11 @@ class Stoppable:
         return getattr(self.source, "timeline", None)
 
     def program(self) -> Stoppable:
-        """The same around what is compiled of the source."""
+        """The same around the `program` of the source."""
         return Stoppable(program_of(self.source))
 
     def default_params(self) -> Any:
-        """Those of the source."""
+        """Parameters of the source."""
         return self.source.default_params()
 
     def init(
@@ -269,7 +269,7 @@ class PhasedEnv(EcnEnv):
         return super().step_ecn(key, state, ecn, phase_params)
 
     def accounts(self, sim: SimState, params: Any) -> dict[str, Array]:
-        """What became of the flows; see `EcnEnv.accounts`.
+        """Counts of the flows; see `EcnEnv.accounts`.
 
         Flows that wait are those of the phase that their source is in.
         """

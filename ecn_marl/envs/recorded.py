@@ -75,7 +75,7 @@ class Recorded(Schedule):
         return RecordedParams(schedule(columns, self.dt_us), np.int32(period))
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What the list brings on average, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        """Mean traffic of the list, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         flows = self.flows
         columns, n = flows.take(np.arange(len(flows))), len(nic_rate)
         size = np.asarray(columns["size_B"], np.float64)

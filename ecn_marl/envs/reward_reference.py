@@ -46,7 +46,7 @@ another way: weights as options of the reward, intervals as the time of an episo
 
 @dataclass(frozen=True)
 class RewardReference:
-    """What a reference policy earns in an episode, and how much more the oracle does.
+    """Returns of a reference policy in an episode, and the headroom of the oracle above them.
 
     Attributes:
         name: the policy that earns 0, e.g. `static:best`.

@@ -128,7 +128,7 @@ def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
     """A static setting on every port.
 
     Args:
-        spec: what `parse_ecn` reads, e.g. `secn1` or `5,200,0.01`.
+        spec: a text for `parse_ecn`, e.g. `secn1` or `5,200,0.01`.
         port_scale: port rate / 25 Gb/s.
 
     Returns:

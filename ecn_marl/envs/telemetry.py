@@ -115,7 +115,7 @@ class Telemetry:
 
     @property
     def alters_view(self) -> bool:
-        """Whether observations are other than features of the last intervals."""
+        """Whether observations differ from the features of the last intervals."""
         return self.period_us is not None or self.observation_delay > 0 or self.noisy_marks
 
     def every(self, interval_us: float) -> int:
@@ -196,7 +196,7 @@ class TelemetryState:
     """Delayed observations and thresholds, and collected counters; None for unused options.
 
     Attributes:
-        sums: what the counters have collected since the last observation.
+        sums: counters since the last observation.
         features: observations that no agent has seen yet, oldest first, `[delay, A, width]`.
         ecn: thresholds that are not in force yet, oldest first, `[delay, A]` each.
     """
@@ -268,7 +268,7 @@ def collect(
 
     Args:
         telemetry: options.
-        state: what was collected so far.
+        state: collected counters.
         steps: intervals of the episode before this one.
         cfg: simulator.
         sim: its state at the end of the interval.

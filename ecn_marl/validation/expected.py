@@ -34,7 +34,7 @@ Key = tuple[str, str, str]
 
 
 def key(line: Line) -> Key:
-    """What identifies a line."""
+    """The key of a line: its group, case and quantity."""
     return line.group, line.case, line.quantity
 
 

@@ -55,7 +55,7 @@ class Line:
         ours: the simulator's value, NaN if it has none (a flow did not finish).
         tolerance: None if the line is only reported.
         basis: where the reference comes from.
-        note: what a reader has to know.
+        note: remark for the reader.
     """
 
     group: str

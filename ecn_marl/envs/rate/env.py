@@ -47,7 +47,7 @@ CHANGE = float(np.log(1.2))
 """Unit of changes of rate in observations: the largest factor, as a logarithm."""
 
 COLUMNS = ("change", "error", "rate", "inflation", *MONITORED)
-"""What an agent can see of an event.
+"""Possible columns of an observation of an event.
 
 change:    logarithm of the rate over that at the event before, in units of `CHANGE`
 error:     x / target - 1, see above; -1 below the offset
@@ -64,7 +64,7 @@ class RateParams:
 
     Attributes:
         sim: network, senders, traffic.
-        target: what x should be; the larger, the longer the queues.
+        target: desired x; a larger target means longer queues.
         offset: inflation that costs nothing.
         max_steps: steps in an episode; it is truncated there.
     """
@@ -293,7 +293,7 @@ class RateEnv:
         )
 
     def observe(self, state: RateState) -> Float[Array, "flows obs"]:
-        """What the agents see, `[F, obs_dim]`."""
+        """Observations of all agents, `[F, obs_dim]`."""
         return jnp.asarray(state.history).reshape(self.num_agents, self.obs_dim)
 
     def _info(self, state: RateState, sums: PortSums, params: SimParams) -> dict[str, Array]:

@@ -69,7 +69,7 @@ class Subject(Protocol):
         """Parameters."""
 
     def network_params(self, params: Any) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
 
     def start(self, key: jax.Array, params: Any) -> Any:
         """A fresh state."""
@@ -98,7 +98,7 @@ class OwnRates:
         return self.sim.default_params()
 
     def network_params(self, params: SimParams) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
         return params
 
     def start(self, key: jax.Array, params: SimParams) -> SimState:
@@ -137,7 +137,7 @@ class Steered:
         return self.env.default_params
 
     def network_params(self, params: Any) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
         sim: SimParams = params.sim
         return sim
 
@@ -161,7 +161,7 @@ class Row(NamedTuple):
     Attributes:
         utilisation: bytes that the congested ports sent over what they could have sent, `[B]`.
         queue_us: mean queueing delay at these ports, `[B]`.
-        long_rest: what the flow in slot 0 has left to send at the end: units, and bytes beyond.
+        long_rest: bytes left to send of the flow in slot 0 at the end: units, and bytes beyond.
         finished: number of flows finished by then.
     """
 
@@ -184,7 +184,7 @@ def measure(
     """Measure a congestion control.
 
     Args:
-        subject: what sets the rates.
+        subject: the congestion control.
         spec: the scenario that it was made from.
         actor: parameters of its policy.
         seed: first seed.

@@ -66,7 +66,7 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
 
 
 PROGRAMS = Programs(_compile)
-"""What is compiled, for all faces."""
+"""Compiled functions of all faces."""
 
 
 class RateParallelEnv(ParallelEnv):

@@ -61,7 +61,7 @@ SENDERS = "rate-agent:line-rate,min_rate=0.125"
 
 @dataclass(frozen=True)
 class RateScenario:
-    """What `make_rate` builds an environment from; times in µs.
+    """Settings from which `make_rate` builds an environment; times in µs.
 
     Attributes:
         kind: one of `KINDS`.

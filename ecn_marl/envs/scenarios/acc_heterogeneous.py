@@ -28,7 +28,7 @@ def scenario(small: bool, factor: float) -> Scenario:
 
     Args:
         small: whether it is the small testbed.
-        factor: what the paper's times are divided by; 1 for 300 s, three million intervals.
+        factor: divisor of the paper's times; 1 for 300 s, three million intervals.
     """
     shared = an.common(small)
     receiver, *senders = an.first_nics(shared["topology"])

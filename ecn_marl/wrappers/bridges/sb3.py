@@ -61,7 +61,7 @@ class EcnSB3VecEnv(VecEnv):
         self.agents.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The same for all: an attribute of the wrapped environment."""
+        """An attribute of the wrapped environment, the same for all."""
         return [getattr(self.agents, attr_name)] * len(self._selected(indices))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
