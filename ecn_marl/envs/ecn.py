@@ -1,9 +1,8 @@
 """The functional environment: every switch egress port is an agent that tunes its ECN thresholds.
 
-In each tuning interval an agent observes the last intervals of its port and sets (Kmin, Kmax,
-Pmax). Its reward grows with utilisation and falls with queue length. Everything is an array with a
-leading axis of agents. `reset` and `step` are pure and work under `jit`, `vmap` (over environments
-and parameters) and `scan`.
+In each tuning interval an agent observes the last intervals of its port, sets (Kmin, Kmax, Pmax),
+and earns a reward, see `rewards`. Everything is an array with a leading axis of agents. `reset` and
+`step` are pure and work under `jit`, `vmap` (over environments and parameters) and `scan`.
 """
 
 from __future__ import annotations

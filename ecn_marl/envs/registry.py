@@ -332,8 +332,8 @@ def resolve_scenario(
             per_phase = replace(spec, max_steps=spec.phase_steps)
             overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
-    set_fields = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
-    spec = with_clock(with_classes(spec), set_fields)
+    overridden = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
+    spec = with_clock(with_classes(spec), overridden)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
@@ -348,7 +348,7 @@ def resolve_scenario(
         dt_us = float(spec.dt_us)
         source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps)
         spec = replace(spec, traffic=(source,))
-    spec = with_room(spec, set_fields)
+    spec = with_room(spec, overridden)
     if priority is not None:
         spec = replace(spec, reward_options=_weighted(spec, priority))
     for name in spec.failing:

@@ -39,12 +39,12 @@ def with_classes(spec: Scenario) -> Scenario:
     return replace(spec, classes=tuple(classes), class_of=tuple(spec.class_of))
 
 
-def with_clock(spec: Scenario, set_fields: Collection[str]) -> Scenario:
+def with_clock(spec: Scenario, overridden: Collection[str]) -> Scenario:
     """A scenario whose substep is a number.
 
     Args:
         spec: scenario.
-        set_fields: fields that the caller has set. A substep that the caller has set stays, even if
+        overridden: fields that the caller has set. A substep that the caller has set stays, even if
             it is too long for the senders; that is an error later.
 
     Raises:
@@ -57,13 +57,13 @@ def with_clock(spec: Scenario, set_fields: Collection[str]) -> Scenario:
     if isinstance(dt_us, str) and dt_us != "auto":
         raise bad_value("dt_us", dt_us, "a substep in us, or auto")
     longest = longest_dt_us(senders, spec.topology).dt_us
-    if isinstance(dt_us, str) or (dt_us > longest and "dt_us" not in set_fields):
+    if isinstance(dt_us, str) or (dt_us > longest and "dt_us" not in overridden):
         chosen_us, steps = choose_clock(senders, spec.topology, spec.interval_us)
         return replace(spec, dt_us=chosen_us, tick_steps=steps)
     return spec
 
 
-def with_room(spec: Scenario, set_fields: Collection[str]) -> Scenario:
+def with_room(spec: Scenario, overridden: Collection[str]) -> Scenario:
     """A scenario whose widths and slots are numbers, see `sim.sizing`.
 
     If the caller has set other traffic, the scenario's number of slots grows where needed. Numbers
@@ -71,7 +71,7 @@ def with_room(spec: Scenario, set_fields: Collection[str]) -> Scenario:
 
     Args:
         spec: scenario with a clock.
-        set_fields: fields that the caller has set, `load` and `flows` among them.
+        overridden: fields that the caller has set, `load` and `flows` among them.
 
     Raises:
         ValueError: too few slots or too small a width (with the number needed), slots that are
@@ -83,7 +83,7 @@ def with_room(spec: Scenario, set_fields: Collection[str]) -> Scenario:
         if phase.traffic and len(phase.traffic) != len(spec.traffic):
             allowed = f"{len(spec.traffic)} sources, as many as the scenario has"
             raise bad_value(f"traffic of phase {phase.name}", phase.traffic, allowed)
-    if not (spec.superseded and not set(set_fields) & {*TRAFFIC, "slots"}):
+    if not (spec.superseded and not set(overridden) & {*TRAFFIC, "slots"}):
         for sources in (spec.traffic, *phase_traffic):
             for source in sources:
                 _check_width(source, spec, tick_us)
@@ -91,7 +91,7 @@ def with_room(spec: Scenario, set_fields: Collection[str]) -> Scenario:
     replaced = iter(phase_sources)
     phases = tuple(replace(p, traffic=next(replaced)) if p.traffic else p for p in spec.phases)
     spec = replace(spec, traffic=traffic, phases=phases)
-    return replace(spec, slots=_slots(spec, [traffic, *phase_sources], set_fields, tick_us))
+    return replace(spec, slots=_slots(spec, [traffic, *phase_sources], overridden, tick_us))
 
 
 def _check_width(source: Any, spec: Scenario, tick_us: float) -> None:
@@ -110,7 +110,7 @@ def _check_width(source: Any, spec: Scenario, tick_us: float) -> None:
 def _slots(
     spec: Scenario,
     alternatives: Sequence[Sequence[Any]],
-    set_fields: Collection[str],
+    overridden: Collection[str],
     tick_us: float,
 ) -> int:
     """Flow slots of a scenario, for the most demanding of its sets of sources."""
@@ -128,12 +128,12 @@ def _slots(
         if unknown:
             raise bad_value("slots", "auto", f"a number: {unknown[0]} has no demand()")
         return max(sizing.slots_for(row, spec.topology, tick_us) for row in known_demands)
-    slots, changed = int(spec.slots), bool(set(set_fields) & set(TRAFFIC))
-    if changed and "slots" not in set_fields:
+    slots, changed = int(spec.slots), bool(set(overridden) & set(TRAFFIC))
+    if changed and "slots" not in overridden:
         if unknown or _overloaded(known_demands, spec):
             return slots
         return max(slots, *(sizing.slots_for(row, spec.topology, tick_us) for row in known_demands))
-    if "slots" in set_fields or not spec.superseded:
+    if "slots" in overridden or not spec.superseded:
         least = max(sizing.least_slots(row, spec.topology, tick_us) for row in known_demands)
         if slots < least:
             reason = "so many flows are in progress on average even if none ever meets another"
