@@ -10,7 +10,7 @@ from ecn_marl._errors import bad_value
 Space = TypeVar("Space")
 
 
-def named(agents: Sequence[str]) -> str:
+def agent_range(agents: Sequence[str]) -> str:
     """The names of the agents, shortened: the first and the last."""
     return agents[0] if len(agents) == 1 else f"{agents[0]} … {agents[-1]}"
 
@@ -22,7 +22,7 @@ def space_of(spaces: Mapping[str, Space], agent: str) -> Space:
         ValueError: unknown agent.
     """
     if agent not in spaces:
-        raise bad_value("agent", agent, named(list(spaces)))
+        raise bad_value("agent", agent, agent_range(list(spaces)))
     return spaces[agent]
 
 
@@ -39,7 +39,7 @@ def check_actions(actions: Any, agents: Sequence[str]) -> None:
     if shape is not None:
         array = f"an array {list(shape)}"
         raise bad_value("actions", array, f"{allowed}: dict(zip(env.agents, actions))")
-    raise bad_value("actions", actions, f"{allowed}, {named(agents)}")
+    raise bad_value("actions", actions, f"{allowed}, {agent_range(agents)}")
 
 
 def check_shape(action: Any, shape: tuple[int, ...]) -> None:

@@ -253,6 +253,7 @@ class EcnParallelEnv(ParallelEnv):
             self.agents = []
         self._show()
         facts = zip(*(column.tolist() for column in info.values()), strict=True)
+        # Rows are copied, because the caller may write to them.
         return (
             {agent: rows[i].copy() for i, agent in enumerate(acted)},
             dict(zip(acted, reward.tolist(), strict=True)),

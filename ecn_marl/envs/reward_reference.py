@@ -36,7 +36,7 @@ from ecn_marl.envs.telemetry import Telemetry
 SHIPPED = Path(__file__).parent / "scenarios" / "reward_references"
 """Files of the scenarios of the package, `SCENARIO.json`."""
 
-OWN = (
+EXCLUDED = (
     *("features", "action_options", "reward", "reward_options", "slowdown_weights"),
     *("benchmark", "superseded", "reward_reference", "interval_us", "max_steps"),
 )
@@ -68,7 +68,7 @@ def fingerprint(spec: Any, telemetry: Telemetry) -> str:
     """
     facts = {"time_us": f"{spec.max_steps * spec.interval_us:g}"}
     for field, value in _changed(spec):
-        if field not in OWN:
+        if field not in EXCLUDED:
             facts[field] = _described(value)
     if telemetry != Telemetry():
         facts["telemetry"] = _described(telemetry)

@@ -50,7 +50,7 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     import jax.numpy as jnp
 
     def step(state: RateState, action: jax.Array, params: RateParams) -> Any:
-        unused = jax.random.key(0)
+        unused = jax.random.key(0)  # an episode's randomness is in its state
 
         def over(carry: Any) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
