@@ -1,7 +1,8 @@
 """Multi-agent reinforcement learning for automatic ECN tuning in data-centre networks.
 
-Every switch egress port is an agent: each tuning interval it sees its queue, rates, marks and
-flows, sets its ECN thresholds (Kmin, Kmax, Pmax), and is paid for utilisation and short queues.
+Every switch egress port is an agent. In each tuning interval it observes its queue, rates, marks
+and flows, and sets its ECN thresholds (Kmin, Kmax, Pmax). Its reward falls with completion times,
+or grows with utilisation and falls with queue length.
 
     import ecn_marl
 
@@ -99,7 +100,8 @@ __all__ = [
 ]
 
 
-# Here, as whatever runs on a GPU has imported this file. It is a name: nothing is loaded.
+# Set here because whatever runs on a GPU has imported this file. It is only a name, so nothing is
+# loaded.
 _set_trial_program("ecn_marl.speed.trial:environments")
 
 if not TYPE_CHECKING:  # type checkers then report names that do not exist

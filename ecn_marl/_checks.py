@@ -8,8 +8,8 @@
         def __post_init__(self) -> None:
             check(self)
 
-`check` raises an `InvalidValue` for the first field that breaks its rule. Nothing is converted:
-what passes stays what it is. `check_numbers` does the same for the arrays of traced parameters.
+`check` raises an `InvalidValue` for the first field that breaks its rule. Values are checked, not
+converted. `check_numbers` does the same for the arrays of traced parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INT32 = 2**31 - 1
 
 @runtime_checkable
 class Rule(Protocol):
-    """What a field may hold."""
+    """The values that a field may have."""
 
     def fits(self, value: Any) -> bool:
         """Whether this is allowed."""
@@ -51,8 +51,8 @@ class Real:
         above: it must be more than this.
         below: it must be less than this.
         unit: its unit.
-        words: words that may stand in its place.
-        none: whether None may.
+        words: words that are allowed instead of a number.
+        none: whether None is allowed.
         infinite: whether infinity is allowed.
     """
 
@@ -76,7 +76,7 @@ class Real:
         return bool(self.low <= value <= self.high and self.above < value < self.below)
 
     def fit(self, entries: np.ndarray) -> np.ndarray:
-        """Which entries of an array are such numbers, bool of its shape."""
+        """Mask of the entries of an array that are such numbers, bool of its shape."""
         inside = (entries >= self.low) & (entries <= self.high)
         inside &= (entries > self.above) & (entries < self.below) & np.isfinite(entries)
         return np.asarray(inside | (np.isposinf(entries) & self.infinite))
@@ -97,15 +97,15 @@ class Real:
     def allowed(self) -> str:
         """What is allowed, in words."""
         signs = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
-        limits = [f"{sign} {_short(x)}" for sign, x in signs.items() if math.isfinite(x)]
+        limits = [f"{sign} {_format_number(x)}" for sign, x in signs.items() if math.isfinite(x)]
         text = " ".join([self._kind, " and ".join(limits), self.unit])
-        others = [*self.words, *["infinity"] * self.infinite, *["None"] * self.none]
-        return ", or ".join([" ".join(text.split()), *others])
+        alternatives = [*self.words, *["infinity"] * self.infinite, *["None"] * self.none]
+        return ", or ".join([" ".join(text.split()), *alternatives])
 
 
 @dataclass(frozen=True)
 class Whole(Real):
-    """An integer; `True` and `2.0` are none."""
+    """An integer; `True` and `2.0` are not allowed."""
 
     high: float = INT32
 
@@ -124,7 +124,7 @@ class Whole(Real):
 
 @dataclass(frozen=True)
 class Flag:
-    """True or False, and nothing that is taken for one of them."""
+    """True or False; no other value that converts to one of them."""
 
     def fits(self, value: Any) -> bool:
         """Whether it is one."""
@@ -151,8 +151,8 @@ class Kind:
     def fits(self, value: Any) -> bool:
         """Whether it is of one of the types, or has one of the methods."""
         return any(
-            hasattr(value, one) if isinstance(one, str) else isinstance(value, one)
-            for one in self.types
+            hasattr(value, kind) if isinstance(kind, str) else isinstance(value, kind)
+            for kind in self.types
         )
 
     @property
@@ -163,12 +163,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class Each:
-    """A tuple, or list, of which each element keeps a rule.
+    """A tuple or list whose elements keep a rule.
 
     Attributes:
         rule: the rule.
-        count: how many there must be, None for any number.
-        least: how many there must be at least.
+        count: exact number of elements, None for any number.
+        least: smallest number of elements.
     """
 
     rule: Rule
@@ -191,14 +191,14 @@ class Each:
 
 
 LARGEST = 1e15
-"""Largest number that a traced parameter may be, far from where float32 ends."""
+"""Largest value of a traced parameter, far below the largest float32."""
 
 POSITIVE = Real(above=0.0, high=LARGEST)
 NOT_NEGATIVE = Real(low=0.0, high=LARGEST)
 SHARE = Real(above=0.0, high=1.0)
 FRACTION = Real(low=0.0, high=1.0)
 FINITE = Real()
-"""Rules of traced parameters; the last one is that of a field without a rule of its own."""
+"""Rules of traced parameters; the last one is for fields that declare none."""
 
 TEXT = Kind((str,), "a word")
 OPTIONS = Kind((Mapping,), "a dict of options by name")
@@ -229,12 +229,12 @@ def check_value(field: str, value: Any, rule: Rule) -> None:
 def check_numbers(tree: Any, where: str = "params") -> None:
     """Check the numbers of traced parameters: every entry keeps the rule of its field.
 
-    Floats without a rule have to be finite. Inside a transformation (`jit`, `vmap`) numbers are not
-    known yet, and nothing is checked.
+    Floats without a rule have to be finite. Inside a transformation (`jit`, `vmap`) the numbers are
+    not known yet, so nothing is checked.
 
     Args:
         tree: dataclasses, tuples and lists of arrays or numbers.
-        where: what it is called in messages.
+        where: name of the tree in messages.
 
     Raises:
         InvalidValue: the first entry that breaks its rule; the message says which.
@@ -244,10 +244,10 @@ def check_numbers(tree: Any, where: str = "params") -> None:
             check_numbers(part, f"{where}[{number}]")
     elif is_dataclass(tree):
         rules: Any = rules_of(type(tree))
-        for one in fields(tree):
-            part, name = getattr(tree, one.name), f"{where}.{one.name}"
-            if one.name in rules:
-                _check_entries(name, part, rules[one.name])
+        for field in fields(tree):
+            part, name = getattr(tree, field.name), f"{where}.{field.name}"
+            if field.name in rules:
+                _check_entries(name, part, rules[field.name])
             else:
                 check_numbers(part, name)
     else:
@@ -258,17 +258,17 @@ def _check_entries(name: str, numbers: Any, rule: Real) -> None:
     """Check every entry of an array whose numbers are known."""
     try:
         entries = np.asarray(numbers)
-    except TypeError:  # jax does not know them yet, or it is a key
+    except TypeError:  # traced numbers, or a PRNG key
         return
     if numbers is None or (rule is FINITE and entries.dtype.kind not in "f"):
         return
     if entries.dtype.kind not in rule.kinds:
         raise bad_value(name, f"{entries.dtype} numbers", rule.allowed)
-    wrong = ~rule.fit(entries)
-    if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        at = f"[{', '.join(map(str, where))}]" if where else ""
-        raise bad_value(f"{name}{at}", entries[where].item(), rule.allowed)
+    outside = ~rule.fit(entries)
+    if outside.any():
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        at = f"[{', '.join(map(str, index))}]" if index else ""
+        raise bad_value(f"{name}{at}", entries[index].item(), rule.allowed)
 
 
 _RULES: dict[type, dict[str, Rule]] = {}
@@ -278,15 +278,15 @@ def rules_of(kind: type) -> dict[str, Rule]:
     """The rules that a class declares, by field; its annotations are read once."""
     if kind in _RULES:
         return _RULES[kind]
-    found: dict[str, Rule] = {}
+    by_field: dict[str, Rule] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if get_origin(hint) is Annotated:
             rules = [x for x in get_args(hint)[1:] if hasattr(x, "fits")]
             if rules:
-                found[name] = rules[0]
-    _RULES[kind] = found
-    return found
+                by_field[name] = rules[0]
+    _RULES[kind] = by_field
+    return by_field
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"

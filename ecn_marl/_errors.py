@@ -1,4 +1,4 @@
-"""Errors for bad input: one clear message that names the field, the value and what is allowed."""
+"""Errors for bad input; the message has the field, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
         name: the unknown name.
         choices: the known names.
     """
-    known = sorted(choices)
-    near = get_close_matches(name, known, n=3, cutoff=0.4) if isinstance(name, str) else []
+    names = sorted(choices)
+    near = get_close_matches(name, names, n=3, cutoff=0.4) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return UnknownName(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+    return UnknownName(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")
 
 
 def bad_value(field: str, value: object, allowed: str) -> InvalidValue:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and JSON that every reader takes."""
+"""Atomic writing of files, and JSON that every reader accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ecn_marl._errors import bad_value
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A failed write says which file it was: "No space left on device" alone helps nobody."""
+    """Add the name of the file to errors of writing, e.g. to "No space left on device"."""
     try:
         yield
     except OSError as error:
@@ -25,14 +25,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Output(NamedTuple):
-    """How a file is written: `write` gets it opened in `mode` (`w` or `wb`)."""
+    """Content of a file: `write` gets the file opened in `mode` (`w` or `wb`)."""
 
     mode: str
     write: Callable[[Any], object]
 
 
 def check_output(option: str, path: Path) -> None:
-    """Raise a ValueError if no file can be written at `path`, before hours of work are lost."""
+    """Raise a ValueError if no file can be written at `path`; for use before long computations."""
     if path.is_dir() or not path.resolve().parent.is_dir():
         raise bad_value(option, str(path), "a file in a directory that exists")
     if not os.access(path.resolve().parent, os.W_OK):
@@ -40,7 +40,7 @@ def check_output(option: str, path: Path) -> None:
 
 
 def check_output_folder(option: str, path: Path) -> None:
-    """Raise a ValueError if `path` is no folder and none can be made there, likewise."""
+    """Raise a ValueError if `path` is not a folder and none can be created there."""
     place = path.resolve()
     while not place.exists():
         place = place.parent
@@ -54,7 +54,7 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
     """Write files under temporary names beside their places, then rename them all.
 
     Raises:
-        OSError: a file cannot be written; then none of them has appeared or changed.
+        OSError: a file cannot be written. Then no file has been created or changed.
     """
     ready: list[tuple[Path, Path]] = []
     try:

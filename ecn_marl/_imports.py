@@ -1,9 +1,9 @@
-"""Files and modules that register something of a user's own: imported by name, kept with a run.
+"""Import of a user's files and modules that register something; runs record them.
 
     ecn-marl train my-algorithm --import my_file.py
 
-`config.json` of a run holds which of its names came from where (`needed_imports`), so that another
-process can import the same (`restore_imports`), or say in one line what is missing.
+`config.json` of a run has the origin of its registered names (`needed_imports`). So another process
+can import the same (`restore_imports`), or say in one line what is missing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ OPTION = "--import"
 ALLOWED = "a module, or a file NAME.py, that can be imported"
 
 _DONE: dict[str, ModuleType] = {}
-"""What was imported, by module or absolute path."""
+"""Imported modules, by module name or absolute path."""
 
 
 def import_extension(name: str) -> ModuleType:
     """Import a module or a file that registers something; once per process.
 
     Args:
-        name: `my_package.my_module`, or `my_file.py`, whose folder may hold what it imports. A
-            module of that name in the working folder is taken as a file.
+        name: `my_package.my_module`, or `my_file.py`, which may import from its folder. A module of
+            that name in the working folder is imported as a file.
 
     Raises:
-        ValueError: there is none, or it raises an error when it is imported.
+        ValueError: it does not exist, or it raises an error when it is imported.
     """
     key = _key(name)
     if key in _DONE:
@@ -49,10 +49,10 @@ def import_extension(name: str) -> ModuleType:
         _DONE[key] = (
             _import_file(Path(key)) if key.endswith(".py") else importlib.import_module(key)
         )
-    except EcnMarlError:  # says itself what cannot be registered
+    except EcnMarlError:  # its message already says what cannot be registered
         raise
     except Exception as error:  # whatever the user's own module may raise
-        raise bad_value(OPTION, name, f"{ALLOWED} ({_where(error, key)})") from error
+        raise bad_value(OPTION, name, f"{ALLOWED} ({_error_with_line(error, key)})") from error
     finally:
         IMPORTING.pop()
     return _DONE[key]
@@ -60,11 +60,11 @@ def import_extension(name: str) -> ModuleType:
 
 def _key(name: str) -> str:
     """The absolute path of a file, or the name of a module."""
-    here = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
-    if name.endswith(".py") or (not _is_module(name) and here.is_file()):
-        if not here.is_file():
+    file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+    if name.endswith(".py") or (not _is_module(name) and file.is_file()):
+        if not file.is_file():
             raise bad_value(OPTION, name, f"{ALLOWED}: there is no such file")
-        return str(here.resolve())
+        return str(file.resolve())
     return name
 
 
@@ -76,10 +76,10 @@ def _is_module(name: str) -> bool:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file as a module; its name cannot be that of another one."""
+    """Import a file as a module, under a name that no other module has."""
     name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # of a file that ends in .py there is one
+    assert spec is not None and spec.loader is not None  # true for any file that ends in .py
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = module_from_spec(spec)
@@ -92,25 +92,25 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _where(error: Exception, file: str) -> str:
+def _error_with_line(error: Exception, file: str) -> str:
     """An error, and the line of the file that raised it."""
-    line, trace = "", error.__traceback__
+    position, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
-            line = f", line {trace.tb_lineno}"
+            position = f", line {trace.tb_lineno}"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{line}"
+    return f"{type(error).__name__}: {error}{position}"
 
 
 def needed_imports(*facts: Any) -> dict[str, list[str]]:
-    """Where the registered names that some facts mention come from.
+    """Origins of the registered names that some objects mention.
 
     Args:
-        *facts: configuration of a run, a scenario; what their `repr` mentions counts.
+        *facts: configuration of a run, a scenario; names in their `repr` count.
 
     Returns:
-        By module, file or `SCRIPT`, the names that were registered there, as `KIND NAME`. What
-        ships with the package or is an entry point is left out: it is there in any process.
+        By module, file or `SCRIPT`, the names that were registered there, as `KIND NAME`. Names of
+        the package and of entry points are left out, because every process has them.
     """
     words = set(re.findall(r"[\w.+-]+", " ".join(map(repr, facts))))
     needed: dict[str, list[str]] = {}
@@ -122,13 +122,13 @@ def needed_imports(*facts: Any) -> dict[str, list[str]]:
 
 
 def restore_imports(needed: Mapping[str, Sequence[str]], who: str, trusted: bool = True) -> None:
-    """Import again what a run was made with, but for what is registered already.
+    """Import the modules and files that a run was made with, unless they are registered already.
 
     Args:
         needed: what `needed_imports` returned.
-        who: the run, as errors call it.
-        trusted: whether modules and files may be imported because `needed` names them. A policy's
-            file may come from anywhere: what it needs must be registered already.
+        who: name of the run in error messages.
+        trusted: whether the modules and files that `needed` names may be imported. The file of a
+            policy may come from anywhere, so what it needs must be registered already.
 
     Raises:
         UnknownName: something cannot be imported, or does not register what is needed.
@@ -161,7 +161,7 @@ def _unknown(names: Iterable[str]) -> list[str]:
 
 
 def source_digests(needed: Iterable[str]) -> dict[str, str]:
-    """Hashes of the files of modules and files that registered something, as far as there are."""
+    """Hashes of the files that registered something; an origin without a file has none."""
     digests = {}
     for origin in needed:
         path = origin.partition(":")[2] if origin.startswith(SCRIPT) else origin
@@ -173,10 +173,10 @@ def source_digests(needed: Iterable[str]) -> dict[str, str]:
 
 
 def added_names() -> dict[str, list[str]]:
-    """Names beside those of the package, by kind; nothing is imported for it."""
+    """Names that are not the package's, by kind; nothing is imported."""
     names: dict[str, list[str]] = {}
     for kind, group in GROUPS.items():
         registered = REGISTRIES[kind].registered if kind in REGISTRIES else ()
         installed = (point.name for point in entry_points(group=group))
         names[kind] = list(dict.fromkeys((*registered, *installed)))
-    return {kind: each for kind, each in names.items() if each}
+    return {kind: entries for kind, entries in names.items() if entries}

@@ -1,9 +1,9 @@
-"""Folders that one process at a time writes to.
+"""Locks of folders: one process at a time writes to a folder.
 
-A file in the folder says who works on it: process, machine, since when. The kernel holds a lock on
-it (`flock`) and drops that when the process ends, however it ends, so what a killed process leaves
-on this machine is known to be stale. Where the folder is shared by machines, and the lock perhaps
-not, the holder touches the file every `BEAT` seconds: what was not touched for `DEAD` is stale.
+A file in the folder names the holder: process, machine, start time. The holder has a kernel lock on
+it (`flock`). The kernel drops the lock when the process ends, even if it is killed, so on this
+machine a file without a lock is stale. Other machines may share the folder but not the lock. So the
+holder touches the file every `BEAT` seconds, and a file that was not touched for `DEAD` is stale.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ LOCK = ".lock"
 """The file."""
 
 BEAT, DEAD = 20.0, 120.0
-"""Seconds between signs of life, and without one after which a holder elsewhere is given up."""
+"""Seconds between two touches, and seconds after the last one until another machine's is stale."""
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-"""What a file system without locks answers."""
+"""Errors of file systems without locks."""
 
 
 @contextmanager
 def locked(folder: str | Path, work: str) -> Iterator[None]:
-    """Work in a folder alone.
+    """Hold the lock of a folder.
 
     Args:
-        folder: the folder; made if there is none.
-        work: what is done there, for the message of others.
+        folder: the folder; created if it does not exist.
+        work: description of the work, for the error message of other processes.
 
     Raises:
         FolderInUse: another process (or thread) works there.
@@ -57,12 +57,12 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
     finally:
         over.set()
         alive.join()
-        path.unlink(missing_ok=True)  # while it is held: nobody can have taken it
+        path.unlink(missing_ok=True)  # before the lock is dropped, so the file is still ours
         os.close(file)
 
 
 def _take(path: Path, work: str) -> int:
-    """The open file, locked, with this process's name in it."""
+    """Open and lock the file, and write this process's record to it."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -81,10 +81,10 @@ def _take(path: Path, work: str) -> int:
             }
             with naming(path):
                 os.ftruncate(file, 0)
-                text = (json.dumps(me) + "\n").encode()
-                done = os.pwrite(file, text, 0)
-                while done < len(text):  # a disk that is full takes a part first
-                    done += os.pwrite(file, text[done:], done)
+                record = (json.dumps(me) + "\n").encode()
+                written = os.pwrite(file, record, 0)
+                while written < len(record):  # a disk that is almost full takes only a part
+                    written += os.pwrite(file, record[written:], written)
             return file
         except BaseException:
             os.close(file)
@@ -92,7 +92,7 @@ def _take(path: Path, work: str) -> int:
 
 
 def _flock(file: int) -> bool | None:
-    """Whether the lock could be had; None where there are no locks."""
+    """Try to lock the file; whether that succeeded, None if the file system has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -109,20 +109,20 @@ def _flock(file: int) -> bool | None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """What the file says; empty if it says nothing."""
+    """The record in the file; empty if there is none."""
     try:
-        found = json.loads(os.pread(file, 4096, 0))
+        record = json.loads(os.pread(file, 4096, 0))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _is_stale(holder: dict[str, Any], file: int, free: bool | None) -> bool:
-    """Whether the holder is gone, where the lock is free (True) or there are none (None)."""
+    """Whether the holder has ended; `free` is True for a free lock and None without locks."""
     if not holder:
         return True
-    here = socket.gethostname()
-    if holder.get("host", here) == here:
+    this_host = socket.gethostname()
+    if holder.get("host", this_host) == this_host:
         return free is True or not _is_running(holder.get("pid"))
     return time.time() - os.fstat(file).st_mtime > DEAD
 
@@ -140,7 +140,7 @@ def _is_running(pid: Any) -> bool:
 
 
 def _is_there(path: Path, file: int) -> bool:
-    """Whether the path still leads to the open file."""
+    """Whether the path is still that of the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:
@@ -153,13 +153,13 @@ def _beat(file: int, over: threading.Event) -> None:
 
 
 def _message(path: Path, holder: dict[str, Any]) -> str:
-    who = "another process"
+    user = "another process"
     if holder:
-        who = (
+        user = (
             f"process {holder.get('pid')} on {holder.get('host')} "
             f"({holder.get('work')}, since {holder.get('since')})"
         )
-    more = ""
+    advice = ""
     if holder.get("host") not in (None, socket.gethostname()):
-        more = f"; if that is gone, wait {DEAD:g} s or delete {path}"
-    return f"{path.parent} is in use by {who}{more}"
+        advice = f"; if that is gone, wait {DEAD:g} s or delete {path}"
+    return f"{path.parent} is in use by {user}{advice}"

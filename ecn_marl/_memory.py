@@ -1,4 +1,4 @@
-"""Sizes that are refused before anything is allocated, with what they would take."""
+"""Check of the memory that sizes need, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ecn_marl.errors import TooLarge
 GIB = 2.0**30
 
 UNKNOWN = 64 * GIB
-"""Memory that is assumed where the system does not tell."""
+"""Memory that is assumed if the system does not report it."""
 
 
 @cache
@@ -22,20 +22,20 @@ def machine_bytes() -> float:
         return UNKNOWN
 
 
-def check_memory(field: str, value: object, needed: float, what: str) -> None:
-    """Refuse what this machine could not hold.
+def check_memory(field: str, value: object, needed: float, contents: str) -> None:
+    """Check that this machine has enough memory.
 
     Args:
         field: name of the field, or fields, that the size follows from.
         value: what was given.
         needed: an estimate from below of the memory, bytes.
-        what: what takes it.
+        contents: what needs the memory.
 
     Raises:
         TooLarge: it is more than the machine has.
     """
     if needed > machine_bytes():
-        allowed = f"less: {what} would take about {in_words(needed)}"
+        allowed = f"less: {contents} would take about {in_words(needed)}"
         raise TooLarge(field, value, f"{allowed}, and this machine has {in_words(machine_bytes())}")
 
 

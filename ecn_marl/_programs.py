@@ -1,8 +1,8 @@
-"""Compiled functions: shared by all who need the same ones, and freed with the last of them.
+"""Compiled functions: shared by all users of the same key, and freed with the last user.
 
-A compiled environment takes some 15 MB. Whoever uses one is known (weakly), so that its functions
-stay for as long as it lives; of those that nobody uses any more the latest few stay, since the next
-environment is often the same again.
+A compiled environment takes some 15 MB. Its users are weakly referenced, and the functions stay as
+long as a user lives. The latest few programs without users stay as well, since the next environment
+is often the same.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 Key = TypeVar("Key", bound=Hashable)
 
 KEPT = 8
-"""Programs that stay although nobody uses them."""
+"""Number of programs that stay without users."""
 
 
 class Program(Generic[Key]):
-    """What was compiled for a key."""
+    """The functions compiled for a key."""
 
     def __init__(self, key: Key, functions: tuple[Callable[..., Any], ...]) -> None:
         self.key, self.functions = key, functions
 
 
 class Programs(Generic[Key]):
-    """Compiled functions by what they were compiled for."""
+    """Compiled functions by key."""
 
     def __init__(
         self, build: Callable[[Key], tuple[Callable[..., Any], ...]], keep: int = KEPT
@@ -36,7 +36,7 @@ class Programs(Generic[Key]):
 
         Args:
             build: makes the functions of a key.
-            keep: programs that stay although nobody uses them.
+            keep: number of programs that stay without users.
         """
         self._build, self._keep = build, keep
         self._users: WeakKeyDictionary[Any, Program[Key]] = WeakKeyDictionary()
@@ -45,28 +45,28 @@ class Programs(Generic[Key]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Programs that are kept, whether somebody uses them or not."""
+        """Number of programs, with and without users."""
         return len(self._alive)
 
     def of(self, key: Key, user: Any = None) -> tuple[Callable[..., Any], ...]:
         """The functions of a key.
 
         Args:
-            key: what they are for.
-            user: object that they stay for as long as it lives, or asks for those of another key;
-                None for nobody.
+            key: key of the functions.
+            user: object that keeps them alive until it is deleted or uses another key; None for
+                none.
         """
-        held = None if user is None else self._users.get(user)
-        if held is not None and held.key is key:
-            return held.functions
+        current = None if user is None else self._users.get(user)
+        if current is not None and current.key is key:
+            return current.functions
         with self._lock:
-            found = self._alive.get(key)
-            if found is None:
-                found = self._alive[key] = Program(key, self._build(key))
-            self._latest[key] = found
+            program = self._alive.get(key)
+            if program is None:
+                program = self._alive[key] = Program(key, self._build(key))
+            self._latest[key] = program
             self._latest.move_to_end(key)
             while len(self._latest) > self._keep:
                 self._latest.popitem(last=False)
             if user is not None:
-                self._users[user] = found
-        return found.functions
+                self._users[user] = program
+        return program.functions

@@ -1,14 +1,14 @@
 """Objects by name: those of the package, those that a program registers, those of other packages.
 
-Every kind of thing that can be named (algorithm, feature, reward, transport, source, size table,
-scenario) has one `Registry`. A name is looked up in this order:
+Every kind of named object (algorithm, feature, reward, transport, source, size table, scenario) has
+one `Registry`. It looks a name up in this order:
 
-* what ships with the package; such a name cannot be taken;
-* what was registered with `ecn_marl.register_…`, by the program or by a file of `--import`;
-* entry points of installed packages, in the groups of `GROUPS`. The name of the entry point is the
-  name, its object is what the function `ecn_marl.register_…` of its kind takes.
+* objects of the package; their names cannot be taken;
+* objects registered with `ecn_marl.register_…`, by the program or by a file of `--import`;
+* entry points of installed packages, in the groups of `GROUPS`. The entry point has the name, and
+  its object is what the function `ecn_marl.register_…` of its kind takes.
 
-This module imports nothing of the package but its errors, so that it costs nothing.
+This module imports only the errors of the package, so that importing it is cheap.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ GROUPS = {
     "flow-size table": "ecn_marl.size_tables",
     "scenario": "ecn_marl.scenarios",
 }
-"""What can be registered, and the group of entry points of each."""
+"""Kinds of objects that can be registered, and their groups of entry points."""
 
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-"""What a name may be: it is a part of command lines, of files' names and of lists with commas."""
+"""Allowed names: they are parts of command lines, of file names and of lists with commas."""
 
 SCRIPT = "__main__"
-"""Origin of what a script or notebook registers; the path of a script follows behind a colon."""
+"""Origin of objects that a script or notebook registers; a script's path follows after a colon."""
 
 REGISTRIES: dict[str, Registry[Any]] = {}
-"""All registries, by what they hold."""
+"""All registries, by kind."""
 
 IMPORTING: list[str] = []
-"""What is being imported for `--import`, the innermost last: the origin of what it registers."""
+"""Modules and files being imported for `--import`, innermost last: origins of their objects."""
 
 
 class Registry(Generic[T]):
     """Objects of one kind by name.
 
     Attributes:
-        kind: what they are, a key of `GROUPS`.
+        kind: kind of the objects, a key of `GROUPS`.
         group: group of entry points, e.g. `ecn_marl.rewards`.
-        builtin: those that ship with the package.
-        registered: those that were registered, in order.
+        builtin: objects of the package.
+        registered: registered objects, in order.
         origin: where each of these was registered: a module, the path of a file, or `SCRIPT`.
     """
 
@@ -68,12 +68,12 @@ class Registry(Generic[T]):
         convert: Callable[[str, Any], T],
         reserved: Iterable[str] = (),
     ) -> None:
-        """A registry without anything registered.
+        """A registry with the objects of the package only.
 
         Args:
-            kind: what it holds, a key of `GROUPS`.
-            builtin: what ships with the package; later additions are seen.
-            convert: `(name, object) -> what is kept`; raises a ValueError for what cannot serve.
+            kind: kind of the objects, a key of `GROUPS`.
+            builtin: objects of the package; later additions to this mapping count.
+            convert: `(name, object) -> stored object`; raises a ValueError for unusable objects.
             reserved: further names that cannot be taken.
         """
         self.kind, self.group, self.builtin = kind, GROUPS[kind], builtin
@@ -83,28 +83,28 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
         REGISTRIES[kind] = self
 
-    def register(self, name: str, thing: Any, replace: bool = False) -> None:
-        """Register an object; the same one again changes nothing.
+    def register(self, name: str, obj: Any, replace: bool = False) -> None:
+        """Register an object; registering it again changes nothing.
 
         Args:
             name: letters, digits and `. _ + -`.
-            thing: what `convert` takes.
-            replace: whether another object that was registered under this name gives way, for
-                notebooks, where a cell runs again. What ships with the package never does.
+            obj: what `convert` takes.
+            replace: whether to replace another object registered under this name, for notebooks,
+                where a cell runs again. Objects of the package cannot be replaced.
 
         Raises:
-            ValueError: the name is taken, or the object cannot serve.
+            ValueError: the name is taken, or the object cannot be used.
         """
         field = f"{self.kind} name"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise bad_value(field, name, "letters, digits and . _ + -, e.g. my-own")
         if name in self.builtin or name in self._reserved:
             raise bad_value(field, name, "a new name: this one belongs to the package")
-        made = self._convert(name, thing)
-        if name in self.registered and not replace and self.registered[name] != made:
+        converted = self._convert(name, obj)
+        if name in self.registered and not replace and self.registered[name] != converted:
             allowed = "a new name, or replace=True: another object is registered under this one"
             raise bad_value(field, name, allowed)
-        self.registered[name] = made
+        self.registered[name] = converted
         self.origin[name] = _origin()
 
     @cached_property
@@ -115,8 +115,9 @@ class Registry(Generic[T]):
             other = points.get(point.name)
             if point.name in self.builtin or point.name in self._reserved or other is not None:
                 owner = "the package" if other is None else other.value
-                text = f"entry point {point.value} is not used: {self.kind} {point.name!r} belongs "
-                warnings.warn(f"{text}to {owner}", UserWarning, stacklevel=2)
+                unused = f"entry point {point.value} is not used"
+                reason = f"{self.kind} {point.name!r} belongs to {owner}"
+                warnings.warn(f"{unused}: {reason}", UserWarning, stacklevel=2)
             else:
                 points[point.name] = point
         return points
@@ -127,22 +128,22 @@ class Registry(Generic[T]):
         Raises:
             UnknownName: there is none; the message has the nearest names.
         """
-        for known in (self.builtin, self.registered, self._loaded):
-            if name in known:
-                return known[name]
+        for objects in (self.builtin, self.registered, self._loaded):
+            if name in objects:
+                return objects[name]
         if not isinstance(name, str) or name not in self._installed:
             raise unknown_name(self.kind, name, self)
         point = self._installed[name]
         try:
-            thing = point.load()
+            obj = point.load()
         except Exception as error:  # whatever the module of another package may raise
             allowed = f"an entry point that can be loaded ({type(error).__name__}: {error})"
             raise bad_value(f"{self.kind} {name!r}", point.value, allowed) from error
-        self._loaded[name] = self._convert(name, thing)
+        self._loaded[name] = self._convert(name, obj)
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is an object of this name; nothing is loaded for that."""
+        """Whether there is an object of this name; nothing is loaded."""
         return name in self.builtin or name in self.registered or name in self._installed
 
     def __iter__(self) -> Iterator[str]:
@@ -155,13 +156,13 @@ class Registry(Generic[T]):
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Names of what does not ship with the package."""
+        """Names that are not the package's."""
         return tuple(dict.fromkeys((*self.registered, *self._installed)))
 
 
-def missing_members(thing: Any, names: Iterable[str]) -> tuple[str, ...]:
-    """Which of some attributes and methods an object or a class lacks."""
-    return tuple(name for name in names if not hasattr(thing, name))
+def missing_members(obj: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """The attributes and methods of `names` that an object or a class lacks."""
+    return tuple(name for name in names if not hasattr(obj, name))
 
 
 def _origin() -> str:
@@ -178,6 +179,6 @@ def _origin() -> str:
 
 
 def _is_ours(module: Mapping[str, Any]) -> bool:
-    """Whether a frame's module is of this package, or of what checks its arguments in tests."""
+    """Whether a frame's module is of this package or of the type checkers used in its tests."""
     top = str(module.get("__name__", "ecn_marl")).partition(".")[0]
     return top in ("ecn_marl", "beartype", "jaxtyping")

@@ -1,8 +1,8 @@
 """The type of pytree fields.
 
-Fields of pytree dataclasses are arrays when code computes with them, but anything while a tree is
-transformed (axis numbers, shardings, `None`) and numpy or Python numbers in parameters. So they are
-typed `Leaf`, and their shapes stand in the class's docstring; functions are typed by shape.
+Fields of pytree dataclasses are arrays in computations, numpy or Python numbers in parameters, and
+anything while a tree is transformed (axis numbers, shardings, `None`). So they are typed `Leaf`,
+and their shapes are in the class's docstring. Functions are typed by shape.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 Leaf = Any
-"""An array, or what stands in its place while a pytree is transformed."""
+"""An array, or its substitute while a pytree is transformed."""
 
 __all__ = ["Leaf"]

@@ -1,21 +1,22 @@
 """Errors of the package: all are `EcnMarlError`, and also the built-in error of their kind.
 
     EcnMarlError
-    ├── InvalidInput (ValueError)        something given that cannot be used; the message says why
+    ├── InvalidInput (ValueError)        unusable input; the message says why
     │   ├── InvalidValue                 a value that is not allowed: field, value, what is allowed
-    │   │   └── TooLarge                 a size that memory or time would not bear
-    │   └── UnknownName                  a name that there is not, with the nearest ones
-    ├── DamagedFile (ValueError)         a file that is not what was written
+    │   │   └── TooLarge                 a size that needs too much memory or time
+    │   └── UnknownName                  an unknown name, with the nearest known ones
+    ├── DamagedFile (ValueError)         a file that differs from what was written
     │   └── DamagedCheckpoint            a checkpoint; says which is the last good one
     ├── FolderInUse (OSError)            a run, benchmark or search that another process works on
     ├── ForkedProcess (RuntimeError)     JAX cannot compute in this process: it was forked
     └── TrainingDiverged (RuntimeError)  a metric or the state of training is not finite
 
-Whoever caught `ValueError` or `OSError` before still does. The command line prints each in one
-line and exits with code 2 (1 for training that diverged); `ecn-marl --debug` shows the traceback.
-Any other error is a fault of the package: exit code 70, and its traceback is kept in a file.
+Code that catches `ValueError` or `OSError` catches these as well. The command line prints each in
+one line and exits with code 2 (1 for training that diverged); `ecn-marl --debug` shows the
+traceback. Any other error is a fault of the package: exit code 70, and its traceback is written to
+a file.
 
-This module imports nothing, so that catching an error costs nothing.
+This module imports nothing, so that it is cheap to import for an `except`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class EcnMarlError(Exception):
 
 
 class InvalidInput(EcnMarlError, ValueError):
-    """Something given that cannot be used: a file, a topology, a combination of values."""
+    """Unusable input: a file, a topology, a combination of values."""
 
 
 class InvalidValue(InvalidInput):
@@ -46,7 +47,7 @@ class InvalidValue(InvalidInput):
         self.field, self.value, self.allowed = field, value, allowed
 
     def __str__(self) -> str:
-        """The message, in one line, of values that are printed in several or at length, too."""
+        """The message in one line; long values are cut and line breaks are removed."""
         value = repr(self.value)
         if "\n" in value:
             value = " ".join(value.split())
@@ -56,19 +57,19 @@ class InvalidValue(InvalidInput):
 
 
 class TooLarge(InvalidValue):
-    """A size that memory or time would not bear; refused before anything is allocated."""
+    """A size that needs too much memory or time; raised before anything is allocated."""
 
 
 class UnknownName(InvalidInput):
-    """A name that there is not; the message has the nearest ones."""
+    """An unknown name; the message has the nearest known ones."""
 
 
 class DamagedFile(EcnMarlError, ValueError):
-    """A file that is not what was written: cut short, changed, or of another kind."""
+    """A file that differs from what was written: truncated, changed, or of another kind."""
 
 
 class DamagedCheckpoint(DamagedFile):
-    """A checkpoint that is not what was saved; the message says which one is the last good one."""
+    """A checkpoint that differs from what was saved; the message names the last good one."""
 
 
 class FolderInUse(EcnMarlError, OSError):
@@ -84,4 +85,4 @@ class TrainingDiverged(EcnMarlError, RuntimeError):
 
 
 class VersionWarning(UserWarning):
-    """What is loaded was made with other versions of jax or of this package."""
+    """The loaded file was made with other versions of jax or of this package."""

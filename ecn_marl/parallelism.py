@@ -1,8 +1,8 @@
-"""Environments side by side on several devices.
+"""Batches of environments on several devices.
 
-A batch of environments is split over a mesh with one axis, `env`; every device runs its own loop
-over its share, and nothing is exchanged between devices. XLA's CPU backend keeps about one core
-busy with such a loop, so on a CPU it takes one host device per core to use them all:
+A batch of environments is split over a mesh with one axis, `env`. Every device runs its own loop
+over its share, and devices exchange nothing. XLA's CPU backend keeps about one core busy with such
+a loop, so on a CPU use one host device per core:
 
     host_devices(2)                         # before anything has run
     mesh = env_mesh()
@@ -43,8 +43,8 @@ def host_devices(n: int) -> None:
     """
     if n < 1:
         raise bad_value("devices", n, "an integer >= 1")
-    if FLAG not in os.environ.get("XLA_FLAGS", ""):  # JAX refuses to be told twice
-        with suppress(RuntimeError):  # it has started already
+    if FLAG not in os.environ.get("XLA_FLAGS", ""):  # JAX does not allow both settings
+        with suppress(RuntimeError):  # JAX has already started
             jax.config.update("jax_num_cpu_devices", n)
             return
     have = len(jax.devices("cpu"))
@@ -121,7 +121,7 @@ def shard_envs(tree: Any, mesh: Mesh) -> Any:
 
 
 def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> Any:
-    """Where the leaves of a training state lie: environments split, everything else on all devices.
+    """Shardings of a training state: environments are split, all else is on every device.
 
     Args:
         state: a pytree dataclass of arrays or shapes.
@@ -135,13 +135,13 @@ def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int 
     Raises:
         ValueError: the environments cannot be split evenly.
     """
-    whole = NamedSharding(mesh, PartitionSpec())
+    replicated = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXIS))
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = getattr(path[0], "name", getattr(path[0], "key", None))
         if name not in per_env:
-            return whole
+            return replicated
         if leaf.shape[axis] % mesh.size:
             raise bad_value("devices", mesh.size, f"a divisor of the {leaf.shape[axis]} envs")
         return split
@@ -158,8 +158,8 @@ def per_device(
 ) -> Any:
     """A compiled function of batches that every device runs on its share of the environments.
 
-    Nothing is exchanged, so loops in `function` need not keep pace with each other. Results for an
-    environment are those of `function` on the whole batch.
+    Devices exchange nothing, so loops in `function` may have different lengths on each. Results for
+    an environment are those of `function` on the whole batch.
 
     Args:
         function: its arguments and results are trees with a leading axis of environments, which do
@@ -171,16 +171,17 @@ def per_device(
     Returns:
         A jitted function; its results are split over the devices as `shard_envs` does it.
     """
-    split, whole = PartitionSpec(AXIS), PartitionSpec()
+    split, replicated = PartitionSpec(AXIS), PartitionSpec()
 
     def run(*args: Any) -> Any:
-        specs = tuple(whole if i in shared else split for i in range(len(args)))
+        specs = tuple(replicated if i in shared else split for i in range(len(args)))
         mapped = jax.shard_map(
             function, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False
         )
         return mapped(*args)
 
-    # Said explicitly, or arrays without elements come back whole and do not fit the next call.
+    # Without explicit shardings, arrays without elements are returned unsplit and do not fit the
+    # next call.
     return jax.jit(run, donate_argnums=donate, out_shardings=NamedSharding(mesh, split))
 
 

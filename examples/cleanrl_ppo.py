@@ -1,7 +1,7 @@
 """PPO in one file, for single agents, on the gymnasium vector environment.
 
-Every port of every network is a sub-environment; one policy is learned for all of them. Nothing
-here knows of networks but the last lines, which compare the policy with static thresholds.
+Every port of every network is a sub-environment, and all share one policy. Only the last lines
+depend on networks: they compare the policy with static thresholds.
 
     python examples/cleanrl_ppo.py                      # a minute on two cores
     python examples/cleanrl_ppo.py --updates 200 --networks 32
@@ -86,8 +86,8 @@ class Agent:
         """Sampled actions and their log-probabilities."""
         policy = self.log_policy(params, obs)
         keys = jax.random.split(key, len(policy))
-        drawn = [jax.random.categorical(k, part) for k, part in zip(keys, policy, strict=True)]
-        action = jnp.stack(drawn, -1)
+        choices = [jax.random.categorical(k, part) for k, part in zip(keys, policy, strict=True)]
+        action = jnp.stack(choices, -1)
         return action, self.log_prob(policy, action)
 
     @partial(jax.jit, static_argnums=0)
@@ -125,10 +125,10 @@ class Agent:
 
 def advantages(delta: np.ndarray, ended: np.ndarray, decay: float) -> np.ndarray:
     """Generalised advantage estimates: decayed sums of later errors of the same episode."""
-    found, carry = np.zeros_like(delta), np.zeros_like(delta[0])
+    advantage, carry = np.zeros_like(delta), np.zeros_like(delta[0])
     for t in reversed(range(len(delta))):
-        found[t] = carry = delta[t] + decay * ~ended[t] * carry
-    return found
+        advantage[t] = carry = delta[t] + decay * ~ended[t] * carry
+    return advantage
 
 
 def train(args: argparse.Namespace, envs: Any) -> tuple[Agent, Any]:
@@ -145,23 +145,23 @@ def train(args: argparse.Namespace, envs: Any) -> tuple[Agent, Any]:
             key, act_key = jax.random.split(key)
             action, log_prob = jax.device_get(agent.act(params, act_key, obs))
             following, reward, terminated, truncated, infos = envs.step(action)
-            # An episode that is cut off would have gone on from its own last observation.
-            then = following.copy()
+            # A truncated episode would have continued from its own last observation.
+            next_obs = following.copy()
             if truncated.any():
-                then[truncated] = np.stack(infos["final_obs"][truncated])
+                next_obs[truncated] = np.stack(infos["final_obs"][truncated])
             for name, x in {
                 "obs": obs,
                 "action": action,
                 "log_prob": log_prob,
                 "reward": reward.astype(np.float32),
-                "then": then,
+                "next_obs": next_obs,
                 "terminated": terminated,
                 "ended": terminated | truncated,
             }.items():
                 rollout.setdefault(name, []).append(x)
             obs = following
         data = {name: np.stack(rows) for name, rows in rollout.items()}
-        value, ahead = (np.asarray(agent.value(params, data[x])) for x in ("obs", "then"))
+        value, ahead = (np.asarray(agent.value(params, data[x])) for x in ("obs", "next_obs"))
         delta = data["reward"] + args.gamma * ahead * ~data["terminated"] - value
         data["advantage"] = advantages(delta, data["ended"], args.gamma * args.gae_lambda)
         data["target"] = data["advantage"] + value
@@ -170,8 +170,8 @@ def train(args: argparse.Namespace, envs: Any) -> tuple[Agent, Any]:
         key, learn_key = jax.random.split(key)
         params, moments = agent.learn(params, moments, learn_key, batch)
         if update % max(args.updates // 10, 1) == 0 or update == args.updates - 1:
-            done = (update + 1) * args.steps * envs.num_envs
-            rate = done / (time.perf_counter() - start)
+            samples = (update + 1) * args.steps * envs.num_envs
+            rate = samples / (time.perf_counter() - start)
             mean = data["reward"].mean()
             print(
                 f"update {update + 1:4}  reward {mean:.4f}  {rate:,.0f} agent-steps/s", flush=True

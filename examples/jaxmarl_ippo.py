@@ -1,7 +1,7 @@
 """Independent PPO in JaxMARL's style: all of it, environments included, is one compiled program.
 
-`ecn_marl.jaxmarl_env` stands where `jaxmarl.make` would, in JaxMARL's own `LogWrapper`. Actors are
-agents times networks and share their weights; several seeds would be one more `vmap`.
+`ecn_marl.jaxmarl_env` replaces `jaxmarl.make`, in JaxMARL's own `LogWrapper`. There is an actor for
+each agent of each network, and all share their weights. Several seeds would be one more `vmap`.
 
     pip install "ecn-marl[jaxmarl]"
     python examples/jaxmarl_ippo.py             # a minute on two cores
@@ -75,17 +75,17 @@ def loss(params: Any, apply: Callable[..., Any], batch: Any) -> jax.Array:
     return VALUE_WEIGHT * ((value - target) ** 2).mean() - surrogate - ENTROPY * entropy
 
 
-def advantages(steps: Transition, last: jax.Array, gamma: float, lam: float) -> jax.Array:
+def advantages(steps: Transition, bootstrap: jax.Array, gamma: float, lam: float) -> jax.Array:
     """Generalised advantage estimates, `[time, actors]`; nothing follows an episode's end."""
 
-    def back(carry: tuple[jax.Array, jax.Array], step: Transition) -> Any:
+    def accumulate(carry: tuple[jax.Array, jax.Array], step: Transition) -> Any:
         gain, ahead = carry
         going = 1.0 - step.done
         delta = step.reward + gamma * ahead * going - step.value
         gain = delta + gamma * lam * going * gain
         return (gain, step.value), gain
 
-    return jax.lax.scan(back, (jnp.zeros_like(last), last), steps, reverse=True)[1]
+    return jax.lax.scan(accumulate, (jnp.zeros_like(bootstrap), bootstrap), steps, reverse=True)[1]
 
 
 def program(args: argparse.Namespace, env: Any) -> tuple[ActorCritic, Callable[..., Any]]:
@@ -101,16 +101,16 @@ def program(args: argparse.Namespace, env: Any) -> tuple[ActorCritic, Callable[.
     def step(carry: Any, key: jax.Array) -> Any:
         train, state, obs = carry
         act_key, env_key = jax.random.split(key)
-        seen = flat(obs)
-        log_policy, value = train.apply_fn(train.params, seen)
+        flat_obs = flat(obs)
+        log_policy, value = train.apply_fn(train.params, flat_obs)
         action = jax.random.categorical(act_key, log_policy)
         joint = dict(zip(agents, action.reshape(len(agents), n), strict=True))
         obs, state, reward, done, info = jax.vmap(env.step)(
             jax.random.split(env_key, n), state, joint
         )
         log_prob = picked(log_policy, action)
-        new = Transition(seen, action, log_prob, value, flat(reward), flat(done))
-        return (train, state, obs), (new, info["returned_episode_returns"])
+        transition = Transition(flat_obs, action, log_prob, value, flat(reward), flat(done))
+        return (train, state, obs), (transition, info["returned_episode_returns"])
 
     def minibatch(train: TrainState, batch: Any) -> Any:
         slope = jax.grad(loss)(train.params, train.apply_fn, batch)

@@ -1,4 +1,4 @@
-"""Write lists of flows for `ecn-marl replay` and `train --flows`: those in `flows`, or your own.
+"""Write flow lists for `ecn-marl replay` and `train --flows`: those in `flows`, or your own.
 
 Flows between hosts of 25 Gb/s: Poisson arrivals with the sizes of web search, and an incast.
 
@@ -42,8 +42,8 @@ def incast(senders: int = 16, kb: float = 64.0, every_us: float = 1000.0, rounds
 
 def write(path: Path, flows) -> None:
     """Write a list, in the order of the starts."""
-    each = enumerate(zip(*flows, strict=True))
-    rows = (f"{i},{src},{dst},{size:.0f},{1000 * us:.0f}" for i, (src, dst, size, us) in each)
+    numbered = enumerate(zip(*flows, strict=True))
+    rows = (f"{i},{src},{dst},{size:.0f},{1000 * us:.0f}" for i, (src, dst, size, us) in numbered)
     path.write_text("\n".join([HEAD, *rows]) + "\n")
 
 

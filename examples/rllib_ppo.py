@@ -1,8 +1,8 @@
 """RLlib's PPO (new API stack) on ECN tuning, one policy shared by all ports.
 
-By default networks are stepped side by side in one compiled call and every port is one of RLlib's
-sub-environments. With `--multi-agent` one network at a time is a `ParallelPettingZooEnv` whose
-agents are mapped to one policy: several times slower, and the way to go where agents differ.
+By default one compiled call steps a batch of networks, and every port is one of RLlib's
+sub-environments. With `--multi-agent` each network is a `ParallelPettingZooEnv` whose agents are
+mapped to one policy. That is several times slower; use it if agents need different policies.
 
     pip install "ecn-marl[rllib]"
     python examples/rllib_ppo.py                # two minutes on two cores
@@ -28,7 +28,7 @@ from ecn_marl.wrappers.bridges.rllib import greedy, rllib_env, rllib_vector_env
 
 
 def settings(args: argparse.Namespace) -> PPOConfig:
-    """What RLlib is told: the environment, who steps it, and PPO's constants."""
+    """RLlib's configuration: the environment, its runners, and PPO's constants."""
     agents = ecn_marl.make(args.scenario).num_agents
     networks = 1 if args.multi_agent else args.networks
     rows = args.steps * args.networks  # steps of networks per update
@@ -76,14 +76,14 @@ def train(args: argparse.Namespace) -> Any:
         mean = algorithm.train()["env_runners"].get("episode_return_mean", mean)
         if update % max(args.updates // 10, 1) == 0 or update == args.updates - 1:
             seconds = time.perf_counter() - start
-            print(f"update {update + 1:4}  {told(mean)}  {seconds:5.0f} s", flush=True)
+            print(f"update {update + 1:4}  {report(mean)}  {seconds:5.0f} s", flush=True)
     module = algorithm.get_module("shared" if args.multi_agent else "default_policy")
     algorithm.stop()
     return module
 
 
-def told(mean: float) -> str:
-    """The mean return of the episodes that have ended, or that none has."""
+def report(mean: float) -> str:
+    """The mean return of the episodes that have ended, as text."""
     return "no episode has ended yet" if math.isnan(mean) else f"episode return {mean:8.2f}"
 
 

@@ -1,9 +1,9 @@
 """Stable-Baselines3's PPO on ECN tuning, one policy shared by all ports.
 
-By default SB3 steps the batch directly (`sb3_env`). With `--supersuit` it takes the usual way of
-PettingZoo: SuperSuit turns the agents of a `ParallelEnv` into a vector environment and joins
-several of those. That steps one network at a time: slower, good for any wrapper of SuperSuit, and
-SB3 is not told that an episode was cut off and not over, so it does not bootstrap there.
+By default SB3 steps the batch directly (`sb3_env`). With `--supersuit`, SuperSuit turns the agents
+of a `ParallelEnv` into a vector environment and joins several of those, as is usual with
+PettingZoo. That works with any wrapper of SuperSuit, but it is slower, because it steps one network
+at a time. SB3 does not see there that an episode was truncated, so it does not bootstrap.
 
     pip install "ecn-marl[sb3]"
     python examples/sb3_ppo.py                  # a minute on two cores
@@ -38,7 +38,7 @@ def environment(args: argparse.Namespace) -> Any:
     # More processes would fork JAX, which hangs.
     options = {"num_cpus": 0, "base_class": "stable_baselines3"}
     env = supersuit.concat_vec_envs_v1(env, args.networks, **options)
-    env.venv.reset(seed=args.seed)  # SB3's own way to seeds does not lead here
+    env.venv.reset(seed=args.seed)  # SB3's own seeding does not reach this environment
     return VecMonitor(env)
 
 
@@ -57,14 +57,14 @@ class Log(BaseCallback):
         self.update += 1
         if (self.update - 1) % max(self.updates // 10, 1) == 0 or self.update == self.updates:
             rate = self.num_timesteps / (time.perf_counter() - self.start)
-            # Not the buffer's rewards: SB3 has added values where episodes were cut off.
+            # Not the buffer's rewards: SB3 has added values where episodes were truncated.
             mean = safe_mean([episode["r"] / episode["l"] for episode in self.model.ep_info_buffer])
-            line = f"update {self.update:4}  {told(mean)}  {rate:,.0f} agent-steps/s"
+            line = f"update {self.update:4}  {report(mean)}  {rate:,.0f} agent-steps/s"
             print(line, flush=True)
 
 
-def told(mean: float) -> str:
-    """The mean reward of the episodes that have ended, or that none has."""
+def report(mean: float) -> str:
+    """The mean reward of the episodes that have ended, as text."""
     return "no episode has ended yet" if math.isnan(mean) else f"reward {mean:.4f}"
 
 

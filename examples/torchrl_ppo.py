@@ -1,8 +1,8 @@
 """PPO from TorchRL's parts on ECN tuning, one policy shared by all ports.
 
-By default `torchrl_env` steps networks side by side and hands tensors over without a copy. With
-`--pettingzoo` each network is TorchRL's own `PettingZooWrapper` in a `SerialEnv`: slower, and what
-to start from with other wrappers of PettingZoo. Both group the agents, so that the rest is alike.
+By default `torchrl_env` steps a batch of networks and shares tensors without a copy. With
+`--pettingzoo` each network is TorchRL's own `PettingZooWrapper` in a `SerialEnv`: slower, but it
+works with other wrappers of PettingZoo. Both group the agents, so the rest of the script is equal.
 
     pip install "ecn-marl[torchrl]"
     python examples/torchrl_ppo.py              # a minute on two cores
@@ -33,7 +33,7 @@ EPOCHS, MINIBATCHES = 4, 8
 
 
 def environment(args: argparse.Namespace) -> tuple[Any, str]:
-    """The networks as one batched environment, and the key that its agents lie under."""
+    """The networks as one batched environment, and the key of its agents."""
     if not args.pettingzoo:
         env = torchrl_env(args.scenario, args.networks, actions="discrete")
         env.set_seed(args.seed)
@@ -58,9 +58,9 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def networks(core: Any, group: str) -> tuple[ProbabilisticActor, TensorDictModule]:
-    """Actor and critic, which see one agent's observation each."""
-    seen = [(group, "observation")]
-    logits = TensorDictModule(mlp(core.obs_dim, core.action.n), seen, [(group, "logits")])
+    """Actor and critic; the input of each is one agent's observation."""
+    obs_keys = [(group, "observation")]
+    logits = TensorDictModule(mlp(core.obs_dim, core.action.n), obs_keys, [(group, "logits")])
     actor = ProbabilisticActor(
         logits,
         in_keys={"logits": (group, "logits")},
@@ -69,7 +69,7 @@ def networks(core: Any, group: str) -> tuple[ProbabilisticActor, TensorDictModul
         return_log_prob=True,
         log_prob_key=(group, "log_prob"),
     )
-    return actor, TensorDictModule(mlp(core.obs_dim, 1), seen, [(group, "value")])
+    return actor, TensorDictModule(mlp(core.obs_dim, 1), obs_keys, [(group, "value")])
 
 
 def objective(args: argparse.Namespace, group: str, actor: Any, critic: Any) -> ClipPPOLoss:
@@ -95,8 +95,8 @@ def with_ends(data: TensorDictBase, group: str) -> TensorDictBase:
     after = data["next"]
     for name in ("done", "terminated"):
         if (group, name) not in after.keys(True):
-            whole = after[name].unsqueeze(-2)
-            after[group, name] = whole.expand(after[group, "reward"].shape).clone()
+            flag = after[name].unsqueeze(-2)
+            after[group, name] = flag.expand(after[group, "reward"].shape).clone()
     return data
 
 
@@ -131,9 +131,9 @@ def train(args: argparse.Namespace) -> ProbabilisticActor:
         rows = data.reshape(-1)
         for _ in range(EPOCHS):
             for part in torch.randperm(frames).chunk(MINIBATCHES):
-                found = loss(rows[part])
+                losses = loss(rows[part])
                 optimiser.zero_grad()
-                sum(found[k] for k in ("loss_objective", "loss_critic", "loss_entropy")).backward()
+                sum(losses[k] for k in ("loss_objective", "loss_critic", "loss_entropy")).backward()
                 nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
                 optimiser.step()
         if update % max(args.updates // 10, 1) == 0 or update == args.updates - 1:

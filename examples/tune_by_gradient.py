@@ -18,11 +18,11 @@ Prints a table: cost, utilisation and mean queue of SECN1, of the best setting o
 the one found by descent, the mean cost of each with sampled CNPs, and the seconds of both searches
 (with and without compilation). About a minute on one core.
 
-With the options as they are descent ends at a cost of 0.1018, the grid of 216 settings at 0.1026
-(one of 1000 at 0.1019) and SECN1 at 0.144; with sampled CNPs the two are equal but for chance, 0.13
-against 0.18. It is no guarantee: at `--weight 0.9` the best of the grid lies in a valley that no
-start leads to, and descent ends 4 % above it. Three thresholds are few enough for a grid; gradients
-pay where there are many, as with one setting per port.
+With default options descent ends at a cost of 0.1018, the grid of 216 settings at 0.1026 (one of
+1000 at 0.1019) and SECN1 at 0.144. With sampled CNPs both searches end at 0.13, equal within noise,
+against 0.18. Descent can miss the best setting: at `--weight 0.9` the best of the grid lies in a
+valley that no start leads to, and descent ends 4 % above it. Three thresholds are few enough for a
+grid; gradients pay where there are many, as with one setting per port.
 
     python examples/tune_by_gradient.py
     python examples/tune_by_gradient.py --weight 0.7 --delay-us 40
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an episode came to: cost, mean utilisation, mean queue (KB)."""
+    """Results of an episode: cost, mean utilisation, mean queue (KB)."""
 
     cost: Any
     utilisation: Any
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What `main` found: costs at the start, of the grid and of descent; the settings."""
+    """Results of `main`: costs at the start, of the grid and of descent; the settings."""
 
     start: float
     grid: float
@@ -102,7 +102,7 @@ def episode(args: argparse.Namespace, source: str, softness: float) -> Callable[
         slots=n,
         bins=0,
         pfc=False,
-        ack_priority=True,  # else feedback waits in queues a whole number of substeps: no gradient
+        ack_priority=True,  # else feedback waits for whole substeps, which have no gradient
         memory_us=args.delay_us + 10.0,
         softness=softness,
     )
@@ -121,15 +121,15 @@ def episode(args: argparse.Namespace, source: str, softness: float) -> Callable[
         kmin, kmax, pmax = (jnp.broadcast_to(x, (ports,)) for x in setting)
         ecn = Ecn(kmin * KB, kmax * KB, pmax)
 
-        # Keep the state between intervals only; within one it is computed again on the way back.
+        # Store the state between intervals only; the backward pass recomputes it within one.
         @jax.checkpoint
-        def one(state: Any, _: None) -> Any:
+        def interval(state: Any, _: None) -> Any:
             state, stats = sim.interval(state, params, ecn)
             return state, (stats.utilisation[0], stats.queue_mean[0] / KB)
 
-        _, (used, queue) = jax.lax.scan(one, state, None, length=intervals)
-        short = 1.0 - jnp.log2(1.0 + queue / QUEUE_SCALE_KB) / QUEUE_STEPS
-        cost = 1.0 - jnp.mean(args.weight * used + (1.0 - args.weight) * short)
+        _, (used, queue) = jax.lax.scan(interval, state, None, length=intervals)
+        shortness = 1.0 - jnp.log2(1.0 + queue / QUEUE_SCALE_KB) / QUEUE_STEPS
+        cost = 1.0 - jnp.mean(args.weight * used + (1.0 - args.weight) * shortness)
         return Outcome(cost, used.mean(), queue.mean())
 
     return run
@@ -187,10 +187,10 @@ def descend(run: Callable[..., Outcome], steps: int, rate: float) -> tuple[Setti
     compiled = time.perf_counter()
     best, lowest = x[0], np.inf
     for _ in range(steps):
-        here = x
+        previous = x
         x, moments, costs = step(x, moments)
         if costs.min() < lowest:
-            best, lowest = here[costs.argmin()], float(costs.min())
+            best, lowest = previous[costs.argmin()], float(costs.min())
     end = time.perf_counter()
     return Setting(*(float(v) for v in allowed(best))), end - begin, end - compiled
 
@@ -213,7 +213,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> Result:
-    """Run both searches and print what they found.
+    """Run both searches and print their results.
 
     Args:
         argv: command line, that of the process if None.
@@ -221,9 +221,9 @@ def main(argv: Sequence[str] | None = None) -> Result:
     args = parse(argv)
     run = episode(args, "mean_field", args.softness_kb * KB)
     on_grid, *grid_s = search_grid(run, args.grid)
-    found, *descent_s = descend(run, args.steps, args.rate)
+    descended, *descent_s = descend(run, args.steps, args.rate)
     smooth, sampled = jax.jit(run), jax.jit(jax.vmap(episode(args, "timers", 0.0), (None, 0)))
-    rows = {"SECN1": Setting(*SECN1), "grid": on_grid, "descent": found}
+    rows = {"SECN1": Setting(*SECN1), "grid": on_grid, "descent": descended}
     print("            kmin    kmax   pmax |   cost   util.  queue KB | cost, sampled CNPs")
     costs = {}
     for name, setting in rows.items():
@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
     }
     for name, (all_s, compiled_s) in searches.items():
         print(f"{name}: {all_s:.1f} s ({compiled_s:.1f} s once compiled)")
-    return Result(costs["SECN1"], costs["grid"], costs["descent"], on_grid, found)
+    return Result(costs["SECN1"], costs["grid"], costs["descent"], on_grid, descended)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Progress bars: nothing that moves yet is said to compile, and every terminal is wide enough."""
+"""Progress bars: `compiling` until the first progress, and lines that fit any terminal."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_bar_fits_its_terminal(width):
 
 def test_without_a_terminal_it_says_so_in_lines(capsys, monkeypatch):
     monkeypatch.setattr(bars, "SILENCE_S", (0.02, 30.0))
-    with bars.progress("train ippo", "steps", 20) as show:
+    with bars.progress("train ippo", "steps", 20) as update:
         for _ in range(200):
             time.sleep(0.02)
-            if told := capsys.readouterr().err:
+            if first_lines := capsys.readouterr().err:
                 break
-        show(10, "return 1.0")
-        show(20)
-    assert told == "train ippo: compiling … 0:00\n"
+        update(10, "return 1.0")
+        update(20)
+    assert first_lines == "train ippo: compiling … 0:00\n"
     lines = "train ippo: 10/20 steps return 1.0\ntrain ippo: 20/20 steps\n"
     assert capsys.readouterr().err == lines
 
@@ -58,8 +58,8 @@ def test_without_a_terminal_it_says_so_in_lines(capsys, monkeypatch):
 def test_nothing_is_said_where_something_moves_at_once_or_nothing_is_wanted(capsys, monkeypatch):
     monkeypatch.setattr(bars, "SILENCE_S", (0.05, 0.05))
     for options in ({"quiet": True}, {"lines": False}, {}):
-        with bars.progress("play", "episodes", 100, **options) as show:
-            show(1)
+        with bars.progress("play", "episodes", 100, **options) as update:
+            update(1)
             time.sleep(0.15)
     assert capsys.readouterr().err == ""
 

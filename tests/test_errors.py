@@ -1,4 +1,4 @@
-"""The hierarchy of errors: what may be caught, and that errors cross processes."""
+"""The hierarchy of errors, their messages, and that errors can be pickled."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KINDS = {
 
 
 def test_every_error_is_a_built_in_one_too():
-    found = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
-    assert found == {*KINDS, "EcnMarlError", "VersionWarning"}
+    classes = {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
+    assert classes == {*KINDS, "EcnMarlError", "VersionWarning"}
     assert ecn_marl.errors is errors
     for name, built_in in KINDS.items():
         assert issubclass(getattr(errors, name), built_in)
@@ -39,19 +39,19 @@ def test_every_error_is_a_built_in_one_too():
 
 
 def test_messages_and_attributes_cross_processes():
-    one = pickle.loads(pickle.dumps(bad_value("load", -1.0, "a number > 0")))
-    assert type(one) is errors.InvalidValue
-    assert (one.field, one.value, one.allowed) == ("load", -1.0, "a number > 0")
-    assert str(one) == "load = -1.0 is not allowed: expected a number > 0"
-    other = pickle.loads(pickle.dumps(unknown_name("scenario", "websaerch", ["websearch"])))
-    assert type(other) is errors.UnknownName
-    assert "did you mean 'websearch'" in str(other)
+    invalid = pickle.loads(pickle.dumps(bad_value("load", -1.0, "a number > 0")))
+    assert type(invalid) is errors.InvalidValue
+    assert (invalid.field, invalid.value, invalid.allowed) == ("load", -1.0, "a number > 0")
+    assert str(invalid) == "load = -1.0 is not allowed: expected a number > 0"
+    unknown = pickle.loads(pickle.dumps(unknown_name("scenario", "websaerch", ["websearch"])))
+    assert type(unknown) is errors.UnknownName
+    assert "did you mean 'websearch'" in str(unknown)
 
 
 def test_a_value_of_many_lines_is_shown_in_one():
-    told = str(bad_value("rates", np.ones((40, 40)), "a number"))
-    assert "\n" not in told
-    assert len(told) < 400
+    message = str(bad_value("rates", np.ones((40, 40)), "a number"))
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def test_what_the_machine_cannot_hold():

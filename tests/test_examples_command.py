@@ -1,4 +1,4 @@
-"""`ecn-marl examples`: what it lists and copies is what is documented, and nothing is lost."""
+"""`ecn-marl examples`: it lists and copies the documented files and overwrites none."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_listing_copies_nothing(tmp_path, monkeypatch):
 
 
 def test_nothing_is_overwritten(tmp_path):
-    own = tmp_path / "sb3_ppo.py"
-    own.write_text("mine")
-    text = failure("examples", tmp_path)
-    assert text.count("\n") <= 1 and "a folder without sb3_ppo.py" in text
-    assert [own] == list(tmp_path.iterdir()) and own.read_text() == "mine"
-    assert "expected a folder" in failure("examples", own)
+    existing = tmp_path / "sb3_ppo.py"
+    existing.write_text("mine")
+    message = failure("examples", tmp_path)
+    assert message.count("\n") <= 1 and "a folder without sb3_ppo.py" in message
+    assert [existing] == list(tmp_path.iterdir()) and existing.read_text() == "mine"
+    assert "expected a folder" in failure("examples", existing)
 
 
 def test_flow_lists_are_those_of_the_script_that_writes_them(tmp_path):
@@ -65,5 +65,5 @@ def test_files_of_your_own_are_the_recipes_of_the_docs():
     job = re.search(r"```toml\n(# run\.toml.*?)```", PAGE.read_text(), re.DOTALL)
     assert job is not None and tomllib.loads(job[1])["algorithm"] == "linear"
     recipes["run.toml"] = job[1]
-    there = {path.name: path.read_text() for path in (folder() / "own").iterdir() if path.is_file()}
-    assert there == recipes
+    files = {path.name: path.read_text() for path in (folder() / "own").iterdir() if path.is_file()}
+    assert files == recipes

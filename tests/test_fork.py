@@ -1,4 +1,4 @@
-"""A process that is forked after JAX was used says so at once instead of hanging."""
+"""A process that is forked after JAX was used raises an error at once instead of hanging."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ if __name__ == "__main__":
 def test_before_the_first_reset_a_fork_works_and_afterwards_it_is_refused(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    before, *after = done.stdout.splitlines()
+    result = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+    before, *after = result.stdout.splitlines()
     assert before == "before: fine"
     assert len(after) == 3
     for line in after:
@@ -59,7 +59,7 @@ def test_before_the_first_reset_a_fork_works_and_afterwards_it_is_refused(tmp_pa
 
 
 def test_the_first_process_may_go_on(monkeypatch):
-    monkeypatch.setattr(_fork, "_first", None)
+    monkeypatch.setattr(_fork, "_computing_pid", None)
     _fork.check_process()
     _fork.check_process()
     monkeypatch.setattr("os.getpid", lambda: -1)

@@ -48,8 +48,8 @@ def layer(module: str) -> str:
     parts = module.split(".")[1:]
     if parts[:2] == ["wrappers", "bridges"]:
         return "wrappers.bridges"
-    own = parts[0] == "parallelism" or (FOLDER / parts[0]).is_dir()
-    return parts[0] if own else "base"
+    has_layer = parts[0] == "parallelism" or (FOLDER / parts[0]).is_dir()
+    return parts[0] if has_layer else "base"
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
@@ -79,12 +79,13 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
 def wrong_arrows(module: str, source: str) -> list[str]:
     """Imports of a module that do not lead downwards."""
     height = {name: i for i, names in enumerate(LAYERS) for name in names}
-    here = layer(module)
+    own_layer = layer(module)
     return [
         f"{module} -> {name}"
         for name, within in imports(source)
-        if name != "ecn_marl" and layer(name) != here
-        if height[layer(name)] >= height[here] and not (within and (here, layer(name)) in UP)
+        if name != "ecn_marl" and layer(name) != own_layer
+        if height[layer(name)] >= height[own_layer]
+        and not (within and (own_layer, layer(name)) in UP)
     ]
 
 

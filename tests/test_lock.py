@@ -1,4 +1,4 @@
-"""One process at a time works in a folder; what a dead one has left does not count."""
+"""One process at a time works in a folder; the lock of a dead process is stale."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def refused(folder, message):
 
 def left_behind(folder, age):
     """The file of a holder on another machine."""
-    other = {"pid": 1, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00", "work": "tune"}
-    (folder / LOCK).write_text(json.dumps(other))
+    record = {"pid": 1, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00", "work": "tune"}
+    (folder / LOCK).write_text(json.dumps(record))
     os.utime(folder / LOCK, (time.time() - age,) * 2)
 
 
@@ -123,9 +123,9 @@ def test_of_many_that_try_at_once_one_is_in_at_a_time(tmp_path):
                 time.sleep(1e-4)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert len(entered) > 6
     assert set(most) == {1}

@@ -1,4 +1,4 @@
-"""The front door: lazy names, what the package ships, clear errors."""
+"""The package's public names, shipped files and errors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_tab_completion_shows_public_names_only():
 
 
 def test_version_is_that_of_the_project_file():
-    here = Path(__file__).parent  # beside the wheel the project file lies among the tests
-    candidates = (here.parent / "pyproject.toml", here / "pytest-settings.toml")
+    tests_folder = Path(__file__).parent  # beside the wheel the project file lies among the tests
+    candidates = (tests_folder.parent / "pyproject.toml", tests_folder / "pytest-settings.toml")
     project = next(path for path in candidates if path.is_file())
     assert tomllib.loads(project.read_text())["project"]["version"] == ecn_marl.__version__
 

@@ -1,4 +1,4 @@
-"""What the README tells people to type works, in an empty folder outside the checkout."""
+"""The commands of the README work in an empty folder outside the checkout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Nonsense is refused in one line that names the field, before anything is allocated.
+"""Invalid values raise a one-line error that names the field, before anything is allocated.
 
-In a process of its own, without the suite's type checker: users have none either.
+The cases run in a separate process without the suite's type checker, as for users.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def act(action):
 
 def failing(**times):
     network = leaf_spine(2, 2, 2)
-    made = Simulator(network, (Poisson(load=0.1),), slots=64, failures=True)
-    return fail_links(made.default_params(), network, **{"dt_us": 1.0, **times})
+    simulator = Simulator(network, (Poisson(load=0.1),), slots=64, failures=True)
+    return fail_links(simulator.default_params(), network, **{"dt_us": 1.0, **times})
 
 def starting(*start_ns):
     flows = {"src": [0] * 2, "dst": [1] * 2, "size_B": [9] * 2, "start_ns": start_ns}
@@ -59,18 +59,18 @@ def starting(*start_ns):
     return schedule({name: np.array(column[:rows]) for name, column in flows.items()}, 1.0)
 
 LINE = Timeline((500.0, 500.0))
-found = []
+messages = []
 for code, _ in json.load(sys.stdin):
     began = time.monotonic()
     try:
         eval(code)
-        said = "accepted"
+        message = "accepted"
     except EcnMarlError as error:
-        said = str(error)
+        message = str(error)
     except BaseException as error:
-        said = f"raw {type(error).__name__}: {error}"
-    found.append((said, time.monotonic() - began))
-json.dump(found, sys.stdout)
+        message = f"raw {type(error).__name__}: {error}"
+    messages.append((message, time.monotonic() - began))
+json.dump(messages, sys.stdout)
 """
 
 
@@ -198,28 +198,28 @@ HUGE = [
 
 
 @pytest.fixture(scope="module")
-def said():
-    """What each case says, and how long that took, s."""
-    asked = json.dumps(CASES + HUGE)
+def messages():
+    """The message of each case, and its time, s."""
+    request = json.dumps(CASES + HUGE)
     command = [sys.executable, "-c", SETUP]
-    done = subprocess.run(command, input=asked, check=True, capture_output=True, text=True)
-    return dict(zip([code for code, _ in CASES + HUGE], json.loads(done.stdout), strict=True))
+    result = subprocess.run(command, input=request, check=True, capture_output=True, text=True)
+    return dict(zip([code for code, _ in CASES + HUGE], json.loads(result.stdout), strict=True))
 
 
-def test_nothing_is_accepted_and_nothing_is_raw(said):
-    assert len(said) > 200
-    wrong = {}
+def test_nothing_is_accepted_and_nothing_is_raw(messages):
+    assert len(messages) > 200
+    unclear = {}
     for code, name in CASES + HUGE:
-        text, _ = said[code]
+        text, _ = messages[code]
         if text == "accepted" or text.startswith("raw ") or name not in text or "\n" in text:
-            wrong[code] = text
-    assert not wrong, json.dumps(wrong, indent=1)
+            unclear[code] = text
+    assert not unclear, json.dumps(unclear, indent=1)
 
 
-def test_sizes_are_refused_at_once(said):
+def test_sizes_are_refused_at_once(messages):
     """Before anything of the size is made."""
     for code, _ in HUGE:
-        assert said[code][1] < 2.0, code
+        assert messages[code][1] < 2.0, code
 
 
 def test_rules():

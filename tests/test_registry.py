@@ -1,4 +1,4 @@
-"""What users register: names, did-you-mean, sameness, entry points, files of `--import`."""
+"""Objects that users register: names, suggestions, equality, entry points, files of `--import`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAR = "websearch-star-v0"
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
-    """What a test registers is forgotten after it."""
+    """Remove the objects that a test registers."""
     for registry in _registry.REGISTRIES.values():
         monkeypatch.setattr(registry, "registered", dict(registry.registered))
         monkeypatch.setattr(registry, "origin", dict(registry.origin))
@@ -58,13 +58,15 @@ REGISTER = {
 
 @pytest.mark.parametrize("kind", REGISTER)
 def test_a_name_belongs_to_one_object(kind):
-    register, registry, taken, thing = REGISTER[kind]
-    with pytest.raises(ValueError, match=f"{kind} name = '{taken}' is not allowed.*the package"):
-        register(taken, thing)
+    register, registry, builtin_name, obj = REGISTER[kind]
+    with pytest.raises(
+        ValueError, match=f"{kind} name = '{builtin_name}' is not allowed.*the package"
+    ):
+        register(builtin_name, obj)
     with pytest.raises(ValueError, match="letters, digits"):
-        register("a,b", thing)
-    register("my-own", thing)
-    register("my-own", thing)  # the same once more
+        register("a,b", obj)
+    register("my-own", obj)
+    register("my-own", obj)  # the same once more
     assert "my-own" in registry and registry.added == ("my-own",)
     with pytest.raises(ValueError, match=rf"unknown {kind} 'my_own': did you mean 'my-own'"):
         registry["my_own"]
@@ -176,7 +178,7 @@ def test_a_load_acts_on_every_source_that_has_one(scenario):
 
 def test_everything_of_the_network_is_reached_from_the_command_line():
     """Each `--env` comes to be what it says in the simulator."""
-    said = (
+    options = (
         'classes=[{"name": "rdma", "weight": 3}, {"transport": "dctcp:ns3", "lossless": false}]',
         "class_of=[1]",
         'failing={"share": 0.5, "at_us": 100}',
@@ -189,7 +191,7 @@ def test_everything_of_the_network_is_reached_from_the_command_line():
         "softness=1000",
         "transport=dcqcn:ns3-50us,cnp_interval_us=50",
     )
-    fields = {name: as_tuples(value) for name, value in parse_fields(list(said)).items()}
+    fields = {name: as_tuples(value) for name, value in parse_fields(list(options)).items()}
     env = ecn_marl.make("websearch-v0", **fields)
     sim = env.sim
     rdma, tcp = sim.classes
@@ -324,14 +326,14 @@ def test_feature_is_public_where_recipes_import_it():
 def test_import_is_an_option_of_every_command_and_before_it(own_file, before):
     option = ["--import", own_file]
     words = [*option, "headroom", "--help"] if before else ["headroom", *option, "--help"]
-    shown = run(*words)
-    assert shown.exit_code == 0, shown.output
-    assert re.search(r"Registered: .*reward:\s+beside", " ".join(shown.output.split()))
-    wrong = ["--import", "no.py"]
-    told = failure(*wrong, "scenarios") if before else failure("scenarios", *wrong)
-    assert "--import = 'no.py' is not allowed" in told
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"Registered: .*reward:\s+beside", " ".join(result.output.split()))
+    missing_file = ["--import", "no.py"]
+    message = failure(*missing_file, "scenarios") if before else failure("scenarios", *missing_file)
+    assert "--import = 'no.py' is not allowed" in message
 
 
 def test_errors_of_commands_name_what_was_imported(own_file):
-    told = failure("eval", "random", "--import", own_file, "--env", "reward=besides")
-    assert "unknown reward 'besides': did you mean 'beside'" in told
+    message = failure("eval", "random", "--import", own_file, "--env", "reward=besides")
+    assert "unknown reward 'besides': did you mean 'beside'" in message

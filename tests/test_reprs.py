@@ -1,4 +1,4 @@
-"""What an interpreter prints of environments and policies: a line that says what they are."""
+"""The `repr` of environments and policies: one line that describes them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_environments_and_policies_print_as_a_line(name):
-    made, parts = SHOWN[name]
-    text = repr(made())
-    assert "\n" not in text and len(text) <= 200, text
-    assert all(part in text for part in parts), text
+    make, parts = SHOWN[name]
+    line = repr(make())
+    assert "\n" not in line and len(line) <= 200, line
+    assert all(part in line for part in parts), line

@@ -186,7 +186,7 @@ def validate(
     if dt_us is not None or long:
         raise typer.Exit(int(any(line.verdict == "FAIL" for line in lines)))
     if write_expected is None:
-        changed = ex.changes(lines, ex.expected(), whole=not only and not quick)
+        changed = ex.changes(lines, ex.expected(), all_cases=not only and not quick)
         if changed:
             typer.echo(ex.changes_text(changed), err=as_json)
             raise typer.Exit(1)

@@ -10,21 +10,20 @@ with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are 
 (1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
 Kmin < Kmax holds for every action.
 
-Where the papers are silent or at odds, and what is done here:
+Where the papers are silent or contradict each other, this module does the following:
 
-* ACC and PET set alpha to 20, so that their smallest Kmin is four times that of the DCQCN setting
-  SECN1 and even their smallest Kmax cannot follow it. The default is 5 KB; pass `alpha_kb=20` for
-  theirs.
-* PET keeps Kmin below Kmax by no stated rule. Kmax is chosen by its distance from Kmin, cut at the
-  largest E(n): every index is valid and needs no mask (81 pairs of indices for 45 settings).
+* ACC and PET set alpha to 20. Their smallest Kmin is then four times that of the DCQCN setting
+  SECN1. The default is 5 KB; pass `alpha_kb=20` for theirs.
+* PET does not state how Kmin stays below Kmax. Here Kmax is chosen by its distance from Kmin, cut
+  at the largest E(n): every index is valid and needs no mask (81 pairs of indices for 45 settings).
 * ACC's Pmax list is {1 %, 5 %, ..., 100 %}, PET's has steps of 5 %. The default is 0.01 and the
-  twenty steps of 5 %: it holds PET's list, and SECN1 marks with 1 %, five times below its smallest.
+  twenty steps of 5 %: all of PET's list, and the 1 % of SECN1, five times below PET's smallest.
 * ACC's Kmax are "1 MB, 2 MB, ..." and its template of settings is not published. The list of
   `discrete` is ours: the named static settings, then a grid.
 
-`decode` is traced and clips indices and reals into range; a NaN of `box` counts as 0, the middle of
-its range, so that no action makes an observation NaN. `check` is for values that come from outside
-and raises instead.
+`decode` is traced and clips indices and reals into range. A NaN of `box` counts as 0, the middle of
+its range, so that no action makes an observation NaN. `check` is for values from outside and raises
+instead.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ if TYPE_CHECKING:
 
 
 class ActionCodec(ABC):
-    """What every action codec does. Codecs are frozen dataclasses: hashable, static under jit."""
+    """Interface of action codecs. Codecs are frozen dataclasses: hashable, static under jit."""
 
     name: ClassVar[str]
     components: ClassVar[tuple[str, ...]]
-    """What the entries of one agent's action mean; empty for a scalar."""
+    """Names of the entries of one agent's action; empty for a scalar."""
     dtype: ClassVar[Any]
     """numpy dtype of actions: int32 or float32."""
 
@@ -116,20 +115,20 @@ class ActionCodec(ABC):
             array = np.asarray(action)
         except ValueError:
             array = np.empty((), dtype=object)
-        want = (num_agents, *self.shape)
+        expected = (num_agents, *self.shape)
         kinds, allowed = ("iu", "an integer") if self.dtype is np.int32 else ("f", "a float")
         if array.dtype.kind not in kinds:
-            found = "ragged or not numeric" if array.dtype.kind == "O" else str(array.dtype)
-            raise bad_value("action dtype", found, f"{allowed} dtype for {self.name} actions")
-        if array.shape != want:
-            raise bad_value("action shape", array.shape, f"{want} for {self.name} actions")
+            received = "ragged or not numeric" if array.dtype.kind == "O" else str(array.dtype)
+            raise bad_value("action dtype", received, f"{allowed} dtype for {self.name} actions")
+        if array.shape != expected:
+            raise bad_value("action shape", array.shape, f"{expected} for {self.name} actions")
         low, high = self._limits()
-        wrong = ~((array >= low) & (array <= high))
-        if wrong.any():
-            where = tuple(int(i) for i in np.argwhere(wrong)[0])
-            part = f", {self.components[where[1]]}" if self.components else ""
-            limits = f"[{low[where[1:]].item()}, {high[where[1:]].item()}]"
-            raise bad_value(f"action of port_{where[0]}{part}", array[where].item(), limits)
+        outside = ~((array >= low) & (array <= high))
+        if outside.any():
+            entry = tuple(int(i) for i in np.argwhere(outside)[0])
+            component = f", {self.components[entry[1]]}" if self.components else ""
+            limits = f"[{low[entry[1:]].item()}, {high[entry[1:]].item()}]"
+            raise bad_value(f"action of port_{entry[0]}{component}", array[entry].item(), limits)
         checked: np.ndarray = array.astype(self.dtype)
         return checked
 
@@ -232,9 +231,9 @@ class MultiDiscreteAction(ActionCodec):
 
 def _default_template() -> tuple[EcnSetting, ...]:
     """The published settings, then Kmin of 5 .. 320 KB, Kmax = 4 Kmin, each with three Pmax."""
-    named = (STATIC_ECN[name] for name in PUBLISHED)
+    published = (STATIC_ECN[name] for name in PUBLISHED)
     grid = product((5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0), (0.05, 0.2, 1.0))
-    return (*named, *(EcnSetting(k, 4.0 * k, p) for k, p in grid))
+    return (*published, *(EcnSetting(k, 4.0 * k, p) for k, p in grid))
 
 
 @dataclass(frozen=True)
@@ -337,13 +336,13 @@ class BoxAction(ActionCodec):
 
     def decode(self, action: Float[Array, "agents 3"], port_scale: Float[Array, " agents"]) -> Ecn:
         """ECN settings of all ports, bytes; values out of range are clipped, NaN counts as 0."""
-        known = jnp.where(jnp.isnan(action), 0.0, action)
-        part = (jnp.clip(known, -1.0, 1.0) + 1.0) / 2.0
+        valid = jnp.where(jnp.isnan(action), 0.0, action)
+        position = (jnp.clip(valid, -1.0, 1.0) + 1.0) / 2.0
         (low, high), (rare, sure) = self.kmin_kb, self.pmax
-        kmin = low * jnp.exp(part[:, 0] * math.log(high / low))
+        kmin = low * jnp.exp(position[:, 0] * math.log(high / low))
         widest = jnp.log(self.kmax_kb / (kmin * self.min_ratio))
-        ratio = self.min_ratio * jnp.exp(part[:, 1] * jnp.maximum(widest, 0.0))
-        pmax = rare * jnp.exp(part[:, 2] * math.log(sure / rare))
+        ratio = self.min_ratio * jnp.exp(position[:, 1] * jnp.maximum(widest, 0.0))
+        pmax = rare * jnp.exp(position[:, 2] * math.log(sure / rare))
         return Ecn(
             kmin=kmin * KB * port_scale,
             kmax=kmin * ratio * KB * port_scale,
@@ -362,12 +361,12 @@ class BoxAction(ActionCodec):
         narrow = kmin * self.min_ratio
         kmax = min(max(kmax_kb, narrow), self.kmax_kb)
         widest = math.log(self.kmax_kb / narrow)
-        part = (
+        fractions = (
             math.log(kmin / low) / math.log(high / low),
             math.log(kmax / narrow) / widest if widest > 0.0 else 0.0,
             math.log(min(max(pmax, rare), sure) / rare) / math.log(sure / rare),
         )
-        return np.clip(2.0 * np.asarray(part) - 1.0, -1.0, 1.0).astype(np.float32)
+        return np.clip(2.0 * np.asarray(fractions) - 1.0, -1.0, 1.0).astype(np.float32)
 
     def gymnasium_space(self) -> gymnasium.spaces.Box:
         """A new `Box` of one agent's actions."""
@@ -386,7 +385,7 @@ ACTIONS: dict[str, type[ActionCodec]] = {
 
 
 def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
-    """Builds an action codec by name; a codec of the caller's own is handed through.
+    """Build an action codec by name; return a codec as it is.
 
     Args:
         name: a key of `ACTIONS`, or a codec (then without overrides).
@@ -405,10 +404,10 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
     if name not in ACTIONS:
         raise unknown_name("actions", name, tuple(ACTIONS))
     kind = ACTIONS[name]
-    known = kind.options()
+    option_names = kind.options()
     for option in overrides:
-        if option not in known:
-            raise unknown_name(f"option of {name} actions", option, known)
+        if option not in option_names:
+            raise unknown_name(f"option of {name} actions", option, option_names)
     return kind(**{option: _frozen(value) for option, value in overrides.items()})
 
 

@@ -1,4 +1,4 @@
-"""What the faces refuse of agents and actions: one line that says what is expected."""
+"""Checks of agents and actions for the PettingZoo faces; each error says what is expected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ecn_marl._errors import bad_value
 Space = TypeVar("Space")
 
 
-def named(agents: Sequence[str]) -> str:
-    """The agents there are, in words."""
+def agent_range(agents: Sequence[str]) -> str:
+    """The names of the agents, shortened: the first and the last."""
     return agents[0] if len(agents) == 1 else f"{agents[0]} … {agents[-1]}"
 
 
@@ -22,7 +22,7 @@ def space_of(spaces: Mapping[str, Space], agent: str) -> Space:
         ValueError: unknown agent.
     """
     if agent not in spaces:
-        raise bad_value("agent", agent, named(list(spaces)))
+        raise bad_value("agent", agent, agent_range(list(spaces)))
     return spaces[agent]
 
 
@@ -30,7 +30,7 @@ def check_actions(actions: Any, agents: Sequence[str]) -> None:
     """Check that actions are a dict by agent.
 
     Raises:
-        ValueError: they are not; of an array, the message says how it becomes one.
+        ValueError: they are not. For an array, the message says how to make a dict of it.
     """
     if isinstance(actions, Mapping):
         return
@@ -39,7 +39,7 @@ def check_actions(actions: Any, agents: Sequence[str]) -> None:
     if shape is not None:
         array = f"an array {list(shape)}"
         raise bad_value("actions", array, f"{allowed}: dict(zip(env.agents, actions))")
-    raise bad_value("actions", actions, f"{allowed}, {named(agents)}")
+    raise bad_value("actions", actions, f"{allowed}, {agent_range(agents)}")
 
 
 def check_shape(action: Any, shape: tuple[int, ...]) -> None:
@@ -48,8 +48,8 @@ def check_shape(action: Any, shape: tuple[int, ...]) -> None:
     Raises:
         ValueError: another shape, or no array.
     """
-    given = getattr(action, "shape", None)
-    if given is None:
+    received = getattr(action, "shape", None)
+    if received is None:
         raise bad_value("action", action, f"an array {list(shape)}: agents first")
-    if tuple(given) != shape:
-        raise bad_value("shape of action", tuple(given), f"{shape}: agents first")
+    if tuple(received) != shape:
+        raise bad_value("shape of action", tuple(received), f"{shape}: agents first")

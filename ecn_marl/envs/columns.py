@@ -3,17 +3,17 @@
 The papers feed raw counters through an unpublished normalisation. Here every feature is float32 in
 [0, 1], finite for finite input. `FEATURES` has each one's definition, with these symbols:
 
-    s    port rate / 25 Gb/s, so that ports of different rates show the same for the same delay
+    s    port rate / 25 Gb/s, so that equal delays give equal features on ports of any rate
     w    time over which the counters were collected / 100 µs
     clip to [0, 1]
 
-On the log scale of queues an octave is an equal step anywhere, as on the scale E(n) of the
+On the log scale of queues, twice the queue is one step further, as on the scale E(n) of the
 thresholds.
 
-Where the papers are silent, and what is chosen:
+Where the papers are silent, this module does the following:
 
-* ACC and PET write the current setting as one symbol, ECN^(c). An agent needs all of it: three
-  features. HAECN spells the triple out.
+* ACC and PET write the current setting as one symbol, ECN^(c). Here it is three features, as in
+  HAECN.
 * "Current queue length": the queue at the end of the interval (ACC, PET). HAECN averages over the
   interval and maps to steps without giving them: the steps of the reward's D(L), as `queue_level`.
 * PET's incast degree counts senders per receiver; a port may serve many receivers. Here it is the
@@ -45,12 +45,12 @@ PMAX_DECADES = 3.0
 """Marking probabilities are shown from 10^-3 to 1."""
 
 WINDOW_US = 100.0
-"""Counts of what happens are shown per so many µs."""
+"""Time that counts of events are scaled to, µs."""
 
 
 @struct.dataclass
 class FeatureScale:
-    """What the features are measured against. Build it with `create`.
+    """Units of the features. Build it with `create`.
 
     Attributes:
         port_scale: [P] port rate / 25 Gb/s.
@@ -97,7 +97,7 @@ class FeatureScale:
             steps: number of its steps, as in `RewardParams`.
             senders: the widest incast that ACC trains on (section 4.3).
             flows: four times `senders`.
-            packets: what a 25 Gb/s port can send in 100 µs, about.
+            packets: approximate number that a 25 Gb/s port sends in 100 µs.
             collected_us: time over which the counters are collected, µs.
 
         Raises:
@@ -109,8 +109,8 @@ class FeatureScale:
             raise bad_value("queue_top_kb", queue_top_kb, f"KB above queue_unit_kb {queue_unit_kb}")
         if not 0.0 < step_kb < float("inf"):
             raise bad_value("step_kb", step_kb, "a number of KB above 0")
-        whole = {"steps": steps, "senders": senders, "flows": flows, "packets": packets}
-        for name, value in whole.items():
+        counts = {"steps": steps, "senders": senders, "flows": flows, "packets": packets}
+        for name, value in counts.items():
             if value < 1:
                 raise bad_value(name, value, "a whole number of at least 1")
         if not 0.0 < collected_us < float("inf"):
@@ -121,7 +121,7 @@ class FeatureScale:
             queue_top=jnp.float32(queue_top_kb * KB),
             step_scale=jnp.float32(step_kb * KB),
             windows=jnp.float32(collected_us / WINDOW_US),
-            **{name: jnp.float32(value) for name, value in whole.items()},
+            **{name: jnp.float32(value) for name, value in counts.items()},
         )
 
 

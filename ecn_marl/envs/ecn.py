@@ -1,8 +1,8 @@
 """The functional environment: every switch egress port is an agent that tunes its ECN thresholds.
 
-Each tuning interval an agent sees the last intervals of its port, sets (Kmin, Kmax, Pmax), and is
-paid for utilisation and short queues. Everything is an array with a leading axis of agents; `reset`
-and `step` are pure and work under `jit`, `vmap` (over environments and parameters) and `scan`.
+In each tuning interval an agent observes the last intervals of its port, sets (Kmin, Kmax, Pmax),
+and earns a reward, see `rewards`. Everything is an array with a leading axis of agents. `reset` and
+`step` are pure and work under `jit`, `vmap` (over environments and parameters) and `scan`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
     *("deferred", "deferred_us", "dropped", "late_feedback"),
 )
-"""What became of the flows of an episode, see `EcnEnv.accounts`."""
+"""Counts of the flows of an episode, see `EcnEnv.accounts`."""
 
 FLOWLETS = ("flowlets", "flowlets_kept")
-"""The same of their paths, where `load_balancing` is `flowlet`."""
+"""Further accounts where `load_balancing` is `flowlet`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class HostGroup:
     """Hosts that share a role, or a place on the timeline.
 
     Attributes:
-        name: what their ports are called in `EcnEnv.port_groups`.
+        name: name of their ports in `EcnEnv.port_groups`.
         hosts: names of hosts.
         shift: phases by which they run behind the timeline.
     """
@@ -66,10 +66,10 @@ class HostGroup:
 
 @struct.dataclass
 class PhaseEcn(Ecn):
-    """Thresholds for each phase, bytes, leaves `[phases, A]`: what a clairvoyant sets."""
+    """Thresholds for each phase, bytes, leaves `[phases, A]`: for policies that know the phase."""
 
     def during(self, phase: Int[Array, "*agents"]) -> Ecn:
-        """Those of the phase that is on, one for all ports or one for each."""
+        """Thresholds of the current phase: one phase for all ports, or one for each port."""
 
         def pick(table: Leaf) -> Array:
             rows = jnp.broadcast_to(phase, table.shape[1:])
@@ -85,7 +85,7 @@ class EnvParams:
     Attributes:
         sim: network, senders, traffic.
         reward: constants of the reward.
-        scale: what the features are measured against.
+        scale: units of the features.
         max_steps: tuning intervals in an episode; it is truncated there.
     """
 
@@ -104,8 +104,8 @@ class EnvState:
         ecn: thresholds in force, bytes, `[A]` each.
         history: the last k observations of an interval that agents have seen, `[A, k, width]`.
         steps: intervals so far.
-        sums: what `episode_metrics` needs.
-        telemetry: what is under way between ports and agents; None if nothing ever is.
+        sums: sums for `episode_metrics`.
+        telemetry: observations and thresholds that are delayed; None without such options.
     """
 
     sim: SimState
@@ -136,16 +136,16 @@ class EcnEnv:
         sim: the simulator.
         feature: what an agent sees.
         action: what an agent can set.
-        reward: what an agent is paid for.
+        reward: what an agent earns.
         initial: thresholds at the start of an episode.
         horizon: default number of intervals in an episode.
         reward_options: arguments of `RewardParams.create`, as sorted pairs.
-        margins_us: flows that begin so long after the start, or before the end, of an episode are
-            not measured (warm-up, and flows that cannot finish), at most a quarter of it each.
+        margins_us: warm-up and cool-down. Flows that begin within them are not measured; those of
+            the cool-down could not finish. Each is at most a quarter of the episode.
         host_groups: named groups of hosts that differ in role, each with the number of phases by
-            which it runs behind the timeline; the rest is one more group.
+            which it runs behind the timeline. All other hosts are one more group.
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
-        telemetry: what lies between ports and agents.
+        telemetry: delay, period and precision of observations and actions.
         reward_reference: what rewards are relative to, None for nothing.
     """
 
@@ -238,9 +238,9 @@ class EcnEnv:
     def program(self) -> EcnEnv:
         """The environment without the numbers that only `default_params` reads.
 
-        `reset` and `step` are those of this one. Environments that differ in their loads, sizes of
-        flows, buffers, weights of the reward or lengths of episodes alone have equal ones: what is
-        compiled for one serves the others, each with its own parameters.
+        Its `reset` and `step` are the same. Environments that differ only in load, flow sizes,
+        buffers, reward weights or episode length have equal programs. So they share compiled code,
+        and each passes its own parameters.
         """
         return replace(
             self,
@@ -254,12 +254,12 @@ class EcnEnv:
         )
 
     def _window(self) -> tuple[np.int32, np.int32]:
-        """Substeps in which a flow has to begin to be measured: first, and one past the last."""
+        """Substeps within which measured flows begin: the first, and one past the last."""
         per_us, length = 1.0 / self.sim.dt_us, self.horizon * self.interval_us
-        first, last = (min(margin, 0.25 * length) for margin in self.margins_us)
-        if last == 0.0:
-            return np.int32(round(first * per_us)), np.int32(2**31 - 1)
-        return np.int32(round(first * per_us)), np.int32(round((length - last) * per_us))
+        warm_up, cool_down = (min(margin, 0.25 * length) for margin in self.margins_us)
+        if cool_down == 0.0:
+            return np.int32(round(warm_up * per_us)), np.int32(2**31 - 1)
+        return np.int32(round(warm_up * per_us)), np.int32(round((length - cool_down) * per_us))
 
     @property
     def phase_names(self) -> tuple[str, ...]:
@@ -268,8 +268,8 @@ class EcnEnv:
 
     @property
     def _timeline(self) -> Timeline | None:
-        found = [getattr(source, "timeline", None) for source in self.sim.traffic]
-        return next((line for line in found if line is not None), None)
+        timelines = [getattr(source, "timeline", None) for source in self.sim.traffic]
+        return next((timeline for timeline in timelines if timeline is not None), None)
 
     def phase(self, state: EnvState, params: Any) -> Int[Array, " agents"]:
         """Index of the phase that every port is in at the start of the next interval, `[A]`.
@@ -277,12 +277,12 @@ class EcnEnv:
         Ports to the hosts of a group are in the group's phase, all others in the timeline's.
         """
         del params
-        line, clock = self._timeline, clock_of(self.sim.traffic, state.sim.traffic)
-        if line is None or clock is None:
+        timeline, clock = self._timeline, clock_of(self.sim.traffic, state.sim.traffic)
+        if timeline is None or clock is None:
             return jnp.zeros((self.num_agents,), jnp.int32)
         shift = {host: group.shift for group in self.host_groups for host in group.hosts}
         behind = np.array([shift.get(p.peer, 0) for p in self.sim.topology.ports], np.int32)
-        return ((clock.index - behind) % line.n_phases).astype(jnp.int32)
+        return ((clock.index - behind) % timeline.n_phases).astype(jnp.int32)
 
     @property
     def port_groups(self) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ class EcnEnv:
         return parse_ecn(setting).scaled(self.port_scale(params.sim))
 
     def idle_stats(self) -> PortStats:
-        """Statistics of an interval without traffic, as they stand before the first one."""
+        """Statistics of an interval without traffic, as before the first one."""
         return idle(self.sim)
 
     def port_info(self, agent: int) -> dict[str, str | float]:
@@ -337,15 +337,15 @@ class EcnEnv:
         """
         ecn = self.initial.scaled(self.port_scale(params.sim))
         ecn = self.telemetry.limited(ecn, self.sim.topology)
-        seen = self.feature.compute(self.idle_stats(), ecn, params.scale)
+        features = self.feature.compute(self.idle_stats(), ecn, params.scale)
         sim = self.sim.init(key, params.sim)
         state = EnvState(
             sim=sim,
             ecn=ecn,
-            history=fill(seen, self.feature.history),
+            history=fill(features, self.feature.history),
             steps=jnp.zeros((), jnp.int32),
             sums=EpisodeSums.start(self.num_agents, self.sim.n_classes),
-            telemetry=tm.start(self.telemetry, self.sim, sim, params.sim, ecn, seen),
+            telemetry=tm.start(self.telemetry, self.sim, sim, params.sim, ecn, features),
         )
         return flatten(state.history), state
 
@@ -366,7 +366,7 @@ class EcnEnv:
             `obs [A, obs_dim], state, reward [A], terminated [A], truncated [A], info`. Episodes
             only ever end by their horizon: `terminated` is False, `truncated` True at the last
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
-            that features, telemetry or `make(counts=...)` asked for (`class_bytes` as
+            that features, telemetry or `make(counts=...)` request (`class_bytes` as
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
             and the episode's `accounts` so far, the same for all agents.
         """
@@ -387,26 +387,26 @@ class EcnEnv:
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(self.phase(state, params))
         options, topology = self.telemetry, self.sim.topology
-        ecn, late = tm.act(options, state.telemetry, ecn, topology)
+        ecn, in_flight = tm.act(options, state.telemetry, ecn, topology)
         ticks = options.late(self.interval_us, self.sim.tick_us)[1]
         sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
         stats = summarise(self.sim, sim, params.sim, port_sums)
         reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
-        shown, late = tm.collect(
-            options, late, state.steps, self.sim, sim, params.sim, port_sums, stats
+        observed, in_flight = tm.collect(
+            options, in_flight, state.steps, self.sim, sim, params.sim, port_sums, stats
         )
-        features = self.feature.compute(shown, ecn, params.scale)
-        history, late = tm.see(
-            options, late, state.steps, self.interval_us, state.history, features
+        features = self.feature.compute(observed, ecn, params.scale)
+        history, in_flight = tm.see(
+            options, in_flight, state.steps, self.interval_us, state.history, features
         )
         steps = state.steps + 1
-        new = EnvState(
+        next_state = EnvState(
             sim=sim,
             ecn=ecn,
             history=history,
             steps=steps,
             sums=state.sums.with_interval(reward, stats),
-            telemetry=late,
+            telemetry=in_flight,
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         info["reward"] = reward
@@ -414,7 +414,7 @@ class EcnEnv:
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
-        return flatten(history), new, reward, terminated, truncated, info
+        return flatten(history), next_state, reward, terminated, truncated, info
 
     def global_state(self, state: EnvState, params: EnvParams) -> Float[Array, " state"]:
         """The last observation that each agent saw, `[state_dim]`, for centralised critics."""
@@ -422,7 +422,7 @@ class EcnEnv:
         return state.history[:, -1].reshape(-1)
 
     def accounts(self, sim: SimState, params: EnvParams) -> dict[str, Array]:
-        """What became of the flows and bytes of the episode so far; scalars, of the whole network.
+        """Counts of the flows and bytes of the episode so far; scalars, of the whole network.
 
         Returns:
             Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
@@ -434,7 +434,9 @@ class EcnEnv:
         """
         totals, waiting = sim.totals, self.sim.waiting(sim, params.sim)
         finished = totals.finished.sum()
-        drawn = {} if totals.flowlets is None else dict(zip(FLOWLETS, totals.flowlets, strict=True))
+        flowlets = (
+            {} if totals.flowlets is None else dict(zip(FLOWLETS, totals.flowlets, strict=True))
+        )
         return {
             "offered": totals.started + waiting,
             "started": totals.started,
@@ -445,7 +447,7 @@ class EcnEnv:
             "deferred_us": totals.deferred_us,
             "dropped": _bytes(totals.dropped),
             "late_feedback": totals.late_feedback,
-            **drawn,
+            **flowlets,
         }
 
     def episode_metrics(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
@@ -469,7 +471,7 @@ class EcnEnv:
         """
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
         sums, totals = state.sums, state.sim.totals
-        done = self.sim.completion(state.sim, params.sim)
+        completion = self.sim.completion(state.sim, params.sim)
         accounts = self.accounts(state.sim, params)
         mean = sums.queue.mean() / n
         variance = sums.queue_sq.mean() / n - mean**2
@@ -488,18 +490,18 @@ class EcnEnv:
             "bytes_dropped": accounts["dropped"],
             "feedback_cut": accounts["late_feedback"],
             "flow_ticks": totals.flow_ticks,
-            "flows_measured": done.begun,
-            "flows_unfinished": done.unfinished,
-            "slowdown_sum": done.total,
-            "slowdown_log_sum": done.log_total,
-            "slowdown_histogram": done.histogram,
+            "flows_measured": completion.begun,
+            "flows_unfinished": completion.unfinished,
+            "slowdown_sum": completion.total,
+            "slowdown_log_sum": completion.log_total,
+            "slowdown_histogram": completion.histogram,
         }
         names = tuple(kind.name for kind in self.sim.classes)
         metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
         if lossy := sum(not kind.lossless for kind in self.sim.classes):
             metrics[LOSSY] = jnp.full((), lossy, jnp.float32)
-        for i, found in enumerate(source_metrics(self.sim, state.sim, jnp)):
-            metrics |= {f"source:{i}:{name}": value for name, value in found.items()}
+        for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
+            metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics
 
 

@@ -1,6 +1,6 @@
-"""Sums over an episode, and what papers report of it: throughput, the bottleneck's queue, shares.
+"""Sums over an episode, and the papers' metrics: throughput, the bottleneck's queue, shares.
 
-All policies have these metrics, from what the network counted.
+They come from the network's counters, so all policies have them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PORT_METRICS = (
 """Metrics of `port_metrics` that every environment has."""
 
 LOSSY = "lossy_classes"
-"""Number of traffic classes whose senders live with drops; there only where it is not 0."""
+"""Number of traffic classes that are not lossless; reported only where it is not 0."""
 
 SHARE = "share:"
 """Prefix of the metrics of traffic classes."""
@@ -51,7 +51,7 @@ class EpisodeSums:
         return EpisodeSums(zero, zero, zero, zero, zero, by_class)
 
     def with_interval(self, reward: Float[Array, " agents"], stats: PortStats) -> EpisodeSums:
-        """With what one more interval brought."""
+        """The sums with one more interval."""
         by_class = self.class_tx
         return EpisodeSums(
             reward=self.reward + reward,
@@ -90,7 +90,7 @@ def port_metrics(
     busiest = jnp.argmax(sums.utilisation)
     mean = sums.queue[busiest] / intervals
     variance = sums.queue_sq[busiest] / intervals - mean**2
-    found = {
+    metrics = {
         "throughput_gbps": total / (intervals * interval_us) / GBPS,
         "bottleneck_queue_mean": mean,
         "bottleneck_queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
@@ -99,5 +99,5 @@ def port_metrics(
     if sums.class_tx is not None:
         sent = sums.class_tx[busiest]
         share = sent / jnp.maximum(sent.sum(), 1.0)
-        found |= {SHARE + name: share[i] for i, name in enumerate(names)}
-    return found
+        metrics |= {SHARE + name: share[i] for i, name in enumerate(names)}
+    return metrics

@@ -11,8 +11,8 @@ from it. The sets of the papers:
 and of this project:
 
     ports          what every switch counts per port, without a table of flows
-    flows          ACC's, and what a table of flows adds: flows begun and seen, senders, the share
-                   of bytes of small flows
+    flows          ACC's, and what a table of flows adds: flows begun, flows in progress, senders,
+                   the share of bytes of small flows
 
 The history k is 3 in ACC. PET and HAECN do not give theirs: 3.
 """
@@ -65,10 +65,10 @@ __all__ = [
 ]
 
 HISTORY = 3
-"""Intervals in an observation, if nothing else is asked for."""
+"""Default number of intervals in an observation."""
 
 MOST_HISTORY = 10_000
-"""Intervals in an observation at most."""
+"""Largest number of intervals in an observation."""
 
 _SETTING = ("kmin", "kmax", "pmax")
 _ACC = ("queue", "tx_rate", "marked_rate", *_SETTING)
@@ -88,12 +88,12 @@ FEATURE_SETS: dict[str, tuple[str, ...]] = {
 """Columns of the sets known by name, in their order."""
 
 Columns = str | Iterable[str | tuple[str, Feature]]
-"""Names of features and sets, or features of the caller's own with a name."""
+"""Names of features and sets, or pairs of a name and a custom feature."""
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """What an agent sees; hashable, so that it can be a static part of an environment.
+    """Columns of an observation; hashable, so it can be a static part of an environment.
 
     Attributes:
         name: key of `FEATURE_SETS`, or the names of its columns.
@@ -115,7 +115,7 @@ class FeatureSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each column is called, length `width`."""
+        """Names of the columns, length `width`."""
         return tuple(name for name, _ in self.columns)
 
     @property
@@ -150,8 +150,8 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
 
     Args:
         features: names of `COLUMNS`, sets or features, with commas between them, such as `"acc"` or
-            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for features
-            of the caller's own; or a `FeatureSet`.
+            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for custom
+            features; or a `FeatureSet`.
         history: number of intervals in an observation; else that of the set, 3.
 
     Raises:
@@ -170,13 +170,13 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
             words.append(name)
             columns += COLUMNS[name]
         else:
-            columns.append(_own(item))
+            columns.append(_custom_feature(item))
             words.append(item[0])
     return FeatureSet(",".join(words), tuple(columns), HISTORY if history is None else history)
 
 
-def _own(item: Any) -> tuple[str, Feature]:
-    """A feature of the caller's own."""
+def _custom_feature(item: Any) -> tuple[str, Feature]:
+    """Check a pair of a name and a custom feature."""
     if isinstance(item, tuple) and len(item) == 2:
         name, feature = item
         if isinstance(name, str) and isinstance(feature, Feature):
@@ -185,7 +185,7 @@ def _own(item: Any) -> tuple[str, Feature]:
 
 
 def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
-    """What a name is registered for: one column of this name, or the columns of a set."""
+    """The columns of a registered object: one column of this name, or those of a set."""
     if isinstance(features, FeatureSet):
         allowed = "its columns, `features.columns`: `history` is an option of `make`"
         raise bad_value(f"features of {name}", features, allowed)
@@ -198,11 +198,14 @@ def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
 
 COLUMNS = Registry(
     "feature set or feature",
-    {name: tuple((each, FEATURES[each]) for each in names) for name, names in FEATURE_SETS.items()}
+    {
+        name: tuple((column, FEATURES[column]) for column in columns)
+        for name, columns in FEATURE_SETS.items()
+    }
     | {name: ((name, feature),) for name, feature in FEATURES.items()},
     _as_columns,
 )
-"""What every name stands for: the columns of a set, or the one of a feature."""
+"""Columns by name: those of a set, or the one of a feature."""
 
 
 def register_features(
@@ -214,7 +217,7 @@ def register_features(
         name: e.g. `queue_growth`; no other feature or set has it.
         features: a `Feature` or its function `(stats, ecn, scale) -> float32 [ports]`; for a set
             what `feature_set` takes: names, or a tuple of names and of pairs `(name, Feature)`.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace another object registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or a feature of the set is unknown. What a
@@ -224,7 +227,7 @@ def register_features(
 
 
 def check_features(features: FeatureSet, cfg: SimConfig) -> None:
-    """Checks that every feature gives one float32 per port from the counters that it needs.
+    """Check that every feature gives one float32 per port from the counters that it needs.
 
     Nothing is computed: features are traced with shapes only.
 
@@ -236,36 +239,36 @@ def check_features(features: FeatureSet, cfg: SimConfig) -> None:
         ValueError: a feature of another shape or type, or one that cannot be computed.
     """
     ports = jax.ShapeDtypeStruct((cfg.topology.n_ports,), jnp.float32)
-    one = jax.ShapeDtypeStruct((), jnp.float32)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
     names = FeatureScale.__dataclass_fields__
-    scale = FeatureScale(**(dict.fromkeys(names, one) | {"port_scale": ports}))
+    scale = FeatureScale(**(dict.fromkeys(names, scalar) | {"port_scale": ports}))
     for name, feature in features.columns:
         stats = jax.eval_shape(lambda f=feature: idle(replace(cfg, counts=f.needs)))
         allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
         try:
-            found = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
+            traced = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
         except Exception as error:  # whatever a function of the user's own may raise
             counted = ", ".join(feature.needs) or "nothing beyond the statistics of every port"
-            why = f"{type(error).__name__}: {error}"
+            cause = f"{type(error).__name__}: {error}"
             raise bad_value(
-                f"feature {name!r}", why, f"{allowed}, from what it needs ({counted})"
+                f"feature {name!r}", cause, f"{allowed}, from what it needs ({counted})"
             ) from error
-        shape, kind = getattr(found, "shape", None), getattr(found, "dtype", None)
+        shape, kind = getattr(traced, "shape", None), getattr(traced, "dtype", None)
         if shape != ports.shape or kind != jnp.float32:
-            given = f"{kind} {list(shape)}" if shape is not None else type(found).__name__
-            raise bad_value(f"result of feature {name!r}", given, allowed)
+            received = f"{kind} {list(shape)}" if shape is not None else type(traced).__name__
+            raise bad_value(f"result of feature {name!r}", received, allowed)
 
 
-def fill(first: Float[Array, "ports w"], history: int) -> Float[Array, "ports {history} w"]:
-    """A history that starts: the first interval, repeated, so that no change is shown."""
-    return jnp.repeat(first[:, None, :], history, axis=1)
+def fill(features: Float[Array, "ports w"], history: int) -> Float[Array, "ports {history} w"]:
+    """The history at the start of an episode: the first interval, repeated."""
+    return jnp.repeat(features[:, None, :], history, axis=1)
 
 
 def push(
-    history: Float[Array, "ports k w"], new: Float[Array, "ports w"]
+    history: Float[Array, "ports k w"], newest: Float[Array, "ports w"]
 ) -> Float[Array, "ports k w"]:
-    """Drops the oldest interval and appends the newest."""
-    return jnp.concatenate((history[:, 1:], new[:, None, :]), axis=1)
+    """Drop the oldest interval and append the newest."""
+    return jnp.concatenate((history[:, 1:], newest[:, None, :]), axis=1)
 
 
 def flatten(history: Float[Array, "ports k w"]) -> Float[Array, "ports kw"]:

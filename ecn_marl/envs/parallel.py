@@ -1,8 +1,8 @@
 """The PettingZoo faces: `parallel_env()` (ParallelEnv) and `env()` (AEC).
 
-Dicts keyed by agent exist here only. A step is one compiled call and one transfer; what comes back
-is numpy and Python scalars. JAX is started at the first reset, so an environment can be made, and
-pickled to a worker, before.
+Dicts keyed by agent exist here only. A step is one compiled call and one transfer; it returns numpy
+arrays and Python scalars. JAX starts at the first reset, so an environment can be made and pickled
+to a worker process before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
 
     Args:
         core: the `program`.
-        user: face that they stay for; see `Programs`.
+        user: face that keeps them in use; see `Programs`.
 
     Raises:
         ForkedProcess: see `check_process`.
@@ -63,18 +63,18 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     from ecn_marl import lanes
 
     @lanes.mapped
-    def one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
+    def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
         return core.step(jax.random.fold_in(key, state.steps), state, action, params)
 
     def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
         batch = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], (key, state, action))
-        return jax.tree.map(lambda x: x[0], jax.vmap(one, (0, 0, 0, None))(*batch, params))
+        return jax.tree.map(lambda x: x[0], jax.vmap(step_one, (0, 0, 0, None))(*batch, params))
 
     return jax.jit(core.reset), jax.jit(step), jax.jit(core.global_state)
 
 
 PROGRAMS = Programs(_compile)
-"""What is compiled, for all faces."""
+"""Compiled functions of all faces."""
 
 
 class EcnParallelEnv(ParallelEnv):
@@ -88,7 +88,7 @@ class EcnParallelEnv(ParallelEnv):
     Attributes:
         core: the functional environment.
         render_mode: `human`, `rgb_array`, `ansi` or None. `human` shows every step in a window, 20
-            per second at most, until `close()` or until somebody closes it.
+            per second at most, until `close()` or until the user closes it.
         possible_agents: all agents.
         agents: agents that can act now; empty before `reset` and after the last step.
         state_space: space of `state()`.
@@ -230,7 +230,7 @@ class EcnParallelEnv(ParallelEnv):
 
         Returns:
             Observations, rewards, terminations (always False), truncations and infos. Infos hold
-            what `EcnEnv.step` tells of every port, as floats: among others `queue_mean` (bytes,
+            the `info` of `EcnEnv.step` for every port, as floats: among others `queue_mean` (bytes,
             time mean), `utilisation`, `paused` (share of the interval), and `kmin`, `kmax` (bytes)
             and `pmax`, the thresholds that the action set.
 
@@ -245,14 +245,15 @@ class EcnParallelEnv(ParallelEnv):
             raise ResetNeeded("no episode is running: call reset() first and after the last step")
         stacked = self._stack(actions)
         _, step, _ = _compiled(self.core.program, self)
-        obs, self._state, *rest = step(self._key, self._state, stacked, self._params)
-        rows, reward, terminated, truncated, info = jax.device_get((obs, *rest))
+        obs, self._state, *outputs = step(self._key, self._state, stacked, self._params)
+        rows, reward, terminated, truncated, info = jax.device_get((obs, *outputs))
         self._past.append(info)
         acted = self.agents
         if (terminated | truncated).all():
             self.agents = []
         self._show()
         facts = zip(*(column.tolist() for column in info.values()), strict=True)
+        # Rows are copied, because the caller may write to them.
         return (
             {agent: rows[i].copy() for i, agent in enumerate(acted)},
             dict(zip(acted, reward.tolist(), strict=True)),
@@ -273,10 +274,10 @@ class EcnParallelEnv(ParallelEnv):
         try:
             stacked = np.stack([np.asarray(actions[agent]) for agent in self.agents])
         except ValueError:
-            wrong = next(a for a in self.agents if _shape(actions[a]) != self.core.action.shape)
+            agent = next(a for a in self.agents if _shape(actions[a]) != self.core.action.shape)
             raise bad_value(
-                f"action shape of {wrong}",
-                _shape(actions[wrong]),
+                f"action shape of {agent}",
+                _shape(actions[agent]),
                 f"{self.core.action.shape} for {self.core.action.name} actions",
             ) from None
         return self.core.action.check(stacked, len(self.agents))
@@ -315,7 +316,7 @@ class EcnParallelEnv(ParallelEnv):
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
         if self.render_mode == "human" and self._window is not None and not self._window.open:
-            return None  # somebody has seen enough
+            return None  # the user has closed the window
         frame = draw(self.core, queue, ecn, list(self._past), int(self._state.steps))
         if self.render_mode == "rgb_array":
             return frame
@@ -327,7 +328,7 @@ class EcnParallelEnv(ParallelEnv):
         return None
 
     def _show(self) -> None:
-        """In `human` mode every step is shown without being asked."""
+        """In `human` mode, show every step without a call of `render`."""
         if self.render_mode == "human":
             self.render()
 
@@ -374,7 +375,7 @@ def parallel_env(
 
 
 class EcnAECEnv(OrderEnforcingWrapper):
-    """The AEC face: agents act in turn; it complains if they do not, as PettingZoo's own do."""
+    """The AEC face: agents act in turn; another order is an error, as in PettingZoo's own."""
 
     def __init__(self, face: EcnParallelEnv) -> None:
         """Wrap the parallel face."""
@@ -392,5 +393,5 @@ def env(
     max_cycles: int | None = None,
     **options: Any,
 ) -> AECEnv:
-    """The same as a PettingZoo `AECEnv` (agents act in turn); see `parallel_env`."""
+    """A PettingZoo `AECEnv` (agents act in turn); arguments as in `parallel_env`."""
     return EcnAECEnv(parallel_env(scenario, render_mode, max_cycles, **options))

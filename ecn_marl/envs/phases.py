@@ -2,12 +2,13 @@
 
 A phase is a set of traffic parameters, a propagation delay and a weight of utilisation against
 delay. Each lasts for the same number of tuning intervals. Every cycle visits all phases once, in an
-order drawn anew from the episode's seed, so that no clock tells an agent which one is on; episodes
-of whole cycles hold equal shares of all.
+order drawn from the episode's seed, so that an agent cannot infer the phase from the time. Episodes
+of whole cycles hold equal shares of all phases.
 
-Queues, rates and flows in progress carry over from phase to phase. The sources start anew at a
-switch: an arrival drawn under a phase of low load would else keep a busy phase waiting. A source
-whose flows still wait for a slot brings no new ones, and starts anew when the last of them has one.
+Queues, rates and flows in progress carry over from phase to phase. Sources restart at the start of
+a phase: otherwise an arrival drawn in a phase of low load would delay the traffic of a busy one. A
+source whose flows still wait for a slot offers no new ones, and restarts when the last of them has
+a slot.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from ecn_marl.sim.traffic import Offer, program_of
 
 @dataclass(frozen=True)
 class Phase:
-    """What holds during a phase; what is not given is the scenario's.
+    """Settings of a phase; those that are not given are the scenario's.
 
     Attributes:
-        name: what it is called in reports.
+        name: its name in reports.
         traffic: sources of the same kinds and widths as the scenario's; empty for the scenario's.
         delay_us: one-way propagation delay of every link, at most the topology's.
-        utilisation_weight: w of the reward, what the operator asks for during the phase.
+        utilisation_weight: w of the reward during the phase.
     """
 
     name: Annotated[str, TEXT]
@@ -87,11 +88,14 @@ class Stoppable:
     source: Any
 
     def __post_init__(self) -> None:
-        """Refuse sources whose flows follow from earlier ones: these have no stop in time."""
+        """Refuse sources whose flows follow from earlier ones: they cannot stop at a given time."""
         if tickets_of(self.source):
             kind = type(self.source).__name__
-            what = "open-loop sources where there are phases: what a closed loop has in the network"
-            raise bad_value("traffic", kind, f"{what} would report to the one that starts anew")
+            reason = (
+                "what a closed loop has in the network would report to the one that starts anew"
+            )
+            allowed = f"open-loop sources where there are phases: {reason}"
+            raise bad_value("traffic", kind, allowed)
 
     @property
     def width(self) -> int:
@@ -105,11 +109,11 @@ class Stoppable:
         return getattr(self.source, "timeline", None)
 
     def program(self) -> Stoppable:
-        """The same around what is compiled of the source."""
+        """The same around the `program` of the source."""
         return Stoppable(program_of(self.source))
 
     def default_params(self) -> Any:
-        """Those of the source."""
+        """Parameters of the source."""
         return self.source.default_params()
 
     def init(
@@ -121,8 +125,8 @@ class Stoppable:
 
     def offer(self, state: StoppableState, params: Any, nic_rate: Array) -> Offer:
         """The next flows of the source, those before its stop."""
-        found: Offer = self.source.offer(state.source, params, nic_rate)
-        return replace(found, valid=found.valid & (found.start < state.stop))
+        offered: Offer = self.source.offer(state.source, params, nic_rate)
+        return replace(offered, valid=offered.valid & (offered.start < state.stop))
 
     def advance(
         self, state: StoppableState, params: Any, nic_rate: Array, taken: Array, elapsed: float
@@ -169,8 +173,8 @@ class PhasedEnv(EcnEnv):
             raise bad_value("phases", self.phases, "at least one phase")
         if self.phase_steps < 1:
             raise bad_value("phase_steps", self.phase_steps, "an integer >= 1")
-        own = [getattr(s, "source", s) for s in self.sim.traffic]
-        kinds = [(type(s), getattr(s, "width", None)) for s in own]
+        sources = [getattr(s, "source", s) for s in self.sim.traffic]
+        kinds = [(type(s), getattr(s, "width", None)) for s in sources]
         longest = min(p.delay_us for p in self.sim.topology.ports)
         for phase in self.phases:
             if phase.traffic and [(type(s), s.width) for s in phase.traffic] != kinds:
@@ -185,14 +189,14 @@ class PhasedEnv(EcnEnv):
 
     @property
     def default_params(self) -> PhasedParams:
-        """Parameters of the scenario as registered; those outside of phases are the first's."""
+        """Parameters of the scenario as registered; outside `vary`, those of the first phase."""
         with jax.ensure_compile_time_eval():  # what differs is compared, so it must be known
             base = super().default_params
-            each = [self._during(phase, base) for phase in self.phases]
-            vary = jax.tree.map(_stack, *each)
+            per_phase = [self._during(phase, base) for phase in self.phases]
+            vary = jax.tree.map(_stack, *per_phase)
         return PhasedParams(
-            sim=each[0][0],
-            reward=each[0][1],
+            sim=per_phase[0][0],
+            reward=per_phase[0][1],
             scale=base.scale,
             max_steps=base.max_steps,
             vary=vary,
@@ -226,8 +230,8 @@ class PhasedEnv(EcnEnv):
         n = len(self.phases)
         slot = state.steps // params.phase_steps
         draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), Stream.PHASE_ORDER)
-        now = jnp.argsort(draws)[slot % n].astype(jnp.int32)
-        return jnp.broadcast_to(now, (self.num_agents,))
+        phase_index = jnp.argsort(draws)[slot % n].astype(jnp.int32)
+        return jnp.broadcast_to(phase_index, (self.num_agents,))
 
     def at(self, params: Any, phase: Int[Array, ""]) -> PhasedParams:
         """The parameters that hold during a phase."""
@@ -236,8 +240,8 @@ class PhasedEnv(EcnEnv):
             return fixed if varied is None else jnp.asarray(varied)[phase]
 
         sim, reward = jax.tree.map(pick, (params.sim, params.reward), params.vary)
-        here: PhasedParams = replace(params, sim=sim, reward=reward)
-        return here
+        phase_params: PhasedParams = replace(params, sim=sim, reward=reward)
+        return phase_params
 
     def reset(
         self, key: jax.Array, params: EnvParams
@@ -245,12 +249,12 @@ class PhasedEnv(EcnEnv):
         """Start an episode in the first phase of its order; see `EcnEnv.reset`."""
         _, state = super().reset(key, params)
         first = self.phase(state, params)[0]
-        seen, state = super().reset(key, self.at(params, first))
-        traffic = tuple(replace(one, phase=first) for one in state.sim.traffic)
-        return seen, replace(state, sim=replace(state.sim, traffic=traffic))
+        obs, state = super().reset(key, self.at(params, first))
+        traffic = tuple(replace(source, phase=first) for source in state.sim.traffic)
+        return obs, replace(state, sim=replace(state.sim, traffic=traffic))
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
-        """A tuning interval of the phase that is on; see `EcnEnv.step_ecn`.
+        """A tuning interval of the current phase; see `EcnEnv.step_ecn`.
 
         Args:
             key: unused.
@@ -258,53 +262,55 @@ class PhasedEnv(EcnEnv):
             ecn: thresholds, `[A]` each, or a `PhaseEcn`.
             params: parameters.
         """
-        now = self.phase(state, params)
+        phase_index = self.phase(state, params)
         if isinstance(ecn, PhaseEcn):
-            ecn = ecn.during(now)
-        state, here = self._handed_over(state, params, now[0])
-        return super().step_ecn(key, state, ecn, here)
+            ecn = ecn.during(phase_index)
+        state, phase_params = self._change_phase(state, params, phase_index[0])
+        return super().step_ecn(key, state, ecn, phase_params)
 
     def accounts(self, sim: SimState, params: Any) -> dict[str, Array]:
-        """What became of the flows; see `EcnEnv.accounts`.
+        """Counts of the flows; see `EcnEnv.accounts`.
 
         Flows that wait are those of the phase that their source is in.
         """
-        own = (self.at(params, source.phase).sim.traffic for source in sim.traffic)
-        traffic = tuple(constants[i] for i, constants in enumerate(own))
+        phase_params = (self.at(params, source.phase).sim.traffic for source in sim.traffic)
+        traffic = tuple(constants[i] for i, constants in enumerate(phase_params))
         return super().accounts(sim, replace(params, sim=replace(params.sim, traffic=traffic)))
 
-    def _handed_over(
-        self, state: EnvState, params: Any, now: Int[Array, ""]
+    def _change_phase(
+        self, state: EnvState, params: Any, phase_index: Int[Array, ""]
     ) -> tuple[EnvState, PhasedParams]:
-        """State and parameters of the interval: sources go over to the phase that is on.
+        """State and parameters of the interval: sources change to the current phase.
 
-        One whose flows wait for a slot keeps the parameters of its phase until they have one.
+        A source whose flows wait for a slot keeps the parameters of its phase until they have one.
         """
-        here = self.at(params, now)
-        slot = state.steps // here.phase_steps
-        begins = state.steps % here.phase_steps == 0
+        phase_params = self.at(params, phase_index)
+        slot = state.steps // phase_params.phase_steps
+        begins = state.steps % phase_params.phase_steps == 0
         root = jax.random.fold_in(jax.random.key(state.sim.seed), slot)
-        nic = jnp.asarray(here.sim.net.nic_rate)
+        nic = jnp.asarray(phase_params.sim.net.nic_rate)
         keys = jax.random.split(root, len(self.sim.traffic))
         states, constants = [], []
-        each = zip(self.sim.traffic, keys, state.sim.traffic, here.sim.traffic, strict=True)
-        for i, (source, key, old, new) in enumerate(each):
-            kept = self.at(params, old.phase).sim.traffic[i]
-            due = begins | (old.stop <= 0)
-            starts = due & ~source.waits(old, kept, nic)
-            fresh = replace(source.init(key, new, nic, state.sim.seed), phase=now)
-            stopped = replace(old, stop=jnp.where(due, jnp.minimum(old.stop, 0.0), old.stop))
+        new_traffic = phase_params.sim.traffic
+        sources = zip(self.sim.traffic, keys, state.sim.traffic, new_traffic, strict=True)
+        for i, (source, key, old_state, new_params) in enumerate(sources):
+            old_params = self.at(params, old_state.phase).sim.traffic[i]
+            due = begins | (old_state.stop <= 0)
+            starts = due & ~source.waits(old_state, old_params, nic)
+            fresh = replace(source.init(key, new_params, nic, state.sim.seed), phase=phase_index)
+            stop = jnp.where(due, jnp.minimum(old_state.stop, 0.0), old_state.stop)
+            stopped = replace(old_state, stop=stop)
             either = partial(jax.tree.map, lambda a, b, go=starts: jnp.where(go, a, b))
             states.append(either(fresh, stopped))
-            constants.append(either(new, kept))
+            constants.append(either(new_params, old_params))
         state = replace(state, sim=replace(state.sim, traffic=tuple(states)))
-        return state, replace(here, sim=replace(here.sim, traffic=tuple(constants)))
+        return state, replace(phase_params, sim=replace(phase_params.sim, traffic=tuple(constants)))
 
 
 def _stack(*leaves: Any) -> np.ndarray | None:
     """Leaves of all phases as one array, None if they are the same.
 
-    Size tables of different lengths are filled up with their last point, which changes nothing.
+    Size tables of different lengths are padded with their last point, which does not change them.
     """
     arrays = [np.asarray(x) for x in leaves]
     if len({x.shape for x in arrays}) > 1:

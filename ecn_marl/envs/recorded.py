@@ -1,10 +1,9 @@
 """Recorded traffic: episodes that replay windows of a flow list.
 
-PET pre-trains its model offline on what was collected from a network (§4.4.1). A flow list (see
+PET pre-trains its model offline on data collected from a network (§4.4.1). A flow list (see
 `ecn_marl.sim.trace`) is such a record: which host sent how much to which, and when. An episode
-starts at a random moment of it, with an empty network, and goes on from there; after the last flow
-the list begins again, one mean gap later, so that a window may lie anywhere and the load is that
-of the record.
+starts at a random time of the list, with an empty network. After the last flow the list repeats,
+one mean gap later, so that a window may start anywhere and has the load of the record.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Recorded(Schedule):
     Attributes:
         path: file of the list.
         topology: network it is for.
-        digest: SHA-256 of the file when it was read. Sources are equal if what they replay is.
-        flows: the list as it was then; the file is not looked at again.
+        digest: SHA-256 of the file when it was read. Sources that replay the same list are equal.
+        flows: the list as it was then; the file is not read again.
     """
 
     path: str
@@ -68,15 +67,15 @@ class Recorded(Schedule):
         flows = self.flows
         order = np.argsort(flows.start_ns, kind="stable")
         columns = flows.take(order)
-        first = flows.start_ns.min()
-        columns["start_ns"] = columns["start_ns"] - first
+        first_ns = flows.start_ns.min()
+        columns["start_ns"] = columns["start_ns"] - first_ns
         span = float(columns["start_ns"][-1]) / 1e3
         gap = span / max(len(flows) - 1, 1)
         period = max(round((span + gap) / self.dt_us), 1)
         return RecordedParams(schedule(columns, self.dt_us), np.int32(period))
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
-        """What the list brings on average, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
+        """Mean traffic of the list, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         flows = self.flows
         columns, n = flows.take(np.arange(len(flows))), len(nic_rate)
         size = np.asarray(columns["size_B"], np.float64)
@@ -102,14 +101,14 @@ class Recorded(Schedule):
         return ScheduleState(at.astype(jnp.int32), step)
 
     def offer(self, state: ScheduleState, params: Any, nic_rate: Array) -> Offer:
-        """The next `width` flows, those of the next time round after the last one."""
+        """The next `width` flows; after the last one, those of the next repetition."""
         n = params.flows.src.shape[0]
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
-        here = replace(state, next=jnp.zeros((), jnp.int32))
+        from_start = replace(state, next=jnp.zeros((), jnp.int32))
         rows: Any = jax.tree.map(lambda x: jnp.asarray(x)[index % n], params.flows)
         later = rows.start_step + index // n * params.period
-        found = super().offer(here, replace(rows, start_step=later), nic_rate)
-        return replace(found, flow_id=jnp.full((self.width,), -1, jnp.int32))
+        offered = super().offer(from_start, replace(rows, start_step=later), nic_rate)
+        return replace(offered, flow_id=jnp.full((self.width,), -1, jnp.int32))
 
     def advance(
         self, state: ScheduleState, params: Any, nic_rate: Array, taken: Array, elapsed: float

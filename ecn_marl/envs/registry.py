@@ -48,9 +48,9 @@ CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that makes an experiment but the view of the agents.
+    """Everything that defines an experiment, except what agents see and set.
 
-    Every field can be overridden in `make`. What the simulator has, too, is checked there.
+    Every field can be overridden in `make`. The simulator checks the fields that it shares.
 
     Attributes:
         topology: the network.
@@ -64,39 +64,39 @@ class Scenario:
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
-        pfc_alpha: share of the free buffer at which it does; None for 1/8, more on faster links.
+        pfc_alpha: share of the free buffer at which PFC pauses; None for 1/8, more on faster links.
         loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
         load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
             flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
         flowlet_gap_us: pause between two packets of a flow that begins a flowlet, µs.
         ack_priority: whether ACKs ride in a class of their own.
-        bins: bins of the slowdown histogram per size class.
+        bins: number of bins of the slowdown histogram, for each size class.
         initial: thresholds at the start of an episode.
         action_options: options of the action codec, e.g. `{"alpha_kb": 20}`.
         reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
-        phases: what switches within an episode, see `ecn_marl.envs.phases`; empty for nothing.
+        phases: traffic phases of an episode, see `ecn_marl.envs.phases`; empty for none.
         phase_steps: tuning intervals per phase.
         memory_us: how far back feedback can reach, µs, see `SimConfig`.
         slowdown_weights: weights of the slowdowns of mice, medium flows and elephants in the reward
-            `slowdown`. Built-in scenarios have them such that all classes they have count alike
-            under SECN1, and an interval under SECN1 earns -1 on average.
-        margins_us: flows that begin so long after the start, or before the end, of an episode are
-            not measured, µs; at most a quarter of the episode each.
+            `slowdown`. In built-in scenarios they make all size classes count alike under SECN1,
+            and an interval under SECN1 earns -1 on average.
+        margins_us: warm-up and cool-down, µs. Flows that begin within them are not measured. Each
+            is at most a quarter of the episode.
         host_groups: groups of hosts that differ in role or place on the timeline.
         classes: traffic classes (or dicts of their fields, `transport` in its short form), each
             with senders, a queue at every port and a weight; empty for one class. All queues of a
             port have the thresholds that its agent sets.
         class_of: traffic class of each source; empty for the first.
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
-        softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
+        softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
         failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
             empty if no link fails.
-        features: what agents see if nothing else is asked for.
-        reward: what they are paid if nothing else is asked for.
+        features: default features.
+        reward: default reward.
         benchmark: whether policies are compared on it. Plain traffic is for tests and timings.
         superseded: why the scenario was taken out of the benchmark; empty if it was not.
         reward_reference: what rewards are relative to, e.g. `static:best`: it earns 0 in an
-            episode, the oracle 1. `POLICY@FILE.json` for one's own, empty for nothing; see
+            episode, the oracle 1. `POLICY@FILE.json` for your own file, empty for none; see
             `envs.reward_reference`.
     """
 
@@ -170,7 +170,7 @@ def register(name: str, factory: Callable[[], Scenario], replace: bool = False) 
     Args:
         name: e.g. `my-traffic-v0`.
         factory: called without arguments, returns the scenario.
-        replace: whether another factory that was registered under this name gives way.
+        replace: whether to replace another factory registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, by a built-in scenario perhaps, or the factory
@@ -248,55 +248,55 @@ def make(
         load: load of all traffic sources that have one (else that of the scenario), a share of the
             line rate up to 1.5; refused where none has.
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
-        priority: what the reward puts first, `latency`, `throughput`, or the weight of utilisation
-            in [0, 1]; see `PRIORITIES`.
+        priority: preference of the reward: `latency`, `throughput`, or the weight of utilisation in
+            [0, 1]; see `PRIORITIES`.
         credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
             `path` (each port its share); see `envs.rewards`.
-        telemetry: what lies between ports and agents, a `Telemetry` or a dict of its fields.
-        decision_delay_us: the field of this name of `telemetry`, µs: how long a decision takes,
-            set, or measured on this machine, see `baselines.evaluation.cost.decision_delay_us`.
-        counts: counters that `info` has beside those that the features need, e.g.
-            `("flows_begun",)`; see `sim.state.COUNTS`.
+        telemetry: limits of observations and actions, a `Telemetry` or a dict of its fields.
+        decision_delay_us: the field of this name of `telemetry`, µs: the time that a decision
+            takes. `baselines.evaluation.cost.decision_delay_us` measures it on this machine.
+        counts: counters in `info` beyond those that the features need, e.g. `("flows_begun",)`; see
+            `sim.state.COUNTS`.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
-            another `transport` and no `dt_us`, a substep that the senders cannot bear becomes
-            `auto`. With other traffic and no `slots`, these become more where they are needed.
-            With another `interval_us` and no `max_steps`, episodes last as long as they did: it
-            has to divide that time.
+            another `transport` and no `dt_us`, a substep that is too long for the senders becomes
+            `auto`. With other traffic and no `slots`, the number of slots grows where needed. With
+            another `interval_us` and no `max_steps`, the duration of episodes stays: the interval
+            has to divide it.
 
     Raises:
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
             a value that is not allowed.
     """
     spec = resolve_scenario(scenario, load=load, flows=flows, priority=priority, **overrides)
-    seen = feature_set(spec.features if features is None else features, history)
-    between = with_delay(Telemetry.of(telemetry), decision_delay_us)
-    between.check(spec.interval_us, spec.max_steps)
-    wanted = (*counters("counts", counts), *seen.needs, *between.needs)
+    columns = feature_set(spec.features if features is None else features, history)
+    telemetry_options = with_delay(Telemetry.of(telemetry), decision_delay_us)
+    telemetry_options.check(spec.interval_us, spec.max_steps)
+    counted = (*counters("counts", counts), *columns.needs, *telemetry_options.needs)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
-    paid = reward_function(spec.reward if reward is None else reward, credit)
-    reference = _reference(scenario, spec, between, paid, options)
-    kind = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
-    made: EcnEnv = (kind if spec.phases else EcnEnv)(
+    reward_rule = reward_function(spec.reward if reward is None else reward, credit)
+    reference = _reference(scenario, spec, telemetry_options, reward_rule, options)
+    env_class = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
+    env: EcnEnv = (env_class if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, wanted, paid.accrues),
-        feature=seen,
+        sim=_simulator(spec, counted, reward_rule.accrues),
+        feature=columns,
         action=action_codec(actions, **_options_for(actions, spec.action_options)),
-        reward=paid,
+        reward=reward_rule,
         initial=parse_ecn(spec.initial),
         horizon=spec.max_steps,
         reward_options=tuple(sorted(options.items())),
         margins_us=spec.margins_us,
         host_groups=spec.host_groups,
         failing=tuple(sorted(spec.failing.items())),
-        telemetry=between,
+        telemetry=telemetry_options,
         reward_reference=reference,
     )
     if spec.failing:
-        _ = made.default_params  # a share or time out of range is an error here, not at reset
-    check_features(seen, made.sim)
-    check_reward(paid, made.sim)
-    return made
+        _ = env.default_params  # a share or time out of range is an error here, not at reset
+    check_features(columns, env.sim)
+    check_reward(reward_rule, env.sim)
+    return env
 
 
 def resolve_scenario(
@@ -307,7 +307,7 @@ def resolve_scenario(
     priority: str | float | None = None,
     **overrides: Any,
 ) -> Scenario:
-    """A scenario with options of `make` applied, and what follows from them.
+    """A scenario with options of `make` applied, and its `auto` fields computed.
 
     Args:
         scenario: name of a registered scenario, or a `Scenario`.
@@ -320,10 +320,10 @@ def resolve_scenario(
         ValueError: unknown scenario or field, or a value that is not allowed.
     """
     spec = lookup(scenario) if isinstance(scenario, str) else scenario
-    known = tuple(f.name for f in fields(Scenario))
+    field_names = tuple(f.name for f in fields(Scenario))
     for name in overrides:
-        if name not in known:
-            raise unknown_name("scenario option", name, (*known, "history", "load"))
+        if name not in field_names:
+            raise unknown_name("scenario option", name, (*field_names, "history", "load"))
     if not isinstance(spec, Scenario):
         raise bad_value("scenario", spec, "the name of one, or a Scenario")
     if "interval_us" in overrides and "max_steps" not in overrides:
@@ -332,8 +332,8 @@ def resolve_scenario(
             per_phase = replace(spec, max_steps=spec.phase_steps)
             overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
-    given = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
-    spec = with_clock(with_classes(spec), given)
+    overridden = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
+    spec = with_clock(with_classes(spec), overridden)
     if load is not None:
         if any(phase.traffic for phase in spec.phases):
             raise bad_value("load", load, "none: the phases of this scenario have their own")
@@ -342,12 +342,13 @@ def resolve_scenario(
         check_value("flows", flows, FILE)
         flows = fspath(flows)
         if load is not None or spec.phases:
-            why = "none" if spec.phases else "none beside a load"
-            raise bad_value("flows", flows, f"{why}: a recorded list is all the traffic there is")
+            allowed = "none" if spec.phases else "none beside a load"
+            reason = "a recorded list is all the traffic there is"
+            raise bad_value("flows", flows, f"{allowed}: {reason}")
         dt_us = float(spec.dt_us)
         source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps)
         spec = replace(spec, traffic=(source,))
-    spec = with_room(spec, given)
+    spec = with_room(spec, overridden)
     if priority is not None:
         spec = replace(spec, reward_options=_weighted(spec, priority))
     for name in spec.failing:
@@ -365,15 +366,15 @@ def _reference(
     reward: Reward,
     options: Mapping[str, float],
 ) -> RewardReference | None:
-    """What rewards are relative to; None for nothing."""
-    asked = spec.reward_reference
-    if not asked:
+    """The reference of a scenario's rewards; None without one."""
+    reference = spec.reward_reference
+    if not reference:
         return None
     if not isinstance(scenario, str):
-        raise bad_value("reward_reference", asked, "none: a scenario without a name has none")
+        raise bad_value("reward_reference", reference, "none: a scenario without a name has none")
     if spec.phases:
-        raise bad_value("reward_reference", asked, "none in a scenario whose reward has phases")
-    return find_reference(asked, scenario, spec, telemetry, reward, options)
+        raise bad_value("reward_reference", reference, "none in a scenario whose reward has phases")
+    return find_reference(reference, scenario, spec, telemetry, reward, options)
 
 
 def _same_time(spec: Scenario, interval_us: float) -> int:
@@ -382,8 +383,8 @@ def _same_time(spec: Scenario, interval_us: float) -> int:
     time_us = spec.max_steps * spec.interval_us
     steps = round(time_us / interval_us)
     if abs(steps * interval_us - time_us) > 1e-6 * time_us:
-        what = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
-        raise bad_value("interval_us", interval_us, what)
+        allowed = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
+        raise bad_value("interval_us", interval_us, allowed)
     return steps
 
 
@@ -401,15 +402,15 @@ def out_of_view(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The others, with `max_steps` in intervals of the scenario.
     """
-    found = {name: value for name, value in options.items() if name not in VIEW}
+    episode_options = {name: value for name, value in options.items() if name not in VIEW}
     if "max_steps" in options and "interval_us" in options:
         every = lookup(scenario).interval_us
-        found["max_steps"] = round(options["max_steps"] * options["interval_us"] / every)
-    return found
+        episode_options["max_steps"] = round(options["max_steps"] * options["interval_us"] / every)
+    return episode_options
 
 
 def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `make` for episodes that a learner with a view of its own meets.
+    """Options of `make` for the episodes of a learner with its own view.
 
     Args:
         scenario: name of the scenario.
@@ -419,11 +420,11 @@ def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) 
     Returns:
         Both, with `max_steps` in intervals of the view, so that episodes last as long.
     """
-    found = {**options, **view}
+    episode_options = {**options, **view}
     if "interval_us" in view and "max_steps" in options:
         spec = replace(lookup(scenario), max_steps=options["max_steps"])
-        found["max_steps"] = _same_time(spec, view["interval_us"])
-    return found
+        episode_options["max_steps"] = _same_time(spec, view["interval_us"])
+    return episode_options
 
 
 def _weights(spec: Scenario) -> dict[str, float]:
@@ -451,16 +452,16 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
 
     if isinstance(actions, ActionCodec) or actions not in ACTIONS:
         return {}
-    known = ACTIONS[actions].options()
+    codec_options = ACTIONS[actions].options()
     everywhere = {name for kind in ACTIONS.values() for name in kind.options()}
     for name in options:
         if name not in everywhere:
             raise unknown_name("action option", name, everywhere)
-    return {k: v for k, v in options.items() if k in known}
+    return {k: v for k, v in options.items() if k in codec_options}
 
 
 def _with_load(traffic: tuple[Any, ...], load: float) -> tuple[Any, ...]:
-    """Traffic whose sources have this load, all that have one."""
+    """Traffic with this load in all sources that have a load."""
     if not LOAD.fits(load):
         number = isinstance(load, int | float) and not isinstance(load, bool)
         percent = number and load >= 5.0 and LOAD.fits(load / 100.0)

@@ -6,17 +6,17 @@ A port's reward r in an interval becomes
 
     (r - m) / H,    m = R / T
 
-with R the mean return of an episode that this port has under the reference, T the intervals of an
-episode, and H the headroom: what the oracle's return is above the reference's, mean over ports. So
-the mean over ports of an episode's rewards adds up to 0 under the reference and to 1 under the
-oracle, on average over episodes. A single episode is apart from that: traffic differs.
+with R the port's mean return of an episode under the reference, T the intervals of an episode, and
+H the headroom: the oracle's return minus the reference's, mean over ports. So the mean over ports
+of an episode's rewards adds up to 0 under the reference and to 1 under the oracle, on average over
+episodes. A single episode may differ, because its traffic does.
 
-It is the same problem: the order of policies does not change, and what no policy can change (an
-idle port's 0.7 under the papers' rewards) is gone, port by port.
+The problem stays the same: the order of policies does not change. Reward that no policy can change
+(an idle port's 0.7 under the papers' rewards) is subtracted, port by port.
 
-R and H are measured, by `ecn-marl reward-reference` (`experiments.reward_references`), on tuning
-episodes of their own, and kept as files: those that ship lie in `scenarios/reward_references`. They
-count for the very episodes and reward that they were measured with; for others there is an error.
+`ecn-marl reward-reference` (`experiments.reward_references`) measures R and H on separate tuning
+episodes and writes them to files. The package's own are in `scenarios/reward_references`. A file is
+valid only for the episodes and the reward that it was measured with; others are an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ecn_marl.envs.telemetry import Telemetry
 SHIPPED = Path(__file__).parent / "scenarios" / "reward_references"
 """Files of the scenarios of the package, `SCENARIO.json`."""
 
-OWN = (
+EXCLUDED = (
     *("features", "action_options", "reward", "reward_options", "slowdown_weights"),
     *("benchmark", "superseded", "reward_reference", "interval_us", "max_steps"),
 )
@@ -46,7 +46,7 @@ another way: weights as options of the reward, intervals as the time of an episo
 
 @dataclass(frozen=True)
 class RewardReference:
-    """What a reference policy earns in an episode, and how much more the oracle does.
+    """Returns of a reference policy in an episode, and the headroom of the oracle above them.
 
     Attributes:
         name: the policy that earns 0, e.g. `static:best`.
@@ -60,15 +60,15 @@ class RewardReference:
 
 
 def fingerprint(spec: Any, telemetry: Telemetry) -> str:
-    """A hash of what the episodes of a scenario are under given thresholds.
+    """A hash of all that decides the episodes of a scenario under given thresholds.
 
     Args:
         spec: the `Scenario`, options of `make` applied.
-        telemetry: what lies between ports and agents.
+        telemetry: delay, period and precision of observations and actions.
     """
     facts = {"time_us": f"{spec.max_steps * spec.interval_us:g}"}
     for field, value in _changed(spec):
-        if field not in OWN:
+        if field not in EXCLUDED:
             facts[field] = _described(value)
     if telemetry != Telemetry():
         facts["telemetry"] = _described(telemetry)
@@ -95,25 +95,27 @@ def _described(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_described, value))})"
     if is_dataclass(value) and not isinstance(value, type):
-        inside = (f"{name}={_described(one)}" for name, one in _changed(value))
+        inside = (f"{name}={_described(item)}" for name, item in _changed(value))
         return f"{type(value).__name__}({', '.join(inside)})"
     return repr(value)
 
 
 def reward_facts(reward: Reward, options: Mapping[str, Any], interval_us: float) -> dict[str, Any]:
-    """What a reward is, as files have it: of two equal ones, returns under thresholds are equal.
+    """What identifies a reward in a file: rewards with equal facts have equal returns.
 
-    A reward in completion times adds up to the same whatever the length of intervals; others have
-    the length among their facts. Who earns such a reward is left out: shares add up to the whole.
+    The sum of a reward in completion times does not depend on the length of intervals; other
+    rewards have the length among their facts. The credit is left out, because shares add up to the
+    whole.
     """
-    usual = {name: one.default for name, one in signature(RewardParams.create).parameters.items()}
+    parameters = signature(RewardParams.create).parameters.items()
+    usual = {name: parameter.default for name, parameter in parameters}
     settled = {name: float(x) for name, x in sorted((usual | dict(options)).items())}
     facts: dict[str, Any] = {"reward": reward.name, "options": settled}
     return facts if reward.accrues else facts | {"interval_us": float(interval_us)}
 
 
 def find_reference(
-    asked: str,
+    reference: str,
     scenario: str,
     spec: Any,
     telemetry: Telemetry,
@@ -123,42 +125,42 @@ def find_reference(
     """The measured reference that an environment's `reward_reference` names.
 
     Args:
-        asked: `POLICY` for what ships with the package, or `POLICY@FILE.json`.
+        reference: `POLICY` for a file of the package, or `POLICY@FILE.json`.
         scenario: name of the scenario, as registered.
         spec: the scenario, options of `make` applied.
-        telemetry: what lies between ports and agents.
+        telemetry: delay, period and precision of observations and actions.
         reward: the reward.
         options: its options.
 
     Raises:
         ValueError: no such file, or nothing in it was measured for these episodes and this reward.
     """
-    policy, _, own = asked.partition("@")
-    file = Path(own) if own else SHIPPED / f"{scenario}.json"
-    entries = _entries(asked, file) if own or file.is_file() else []
-    wanted = {
+    policy, _, own_file = reference.partition("@")
+    file = Path(own_file) if own_file else SHIPPED / f"{scenario}.json"
+    entries = _entries(reference, file) if own_file or file.is_file() else []
+    facts = {
         "episodes": fingerprint(spec, telemetry),
         **reward_facts(reward, options, spec.interval_us),
     }
     for entry in entries:
-        if {name: entry.get(name) for name in wanted} == wanted and policy in entry["returns"]:
+        if {name: entry.get(name) for name in facts} == facts and policy in entry["returns"]:
             returns = tuple(float(x) for x in entry["returns"][policy])
             headroom = float(entry["headroom"][policy]["value"])
             if reward.accrues and reward.team:  # shares were measured; every port earns their sum
                 ports = len(returns)
                 return RewardReference(policy, (sum(returns),) * ports, headroom * ports)
             return RewardReference(policy, returns, headroom)
-    known = {f"{one} under {entry['reward']}" for entry in entries for one in entry["returns"]}
-    measured = f"{file.name} has {', '.join(sorted(known))}" if known else "there is none"
+    names = {f"{name} under {entry['reward']}" for entry in entries for name in entry["returns"]}
+    measured = f"{file.name} has {', '.join(sorted(names))}" if names else "there is none"
     allowed = (
         f"one that was measured in these episodes of {scenario} for reward {reward.name!r} and its "
         f"options ({measured}); `ecn-marl reward-reference` measures it"
     )
-    raise bad_value("reward_reference", asked, allowed)
+    raise bad_value("reward_reference", reference, allowed)
 
 
-def _entries(asked: str, file: Path) -> list[dict[str, Any]]:
-    """What a file has; each entry is a reward in some episodes.
+def _entries(reference: str, file: Path) -> list[dict[str, Any]]:
+    """The entries of a file; each holds the returns of one reward in one kind of episodes.
 
     Raises:
         ValueError: it cannot be read.
@@ -169,5 +171,5 @@ def _entries(asked: str, file: Path) -> list[dict[str, Any]]:
             _ = entry["reward"], entry["episodes"], entry["options"], entry["returns"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         allowed = f"POLICY@FILE.json, a file of `ecn-marl reward-reference` ({error!r})"
-        raise bad_value("reward_reference", asked, allowed) from None
+        raise bad_value("reward_reference", reference, allowed) from None
     return entries

@@ -12,10 +12,10 @@ ports' rewards add up to the whole.
 
     slowdown-shaped    the same, plus w times the share of its bytes that each flow delivered
 
-A flow earns its own weight back over its life, whatever is done, so the returns differ from those
-of `slowdown` by the weights of the finished flows and by what unfinished ones have delivered. This
-is shaping by a potential (Ng, Harada, Russell, ICML'99): what throughput is worth is told at once,
-not when a flow of many milliseconds ends.
+A finished flow has earned its whole weight, whatever the thresholds were. So the returns differ
+from those of `slowdown` by the weights of the finished flows and by what unfinished ones have
+delivered. This is potential-based shaping (Ng, Harada, Russell, ICML'99): throughput earns reward
+at once, not only when a flow of many milliseconds ends.
 
 The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
 both in [0, 1], so the reward is in [0, 1] too:
@@ -24,16 +24,16 @@ both in [0, 1], so the reward is in [0, 1] too:
     pet     w T + (1 - w) La              PET, section 4.2.3, eq. (6)-(8)
     haecn   w T + (1 - w) D(L)            HAECN, section 3.3, eq. (2); its trainer charges triggers
 
-`T` is the utilisation of the interval, `L` the time mean of the queue over the interval: a mean
-cannot be gamed by a queue that happens to be short when it is read, and HAECN asks for it (section
-3.3, "averaging values from last report time to current report time").
+`T` is the utilisation of the interval, `L` the time mean of the queue over the interval. A queue
+that happens to be short when it is read does not change a mean, and HAECN specifies the mean
+(section 3.3, "averaging values from last report time to current report time").
 
-Where the papers are silent or at odds, and what is done here:
+Where the papers are silent or contradict each other, this module does the following:
 
 * ACC draws D(L) as steps on its threshold scale E(n) = alpha 2^n KB, falling from 1 to 0. With its
   alpha of 20 KB every queue up to 20 KB earns the same, although ACC reports a mean queue of
-  5.6 KB. The scale is a parameter; 5 KB, the smallest threshold of the DCQCN setting, is the
-  default, so that the queues which matter (5 to 50 KB) lie on different steps.
+  5.6 KB. The scale is a parameter. Its default is 5 KB, the smallest threshold of the DCQCN
+  setting, so that typical queues (5 to 50 KB) lie on different steps.
 * The number of steps is not given. Ten are taken, n = 0..9, PET's range of n: the first step ends
   at 5 KB and D is 0 above 2.56 MB.
 * PET's La = 1 / queue_avg has no unit and no value for an empty queue. Here the queue is counted in
@@ -170,8 +170,8 @@ def check_options(**options: float) -> None:
             raise unknown_name("reward option", name, tuple(OPTIONS))
         low, high, allowed = OPTIONS[name]
         check_value(name, value, Kind((RealNumber,), allowed))
-        whole = name != "queue_steps" or value == int(value)
-        if not (low <= value <= high and whole):
+        integral = name != "queue_steps" or value == int(value)
+        if not (low <= value <= high and integral):
             raise bad_value(name, value, allowed)
 
 
@@ -237,10 +237,10 @@ def _slowdown_reward(
     port_scale: Float[Array, " ports"],
     interval_us: Float[Array, ""] | float,
 ) -> Float[Array, " ports"]:
-    """Minus the weighted slowdown that accrued, each port its share."""
+    """Minus the weighted slowdown that accrued; each port gets its share."""
     del port_scale, interval_us
-    found: Array = -(stats.accrued * params.slowdown_weights).sum(-1)
-    return found
+    reward: Array = -(stats.accrued * params.slowdown_weights).sum(-1)
+    return reward
 
 
 def _shaped_reward(
@@ -249,10 +249,10 @@ def _shaped_reward(
     port_scale: Float[Array, " ports"],
     interval_us: Float[Array, ""] | float,
 ) -> Float[Array, " ports"]:
-    """The same, and the weight of a flow paid back with its bytes as they are delivered."""
+    """The slowdown reward, plus the weight of a flow in proportion to its delivered bytes."""
     del port_scale, interval_us
-    found: Array = ((stats.progress - stats.accrued) * params.slowdown_weights).sum(-1)
-    return found
+    reward: Array = ((stats.progress - stats.accrued) * params.slowdown_weights).sum(-1)
+    return reward
 
 
 RewardRule = Callable[[PortStats, RewardParams, Array, Any], Array]
@@ -288,8 +288,8 @@ class Reward:
             stats: statistics of the interval.
             params: constants of the reward.
             port_scale: port rate / 25 Gb/s; queue scales grow with it.
-            interval_us: length of the interval, µs. For rules that need rates; the rules here
-                read the utilisation and leave it.
+            interval_us: length of the interval, µs, for rules that need rates; unused by the rules
+                of this module.
 
         Returns:
             float32 [ports]; in [0, 1] for the papers' rules, unless they are relative to a
@@ -327,7 +327,7 @@ REWARDS: Registry[Reward] = Registry(
 """The rewards known by name."""
 
 CREDITS = {"team": True, "path": False}
-"""Who earns a reward in completion times: every port the whole, or each its share."""
+"""Credits of rewards in completion times: whether every port earns the sum over all ports."""
 
 
 def register_reward(name: str, reward: Reward | RewardRule, replace: bool = False) -> None:
@@ -338,7 +338,7 @@ def register_reward(name: str, reward: Reward | RewardRule, replace: bool = Fals
         reward: a `Reward`, or its rule `(stats, params, port_scale, interval_us) -> float32
             [ports]`. A rule that reads `stats.accrued` or `stats.progress` needs
             `Reward(name, rule, accrues=True)`.
-        replace: whether what was registered under this name gives way.
+        replace: whether to replace another reward registered under this name.
 
     Raises:
         ValueError: the name is no name or taken, or this is no reward. What a rule returns is
@@ -348,7 +348,7 @@ def register_reward(name: str, reward: Reward | RewardRule, replace: bool = Fals
 
 
 def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
-    """Looks a reward up by name; a `Reward` of the caller's own is handed through.
+    """Look a reward up by name; return a `Reward` as it is.
 
     Args:
         name: a name of `REWARDS`, or a reward.
@@ -360,9 +360,10 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
             for another reward.
     """
     if callable(name) and not isinstance(name, Reward):
-        what = f"a function, {getattr(name, '__name__', 'without a name')}"
-        own = "Reward('mine', function), or a name that register_reward('mine', function) gives it"
-        raise bad_value("reward", what, own)
+        received = f"a function, {getattr(name, '__name__', 'without a name')}"
+        registered = "a name that register_reward('mine', function) gives it"
+        allowed = f"Reward('mine', function), or {registered}"
+        raise bad_value("reward", received, allowed)
     if not isinstance(name, str | Reward):
         raise bad_value("reward", name, f"one of {', '.join(REWARDS)}, or a Reward")
     reward = REWARDS[name] if isinstance(name, str) else name
@@ -371,7 +372,7 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     if credit not in CREDITS:
         raise unknown_name("credit", credit, tuple(CREDITS))
     if not isinstance(name, str) or not reward.accrues:
-        shared = [each for each in REWARDS if REWARDS[each].accrues]
+        shared = [reward_name for reward_name in REWARDS if REWARDS[reward_name].accrues]
         raise bad_value("credit", credit, f"none: only {' and '.join(shared)} are shared out")
     return replace(reward, team=CREDITS[credit])
 
@@ -392,9 +393,9 @@ def check_reward(reward: Reward, cfg: SimConfig) -> None:
     try:
         earned = jax.eval_shape(reward.rule, stats, params, ports, 1.0)
     except Exception as error:  # whatever a function of the user's own may raise
-        why = f"{type(error).__name__}: {error}"
-        raise bad_value(f"reward {reward.name!r}", why, allowed) from error
+        cause = f"{type(error).__name__}: {error}"
+        raise bad_value(f"reward {reward.name!r}", cause, allowed) from error
     shape, kind = getattr(earned, "shape", None), getattr(earned, "dtype", None)
     if shape != ports.shape or kind != jnp.float32:
-        given = f"{kind} {list(shape)}" if shape is not None else type(earned).__name__
-        raise bad_value(f"result of reward {reward.name!r}", given, allowed)
+        received = f"{kind} {list(shape)}" if shape is not None else type(earned).__name__
+        raise bad_value(f"result of reward {reward.name!r}", received, allowed)

@@ -77,8 +77,8 @@ that of the SN4600C has 2000/10000 KB (sonic-buildimage, pull request 20265).
 
 PUBLISHED = ("secn1", "secn2", "dctcp")
 """Settings of `STATIC_ECN` that are in the default list of `discrete` and in the grid of
-`static:best`. These two must not change with the names above: trained policies count on the one,
-published results on the other."""
+`static:best`. Both must stay the same when names are added above: trained policies depend on the
+list, published results on the grid."""
 
 
 LARGEST_KB = 1e9
@@ -128,7 +128,7 @@ def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
     """A static setting on every port.
 
     Args:
-        spec: what `parse_ecn` reads, e.g. `secn1` or `5,200,0.01`.
+        spec: a text for `parse_ecn`, e.g. `secn1` or `5,200,0.01`.
         port_scale: port rate / 25 Gb/s.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Telemetry as it is outside of simulators: late, seldom, coarse, noisy.
+"""Telemetry of real switches: delayed, infrequent, coarse, noisy.
 
-A controller of real switches does not see every port every 100 µs, and cannot set any number. These
-options of an environment take the ideal away one by one. What limits thresholds limits all that set
-them through the environment: learners, static settings, oracles and rules. What limits the view
-limits observations only: reward, `info` and metrics are what happened, and rules in the switch
-(`dynamic:...`), which read `info`, still see every interval.
+A controller of real switches does not see every port every 100 µs, and cannot set any number. Each
+option of an environment models one of these limits. Limits of thresholds hold for all policies that
+set them through the environment: learners, static settings, oracles and rules. Limits of
+observations change observations only. Reward, `info` and metrics stay exact, and rules in the
+switch (`dynamic:...`), which read `info`, still see every interval.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ MOST_DELAY = 1000
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What lies between ports and agents; the default is nothing.
+    """Limits of observations and actions; by default there are none.
 
     Attributes:
-        period_us: time between two observations, µs, a multiple of the tuning interval; counters
-            accumulate over it, and in between agents see the last one again. None for a new
-            observation in every interval.
-        observation_delay: intervals until an observation is seen, 0 for none.
-        action_delay: intervals until thresholds that were set are in force, 0 for none.
-        decision_delay_us: time that a decision takes besides, µs: thresholds chosen at the start of
-            an interval are in force so much later, rounded up to a tick of the simulator, and those
-            before stay until then. What HAECN (§2) holds against large networks on a switch's CPU.
+        period_us: time between two observations, µs, a multiple of the tuning interval. Counters
+            accumulate over it, and between two observations agents see the last one again. None for
+            a new observation in every interval.
+        observation_delay: intervals until an agent sees an observation, 0 for none.
+        action_delay: intervals until new thresholds are in force, 0 for none.
+        decision_delay_us: additional time that a decision takes, µs. Thresholds chosen at the start
+            of an interval are in force after it, rounded up to a tick of the simulator; the old
+            ones stay until then. It models large networks on a switch's CPU (HAECN, §2).
         pmax_percent: Pmax is set in whole percents, at least 1 %.
         one_profile: a switch has one WRED profile. Its first port (the agent with the smallest
             number) sets it, and all its ports get the same thresholds in bytes, whatever their
             rate.
-        quantum_kb: thresholds are multiples of this many KB on ports of any rate, Kmax at least one
-            above Kmin; 0 for any number.
-        noisy_marks: features of marked bytes are computed from a count of marked packets, instead
-            of from what is expected.
+        quantum_kb: thresholds are multiples of this many KB on ports of any rate, and Kmax is at
+            least one multiple above Kmin; 0 for any number.
+        noisy_marks: features of marked bytes are computed from a count of marked packets, not from
+            its expected value.
     """
 
     period_us: float | None = None
@@ -75,8 +75,8 @@ class Telemetry:
             raise bad_value("period_us", self.period_us, f"None, or µs in (0, {LONGEST_US:g}]")
         for name in ("observation_delay", "action_delay"):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not 0 <= value <= MOST_DELAY:
+            is_int = isinstance(value, int) and not isinstance(value, bool)
+            if not is_int or not 0 <= value <= MOST_DELAY:
                 raise bad_value(name, value, f"an integer from 0 to {MOST_DELAY}")
         time = Real(low=0.0, high=LONGEST_US, unit="µs")
         check_value("decision_delay_us", self.decision_delay_us, time)
@@ -102,10 +102,10 @@ class Telemetry:
             return options
         if not isinstance(options, Mapping):
             raise bad_value("telemetry", options, "a Telemetry, or a dict of its fields")
-        known = [f.name for f in fields(cls)]
+        field_names = [f.name for f in fields(cls)]
         for name in options:
-            if name not in known:
-                raise unknown_name("telemetry option", name, known)
+            if name not in field_names:
+                raise unknown_name("telemetry option", name, field_names)
         return cls(**options)
 
     @property
@@ -115,7 +115,7 @@ class Telemetry:
 
     @property
     def alters_view(self) -> bool:
-        """Whether observations are other than features of the last intervals."""
+        """Whether observations differ from the features of the last intervals."""
         return self.period_us is not None or self.observation_delay > 0 or self.noisy_marks
 
     def every(self, interval_us: float) -> int:
@@ -136,8 +136,8 @@ class Telemetry:
         """Whole intervals, and ticks of one more, until thresholds are in force."""
         per_interval = round(interval_us / tick_us)
         ticks = math.ceil(self.decision_delay_us / tick_us - 1e-6)
-        whole, rest = divmod(ticks, per_interval)
-        return self.action_delay + whole, rest
+        intervals, remainder = divmod(ticks, per_interval)
+        return self.action_delay + intervals, remainder
 
     def check(self, interval_us: float, max_steps: int) -> None:
         """Check the times against those of an environment.
@@ -162,7 +162,7 @@ class Telemetry:
             raise bad_value("decision_delay_us", self.decision_delay_us, allowed)
 
     def limited(self, ecn: Ecn, topology: Topology) -> Ecn:
-        """The thresholds that the hardware makes of those that were asked for, `[A]` each."""
+        """The thresholds that the hardware sets for the requested ones, `[A]` each."""
         kmin, kmax, pmax = ecn.kmin, ecn.kmax, ecn.pmax
         if self.one_profile:
             first = first_ports(topology)
@@ -178,26 +178,26 @@ class Telemetry:
 
 
 def with_delay(telemetry: Telemetry, decision_delay_us: float | None) -> Telemetry:
-    """Options whose decisions take so long, µs; as they are for None.
+    """Options with this decision delay, µs; unchanged for None.
 
     Raises:
         ValueError: a time out of range, or the options have another one.
     """
     if decision_delay_us is None:
         return telemetry
-    own = telemetry.decision_delay_us
-    if own not in (0.0, decision_delay_us):
-        raise bad_value("decision_delay_us", decision_delay_us, f"that of telemetry, {own:g}")
+    current = telemetry.decision_delay_us
+    if current not in (0.0, decision_delay_us):
+        raise bad_value("decision_delay_us", decision_delay_us, f"that of telemetry, {current:g}")
     return replace(telemetry, decision_delay_us=decision_delay_us)
 
 
 @struct.dataclass
 class TelemetryState:
-    """What is under way, and what was collected; None where an option is not used.
+    """Delayed observations and thresholds, and collected counters; None for unused options.
 
     Attributes:
-        sums: what the counters have collected since the last observation.
-        features: observations that nobody has seen yet, oldest first, `[delay, A, width]`.
+        sums: counters since the last observation.
+        features: observations that no agent has seen yet, oldest first, `[delay, A, width]`.
         ecn: thresholds that are not in force yet, oldest first, `[delay, A]` each.
     """
 
@@ -221,7 +221,7 @@ def start(
     ecn: Ecn,
     features: Float[Array, "agents width"],
 ) -> TelemetryState | None:
-    """What is under way at the start of an episode; None if nothing ever is.
+    """The state at the start of an episode; None if no option needs one.
 
     Args:
         telemetry: options.
@@ -268,7 +268,7 @@ def collect(
 
     Args:
         telemetry: options.
-        state: what was collected so far.
+        state: collected counters.
         steps: intervals of the episode before this one.
         cfg: simulator.
         sim: its state at the end of the interval.
@@ -282,7 +282,7 @@ def collect(
         assert state.sums is not None
         begins = steps % n == 0
         total = jax.tree.map(
-            lambda new, more: jnp.where(begins, new, more), sums, merge(state.sums, sums)
+            lambda fresh, merged: jnp.where(begins, fresh, merged), sums, merge(state.sums, sums)
         )
         stats = summarise(cfg, sim, params, total, n)
         state = replace(state, sums=total)
@@ -300,15 +300,15 @@ def see(
     history: Float[Array, "agents k width"],
     features: Float[Array, "agents width"],
 ) -> tuple[Float[Array, "agents k width"], TelemetryState | None]:
-    """What agents see after an interval.
+    """The history that agents see after an interval.
 
     Args:
         telemetry: options.
-        state: what is under way.
+        state: delayed observations.
         steps: intervals of the episode before this one.
         interval_us: length of an interval, µs.
-        history: the last observations they saw.
-        features: what an observation made now shows.
+        history: the last observations that agents saw.
+        features: features of this interval.
     """
     n, delay = telemetry.every(interval_us), telemetry.observation_delay
     if n == 1 and not delay:
@@ -317,6 +317,6 @@ def see(
         assert state is not None
         waiting = jnp.concatenate((state.features, features[None]))
         features, state = waiting[0], replace(state, features=waiting[1:])
-    made = steps - delay
-    arrives = (made >= 0) & ((made + 1) % n == 0)
+    made_at = steps - delay
+    arrives = (made_at >= 0) & ((made_at + 1) % n == 0)
     return jnp.where(arrives, push(history, features), history), state

@@ -1,9 +1,9 @@
-"""Thresholds that change: `restore-serve-v0` under a controller, against packets.
+"""Changing thresholds: `restore-serve-v0` under a controller, against packets.
 
-The recorded runs set the thresholds of every port anew in every interval of 100 µs. Their flow
-lists and thresholds are replayed in the scenario's own simulator. Compared are the objective of the
-benchmark and its parts, for flows that begin between 1 and 31 ms; the marking coins alone move
-them, so every run here is the mean of several seeds, and every recorded one that of two.
+The recorded runs set the thresholds of every port in every interval of 100 µs. The simulator of the
+scenario replays their flow lists and thresholds. Compared are the objective of the benchmark and
+its parts, for flows that begin between 1 and 31 ms. They vary with the random marks, so our values
+are means of several seeds, and recorded values are means of two.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOLERANCE = {
     "short, p99": None,
     "long, geometric mean": Tolerance(relative=0.05),
 }
-"""Two recorded runs of one episode that differ in their coins are 2 to 14 % apart in J, 2 to 20 %
+"""Two recorded runs of one episode with different random marks differ by 2 to 14 % in J, 2 to 20 %
 in the mean and 1 to 25 % in the p99 of short flows, 0 to 5 % in long ones."""
 
 
@@ -78,10 +78,10 @@ def _runner(sim: Simulator) -> Any:
 
     @lanes.mapped
     def episode(key: jax.Array, params: Any, ecn: Ecn) -> tuple[jax.Array, jax.Array]:
-        def one(state: Any, now: Ecn) -> tuple[Any, None]:
-            return sim.interval(state, params, now)[0], None
+        def interval(state: Any, thresholds: Ecn) -> tuple[Any, None]:
+            return sim.interval(state, params, thresholds)[0], None
 
-        state, _ = jax.lax.scan(one, sim.init(key, params), ecn)
+        state, _ = jax.lax.scan(interval, sim.init(key, params), ecn)
         return state.fct_log, state.totals.deferred
 
     return jax.jit(jax.vmap(episode, (0, None, None)))
@@ -92,8 +92,8 @@ def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.n
 
     Args:
         data: the recorded arrays of the episode.
-        policy: whose thresholds.
-        seeds: number of seeds of marking coins and paths.
+        policy: policy whose thresholds are replayed.
+        seeds: number of seeds of marks and paths.
 
     Returns:
         Completion times, µs, NaN if unfinished, `[seeds, flows]`, and flows that had to wait.
@@ -108,15 +108,17 @@ def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.n
     params = replace(params, net=replace(params.net, pfc_alpha=_alphas(sim)))
     peers = [_node(port.peer) for port in sim.topology.ports]
     switches = [_node(port.switch) for port in sim.topology.ports]
-    theirs = list(zip(data["port_switch"].astype(int), data["port_peer"].astype(int), strict=True))
-    rows = [theirs.index(ends) for ends in zip(switches, peers, strict=True)]
+    recorded_ports = list(
+        zip(data["port_switch"].astype(int), data["port_peer"].astype(int), strict=True)
+    )
+    rows = [recorded_ports.index(pair) for pair in zip(switches, peers, strict=True)]
     setting = data[f"settings_{policy}"][data[f"index_{policy}"].astype(int)][:, rows]
     kmin, kmax, pmax = (jnp.asarray(x, jnp.float32) for x in np.moveaxis(setting, -1, 0))
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     fct, deferred = jax.device_get(_runner(sim)(keys, params, Ecn(kmin, kmax, pmax)))
-    ours = np.empty_like(fct)
-    ours[:, order] = fct
-    return ours, int(deferred.max())
+    by_flow = np.empty_like(fct)
+    by_flow[:, order] = fct
+    return by_flow, int(deferred.max())
 
 
 def _alphas(sim: Simulator) -> np.ndarray:
@@ -160,11 +162,13 @@ def slowdowns(data: dict[str, np.ndarray], fct_ns: np.ndarray) -> np.ndarray:
     delay_us = 2.0 * np.where(far, 42.0, 2.0)
     per_us = LINK_GBPS * 125.0
     wire = data["bytes"] + 48.0 * np.ceil(data["bytes"] / 1000.0)
-    first = np.minimum(data["bytes"], 1000.0) + 48.0
-    stored = first / per_us + np.where(far, first / (TRUNK_GBPS * 125.0), 0.0)
+    first_packet = np.minimum(data["bytes"], 1000.0) + 48.0
+    stored = first_packet / per_us + np.where(far, first_packet / (TRUNK_GBPS * 125.0), 0.0)
     ideal_ns = 1e3 * (wire / per_us + delay_us + stored)
-    known = np.where(np.nan_to_num(fct_ns, nan=-1.0) >= 0, fct_ns, END_NS - data["start_ns"])
-    return np.maximum(known / ideal_ns, 1.0)
+    fct_or_age_ns = np.where(
+        np.nan_to_num(fct_ns, nan=-1.0) >= 0, fct_ns, END_NS - data["start_ns"]
+    )
+    return np.maximum(fct_or_age_ns / ideal_ns, 1.0)
 
 
 def _compare(episode: int) -> Outcome:
@@ -172,39 +176,41 @@ def _compare(episode: int) -> Outcome:
     data = recorded.arrays(f"restore_serve_e{episode}")
     inside = (data["start_ns"] >= FIRST_NS) & (data["start_ns"] < LAST_NS)
     payload = data["bytes"][inside]
-    coins = recorded.rows("restore_serve")
+    table = recorded.rows("restore_serve")
     lines, curves = [], []
     for policy in POLICIES:
         fct, deferred = replayed(data, policy, SEEDS)
-        ours = slowdowns(data, 1e3 * fct)[:, inside]
-        theirs = slowdowns(data, data[f"fct_ns_{policy}"])[inside]
-        found = [objective(one, payload) for one in ours]
-        both = [row for row in coins if row["run"].endswith(f"_{policy}_e{episode}")]
+        simulated = slowdowns(data, 1e3 * fct)[:, inside]
+        packets = slowdowns(data, data[f"fct_ns_{policy}"])[inside]
+        objectives = [objective(run, payload) for run in simulated]
+        recorded_rows = [row for row in table if row["run"].endswith(f"_{policy}_e{episode}")]
         columns = ("J", "short_mean", "short_p99", "long_geometric_mean")
         for (quantity, tolerance), column in zip(TOLERANCE.items(), columns, strict=True):
-            reference = float(np.mean([float(row[column]) for row in both]))
-            value = float(np.mean([one[quantity] for one in found]))
+            reference = float(np.mean([float(row[column]) for row in recorded_rows]))
+            value = float(np.mean([run[quantity] for run in objectives]))
             note = f"{deferred} flows waited for a slot" if deferred else ""
             case = f"episode {episode}, {policy}"
             basis: Basis = "independent"
             line = Line("closed loop", case, quantity, "", reference, value, tolerance, basis, note)
             lines.append(line)
-        curves.append(Slowdowns(f"restore-serve episode {episode}", policy, payload, theirs, ours))
+        curves.append(
+            Slowdowns(f"restore-serve episode {episode}", policy, payload, packets, simulated)
+        )
     return Outcome(lines, slowdowns=curves)
 
 
 def pooled(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
-    """J by policy, recorded and ours: means over coins, geometric means over all episodes."""
+    """J by policy, recorded and ours: means over seeds, geometric means over all episodes."""
     lines = [line for outcome in outcomes for line in outcome.lines if line.quantity == "J"]
     logs = {policy: np.zeros(2) for policy in POLICIES}
     for policy, line in itertools.product(POLICIES, lines):
         if line.case.endswith(policy):
             logs[policy] += np.log([line.reference, line.ours]) / len(EPISODES)
-    return {policy: tuple(np.exp(both)) for policy, both in logs.items()}
+    return {policy: tuple(np.exp(pair)) for policy, pair in logs.items()}
 
 
 def gains(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
     """Gain in J over the static setting by policy, recorded and ours, over all episodes."""
-    found = pooled(outcomes)
-    best = np.array(found.pop("static"))
-    return {policy: tuple(1.0 - np.array(both) / best) for policy, both in found.items()}
+    objectives = pooled(outcomes)
+    best = np.array(objectives.pop("static"))
+    return {policy: tuple(1.0 - np.array(pair) / best) for policy, pair in objectives.items()}

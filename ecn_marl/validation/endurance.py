@@ -1,6 +1,6 @@
 """Long runs: bytes are conserved to the end, and the second half is like the first.
 
-Run by `ecn-marl validate --long` alone; they take minutes to tens of minutes.
+Only `ecn-marl validate --long` runs them; they take minutes to tens of minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALL = 500
 """Intervals per call of the compiled loop."""
 
 LOST = Tolerance(absolute=1e-6)
-"""Bytes lost or made, as a share of those offered."""
+"""Bytes lost or created, as a share of those offered."""
 
 WAITED = Tolerance(absolute=1e-3)
 """Share of the flows that wait for a slot."""
@@ -43,7 +43,7 @@ DRIFT = Tolerance(relative=0.05)
 
 
 class Snapshot(NamedTuple):
-    """Counters of every lane at one time, `[lanes]`; slowdowns `[lanes, 3]`."""
+    """Counters of every run at one time, `[runs]`; slowdowns `[runs, 3]`."""
 
     started: np.ndarray
     finished: np.ndarray
@@ -66,8 +66,8 @@ def simulator(topology: Topology) -> Simulator:
     senders = parse_transport("dcqcn:hpcc-paper")
     dt, steps = choose_clock(senders, topology, INTERVAL_US)
     source = Poisson(load=LOAD, table="WebSearch")
-    brings = demand_of(source, topology, dt * steps)
-    assert brings is not None
+    demand = demand_of(source, topology, dt * steps)
+    assert demand is not None
     return Simulator(
         topology,
         (source,),
@@ -75,51 +75,53 @@ def simulator(topology: Topology) -> Simulator:
         dt_us=dt,
         tick_steps=steps,
         interval_steps=round(INTERVAL_US / dt),
-        slots=slots_for([brings], topology, dt * steps),
+        slots=slots_for([demand], topology, dt * steps),
         bins=0,
     )
 
 
-def long_run(name: str, topology: Topology, seconds: float, many: int) -> Outcome:
+def long_run(name: str, topology: Topology, seconds: float, runs: int) -> Outcome:
     """Simulate and compare: bytes, arrivals against their rate, and the halves of the run."""
     sim = simulator(topology)
     params = sim.default_params()
-    keys = jax.vmap(jax.random.key)(np.arange(many))
+    keys = jax.vmap(jax.random.key)(np.arange(runs))
     state = jax.jit(jax.vmap(sim.init, (0, None)))(keys, params)
     calls = 2 * round(seconds * 1e6 / INTERVAL_US / CALL / 2)
-    queue, halves = np.zeros(many), []
+    queue, halves = np.zeros(runs), []
     for call in range(calls):
         state, mean = _advance(sim, state, params)
         queue += np.asarray(mean, np.float64)
         if call in (calls // 2 - 1, calls - 1):
             halves.append(_snapshot(state, queue))
-    first, whole = halves
-    second = Snapshot(*(b - a for a, b in zip(first, whole, strict=True)))
+    first, end = halves
+    second = Snapshot(*(b - a for a, b in zip(first, end, strict=True)))
     seconds = calls * CALL * INTERVAL_US / 1e6
     lines = [
         _balance(name, state),
-        _waited(name, state, whole),
-        _arrivals(name, sim, whole, seconds),
+        _waited(name, state, end),
+        _arrivals(name, sim, end, seconds),
     ]
-    for what, one, two in _halves(first, second):
+    for quantity, first_half, second_half in _halves(first, second):
         note = "against the first"
-        lines.append(Line("endurance", name, what, "", one, two, DRIFT, "repeated", note))
+        lines.append(
+            Line("endurance", name, quantity, "", first_half, second_half, DRIFT, "repeated", note)
+        )
     return Outcome(lines)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimState, Any]:
-    """`CALL` intervals in all lanes; the sum of the ports' mean queues over them, bytes."""
+    """`CALL` intervals in all runs; the sum of the ports' mean queues over them, bytes."""
     ecn = scaled_ecn(params.net, 5.0, 200.0, 0.01)
 
-    def lane(state: SimState, params: SimParams, ecn: Any) -> tuple[SimState, Any]:
-        def one(carry: Any, _: None) -> tuple[Any, None]:
+    def run(state: SimState, params: SimParams, ecn: Any) -> tuple[SimState, Any]:
+        def interval(carry: Any, _: None) -> tuple[Any, None]:
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean.mean() / CALL), None
 
-        return jax.lax.scan(one, (state, 0.0 * state.queue.sum()), None, length=CALL)[0]
+        return jax.lax.scan(interval, (state, 0.0 * state.queue.sum()), None, length=CALL)[0]
 
-    return jax.vmap(lanes.mapped(lane, {0: 0}), (0, None, None))(state, params, ecn)
+    return jax.vmap(lanes.mapped(run, {0: 0}), (0, None, None))(state, params, ecn)
 
 
 def _snapshot(state: SimState, queue: np.ndarray) -> Snapshot:
@@ -134,39 +136,43 @@ def _snapshot(state: SimState, queue: np.ndarray) -> Snapshot:
 
 
 def _balance(name: str, state: SimState) -> Line:
-    """Offered = delivered + queued + not yet sent + dropped, in the worst lane."""
+    """Offered = delivered + queued + not yet sent + dropped, in the worst run."""
     flows, totals = state.flows, state.totals
-    rest = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(flows.rest_low, np.float64)
-    rest = np.where(np.asarray(flows.stage) != life.FREE, rest, 0.0).sum(-1)
+    unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(
+        flows.rest_low, np.float64
+    )
+    unsent = np.where(np.asarray(flows.stage) != life.FREE, unsent, 0.0).sum(-1)
     queued = np.asarray(flows.backlog, np.float64).sum((-1, -2))
     queued += np.asarray(state.pool, np.float64)[:, 1].sum(-1)
-    gone = counter_bytes(totals.delivered) + counter_bytes(totals.dropped)
+    departed = counter_bytes(totals.delivered) + counter_bytes(totals.dropped)
     offered = counter_bytes(totals.offered)
-    error = np.abs(offered - gone - queued - rest) / offered
+    error = np.abs(offered - departed - queued - unsent) / offered
     note = f"{offered.sum() / 1e12:.3g} TB in {len(offered)} runs"
     worst = float(error.max())
     return Line("endurance", name, "bytes lost or made", "", 0.0, worst, LOST, "theory", note)
 
 
-def _waited(name: str, state: SimState, whole: Snapshot) -> Line:
+def _waited(name: str, state: SimState, end: Snapshot) -> Line:
     """Share of the flows that waited for a slot."""
-    share = float(np.asarray(state.totals.deferred).sum() / whole.started.sum())
+    share = float(np.asarray(state.totals.deferred).sum() / end.started.sum())
     return Line("endurance", name, "flows deferred", "", 0.0, share, WAITED, "theory")
 
 
-def _arrivals(name: str, sim: Simulator, whole: Snapshot, seconds: float) -> Line:
+def _arrivals(name: str, sim: Simulator, end: Snapshot, seconds: float) -> Line:
     """Flows per second against the rate of the Poisson process."""
-    line = sum(sim.topology.nic_gbps) * GBPS * 1e6
-    expected = LOAD * line / float(size_table("WebSearch").mean)
-    ours = float(whole.started.mean()) / seconds
-    return Line("endurance", name, "flows", "1/s", expected, ours, ARRIVALS, "theory")
+    line_rate = sum(sim.topology.nic_gbps) * GBPS * 1e6
+    expected = LOAD * line_rate / float(size_table("WebSearch").mean)
+    rate = float(end.started.mean()) / seconds
+    return Line("endurance", name, "flows", "1/s", expected, rate, ARRIVALS, "theory")
 
 
 def _halves(first: Snapshot, second: Snapshot) -> Iterator[tuple[str, float, float]]:
-    """Figures of both halves, over all lanes."""
+    """Statistics of both halves, over all runs."""
     for name in ("started", "delivered", "queue"):
-        one, two = (float(getattr(half, name).sum()) for half in (first, second))
-        yield f"{name}, second half", 1.0, two / one
+        first_value, second_value = (float(getattr(half, name).sum()) for half in (first, second))
+        yield f"{name}, second half", 1.0, second_value / first_value
     for i, size in enumerate(("mice", "medium", "elephants")):
-        one, two = (float(h.slowdown[:, i].sum() / h.finished[:, i].sum()) for h in (first, second))
-        yield f"slowdown of {size}, second half", one, two
+        first_value, second_value = (
+            float(h.slowdown[:, i].sum() / h.finished[:, i].sum()) for h in (first, second)
+        )
+        yield f"slowdown of {size}, second half", first_value, second_value

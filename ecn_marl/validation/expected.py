@@ -1,7 +1,7 @@
-"""The verdicts that are expected of every line, committed: any change, better or worse, is news.
+"""The committed verdict of every line: any change is reported, better or worse.
 
-A line whose error is near its tolerance is expected to be at the `edge`: rounding differs between
-processors, turns single coins, and takes such a line to either side.
+A line whose error is near its tolerance is expected at the `edge`. Rounding differs between
+processors and changes single random draws, so such a line may pass or fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Key = tuple[str, str, str]
 
 
 def key(line: Line) -> Key:
-    """What identifies a line."""
+    """The key of a line: its group, case and quantity."""
     return line.group, line.case, line.quantity
 
 
@@ -47,44 +47,46 @@ def expected() -> dict[Key, str]:
     }
 
 
-def changes(lines: Iterable[Line], known: dict[Key, str], whole: bool) -> list[Change]:
+def changes(
+    lines: Iterable[Line], expected_verdicts: dict[Key, str], all_cases: bool
+) -> list[Change]:
     """Lines whose verdict is another than expected.
 
     Args:
         lines: lines of a run.
-        known: expected verdicts.
-        whole: whether all cases were run, so that a line that is missing is a change.
+        expected_verdicts: committed verdicts.
+        all_cases: whether all cases were run, so that a missing line is a change.
     """
-    found = {key(line): line.verdict for line in lines}
+    verdicts = {key(line): line.verdict for line in lines}
     changed = [
-        Change(", ".join(name), known.get(name), verdict)
-        for name, verdict in found.items()
-        if not _fits(verdict, known.get(name))
+        Change(", ".join(name), expected_verdicts.get(name), verdict)
+        for name, verdict in verdicts.items()
+        if not _fits(verdict, expected_verdicts.get(name))
     ]
-    if whole:
-        gone = [name for name in known if name not in found]
-        changed += [Change(", ".join(name), known[name], None) for name in gone]
+    if all_cases:
+        missing = [name for name in expected_verdicts if name not in verdicts]
+        changed += [Change(", ".join(name), expected_verdicts[name], None) for name in missing]
     return changed
 
 
-def _fits(verdict: str, wanted: str | None) -> bool:
-    return verdict == wanted or (wanted == EDGE and verdict in ("pass", "FAIL"))
+def _fits(verdict: str, expected_verdict: str | None) -> bool:
+    return verdict == expected_verdict or (expected_verdict == EDGE and verdict in ("pass", "FAIL"))
 
 
 def as_csv(lines: Iterable[Line]) -> str:
     """The verdicts of a run as a file of expected ones, lines near their tolerance at the edge."""
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
     table.writerow(COLUMNS)
     for line in lines:
         near = abs(abs(line.error) - line.allowed) <= MARGIN * line.allowed
         table.writerow([*key(line), EDGE if near else line.verdict])
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def changes_text(changed: list[Change]) -> str:
-    """One line for each change, and what to do about them."""
+    """One line for each change, and how to accept them."""
     none = "no line"
     rows = [f"  {c.name}: {c.now or none}, expected {c.was or none}" for c in changed]
-    what = "Not as expected (ecn_marl/validation/data/expected.csv):"
-    return "\n".join([what, *rows, "If that is right, run it whole with --write-expected."])
+    title = "Not as expected (ecn_marl/validation/data/expected.csv):"
+    return "\n".join([title, *rows, "If that is right, run it whole with --write-expected."])

@@ -1,8 +1,8 @@
 """Fat-trees against closed forms: times on an empty network, loads of the tiers, oversubscription.
 
-There are no recorded runs of one. What is particular to it follows from its paths: how many hops
-there are, how much of uniform traffic each tier carries, and what a tier with half the capacity
-leaves of a rate.
+There are no recorded runs of a fat-tree. Its paths decide the compared values: the number of hops,
+the share of uniform traffic that each tier carries, and the rate through a tier of half the
+capacity.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _run(
     params = replace(params, net=replace(params.net, ack_bytes=np.float32(0.0)))
 
     @lanes.mapped
-    def one(key: jax.Array, params: SimParams) -> tuple[jax.Array, jax.Array]:
+    def run(key: jax.Array, params: SimParams) -> tuple[jax.Array, jax.Array]:
         def interval(state: SimState, _: None) -> tuple[SimState, jax.Array]:
             state, stats = sim.interval(state, params, scaled_ecn(params.net, *NO_MARKS))
             return state, stats.utilisation
@@ -67,11 +67,11 @@ def _run(
         return state.fct_log, used[intervals // 4 :].mean(0)
 
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    fct, used = jax.device_get(jax.jit(jax.vmap(one, (0, None)))(keys, params))
+    fct, used = jax.device_get(jax.jit(jax.vmap(run, (0, None)))(keys, params))
     return np.asarray(fct, float), np.asarray(used, float).mean(0)
 
 
-def _listed(
+def _completion_times(
     topology: Topology, rows: list[tuple[int, int, float]], intervals: int, **options: Any
 ) -> np.ndarray:
     """Completion times of flows `(source, destination, start in µs)`, µs, `[N]`."""
@@ -98,13 +98,24 @@ def _alone() -> list[Line]:
     """
     rows = [(0, 1, 0.0), (0, 2, 200.0), (0, 4, 400.0)]
     rows += [(host, 0, 600.0) for host in range(1, 16)]
-    found = _listed(fat_tree(4), rows, 14).tolist()
+    fct = _completion_times(fat_tree(4), rows, 14).tolist()
     lines = [
-        Line(GROUP, f"alone, {links} links", "FCT", "µs", _time(25.0, links), ours, ALONE, "theory")
-        for links, ours in zip((2, 4, 6), found[:3], strict=True)
+        Line(
+            GROUP,
+            f"alone, {links} links",
+            "FCT",
+            "µs",
+            _time(25.0, links),
+            simulated,
+            ALONE,
+            "theory",
+        )
+        for links, simulated in zip((2, 4, 6), fct[:3], strict=True)
     ]
-    want = 15 * _time(25.0, 1, 0.0)
-    last = Line(GROUP, "15 to 1, no marks", "last FCT", "µs", want, max(found[3:]), LAST, "theory")
+    expected = 15 * _time(25.0, 1, 0.0)
+    last = Line(
+        GROUP, "15 to 1, no marks", "last FCT", "µs", expected, max(fct[3:]), LAST, "theory"
+    )
     return [*lines, last]
 
 
@@ -114,10 +125,10 @@ def _oversubscribed() -> list[Line]:
     Both hosts of an edge switch share two uplinks of 12.5 Gb/s: each gets 12.5.
     """
     rows = [(host, host + 4, 0.0) for host in range(4)]
-    found = _listed(fat_tree(4, uplink_gbps=12.5), rows, 3, load_balancing="spray")
-    want = _time(12.5, 6)
-    last = float(found.max())
-    return [Line(GROUP, "2:1, 4 flows", "last FCT", "µs", want, last, SHARED, "theory")]
+    fct = _completion_times(fat_tree(4, uplink_gbps=12.5), rows, 3, load_balancing="spray")
+    expected = _time(12.5, 6)
+    last = float(fct.max())
+    return [Line(GROUP, "2:1, 4 flows", "last FCT", "µs", expected, last, SHARED, "theory")]
 
 
 def _tiers() -> list[Line]:
@@ -139,10 +150,12 @@ def _tiers() -> list[Line]:
         ("agg", "edge"): 14 / 15,
         ("edge", "host"): 1.0,
     }.items():
-        mine = [kind[p.switch] == switch and p.peer.startswith(peer) for p in net.ports]
-        ours = 100 * float(used[np.array(mine)].mean())
+        in_tier = [kind[p.switch] == switch and p.peer.startswith(peer) for p in net.ports]
+        simulated = 100 * float(used[np.array(in_tier)].mean())
         name = f"uniform traffic, {switch} to {peer}"
         lines.append(
-            Line(GROUP, name, "utilisation", "%", 100 * offered * share, ours, CARRIED, "theory")
+            Line(
+                GROUP, name, "utilisation", "%", 100 * offered * share, simulated, CARRIED, "theory"
+            )
         )
     return lines

@@ -12,7 +12,7 @@ import numpy as np
 from ecn_marl.sim.replay import SAMPLE_US
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Tolerance, Trace
-from ecn_marl.validation.runs import Samples, incast_flows, known, simulate
+from ecn_marl.validation.runs import Samples, has_senders, incast_flows, simulate
 
 SEEDS = 4
 
@@ -30,18 +30,18 @@ def cases() -> Iterator[Case]:
     for profile in ("run", "paper"):
         for n in (2, 8, 16, 64):
             cost = (3 + 0.3 * n) * (1.0 if profile == "run" else 0.3)
-            work = partial(_long, profile, n)
+            work = partial(_long_run, profile, n)
             yield Case(f"incast/{profile}-n{n}", work, cost, n in (8, 16), f"incast-n{n}")
         yield Case(f"delay/{profile}-n16", partial(_delays, profile), 20, program="delay")
     for n in (16, 64):
         yield Case(f"buffer/run-8mib-n{n}", partial(_small_buffer, n), 5, n == 16, f"incast-n{n}")
-    if known("run_vwin"):
+    if has_senders("run_vwin"):
         for n in (2, 8, 16, 64):
             yield Case(f"incast/run_vwin-n{n}", partial(_window, n), 5)
     for profile in ("dctcp", "hpcc", "timely"):
-        if known(profile):
+        if has_senders(profile):
             for n in (2, 16):
-                yield Case(f"incast/{profile}-n{n}", partial(_other, profile, n), 5)
+                yield Case(f"incast/{profile}-n{n}", partial(_other_senders, profile, n), 5)
 
 
 def utilisation_tolerance(n: int) -> Tolerance:
@@ -62,7 +62,7 @@ def steady_lines(
     group: str,
     case: str,
     row: dict[str, str],
-    ours: np.ndarray,
+    simulated: np.ndarray,
     n: int,
     basis: Basis,
     suffix: str = "",
@@ -74,7 +74,7 @@ def steady_lines(
         group: group of the lines.
         case: what was run.
         row: recorded row with `q_mean_B`, `q_std_B` and `util`, each with `suffix`.
-        ours: what `steady` returns.
+        simulated: what `steady` returns.
         n: number of senders.
         basis: where the row comes from.
         suffix: of the row's columns.
@@ -88,11 +88,11 @@ def steady_lines(
     )
     return [
         Line(group, case, name, unit, reference, float(value), tolerance, basis, note)
-        for (name, unit, reference, tolerance), value in zip(table, ours, strict=True)
+        for (name, unit, reference, tolerance), value in zip(table, simulated, strict=True)
     ]
 
 
-def _long(profile: str, n: int) -> Outcome:
+def _long_run(profile: str, n: int) -> Outcome:
     """200 ms under three settings: steady state over the second half, start-up over the first."""
     table = recorded.rows("incast_200ms", profile=profile, N=n)
     names = [row["ecn"] for row in table]
@@ -102,10 +102,12 @@ def _long(profile: str, n: int) -> Outcome:
         case = f"{profile} N={n} {row['ecn']}"
         last = int(row["t_last_exceed_mean4std_ms"])
         note = f"recorded bursts until {last} ms" if last > 50 else ""
-        ours = steady(samples, i, (100, 200))
-        made = steady_lines("incast, steady", case, row, ours, n, "tuned", note=note)
-        # A recorded window that still holds start-up bursts is no steady state to be judged by.
-        lines += [replace(line, tolerance=None) for line in made] if last > 100 else made
+        simulated = steady(samples, i, (100, 200))
+        steady_state = steady_lines("incast, steady", case, row, simulated, n, "tuned", note=note)
+        # A recorded window that still holds start-up bursts is no steady state, so only report it.
+        lines += (
+            [replace(line, tolerance=None) for line in steady_state] if last > 100 else steady_state
+        )
     if n == 64:
         lines += _start_up(samples, profile, n, names, "tuned", profile)
     bursts, traces = _bursts(samples, profile, n, names)
@@ -115,7 +117,7 @@ def _long(profile: str, n: int) -> Outcome:
 def _start_up(
     samples: Samples, label: str, n: int, names: Sequence[str], basis: Basis, profile: str
 ) -> list[Line]:
-    """Mean queue of the first millisecond, and how the bursts after it go on."""
+    """Mean queue of the first millisecond, and the bursts after it."""
     lines = []
     for i, name in enumerate(names):
         row = recorded.rows("incast_40ms", profile=profile, N=n, ecn=name)[0]
@@ -124,17 +126,17 @@ def _start_up(
         late = samples.window(20, 40).mean[0, i].mean() / 1e3
         peak = samples.window(0, 40).peak[0, i].max(-1).mean() / 1e3
         pauses = float(samples.window(0, 40).pauses[0, i, :, -1].mean())
-        seen = int(row["pfc_pause"])
-        kind = "in kind" if (seen > 0) == (pauses > 0) else "NOT in kind"
+        recorded_pauses = int(row["pfc_pause"])
+        kind = "in kind" if (recorded_pauses > 0) == (pauses > 0) else "NOT in kind"
         case = f"{label} N={n} {name}"
         table = (
             ("queue mean, 0..1 ms", "KB", float(row["q_mean_B_0_1ms"]) / 1e3, first, FIRST_BURST),
             ("queue mean, 5..20 ms", "KB", float(row["q_mean_B_5_20"]) / 1e3, later, None),
             ("queue mean, 20..40 ms", "KB", float(row["q_mean_B_20_40"]) / 1e3, late, None),
             ("queue max, 0..40 ms", "KB", float(row["q_max_B_all"]) / 1e3, peak, None),
-            ("pauses, 0..40 ms", "", float(seen), pauses, None),
+            ("pauses, 0..40 ms", "", float(recorded_pauses), pauses, None),
         )
-        for quantity, unit, reference, ours, tolerance in table:
+        for quantity, unit, reference, simulated, tolerance in table:
             note = kind if quantity.startswith("pauses") else ""
             lines.append(
                 Line(
@@ -143,7 +145,7 @@ def _start_up(
                     quantity,
                     unit,
                     reference,
-                    float(ours),
+                    float(simulated),
                     tolerance,
                     basis,
                     note,
@@ -153,7 +155,7 @@ def _start_up(
 
 
 def first_burst(queue: np.ndarray) -> tuple[float, float]:
-    """Peak of the first burst of a queue, KB, and when it is down to a tenth of that, ms.
+    """Peak of the first burst of a queue, KB, and the time when it has fallen to a tenth, ms.
 
     Args:
         queue: bytes, every 10 µs from the start, `[T]`.
@@ -172,21 +174,21 @@ def _bursts(
     lines, traces = [], []
     store = recorded.arrays("incast_queues")
     for i, name in enumerate(names):
-        if (theirs := store.get(f"{profile}_{n}_{name}")) is None:
+        if (packets := store.get(f"{profile}_{n}_{name}")) is None:
             continue
-        ours = samples.rows.queue[0, i, :, : len(theirs)]
+        simulated = samples.rows.queue[0, i, :, : len(packets)]
         case = f"{profile} N={n} {name}"
-        measured = np.mean([first_burst(queue) for queue in ours], axis=0)
+        measured = np.mean([first_burst(queue) for queue in simulated], axis=0)
         pairs = zip(
-            ("peak", "drained at"), ("KB", "ms"), first_burst(theirs), measured, strict=True
+            ("peak", "drained at"), ("KB", "ms"), first_burst(packets), measured, strict=True
         )
-        for what, unit, reference, value in pairs:
-            quantity = f"first burst, {what}"
+        for statistic, unit, reference, value in pairs:
+            quantity = f"first burst, {statistic}"
             lines.append(
                 Line("incast, start-up", case, quantity, unit, reference, float(value), FIRST_BURST)
             )
-        time_ms = (np.arange(len(theirs)) + 1) * SAMPLE_US / 1e3
-        traces.append(Trace(f"n{n}", f"{profile}, N = {n}, {name}", time_ms, theirs, ours[0]))
+        time_ms = (np.arange(len(packets)) + 1) * SAMPLE_US / 1e3
+        traces.append(Trace(f"n{n}", f"{profile}, N = {n}, {name}", time_ms, packets, simulated[0]))
     return lines, traces
 
 
@@ -200,9 +202,9 @@ def _delays(profile: str) -> Outcome:
     lines = []
     for row in table:
         delay = float(row["link_delay_us"])
-        ours = steady(samples, names.index(row["ecn"]), (100, 200), delays.index(delay))
+        simulated = steady(samples, names.index(row["ecn"]), (100, 200), delays.index(delay))
         case = f"{profile} N=16 {row['ecn']} {delay:g} µs"
-        lines += steady_lines("link delay", case, row, ours, 16, _basis(row, "incast_200ms"))
+        lines += steady_lines("link delay", case, row, simulated, 16, _basis(row, "incast_200ms"))
     return Outcome(lines)
 
 
@@ -210,8 +212,8 @@ def _basis(row: dict[str, str], table: str, suffix: str = "") -> Basis:
     """Whether a row of statistics is one of a table that the simulator was developed against."""
     columns = [f"{name}{suffix}" for name in ("q_mean_B", "q_std_B", "util")]
     tuned = recorded.rows(table, profile=row["profile"], N=row["N"], ecn=row["ecn"])
-    same = any(all(float(row[c]) == float(one[c]) for c in columns) for one in tuned)
-    return "repeated" if same else "independent"
+    matches = any(all(float(row[c]) == float(tuned_row[c]) for c in columns) for tuned_row in tuned)
+    return "repeated" if matches else "independent"
 
 
 def _small_buffer(n: int) -> Outcome:
@@ -227,9 +229,9 @@ def _small_buffer(n: int) -> Outcome:
     lines = []
     for i, row in enumerate(table):
         case = f"run 8 MiB N={n} {row['ecn']}"
-        ours = steady(samples, i, (20, 40))
+        simulated = steady(samples, i, (20, 40))
         basis = _basis(row | {"profile": "run"}, "incast_40ms", "_20_40")
-        lines += steady_lines("8 MiB buffers", case, row, ours, n, basis, "_20_40")
+        lines += steady_lines("8 MiB buffers", case, row, simulated, n, basis, "_20_40")
     return Outcome(lines)
 
 
@@ -239,7 +241,7 @@ def under_pauses(
     group: str = "8 MiB buffers",
     suffix: str = "",
 ) -> list[Line]:
-    """What pauses decide: the largest queue, and what they leave of the link.
+    """The effects of pauses: the largest queue and the utilisation of the link.
 
     Args:
         samples: 8 MiB of buffer, one setting for each row.
@@ -257,7 +259,7 @@ def under_pauses(
             ("queue max", "KB", float(row["q_max_B_all"]) / 1e3, peak, FIRST_BURST),
             ("utilisation, 20..40 ms", "%", 100 * float(row["util_20_40"]), used, limit),
         )
-        for quantity, unit, reference, ours, tolerance in pairs:
+        for quantity, unit, reference, simulated, tolerance in pairs:
             lines.append(
                 Line(
                     group,
@@ -265,7 +267,7 @@ def under_pauses(
                     quantity,
                     unit,
                     min(reference, 100.0) if unit == "%" else reference,
-                    float(ours),
+                    float(simulated),
                     tolerance,
                     "independent",
                 )
@@ -278,8 +280,8 @@ def _window(n: int) -> Outcome:
     return Outcome(_short_run("run_vwin", "incast_40ms", n, MEAN, STD, utilisation_tolerance(n)))
 
 
-def _other(profile: str, n: int) -> Outcome:
-    """Other senders over 20..40 ms; how much their queue swings is only reported."""
+def _other_senders(profile: str, n: int) -> Outcome:
+    """Other senders over 20..40 ms; the standard deviation of their queue is only reported."""
     table = "incast_other_senders"
     return Outcome(_short_run(profile, table, n, OTHER_MEAN, None, OTHER_UTILISATION))
 
@@ -293,12 +295,12 @@ def _short_run(
     utilisation: Tolerance,
 ) -> list[Line]:
     """Steady state over 20..40 ms of every setting recorded in a table."""
-    found = recorded.rows(table, profile=profile, N=n)
-    names = [row["ecn"] for row in found]
+    recorded_rows = recorded.rows(table, profile=profile, N=n)
+    names = [row["ecn"] for row in recorded_rows]
     samples = simulate(profile, [(recorded.star(n + 1), incast_flows(n))], names, SEEDS, 40.0)
     lines = []
-    for i, row in enumerate(found):
-        ours = steady(samples, i, (20, 40))
+    for i, row in enumerate(recorded_rows):
+        simulated = steady(samples, i, (20, 40))
         columns = (
             ("queue mean", "KB", float(row["q_mean_B_20_40"]) / 1e3, mean),
             ("queue std", "KB", float(row["q_std_B_20_40"]) / 1e3, std),
@@ -306,6 +308,6 @@ def _short_run(
         )
         group = "incast, window" if profile == "run_vwin" else "incast, other senders"
         case = f"{profile} N={n} {row['ecn']}"
-        for (quantity, unit, reference, tolerance), value in zip(columns, ours, strict=True):
+        for (quantity, unit, reference, tolerance), value in zip(columns, simulated, strict=True):
             lines.append(Line(group, case, quantity, unit, reference, float(value), tolerance))
     return lines

@@ -11,7 +11,7 @@ from scipy.stats import kendalltau
 
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
-from ecn_marl.validation.runs import Clock, Samples, known, simulate
+from ecn_marl.validation.runs import Clock, Samples, has_senders, simulate
 from ecn_marl.validation.substeps import scenario_clock
 
 SEEDS = 3
@@ -62,8 +62,8 @@ def cases() -> Iterator[Case]:
             case = f"leaf-spine/{name}-{profile}-scenario-clock"
             yield Case(case, work, cost / 2, program=f"{name}-scenario-clock")
     for profile in ("dctcp", "hpcc", "timely"):
-        if known(profile):
-            yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other, profile), 15.0)
+        if has_senders(profile):
+            yield Case(f"leaf-spine/websearch-60-{profile}", partial(_other_senders, profile), 15.0)
 
 
 def _run(
@@ -74,14 +74,14 @@ def _run(
     times = recorded.arrays(f"{name.replace('-', '_')}_fct")
     names = [key.removeprefix(f"{profile}_") for key in times if key.startswith(f"{profile}_")]
     network = recorded.fabric()
-    chosen = LISTS[name]
+    flow_set = LISTS[name]
     samples = simulate(
         profile,
         [(network, flows)],
         names,
         SEEDS,
-        chosen.longest_ms,
-        slots=chosen.slots,
+        flow_set.longest_ms,
+        slots=flow_set.slots,
         until_done=True,
         clock=clock,
     )
@@ -89,7 +89,7 @@ def _run(
 
 
 def class_members(size: np.ndarray) -> dict[str, np.ndarray]:
-    """Which flows belong to each size class, by payload."""
+    """Masks of the flows of each size class, by payload."""
     return {label: (size > low) & (size <= high) for label, (low, high) in CLASSES.items()}
 
 
@@ -109,14 +109,14 @@ def _slowdowns(name: str, profile: str, as_scenarios: bool = False) -> Outcome:
     basis = LISTS[name].basis
     lines, curves = [], []
     for i, ecn in enumerate(settings):
-        theirs = times[f"{profile}_{ecn}"] / alone
-        ours = 1e3 * samples.fct_us[0, i] / alone
+        packets = times[f"{profile}_{ecn}"] / alone
+        simulated = 1e3 * samples.fct_us[0, i] / alone
         case = f"{name} {profile} {ecn}"
-        lines += _by_class(case, size, theirs, ours, basis, as_scenarios, _waited(samples, i))
+        lines += _by_class(case, size, packets, simulated, basis, as_scenarios, _waited(samples, i))
         if not as_scenarios:
-            lines += _single_flows(case, size, theirs, ours, basis)
+            lines += _single_flows(case, size, packets, simulated, basis)
             lines += _queues(name, profile, ecn, samples, i)
-        curves.append(Slowdowns(f"{name} {profile}", ecn, size, theirs, ours))
+        curves.append(Slowdowns(f"{name} {profile}", ecn, size, packets, simulated))
     if len(curves) > 2:
         group = SCENARIO_GROUP if as_scenarios else GROUP
         lines += _ranks(group, f"{name} {profile}", curves, basis)
@@ -126,8 +126,8 @@ def _slowdowns(name: str, profile: str, as_scenarios: bool = False) -> Outcome:
 def _by_class(
     case: str,
     size: np.ndarray,
-    theirs: np.ndarray,
-    ours: np.ndarray,
+    packets: np.ndarray,
+    simulated: np.ndarray,
     basis: Basis,
     as_scenarios: bool,
     note: str,
@@ -137,29 +137,29 @@ def _by_class(
     lines = []
     for label, members in class_members(size).items():
         pairs = (
-            ("mean", theirs[members].mean(), ours[:, members].mean(), MEAN),
-            ("p99", p99(theirs[members][None]), p99(ours[:, members]), tail),
+            ("mean", packets[members].mean(), simulated[:, members].mean(), MEAN),
+            ("p99", p99(packets[members][None]), p99(simulated[:, members]), tail),
         )
-        for what, reference, value, tolerance in pairs:
+        for statistic, reference, value, tolerance in pairs:
             pair = float(reference), float(value)
-            quantity = f"slowdown {what} {label}"
+            quantity = f"slowdown {statistic} {label}"
             lines.append(Line(group, case, quantity, "", *pair, tolerance, basis, note))
     return lines
 
 
 def _single_flows(
-    case: str, size: np.ndarray, theirs: np.ndarray, ours: np.ndarray, basis: Basis
+    case: str, size: np.ndarray, packets: np.ndarray, simulated: np.ndarray, basis: Basis
 ) -> list[Line]:
-    """How far single flows are from packets': median and p90 of |ours / packets - 1|, in %.
+    """Errors of single flows against packets: median and p90 of |ours / packets - 1|, in %.
 
-    Ours is the mean of the seeds. Two packet runs that differ in their coins are not equal either,
-    so there is no tolerance.
+    Our times are means of the seeds. There is no tolerance, because two packet runs with different
+    random marks differ, too.
     """
     lines = []
     for label, members in class_members(size).items():
-        off = 100 * np.abs(ours[:, members].mean(0) / theirs[members] - 1.0)
-        for what, share in (("median", 50), ("p90", 90)):
-            quantity = f"error of single flows, {what} {label}"
+        off = 100 * np.abs(simulated[:, members].mean(0) / packets[members] - 1.0)
+        for statistic, share in (("median", 50), ("p90", 90)):
+            quantity = f"error of single flows, {statistic} {label}"
             value = float(np.percentile(off, share))
             lines.append(Line(GROUP, case, quantity, "%", 0.0, value, None, basis))
     return lines
@@ -180,16 +180,16 @@ def _ranks(group: str, case: str, curves: list[Slowdowns], basis: Basis) -> list
 
 
 def _waited(samples: Samples, setting: int) -> str:
-    """A note if flows had to wait for a slot: then the table was too small."""
+    """A note if flows had to wait for a slot, which means that the table was too small."""
     waited = int(samples.deferred[0, setting].max())
     return f"{waited} flows waited for a slot" if waited else ""
 
 
 def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -> list[Line]:
     """Queues and utilisation of the ports to hosts from 5 ms to the end of the arrivals."""
-    chosen = LISTS[name]
+    flow_set = LISTS[name]
     row = recorded.rows(
-        "leaf_spine", dist=chosen.sizes, load=chosen.load, profile=profile, ecn=ecn
+        "leaf_spine", dist=flow_set.sizes, load=flow_set.load, profile=profile, ecn=ecn
     )[0]
     rows = samples.window(5.0, float(row["arrival_ms"]))
     mean = rows.mean[0, setting].mean() / 1e3
@@ -200,12 +200,12 @@ def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -
         ("host ports, utilisation", "%", 100 * float(row["util_host"]), used),
     )
     return [
-        Line(GROUP, case, quantity, unit, reference, float(value), None, chosen.basis)
+        Line(GROUP, case, quantity, unit, reference, float(value), None, flow_set.basis)
         for quantity, unit, reference, value in pairs
     ]
 
 
-def _other(profile: str) -> Outcome:
+def _other_senders(profile: str) -> Outcome:
     """Other senders: mean slowdowns, of all flows and by size class."""
     name = "websearch-60"
     settings, samples, times = _run(name, profile)
@@ -213,8 +213,8 @@ def _other(profile: str) -> Outcome:
     groups = {"all": np.ones(size.shape, bool)} | class_members(size)
     lines, curves = [], []
     for i, ecn in enumerate(settings):
-        theirs = times[f"{profile}_{ecn}"] / alone
-        ours = 1e3 * samples.fct_us[0, i] / alone
+        packets = times[f"{profile}_{ecn}"] / alone
+        simulated = 1e3 * samples.fct_us[0, i] / alone
         for label, members in groups.items():
             lines.append(
                 Line(
@@ -222,11 +222,11 @@ def _other(profile: str) -> Outcome:
                     f"{name} {profile} {ecn}",
                     f"slowdown mean {label}",
                     "",
-                    float(theirs[members].mean()),
-                    float(ours[:, members].mean()),
+                    float(packets[members].mean()),
+                    float(simulated[:, members].mean()),
                     OTHER_MEAN,
                     note=_waited(samples, i),
                 )
             )
-        curves.append(Slowdowns(f"{name} {profile}", ecn, size, theirs, ours))
+        curves.append(Slowdowns(f"{name} {profile}", ecn, size, packets, simulated))
     return Outcome(lines, slowdowns=curves)

@@ -1,4 +1,4 @@
-"""What a comparison yields: lines with a verdict, and the curves that are drawn beside them."""
+"""Results of a comparison: lines with a verdict, and the curves to draw beside them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 Basis = Literal["tuned", "independent", "other seed", "repeated", "finer", "theory"]
-"""Where a reference comes from: a recorded run that the simulator was developed against (`tuned`);
-a setting, network or flow list that nothing was fitted to (`independent`); another seed of a tuned
-setting; a tuned run again, row for row (`repeated`); our own run at a finer substep; or a closed
-form.
+"""Origin of a reference. `tuned`: a recorded run that the simulator was developed against.
+`independent`: a setting, network or flow list that nothing was fitted to. `other seed`: another
+seed of a tuned setting. `repeated`: a tuned run again, row for row. `finer`: our own run at a finer
+substep. `theory`: a closed form.
 """
 
 BASES: tuple[Basis, ...] = get_args(Basis)
@@ -22,12 +22,12 @@ Verdict = Literal["pass", "FAIL", "reported"]
 """`reported`: a line without a tolerance, for the reader to judge."""
 
 ROUNDING = 1e-9
-"""Relative slack on a tolerance, so that its very edge passes in floating point."""
+"""Relative slack on a tolerance, so that an error equal to it passes despite rounding."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far from the reference is near enough: the larger of the two counts.
+    """Largest accepted deviation from the reference: the larger of the two counts.
 
     Attributes:
         relative: share of the reference.
@@ -55,7 +55,7 @@ class Line:
         ours: the simulator's value, NaN if it has none (a flow did not finish).
         tolerance: None if the line is only reported.
         basis: where the reference comes from.
-        note: what a reader has to know.
+        note: remark for the reader.
     """
 
     group: str
@@ -70,7 +70,7 @@ class Line:
 
     @property
     def error(self) -> float:
-        """Ours less the reference, in the line's unit."""
+        """Our value minus the reference, in the line's unit."""
         return self.ours - self.reference
 
     @property
@@ -153,7 +153,7 @@ class Slowdowns:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case yields."""
+    """Results of a case."""
 
     lines: list[Line]
     traces: list[Trace] = field(default_factory=list)
@@ -167,7 +167,7 @@ class Case:
     Attributes:
         name: `group/what`, all lower case; `--only` matches against it.
         run: simulates and compares.
-        cost: about how many seconds it takes on one core; long cases start first.
+        cost: approximate seconds on one core; long cases start first.
         quick: whether `--quick` runs it.
         program: cases of one program are run by one process, which compiles it once; the name if
             empty.
@@ -183,5 +183,5 @@ class Case:
 
 
 def theory_case(name: str, lines: Callable[[], list[Line]], cost: float = 5.0) -> Case:
-    """A case out of a function that returns lines; quick runs include it."""
+    """A case made from a function that returns lines; quick runs include it."""
     return Case(name, lambda: Outcome(lines()), cost, quick=True)

@@ -1,4 +1,4 @@
-"""Messages: incast of short ones, and a second flow that arrives beside a long one."""
+"""Messages: incasts of short messages, and a second flow that arrives beside a long one."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ from ecn_marl.validation.runs import Columns, Samples, incast_flows, simulate
 
 SEEDS = 4
 LONG_SEEDS = 12
-"""One coin decides how far a single flow is cut, so these runs spread most."""
+"""A single random mark decides how far a flow is cut, so these runs vary most."""
 
 FCT = Tolerance(relative=0.10)
 ARRIVAL_MS = 5.0
-"""When messages meet long flows that are already there."""
+"""Time at which messages meet long flows that are already there."""
 
 SIZES = (64_000, 1_000_000)
 QUANTILE = "FCT p99, median run"
-"""Of a run of 8 flows this is the slowest. Rarely a flow is marked early and cut before it has sent
-all: of 8 x 64 KB some 27 packets leave while the queue is below SECN1's Kmax, marked with 0 to 1 %,
-so 1.7 % of the flows meet this and take three times as long. The 24 recorded flows hold none; a
-mean over few runs would say how many we happened to have."""
+"""In a run of 8 flows this is the slowest flow. A flow is rarely marked early and cut before it has
+sent all its bytes: of 8 x 64 KB some 27 packets leave while the queue is below SECN1's Kmax, marked
+with 0 to 1 %. So 1.7 % of the flows are cut and take three times as long. None of the 24 recorded
+flows is. A mean over few runs would depend on how many such flows they happen to have."""
 HELD_OUT = ("2", "3")
-"""Recorded seeds that were kept aside; the settings were not."""
+"""Recorded seeds that were not used to tune the simulator; their settings were."""
 
 
 def cases() -> Iterator[Case]:
     """All cases of messages."""
     for profile in ("run", "paper"):
         for n in (8, 64):
-            for long in (0, 2):
+            for long_flows in (0, 2):
                 cost = (4 + 0.1 * n) * (1.0 if profile == "run" else 0.5)
-                work = partial(_short, profile, n, long)
-                quick = (n, long) == (8, 0)
-                name = f"messages/{profile}-n{n}-{long}-long"
-                yield Case(name, work, cost, quick, f"messages-n{n}-{long}")
+                work = partial(_short_messages, profile, n, long_flows)
+                quick = (n, long_flows) == (8, 0)
+                name = f"messages/{profile}-n{n}-{long_flows}-long"
+                yield Case(name, work, cost, quick, f"messages-n{n}-{long_flows}")
         yield Case(
             f"long-short/{profile}", partial(_long_short, profile), 8.0, program="long-short"
         )
 
 
-def short_flows(n: int, long: int, size: int) -> Columns:
-    """`n` messages to host 0, at 0 or, if there are `long` endless flows before them, at 5 ms."""
-    start = round(ARRIVAL_MS * 1e6) if long else 0
-    endless = np.full(long, 4_000_000_000)
+def short_flows(n: int, long_flows: int, size: int) -> Columns:
+    """`n` messages to host 0 at time 0, or at 5 ms beside `long_flows` endless flows."""
+    start = round(ARRIVAL_MS * 1e6) if long_flows else 0
+    endless = np.full(long_flows, 4_000_000_000)
     return {
-        "src": np.concatenate([np.arange(n + 1, n + 1 + long), np.arange(1, n + 1)]),
-        "dst": np.zeros(n + long, np.int64),
+        "src": np.concatenate([np.arange(n + 1, n + 1 + long_flows), np.arange(1, n + 1)]),
+        "dst": np.zeros(n + long_flows, np.int64),
         "size_B": np.concatenate([endless, np.full(n, size)]),
-        "start_ns": np.concatenate([np.zeros(long, np.int64), np.full(n, start)]),
+        "start_ns": np.concatenate([np.zeros(long_flows, np.int64), np.full(n, start)]),
     }
 
 
-def _short(profile: str, n: int, long: int) -> Outcome:
+def _short_messages(profile: str, n: int, long_flows: int) -> Outcome:
     """Completion times of `n` messages of either size that start together."""
     names = ("SECN1", "SECN2", "E3")
-    network = recorded.star(n + 1 + long)
-    lists = [(network, short_flows(n, long, size)) for size in SIZES]
+    network = recorded.star(n + 1 + long_flows)
+    lists = [(network, short_flows(n, long_flows, size)) for size in SIZES]
     samples = simulate(profile, lists, names, SEEDS, 80.0, until_done=True)
     lines = []
     for v, size in enumerate(SIZES):
         for i, ecn in enumerate(names):
-            fct = samples.fct_us[v, i, :, long:]
-            found = recorded.rows(
-                "short_messages", profile=profile, N=n, size_B=size, bg_long=long, ecn=ecn
+            fct = samples.fct_us[v, i, :, long_flows:]
+            recorded_rows = recorded.rows(
+                "short_messages", profile=profile, N=n, size_B=size, bg_long=long_flows, ecn=ecn
             )
-            aside = [row for row in found if row["seed"] in HELD_OUT]
-            among = f" among {long} long" if long else ""
+            held_out_rows = [row for row in recorded_rows if row["seed"] in HELD_OUT]
+            among = f" among {long_flows} long" if long_flows else ""
             case = f"{profile} {n} x {size // 1000} KB{among} {ecn}"
             tails = np.percentile(fct, 99, axis=-1)
             pairs = (
                 ("FCT mean", "fct_mean_us", fct.mean(-1), np.mean),
                 (QUANTILE, "fct_p99_us", tails, np.median),
             )
-            for quantity, column, ours, middle in pairs:
-                theirs = np.array([float(row[column]) for row in found])
-                remark = f"packets {_spread(theirs)}, ours {_spread(ours)}"
-                kept = np.array([float(row[column]) for row in aside])
+            for quantity, column, simulated, middle in pairs:
+                packets = np.array([float(row[column]) for row in recorded_rows])
+                remark = f"packets {_range_text(packets)}, ours {_range_text(simulated)}"
+                held_out = np.array([float(row[column]) for row in held_out_rows])
                 lines.append(
                     Line(
                         "short messages",
                         case,
                         quantity,
                         "µs",
-                        float(middle(kept)),
-                        float(middle(ours)),
+                        float(middle(held_out)),
+                        float(middle(simulated)),
                         FCT,
                         "other seed",
                         remark,
@@ -100,7 +100,7 @@ def _short(profile: str, n: int, long: int) -> Outcome:
 
 
 def _long_short(profile: str) -> Outcome:
-    """A second flow of 1 or 10 MB arrives at 5 ms; how far the long one falls and recovers."""
+    """A second flow of 1 or 10 MB arrives at 5 ms; the long one slows down and recovers."""
     sizes, spans = (1_000_000, 10_000_000), (25.0, 40.0)
     names = ("SECN1", "SECN2", "E3")
     lists = []
@@ -112,10 +112,10 @@ def _long_short(profile: str) -> Outcome:
     lines = []
     for v, (size, span) in enumerate(zip(sizes, spans, strict=True)):
         for i, ecn in enumerate(names):
-            found = recorded.rows("long_short", profile=profile, short_size_B=size, ecn=ecn)
-            ours = [_recovery(samples, v, i, seed, span) for seed in range(LONG_SEEDS)]
+            recorded_rows = recorded.rows("long_short", profile=profile, short_size_B=size, ecn=ecn)
+            simulated = [_recovery(samples, v, i, seed, span) for seed in range(LONG_SEEDS)]
             case = f"{profile} {size // 1_000_000} MB beside a long flow {ecn}"
-            lines += _recovery_lines(case, found, ours)
+            lines += _recovery_lines(case, recorded_rows, simulated)
     return Outcome(lines)
 
 
@@ -126,7 +126,7 @@ QUANTITIES = {
     "rec90_rate_after_short_start_ms": ("back to 90 % after the arrival", "ms"),
     "util_5ms_after_short": ("utilisation, 5 ms after", "%"),
 }
-"""Recorded column, what it is, unit."""
+"""Recorded column: its quantity and unit."""
 
 
 def _recovery(
@@ -144,33 +144,33 @@ def _recovery(
     used = samples.rows.utilisation[at][end : end + round(5e3 / SAMPLE_US)]
     before = rate[arrival - 1]
 
-    def back(share: float) -> float:
+    def recovery_ms(share: float) -> float:
         reached = np.flatnonzero(rate[end:] >= share * before)
         return float("nan") if not reached.size else fct / 1e3 + reached[0] * SAMPLE_US / 1e3
 
     return {
         "short_fct_us": fct,
         "long_rate_min_Gbps": float(rate[arrival:end].min()),
-        "rec50_rate_after_short_start_ms": back(0.5),
-        "rec90_rate_after_short_start_ms": back(0.9),
+        "rec50_rate_after_short_start_ms": recovery_ms(0.5),
+        "rec90_rate_after_short_start_ms": recovery_ms(0.9),
         "util_5ms_after_short": 100 * float(used.mean()),
     }
 
 
 def _recovery_lines(
-    case: str, found: list[dict[str, str]], ours: list[dict[str, float]]
+    case: str, recorded_rows: list[dict[str, str]], runs: list[dict[str, float]]
 ) -> list[Line]:
-    """Means over the runs that have a number; the notes say how far they spread."""
+    """Means over the runs that have a number; notes have their range."""
     lines = []
     for column, (quantity, unit) in QUANTITIES.items():
-        theirs = np.array([float(row[column] or "nan") for row in found])
-        theirs = 100 * np.minimum(theirs, 1.0) if unit == "%" else theirs
-        mine = np.array([run[column] for run in ours])
-        if np.isnan(theirs).all() and np.isnan(mine).all():
+        packets = np.array([float(row[column] or "nan") for row in recorded_rows])
+        packets = 100 * np.minimum(packets, 1.0) if unit == "%" else packets
+        simulated = np.array([run[column] for run in runs])
+        if np.isnan(packets).all() and np.isnan(simulated).all():
             continue
-        note = f"packets {_spread(theirs)}, ours {_spread(mine)}"
+        note = f"packets {_range_text(packets)}, ours {_range_text(simulated)}"
         lines.append(
-            Line("long-short", case, quantity, unit, _mean(theirs), _mean(mine), note=note)
+            Line("long-short", case, quantity, unit, _mean(packets), _mean(simulated), note=note)
         )
     return lines
 
@@ -181,7 +181,7 @@ def _mean(values: np.ndarray) -> float:
     return float(numbers.mean()) if numbers.size else float("nan")
 
 
-def _spread(values: np.ndarray) -> str:
+def _range_text(values: np.ndarray) -> str:
     """Range of the numbers, and how many runs have one."""
     numbers = values[np.isfinite(values)]
     missing = f"{values.size - numbers.size} of {values.size} never"

@@ -1,4 +1,4 @@
-"""Runs cases in processes of their own: a compiled program keeps about one core busy."""
+"""Run cases in several processes: a compiled program keeps about one core busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Finished:
-    """What a case yielded, and how long it took, s: by the clock, and of processors."""
+    """The outcome of a case, and its wall-clock and processor time, s."""
 
     case: Case
     outcome: Outcome
@@ -25,35 +25,36 @@ class Finished:
 
 
 def run_cases(
-    chosen: list[Case],
+    selected: list[Case],
     workers: int = WORKERS,
     show: Callable[[float, str], None] | None = None,
 ) -> list[Finished]:
     """Run cases and keep their order.
 
     Args:
-        chosen: cases of the registry. A single one runs in this process, as do all with one worker.
+        selected: cases of the registry. A single one runs in this process; so do all cases if there
+            is one worker.
         workers: processes.
         show: called with the number of cases done and the last one's name.
     """
-    done: dict[str, Finished] = {}
+    finished: dict[str, Finished] = {}
 
     def take(case: Case, outcome: Outcome, seconds: float, cpu: float) -> None:
-        done[case.name] = Finished(case, outcome, seconds, cpu)
+        finished[case.name] = Finished(case, outcome, seconds, cpu)
         if show:
-            show(len(done), case.name)
+            show(len(finished), case.name)
 
-    if workers == 1 or len(chosen) == 1:
-        for case in chosen:
+    if workers == 1 or len(selected) == 1:
+        for case in selected:
             take(case, *_timed(case))
     else:
-        by_name = {case.name: case for case in chosen}
+        by_name = {case.name: case for case in selected}
         groups: dict[str, list[Case]] = {}
-        for case in chosen:
+        for case in selected:
             groups.setdefault(case.program or case.name, []).append(case)
         longest_first = sorted(groups.values(), key=lambda group: -sum(c.cost for c in group))
         with ProcessPoolExecutor(workers, get_context("spawn"), _on_cpu) as pool:
-            waiting = [pool.submit(_named, [c.name for c in group]) for group in longest_first]
+            waiting = [pool.submit(_run_named, [c.name for c in group]) for group in longest_first]
             try:
                 for future in as_completed(waiting):
                     for name, outcome, seconds, cpu in future.result():
@@ -61,20 +62,20 @@ def run_cases(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    return [done[case.name] for case in chosen]
+    return [finished[case.name] for case in selected]
 
 
 def _on_cpu() -> None:
-    """Two processes share no accelerator; the comparisons are meant for a CPU."""
+    """Select the CPU: processes cannot share an accelerator."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
-def _named(names: list[str]) -> list[tuple[str, Outcome, float, float]]:
+def _run_named(names: list[str]) -> list[tuple[str, Outcome, float, float]]:
     """Run the cases of these names (cases themselves need not be picklable)."""
     from ecn_marl.validation.registry import cases
 
-    known = {case.name: case for case in cases()}
-    return [(name, *_timed(known[name])) for name in names]
+    by_name = {case.name: case for case in cases()}
+    return [(name, *_timed(by_name[name])) for name in names]
 
 
 def _timed(case: Case) -> tuple[Outcome, float, float]:

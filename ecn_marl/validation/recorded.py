@@ -14,8 +14,8 @@ from ecn_marl.sim import topology
 from ecn_marl.sim.topology import Topology
 
 LINK_GBPS, UPLINK_GBPS = 8 * 1048 / 335, 8 * 1048 / 83
-"""Rates of "25" and "100" Gb/s links there, Gb/s: the 335.36 and 83.84 ns that a packet of 1048 B
-takes are cut to whole nanoseconds."""
+"""Actual rates of the "25" and "100" Gb/s links of the recorded runs, Gb/s. A packet of 1048 B
+takes 335.36 and 83.84 ns there, which are cut to whole nanoseconds."""
 
 
 def star(hosts: int, delay_us: float = 1.0) -> Topology:
@@ -32,15 +32,15 @@ def _bytes(name: str) -> bytes:
     return resources.files("ecn_marl.validation").joinpath("data", name).read_bytes()
 
 
-def rows(name: str, **wanted: str | int) -> list[dict[str, str]]:
+def rows(name: str, **columns: str | int) -> list[dict[str, str]]:
     """Rows of a table.
 
     Args:
         name: file name without `.csv`.
-        **wanted: columns and the values they must have.
+        **columns: columns and the values they must have.
     """
     table = csv.DictReader(io.StringIO(_bytes(f"{name}.csv").decode()))
-    return [row for row in table if all(row[key] == str(value) for key, value in wanted.items())]
+    return [row for row in table if all(row[key] == str(value) for key, value in columns.items())]
 
 
 @cache

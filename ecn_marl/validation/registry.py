@@ -36,7 +36,7 @@ def cases() -> list[Case]:
 
 
 def select(only: str | None = None, quick: bool = False, long: bool = False) -> list[Case]:
-    """Cases that are wanted.
+    """Cases to run.
 
     Args:
         only: part of a case's name, or a pattern with `*`; None for all.
@@ -44,16 +44,16 @@ def select(only: str | None = None, quick: bool = False, long: bool = False) -> 
         long: only the long ones, which are left out otherwise.
 
     Raises:
-        ValueError: no case is left.
+        ValueError: no case fits.
     """
     everything = [case for case in cases() if case.long == long and (case.quick or not quick)]
     pattern = None if only is None else only.lower()
-    chosen = [
+    selected = [
         case
         for case in everything
         if pattern is None or pattern in case.name or fnmatch(case.name, pattern)
     ]
-    if not chosen:
+    if not selected:
         names = ", ".join(case.name for case in everything)
         raise bad_value("--only", only, f"part of one of: {names}")
-    return chosen
+    return selected

@@ -1,7 +1,7 @@
-"""Simulations behind the comparisons: many (network, thresholds, seed) lanes in one program.
+"""Simulations for the comparisons: many runs (network, thresholds, seed) in one program.
 
-The simulator is set up exactly as `ecn-marl replay` does it; here many lanes run side by side, and
-only what the comparisons need is kept.
+The simulator is configured exactly as in `ecn-marl replay`. Here many runs share a batch, and only
+the values that the comparisons need are recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ecn_marl.sim.topology import GBPS, Topology
 from ecn_marl.sim.transports import parse_transport
 
 DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 2.0, "timely:hpcc": 5.0}
-"""Substep for each kind of sender, µs; 1 µs for those not named. See docs/validation.md for what
-longer ones cost."""
+"""Substep for each kind of sender, µs; 1 µs for all others. docs/validation.md has the errors of
+longer ones."""
 
 SENDERS = {
     "run": "dcqcn:hpcc-run",
@@ -43,7 +43,7 @@ SENDERS = {
 """Our senders for each recorded profile; there are no recorded runs of `mellanox`."""
 
 SAME_PROGRAM = {"dcqcn:hpcc-run": "dcqcn:hpcc-paper"}
-"""Senders that differ from others in numbers only, and so need no compiled program of their own."""
+"""Senders that differ from others in constants only, so that they can share a compiled program."""
 
 ECN = {
     "SECN1": (5.0, 200.0, 0.01),
@@ -61,7 +61,7 @@ Columns = Mapping[str, np.ndarray]
 """A flow list as `sim.schedules.schedule` takes it."""
 
 
-def known(profile: str) -> bool:
+def has_senders(profile: str) -> bool:
     """Whether the simulator has the senders of a recorded profile."""
     try:
         parse_transport(SENDERS[profile])
@@ -91,7 +91,7 @@ def default_dt_us(transport: str) -> float:
 
 
 class Rows(NamedTuple):
-    """What is kept of every sample; ports are averaged unless noted.
+    """Statistics of every sample; means over ports unless noted.
 
     Attributes:
         queue: queue at the end, bytes.
@@ -100,7 +100,7 @@ class Rows(NamedTuple):
         peak: largest queue of any port, bytes.
         utilisation: share of the links' capacity that was sent.
         pauses: PFC pauses so far, in the whole network.
-        rate: rate that the list's first flow asks for, bytes/µs.
+        rate: rate of the sender of the list's first flow, bytes/µs.
     """
 
     queue: Any
@@ -161,7 +161,7 @@ def simulate(
     until_done: bool = False,
     clock: Clock | None = None,
 ) -> Samples:
-    """Run every variant under every setting with every seed, all lanes side by side.
+    """Run every variant under every setting with every seed, as one batch.
 
     Args:
         profile: recorded profile, names the senders.
@@ -198,22 +198,22 @@ def simulate(
     sim = replace(sim, transport=parse_transport(SAME_PROGRAM.get(transport, transport)))
     shape = (len(variants), len(ecn), seeds)
     v, e, s = (index.ravel() for index in np.indices(shape))
-    one = len(variants) == 1
-    params = trees[0] if one else jax.tree.map(lambda *x: np.stack(x)[v], *trees)
+    shared_params = len(variants) == 1
+    params = trees[0] if shared_params else jax.tree.map(lambda *x: np.stack(x)[v], *trees)
     levels = [scaled_ecn(trees[0].net, *ECN[name]) for name in ecn]
     thresholds = jax.tree.map(lambda *x: jnp.stack(x)[e], *levels)
     keys = jax.vmap(jax.random.key)(jnp.asarray(s))
     watch = (0,) if network.n_switches == 1 else tuple(map(int, network.ports_of_kind("host")))
-    state = _start(sim, one, keys, params)
-    must = np.asarray(flows["size_B"]) < 1e9
-    kept = []
+    state = _start(sim, shared_params, keys, params)
+    finite = np.asarray(flows["size_B"]) < 1e9
+    chunks = []
     samples_per_row = round(sim.interval_steps * dt / SAMPLE_US)
     for _ in range(math.ceil(settings.samples / samples_per_row / CHUNK)):
-        state, rows = _advance(sim, one, watch, state, params, thresholds)
-        kept.append(jax.device_get(rows))
-        if until_done and np.isfinite(np.asarray(state.fct_log)[:, must]).all():
+        state, rows = _advance(sim, shared_params, watch, state, params, thresholds)
+        chunks.append(jax.device_get(rows))
+        if until_done and np.isfinite(np.asarray(state.fct_log)[:, finite]).all():
             break
-    joined = (np.concatenate(x, -1, dtype=np.float64) for x in zip(*kept, strict=True))
+    joined = (np.concatenate(x, -1, dtype=np.float64) for x in zip(*chunks, strict=True))
     series = Rows(*(np.repeat(x, samples_per_row, axis=-1) for x in joined))
     return Samples(
         rows=Rows(*(x.reshape(*shape, -1) for x in series)),
@@ -223,30 +223,30 @@ def simulate(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _start(sim: Simulator, one: bool, keys: jax.Array, params: SimParams) -> SimState:
-    """Empty networks; `one`: all lanes share `params`."""
-    return jax.vmap(sim.init, (0, None if one else 0))(keys, params)
+def _start(sim: Simulator, shared_params: bool, keys: jax.Array, params: SimParams) -> SimState:
+    """Empty networks; `shared_params`: all runs have the same `params`."""
+    return jax.vmap(sim.init, (0, None if shared_params else 0))(keys, params)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
     sim: Simulator,
-    one: bool,
+    shared_params: bool,
     watch: tuple[int, ...],
     state: SimState,
     params: SimParams,
     ecn: Ecn,
 ) -> tuple[SimState, Rows]:
-    """Simulate a chunk of samples in all lanes; rows are `[lanes, CHUNK]`."""
+    """Simulate a chunk of samples of all runs; rows are `[runs, CHUNK]`."""
     ports = np.array(watch)
     interval_us = sim.interval_steps * sim.dt_us
     capacity = np.array([sim.topology.ports[i].gbps for i in watch]).sum() * GBPS * interval_us
 
-    def lane(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Rows]:
+    def run(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Rows]:
         def sample(state: SimState, _: None) -> tuple[SimState, Rows]:
             state, stats = sim.interval(state, params, ecn)
             flows = state.flows
-            first = (flows.flow_id == 0) & (flows.stage == SENDING)
+            is_first = (flows.flow_id == 0) & (flows.stage == SENDING)
             rates = sim.transport.rate(flows.transport)
             return state, Rows(
                 queue=stats.queue[ports].mean(),
@@ -255,10 +255,10 @@ def _advance(
                 peak=stats.queue_max[ports].max(),
                 utilisation=stats.tx_bytes[ports].sum() / capacity,
                 pauses=state.totals.pauses,
-                rate=jnp.where(first, rates, 0.0).sum(),
+                rate=jnp.where(is_first, rates, 0.0).sum(),
             )
 
         return jax.lax.scan(sample, state, None, length=CHUNK)
 
-    fast = lanes.mapped(lane, {0: 0})
-    return jax.vmap(fast, (0, None if one else 0, 0))(state, params, ecn)
+    mapped_run = lanes.mapped(run, {0: 0})
+    return jax.vmap(mapped_run, (0, None if shared_params else 0, 0))(state, params, ecn)

@@ -17,7 +17,7 @@ SETTINGS = ("SECN1", "SECN2", "E3")
 SEEDS = 8
 INTERVAL_US = 100.0
 PAUSED_KB = 1000.0
-"""Queues above this are held by pauses, not by marks; their statistics are only shown."""
+"""Queues above this are limited by pauses, not by marks; their statistics are only reported."""
 LENGTH_MS = 60.0
 TICKS_US = (10.0, 20.0)
 """Ticks of the scenarios, those of plain traffic among them."""
@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
 
 
 def scenario_clock(profile: str) -> Clock:
-    """What `dt_us="auto"` is for these senders on a star at 25 Gb/s."""
+    """The clock that `dt_us="auto"` gives for these senders on a star at 25 Gb/s."""
     senders = parse_transport(SENDERS[profile])
     return Clock(*choose_clock(senders, recorded.star(2), INTERVAL_US))
 
@@ -43,29 +43,33 @@ def _against_fine(profile: str, n: int) -> Outcome:
     """Steady incast at the scenarios' clock and at the fine one; both are means of seeds."""
     clock = scenario_clock(profile)
     network = [(recorded.star(n + 1), incast_flows(n))]
-    ours, fine = (
+    coarse, fine = (
         simulate(profile, network, SETTINGS, SEEDS, LENGTH_MS, clock=c) for c in (clock, FINE)
     )
     lines = []
     for i, ecn in enumerate(SETTINGS):
-        found, wanted = (steady(s, i, (LENGTH_MS / 2, LENGTH_MS)) for s in (ours, fine))
+        coarse_stats, fine_stats = (
+            steady(s, i, (LENGTH_MS / 2, LENGTH_MS)) for s in (coarse, fine)
+        )
         case = f"{profile} N={n} {ecn}, dt = {clock.dt_us:g} µs"
         table = (
             ("queue mean", "KB", MEAN),
             ("queue std", "KB", STD),
             ("utilisation", "%", utilisation_tolerance(n)),
         )
-        paused = bool(max(wanted[0], found[0]) > PAUSED_KB)
+        paused = bool(max(fine_stats[0], coarse_stats[0]) > PAUSED_KB)
         note = "held by pauses" if paused else ""
-        for (quantity, unit, tolerance), theirs, value in zip(table, wanted, found, strict=True):
+        for (quantity, unit, tolerance), reference, value in zip(
+            table, fine_stats, coarse_stats, strict=True
+        ):
             allowed = None if paused else tolerance
-            pair = float(theirs), float(value)
+            pair = float(reference), float(value)
             lines.append(Line("substeps", case, quantity, unit, *pair, allowed, "finer", note))
     return Outcome(lines)
 
 
 def _pauses(tick_us: float) -> Outcome:
-    """8 MiB and 64 senders, whose pauses are decided once per tick."""
+    """8 MiB of buffer and 64 senders; the simulator decides pauses once per tick."""
     table = recorded.rows("incast_40ms", profile="run_b8", N=64)
     names = [row["ecn"] for row in table]
     network = [(recorded.star(65), incast_flows(64))]

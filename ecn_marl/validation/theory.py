@@ -1,4 +1,4 @@
-"""Closed forms: where congestion controls settle at one bottleneck, and where they do not."""
+"""Closed forms: fixed points and oscillations of congestion controls at one bottleneck."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cases() -> Iterator[Case]:
 def _incast(
     transport: str, n: int, gbps: float, delay_us: float, dt_us: float, **options: Any
 ) -> tuple[Simulator, SimParams]:
-    """N endless flows into one port of a star; intervals of 0.1 ms if not said otherwise."""
+    """N endless flows into one port of a star; intervals of 0.1 ms by default."""
     sim = Simulator(
         star(n + 1, gbps=gbps, delay_us=delay_us),
         (Schedule(dt_us, n),),
@@ -64,13 +64,13 @@ def _series(
 
     @jax.jit
     def run(key: jax.Array) -> tuple[jax.Array, ...]:
-        def one(state: SimState, _: None) -> tuple[SimState, tuple[jax.Array, ...]]:
+        def interval(state: SimState, _: None) -> tuple[SimState, tuple[jax.Array, ...]]:
             state, stats = sim.interval(state, params, thresholds)
-            seen = (stats.queue_mean, stats.queue_sq, stats.queue_max, stats.tx_bytes)
-            return state, tuple(x[0] for x in seen)
+            port_stats = (stats.queue_mean, stats.queue_sq, stats.queue_max, stats.tx_bytes)
+            return state, tuple(x[0] for x in port_stats)
 
         length = round(1e3 * ms / sim.interval_us)
-        return jax.lax.scan(one, sim.init(key, params), None, length=length)[1]
+        return jax.lax.scan(interval, sim.init(key, params), None, length=length)[1]
 
     rows = [np.asarray(x, np.float64) for x in run(jax.random.key(0))]
     return tuple(x[len(x) // 2 :] for x in rows)
@@ -86,7 +86,7 @@ def _settled(
 
 
 def _mean_field_run(n: int, delay_us: float, ms: float) -> tuple[float, float, float]:
-    """The published equations at 40 Gb/s: packets and ACKs without size, a constant delay."""
+    """The published equations at 40 Gb/s: packets and ACKs without size, constant delay."""
     name = "dcqcn:paper,source=mean_field"
     sim, params = _incast(name, n, 40.0, delay_us / 4, 1.0, ack_priority=True, pfc=False)
     net = replace(params.net, packet_bytes=np.float32(1.0), ack_bytes=np.float32(0.0))
@@ -94,84 +94,93 @@ def _mean_field_run(n: int, delay_us: float, ms: float) -> tuple[float, float, f
 
 
 def _mean_field() -> list[Line]:
-    """Exact fixed points of DCQCN, and the oscillation that a long delay brings.
+    """Exact fixed points of DCQCN, and its oscillation at a long delay.
 
     The oscillation's reference is an independent solution of the delay equations (56.2 KB, 79.0 KB,
     .949; `tests/sim/delay_equations.py`).
     """
     group, lines = "theory", []
     for n in (2, 10):
-        want = theory.dcqcn_fixed_point(40.0 * GBPS, n, *RAMP, preset("paper"))
+        expected = theory.dcqcn_fixed_point(40.0 * GBPS, n, *RAMP, preset("paper"))
         mean, *_ = _mean_field_run(n, 4.0, 200.0)
         case = f"mean-field DCQCN N={n}, 4 µs"
-        queue = want.queue / 1e3
+        queue = expected.queue / 1e3
         lines.append(Line(group, case, "queue", "KB", queue, mean, FIXED_POINT, "theory"))
     mean, std, used = _mean_field_run(10, 85.0, 200.0)
     case = "mean-field DCQCN N=10, 85 µs"
-    for quantity, unit, reference, ours in (
+    for quantity, unit, reference, simulated in (
         ("queue mean", "KB", 56.2, mean),
         ("queue std", "KB", 79.0, std),
         ("utilisation", "%", 94.9, 100 * used),
     ):
-        lines.append(Line(group, case, quantity, unit, reference, ours, OSCILLATION, "theory"))
+        lines.append(Line(group, case, quantity, unit, reference, simulated, OSCILLATION, "theory"))
     return lines
 
 
 def _hpcc() -> list[Line]:
-    """`eta + N W_ai / BDP` of the link is used, and nothing waits (Li et al., SIGCOMM'19)."""
+    """HPCC uses `eta + N W_ai / BDP` of the link with an empty queue (Li et al., SIGCOMM'19)."""
     lines = []
     for n in (2, 8):
         sim, params = _incast("hpcc:hpcc", n, 25.0, 1.0, 1.0)
         rate, base = 25.0 * GBPS, float(params.net.base_rtt)
-        want = theory.hpcc_fixed_point(rate, n, base, float(params.transport.ai) * base)
+        expected = theory.hpcc_fixed_point(rate, n, base, float(params.transport.ai) * base)
         mean, _, used = _settled(sim, params, (1e9, 2e9, 0.01), 10.0)
-        case, share = f"HPCC N={n}", 100 * want.utilisation
+        case, share = f"HPCC N={n}", 100 * expected.utilisation
         near, packet = Tolerance(absolute=0.5), Tolerance(absolute=PAYLOAD / 1e3)
         lines += [
             Line("theory", case, "utilisation", "%", share, 100 * used, near, "theory"),
-            Line("theory", case, "queue", "KB", want.queue / 1e3, mean, packet, "theory"),
+            Line("theory", case, "queue", "KB", expected.queue / 1e3, mean, packet, "theory"),
         ]
     return lines
 
 
 def _timely() -> list[Line]:
-    """Patched TIMELY settles where its equations say; propagation holds `C * base RTT` of that."""
+    """Fixed point of patched TIMELY; `C * base RTT` of its bytes are in propagation."""
     sim, params = _incast("timely:patched,share=0.3", 2, 10.0, 1.0, 2.0)
     constants = params.transport
-    want = theory.timely_patched_fixed_point(
+    expected = theory.timely_patched_fixed_point(
         10.0 * GBPS, 2, float(constants.ai), float(constants.beta), float(constants.t_low)
     )
     base = 4.0 + (float(params.net.packet_bytes) + 2 * float(params.net.ack_bytes)) / (10 * GBPS)
-    queue = (want.queue - 10.0 * GBPS * base) / 1e3
+    queue = (expected.queue - 10.0 * GBPS * base) / 1e3
     mean, *_ = _settled(sim, params, (1e9, 2e9, 0.01), 200.0)
     return [Line("theory", "patched TIMELY N=2", "queue", "KB", queue, mean, FIXED_POINT, "theory")]
 
 
 def _dctcp() -> list[Line]:
-    """The sawtooth of flows in step that are marked at dequeue, as `theory.dctcp_sawtooth` has it.
+    """The sawtooth of synchronised flows that are marked at dequeue, see `theory.dctcp_sawtooth`.
 
-    32 flows, an RTT of 801 µs and K = 130 packets: the queue grows by more per round than the
-    packets of a round make it ripple. (Among 2 to 8 flows ripples cross K early, cuts come before
-    the closed form expects them, and the amplitude is 20 to 30 % below it.)
+    With 32 flows, an RTT of 801 µs and K = 130 packets, the growth of the queue in a round is
+    larger than its ripple within a round. (With 2 to 8 flows the ripple crosses K early, cuts come
+    before the closed form expects them, and the amplitude is 20 to 30 % below it.)
     """
     n, gbps, delay_us, k = 32, 10.0, 200.0, 130
     name = f"dctcp:sigcomm10,g={1 / 128},alpha_init=0.2,initial={1e6 / n}"
     sim, params = _incast(name, n, gbps, delay_us, 2.0, interval_steps=10, memory_us=2048.0)
     packet, ack = float(params.net.packet_bytes), float(params.net.ack_bytes)
     base = 4 * delay_us + (packet + 2 * ack) / (gbps * GBPS)
-    want = theory.dctcp_sawtooth(gbps * GBPS, base, k * packet, n, packet, at_dequeue=True)
+    expected = theory.dctcp_sawtooth(gbps * GBPS, base, k * packet, n, packet, at_dequeue=True)
     threshold = (k * packet, k * packet + 1.0, 1.0)
     queue, _, peak, _ = _series(sim, params, threshold, 300.0)
-    depth = (want.q_max - want.q_min) / 2
+    depth = (expected.q_max - expected.q_min) / 2
     tops, lows = find_peaks(peak, prominence=depth)[0], find_peaks(-queue, prominence=depth)[0]
     high, low = peak[tops].mean(), queue[lows].mean()
     period = float(np.diff(tops).mean()) * sim.interval_us
     return [
-        Line("theory", f"DCTCP N={n}", quantity, unit, reference, float(ours), tolerance, "theory")
-        for quantity, unit, reference, ours, tolerance in (
-            ("queue, highest", "KB", want.q_max / 1e3, high / 1e3, SAWTOOTH),
-            ("sawtooth, amplitude", "KB", want.amplitude / 1e3, (high - low) / 1e3, SAWTOOTH),
-            # A cut takes part of a round, not one: the closed form says how windows grow, not when.
-            ("sawtooth, period", "µs", want.period, period, None),
+        Line(
+            "theory",
+            f"DCTCP N={n}",
+            quantity,
+            unit,
+            reference,
+            float(simulated),
+            tolerance,
+            "theory",
+        )
+        for quantity, unit, reference, simulated, tolerance in (
+            ("queue, highest", "KB", expected.q_max / 1e3, high / 1e3, SAWTOOTH),
+            ("sawtooth, amplitude", "KB", expected.amplitude / 1e3, (high - low) / 1e3, SAWTOOTH),
+            # A cut takes only part of a round; the closed form has the growth of windows, not when.
+            ("sawtooth, period", "µs", expected.period, period, None),
         )
     ]

@@ -1,6 +1,6 @@
 """Bridges and views of the environments.
 
-Names are loaded when they are first used: a framework's face costs nothing where it is not.
+Names are loaded when they are first used, so unused frameworks need not be installed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HOME = {
 }
 
 _EXTRAS = ("sb3", "torchrl")
-"""Modules that need the extra of their name; what they hold is left out of `__all__`."""
+"""Modules that need the extra of their name; their contents are left out of `__all__`."""
 
 __all__ = [
     "AgentVectorEnv",

@@ -34,11 +34,11 @@ class AutoResetState:
 class AutoReset:
     """The wrapped environment, restarted within the step that ends an episode.
 
-    `step` then returns the first observation and state of the next episode, while
-    `info["final_obs"]` keeps the last observation of the one that ended (it equals `obs` at any
-    other step): bootstrap a truncated return from it. The pytree is the same at every step.
+    `step` then returns the first observation and state of the next episode, and `info["final_obs"]`
+    has the last observation of the episode that ended. At any other step it equals `obs`. Bootstrap
+    a truncated return from it. The pytree is the same at every step.
 
-    Every attribute of the wrapped environment is there, too.
+    The wrapper has every attribute of the wrapped environment.
 
     Attributes:
         env: a functional environment with `reset(key, params)` and
@@ -60,7 +60,7 @@ class AutoReset:
 
     @property
     def load(self) -> Callable[[AutoResetState], Array] | None:
-        """How busy an environment is, if the wrapped one tells; see `EcnEnv.load`."""
+        """How busy an environment is; None if the wrapped one has no `load`. See `EcnEnv.load`."""
         load = getattr(self.env, "load", None)
         return None if load is None else lambda state: load(state.env)
 
@@ -84,22 +84,22 @@ class AutoReset:
             `episode_return` `[A]`, `episode_length` (both of the episode up to this step) and
             `episode_done`.
         """
-        last, inner, reward, terminated, truncated, info = self.env.step(
+        last_obs, inner, reward, terminated, truncated, info = self.env.step(
             key, state.env, action, params
         )
         done = lanes.busy(jnp.all(terminated | truncated))
         episode_return = state.episode_return + reward
         length = state.episode_length + 1
-        first, new = self.env.reset(key, params)
+        first_obs, next_env_state = self.env.reset(key, params)
         running = AutoResetState(inner, episode_return, length)
-        after = jax.tree.map(lambda a, b: _choose(done, a, b), self._fresh(new), running)
+        after = jax.tree.map(lambda a, b: _choose(done, a, b), self._fresh(next_env_state), running)
         info = info | {
-            "final_obs": last,
+            "final_obs": last_obs,
             "episode_return": episode_return,
             "episode_length": length,
             "episode_done": done,
         }
-        return jnp.where(done, first, last), after, reward, terminated, truncated, info
+        return jnp.where(done, first_obs, last_obs), after, reward, terminated, truncated, info
 
 
 def _choose(done: Array, new: Array, old: Array) -> Array:

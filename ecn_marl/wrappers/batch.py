@@ -20,7 +20,7 @@ def compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
 
     Args:
         core: the `program`.
-        user: object that they stay for; see `Programs`.
+        user: object that keeps them in use; see `Programs`.
 
     Raises:
         ForkedProcess: see `check_process`.
@@ -46,20 +46,22 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     from ecn_marl import lanes
 
     def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
-        def one(word: jax.Array, steps: jax.Array) -> Any:
+        def reset_one(word: jax.Array, steps: jax.Array) -> Any:
             key = jax.random.wrap_key_data(word, impl="threefry2x32")
             return core.reset(key, replace(params, max_steps=steps))
 
-        return jax.vmap(one)(words, max_steps)
+        return jax.vmap(reset_one)(words, max_steps)
 
     def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
         unused = jax.random.key(0)  # an episode's randomness is in its state
 
-        def one(state: EnvState, action: jax.Array, steps: jax.Array, params: EnvParams) -> Any:
+        def step_one(
+            state: EnvState, action: jax.Array, steps: jax.Array, params: EnvParams
+        ) -> Any:
             return core.step(unused, state, action, replace(params, max_steps=steps))
 
-        fast = lanes.mapped(one, load=lambda state, *rest: core.load(state))
-        return jax.vmap(fast, (0, 0, 0, None))(state, action, max_steps, params)
+        mapped_step = lanes.mapped(step_one, load=lambda state, *rest: core.load(state))
+        return jax.vmap(mapped_step, (0, 0, 0, None))(state, action, max_steps, params)
 
     def choose(mask: jax.Array, new: Any, old: Any) -> Any:
         select = jax.vmap(jax.lax.select)
@@ -69,4 +71,4 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
 
 PROGRAMS = Programs(compile_batch)
-"""What is compiled, for all batches."""
+"""Compiled functions of all batches."""

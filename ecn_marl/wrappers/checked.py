@@ -1,4 +1,4 @@
-"""Checked mode: parameters, actions and thresholds that make no sense are refused."""
+"""Checked mode: parameters, actions and thresholds out of range are errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ecn_marl._checks import check_numbers
 
 @dataclass(frozen=True)
 class Checked:
-    """The wrapped environment, which refuses nonsense instead of simulating it.
+    """The wrapped environment with checks of parameters, actions and thresholds.
 
-    Every number of the parameters keeps the range that its field declares: no NaN, no negative
-    rate, no episode of 0 steps. Actions have to be in their space. A check reads the numbers, about
-    a millisecond; it is for development, and for parameters that come from outside.
+    Every number of the parameters must be in the range that its field declares: no NaN, no negative
+    rate, no episode of 0 steps. Actions must be in their space. A check reads the numbers, which
+    takes about a millisecond. Use it in development, and for parameters that come from outside.
 
-    Under `jit`, `vmap` and `scan` numbers are not known while a function is traced: there the
+    Under `jit`, `vmap` and `scan` numbers are not known while a function is traced. There the
     wrapper does nothing, neither while tracing nor when the compiled function runs. Check first,
-    compile after: `Checked(env).check(params)`, then `jax.jit(env.reset)(key, params)`.
+    then compile: `Checked(env).check(params)`, then `jax.jit(env.reset)(key, params)`.
 
     The PettingZoo and Gymnasium faces check parameters at their first reset, and actions always.
 
-    Every attribute of the wrapped environment is there, too.
+    The wrapper has every attribute of the wrapped environment.
 
     Attributes:
         env: a functional environment.
@@ -56,8 +56,8 @@ class Checked:
             InvalidValue: see `check`.
         """
         check_numbers(params)
-        found: tuple[Array, Any] = self.env.reset(key, params)
-        return found
+        obs_and_state: tuple[Array, Any] = self.env.reset(key, params)
+        return obs_and_state
 
     def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
         """One step; see the wrapped environment.

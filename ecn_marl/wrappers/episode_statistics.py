@@ -33,7 +33,7 @@ class EpisodeStatisticsState:
 
 @dataclass(frozen=True)
 class _Metered:
-    """An environment whose `info` carries its metrics of the episode up to this step."""
+    """An environment whose `info` has the metrics of the episode up to this step."""
 
     env: Any
 
@@ -45,18 +45,20 @@ class _Metered:
         return self.env.reset(key, params)
 
     def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
-        obs, new, reward, terminated, truncated, info = self.env.step(key, state, action, params)
-        info = info | {"metrics": self.env.episode_metrics(new, params)}
-        return obs, new, reward, terminated, truncated, info
+        obs, next_state, reward, terminated, truncated, info = self.env.step(
+            key, state, action, params
+        )
+        info = info | {"metrics": self.env.episode_metrics(next_state, params)}
+        return obs, next_state, reward, terminated, truncated, info
 
 
 @dataclass(frozen=True)
 class EpisodeStatistics:
     """`AutoReset`, with a log of the last finished episode.
 
-    `info["episode"]` is that log after every step, so a rollout holds it at its last step: where
-    `info["episode_done"]`, the episode ended just now. The pytree is the same at every step. Every
-    attribute of the wrapped environment is there, too.
+    `info["episode"]` is that log after every step, so the last step of a rollout has it. Where
+    `info["episode_done"]`, the episode ended in this step. The pytree is the same at every step.
+    The wrapper has every attribute of the wrapped environment.
 
     Attributes:
         env: an `AutoReset`, whose environment has `episode_metrics(state, params)`.
@@ -65,7 +67,7 @@ class EpisodeStatistics:
     env: Any
 
     def __post_init__(self) -> None:
-        """Check what is wrapped.
+        """Check the wrapped environment.
 
         Raises:
             ValueError: not an `AutoReset`.
@@ -100,8 +102,8 @@ class EpisodeStatistics:
             key, state.env, action, params
         )
         done = info["episode_done"]
-        now = {"return": info["episode_return"], "length": info["episode_length"]}
-        now |= info.pop("metrics")
-        last = jax.tree.map(lambda a, b: jnp.where(done, a, b), now, state.last)
-        new = EpisodeStatisticsState(inner, last, state.finished + done.astype(jnp.int32))
-        return obs, new, reward, terminated, truncated, info | {"episode": last}
+        log = {"return": info["episode_return"], "length": info["episode_length"]}
+        log |= info.pop("metrics")
+        last = jax.tree.map(lambda a, b: jnp.where(done, a, b), log, state.last)
+        next_state = EpisodeStatisticsState(inner, last, state.finished + done.astype(jnp.int32))
+        return obs, next_state, reward, terminated, truncated, info | {"episode": last}

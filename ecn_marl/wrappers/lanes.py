@@ -14,12 +14,12 @@ class Lanes:
     """The wrapped environment; `jax.vmap` over its steps runs several times as fast on a CPU.
 
     A batch of steps is compiled with one environment in each lane of the processor's vectors.
-    Results are those of the wrapped environment within rounding. A rounding difference can turn a
-    marking coin, so single episodes differ; their statistics do not. Steps that are not mapped run
-    as before, and so do accelerators without `ecn_marl.lanes.available`. Batches cannot be
-    differentiated: leave this wrapper out for that.
+    Results are those of the wrapped environment within rounding. A rounding difference can change a
+    random mark, so single episodes differ, but their statistics do not. Steps that are not mapped
+    run as without the wrapper, and so do accelerators without `ecn_marl.lanes.available`. Batches
+    cannot be differentiated: do not use this wrapper for gradients.
 
-    Every attribute of the wrapped environment is there, too.
+    The wrapper has every attribute of the wrapped environment.
 
     Attributes:
         env: a functional environment, `AutoReset` included.
@@ -44,6 +44,6 @@ class Lanes:
         return lanes.mapped(self.env.step_ecn, {1: 1}, self._load())
 
     def _load(self) -> Callable[..., Any] | None:
-        """How busy the environment of a step's arguments is, if it tells."""
+        """The environment's `load` as a function of a step's arguments; None if it has none."""
         load = getattr(self.env, "load", None)
         return None if load is None else lambda key, state, action, params: load(state)

@@ -1,10 +1,9 @@
-"""Domain randomisation: every episode in a network of its own, drawn from ranges.
+"""Domain randomisation: every episode has its own network, drawn from ranges.
 
-A policy trained under one set of senders and links loses to static settings under others. Here link
-rates, propagation delays, the load and constants of the senders are drawn anew at every reset. What
-is drawn are a few factors, which are kept in the state; the parameters of an episode are those of
-the scenario times its factors, so trainers, which give all environments the same parameters, need
-to know nothing of it.
+A policy trained under one set of senders and links loses to static settings under others. Here
+every reset draws link rates, propagation delays, the load and constants of the senders. The draw is
+a few factors, which the state holds. The parameters of an episode are those of the scenario times
+its factors. So trainers, which give all environments the same parameters, work unchanged.
 
     env = Randomised(make("restore-serve-v0"), ranges_of({"delay": (0.2, 1.0), "load": 1.5}))
 """
@@ -33,11 +32,11 @@ LOADS = ("load", "per_us", "fill")
 """Parameters of traffic sources that are scaled with the load."""
 
 KINDS = ("rate", "delay", "load", *SENDERS)
-"""What can be drawn: `rate` (links and NICs; the rates of the senders' increases with them),
-`delay` (of all links, so the round trip), `load`, and constants of the senders."""
+"""Kinds of factors: `rate` (of links and NICs, and of the senders' increases), `delay` (of all
+links, so of the round trip), `load`, and constants of the senders."""
 
 Ranges = tuple[tuple[str, float, float], ...]
-"""What is drawn, and the lowest and highest factor of each, hashable."""
+"""Kinds, and the lowest and highest factor of each, hashable."""
 
 
 def ranges_of(factors: Mapping[str, Any]) -> Ranges:
@@ -45,22 +44,22 @@ def ranges_of(factors: Mapping[str, Any]) -> Ranges:
 
     Args:
         factors: by kind, a factor f for the range 1/f to f, or a range `(lowest, highest)`. Delays
-            can only shrink: the lines that feedback travels on are as long as the topology's.
+            can only shrink, because the delay lines of feedback have the length of the topology's.
 
     Raises:
         ValueError: unknown kind, a range that is not 0 < lowest <= highest, or delays above 1.
     """
-    found = []
-    for kind, given in factors.items():
+    ranges = []
+    for kind, limits in factors.items():
         if kind not in KINDS:
             raise unknown_name("what to randomise", kind, KINDS)
-        low, high = (1.0 / given, given) if isinstance(given, int | float) else tuple(given)
+        low, high = (1.0 / limits, limits) if isinstance(limits, int | float) else tuple(limits)
         if not 0.0 < low <= high < math.inf:
-            raise bad_value(f"range of {kind}", given, "a factor >= 1, or 0 < lowest <= highest")
+            raise bad_value(f"range of {kind}", limits, "a factor >= 1, or 0 < lowest <= highest")
         if kind == "delay" and high > 1.0:
-            raise bad_value("range of delay", given, "factors up to 1, those of the topology")
-        found.append((kind, float(low), float(high)))
-    return tuple(found)
+            raise bad_value("range of delay", limits, "factors up to 1, those of the topology")
+        ranges.append((kind, float(low), float(high)))
+    return tuple(ranges)
 
 
 def draw(key: jax.Array, ranges: Ranges) -> Float[Array, " kinds"]:
@@ -74,8 +73,8 @@ def scaled(params: Any, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
 
     Args:
         params: `EnvParams` of the scenario.
-        factors: what `draw` gave.
-        ranges: what they are factors of.
+        factors: from `draw`.
+        ranges: their kinds.
     """
     by = {kind: factors[i] for i, (kind, _, _) in enumerate(ranges)}
     sim = params.sim
@@ -96,9 +95,11 @@ def scaled(params: Any, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
 
 
 def _times(tree: Any, factor: Array, names: tuple[str, ...]) -> Any:
-    """A dataclass with the fields of these names that it has times a factor."""
-    held = {f.name for f in fields(tree)}
-    changed = {n: jnp.asarray(getattr(tree, n), jnp.float32) * factor for n in names if n in held}
+    """A dataclass with those of the named fields that it has multiplied by a factor."""
+    field_names = {f.name for f in fields(tree)}
+    changed = {
+        n: jnp.asarray(getattr(tree, n), jnp.float32) * factor for n in names if n in field_names
+    }
     return replace(tree, **changed)
 
 
@@ -108,7 +109,7 @@ def randomised(params: Any, key: jax.Array, ranges: Ranges) -> Any:
     Args:
         params: `EnvParams` of the scenario.
         key: PRNG key.
-        ranges: what is drawn, from `ranges_of`.
+        ranges: from `ranges_of`.
     """
     return scaled(params, draw(key, ranges), ranges)
 
@@ -119,8 +120,8 @@ class RandomisedState:
 
     Attributes:
         env: state of the wrapped environment.
-        factors: what was drawn for this episode, `[kinds]`.
-        steps: intervals so far; trainers set it to start in the midst of an episode.
+        factors: factors of this episode, `[kinds]`.
+        steps: intervals so far; trainers set it to start in the middle of an episode.
     """
 
     env: Any
@@ -132,43 +133,43 @@ class RandomisedState:
 class Randomised:
     """The wrapped environment with parameters that are drawn at every reset.
 
-    Every attribute of the wrapped environment is there, too.
+    The wrapper has every attribute of the wrapped environment.
 
     Attributes:
         env: functional environment (without auto-reset).
-        ranges: what is drawn, from `ranges_of`.
+        ranges: from `ranges_of`.
     """
 
     env: Any
     ranges: Ranges
 
     def __post_init__(self) -> None:
-        """Check that the environment has what is to be drawn."""
+        """Check that the environment has the parameters to draw."""
         if not self.ranges:
             raise bad_value("ranges", self.ranges, "at least one range")
         sim = self.env.default_params.sim
         for kind, _, _ in self.ranges:
             trees = sim.traffic if kind == "load" else (sim.transport,)
             names = LOADS if kind == "load" else (kind,)
-            held = {f.name for tree in trees for f in fields(tree)}
-            if kind not in ("rate", "delay") and not held & set(names):
+            field_names = {f.name for tree in trees for f in fields(tree)}
+            if kind not in ("rate", "delay") and not field_names & set(names):
                 raise bad_value("what to randomise", kind, f"something that {self.env.name} has")
         self._check_clock()
 
     def _check_clock(self) -> None:
-        """Refuse ranges at whose ends the timers of the senders are too short for the substep."""
+        """Check that the substep fits the senders' timers at the ends of the ranges."""
         sim = self.env.sim
         senders = sim.transport
         if not isinstance(senders, Dcqcn):
             return
-        ends = {kind: high if kind in ("rate", "g") else low for kind, low, high in self.ranges}
+        extremes = {kind: high if kind in ("rate", "g") else low for kind, low, high in self.ranges}
         constants = senders.default_params()
-        drawn = {x: float(getattr(constants, x)) * ends[x] for x in SENDERS if x in ends}
+        drawn = {x: float(getattr(constants, x)) * extremes[x] for x in SENDERS if x in extremes}
         extreme = replace(senders, overrides=tuple({**dict(senders.overrides), **drawn}.items()))
-        bound = extreme.bound_dt(max(sim.topology.nic_gbps) * GBPS * ends.get("rate", 1.0))
+        bound = extreme.bound_dt(max(sim.topology.nic_gbps) * GBPS * extremes.get("rate", 1.0))
         if sim.dt_us > bound.dt_us * (1.0 + 1e-6):
-            what = f"at most {bound.dt_us:.3g} us at the ends of the ranges drawn ({bound.why})"
-            raise bad_value("dt_us", sim.dt_us, what)
+            allowed = f"at most {bound.dt_us:.3g} us at the ends of the ranges drawn ({bound.why})"
+            raise bad_value("dt_us", sim.dt_us, allowed)
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""
@@ -201,24 +202,24 @@ class Randomised:
     def _step(
         self, step: Any, key: jax.Array, state: RandomisedState, action: Any, params: Any
     ) -> Any:
-        here = scaled(params, state.factors, self.ranges)
+        episode_params = scaled(params, state.factors, self.ranges)
         inner = replace(state.env, steps=state.steps)
-        obs, inner, *rest = step(key, inner, action, here)
+        obs, inner, *rest = step(key, inner, action, episode_params)
         return obs, RandomisedState(inner, state.factors, inner.steps), *rest
 
     def phase(self, state: RandomisedState, params: Any) -> Array:
         """Phase of every port; see `EcnEnv.phase`."""
-        here = scaled(params, state.factors, self.ranges)
-        found: Array = self.env.phase(state.env, here)
-        return found
+        episode_params = scaled(params, state.factors, self.ranges)
+        phase: Array = self.env.phase(state.env, episode_params)
+        return phase
 
     def global_state(self, state: RandomisedState, params: Any) -> Float[Array, " state"]:
         """Features of the last interval of all ports; see `EcnEnv.global_state`."""
-        found: Array = self.env.global_state(state.env, params)
-        return found
+        features: Array = self.env.global_state(state.env, params)
+        return features
 
     def episode_metrics(self, state: RandomisedState, params: Any) -> dict[str, Array]:
         """Metrics of the episode so far; see `EcnEnv.episode_metrics`."""
-        here = scaled(params, state.factors, self.ranges)
-        found: dict[str, Array] = self.env.episode_metrics(state.env, here)
-        return found
+        episode_params = scaled(params, state.factors, self.ranges)
+        metrics: dict[str, Array] = self.env.episode_metrics(state.env, episode_params)
+        return metrics

@@ -21,15 +21,15 @@ def port_stats() -> Callable[..., PortStats]:
     `class_bytes` is `[ports, 3]`.
     """
 
-    def build(num_ports: int = 1, **given: Any) -> PortStats:
+    def build(num_ports: int = 1, **values: Any) -> PortStats:
         zeros = {field.name: 0.0 for field in fields(PortStats)}
-        assert set(given) <= set(zeros), f"unknown fields {set(given) - set(zeros)}"
+        assert set(values) <= set(zeros), f"unknown fields {set(values) - set(zeros)}"
         leaves = {
             name: jnp.broadcast_to(
                 jnp.asarray(value, jnp.float32),
                 (num_ports, 3) if name == "class_bytes" else (num_ports,),
             )
-            for name, value in (zeros | given).items()
+            for name, value in (zeros | values).items()
         }
         return PortStats(**leaves)
 

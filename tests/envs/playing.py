@@ -34,7 +34,7 @@ def bits(values: Any) -> Any:
 
 def play(env: EcnParallelEnv, actions: list[dict[str, Any]]) -> tuple[Any, ...]:
     """All that the steps return, bit by bit."""
-    return tuple(bits((env.step(each), env.agents, env.state())) for each in actions)
+    return tuple(bits((env.step(action), env.agents, env.state())) for action in actions)
 
 
 def script(env: EcnParallelEnv, steps: int, seed: int = 7) -> list[dict[str, Any]]:

@@ -135,7 +135,7 @@ def test_settings_of_vendors_on_ports_of_their_rate(name, gbps, kmin, kmax, pmax
 
 
 def test_names_of_vendors_change_neither_template_nor_grid():
-    """Trained policies choose by index of the one, published results come from the other."""
+    """Trained policies depend on the template's indices, published results on the grid."""
     assert len(DiscreteAction().template) == 24
     assert len(static_grid()) == 183
     assert STATIC_ECN["alibaba"] == STATIC_ECN["secn2"]
@@ -178,9 +178,11 @@ def test_sample_covers_the_space_and_passes_the_check(codec):
     checked = codec.check(np.asarray(actions), 500)
     assert all(space.contains(np.asarray(row, codec.dtype)) for row in checked)
     every = all_actions(codec)
-    spread = every.max(axis=0) - every.min(axis=0)
-    assert (np.ptp(checked, axis=0) >= 0.9 * spread).all()
-    assert not np.array_equal(actions, codec.sample(jax.random.key(1), 500)) or not spread.any()
+    value_range = every.max(axis=0) - every.min(axis=0)
+    assert (np.ptp(checked, axis=0) >= 0.9 * value_range).all()
+    assert (
+        not np.array_equal(actions, codec.sample(jax.random.key(1), 500)) or not value_range.any()
+    )
     np.testing.assert_array_equal(actions, codec.sample(jax.random.key(0), 500))
 
 
@@ -194,13 +196,13 @@ def test_gymnasium_spaces(codec):
     }[codec.name]
     assert isinstance(space, kind)
     space.seed(3)
-    drawn = np.stack([space.sample() for _ in range(50)])
-    assert codec.check(drawn, 50).dtype == codec.dtype
+    samples = np.stack([space.sample() for _ in range(50)])
+    assert codec.check(samples, 50).dtype == codec.dtype
     assert space.contains(codec.encode(20.0, 80.0, 0.3)) or codec.shape == ()
 
 
 @pytest.mark.parametrize(
-    ("codec", "setting", "found"),
+    ("codec", "setting", "nearest"),
     [
         (MultiDiscreteAction(), "secn1", (5.0, 160.0, 0.01)),
         (MultiDiscreteAction(), "secn2", (80.0, 320.0, 0.2)),
@@ -212,19 +214,19 @@ def test_gymnasium_spaces(codec):
         (BoxAction(), "secn2", (100.0, 400.0, 0.2)),
     ],
 )
-def test_nearest_action_of_static_settings(codec, setting, found):
+def test_nearest_action_of_static_settings(codec, setting, nearest):
     action = codec.encode(*STATIC_ECN[setting])
     assert action.shape == codec.shape
     assert action.dtype == codec.dtype
-    assert codec.describe(action) == pytest.approx(found, rel=1e-5)
+    assert codec.describe(action) == pytest.approx(nearest, rel=1e-5)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_encode_undoes_describe(codec):
     for action in all_actions(codec)[::37]:
         setting = codec.describe(action)
-        again = codec.describe(codec.encode(*setting))
-        assert again == pytest.approx(setting, rel=1e-4)
+        reencoded = codec.describe(codec.encode(*setting))
+        assert reencoded == pytest.approx(setting, rel=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -248,11 +250,11 @@ def test_encode_finds_the_nearest_of_all_pairs():
         (1.0, 2.0, 0.001),
         (30.0, 31.0, 0.6),
     ]:
-        want = np.log([setting[0] * KB, setting[1] * KB, setting[2]])
-        best = ((kmin - want[0]) ** 2 + (kmax - want[1]) ** 2 + (pmax - want[2]) ** 2).min()
+        target = np.log([setting[0] * KB, setting[1] * KB, setting[2]])
+        best = ((kmin - target[0]) ** 2 + (kmax - target[1]) ** 2 + (pmax - target[2]) ** 2).min()
         low, high, p = np.log(codec.describe(codec.encode(*setting)))
-        found = (low - want[0] + np.log(KB)) ** 2 + (high - want[1] + np.log(KB)) ** 2
-        assert found + (p - want[2]) ** 2 == pytest.approx(best, abs=1e-4)
+        distance = (low - target[0] + np.log(KB)) ** 2 + (high - target[1] + np.log(KB)) ** 2
+        assert distance + (p - target[2]) ** 2 == pytest.approx(best, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -261,9 +263,9 @@ def test_jit_and_vmap(name):
     actions = jnp.asarray(all_actions(codec)[-4:])
     batch = jnp.stack([actions, actions[::-1]])
     scale = jnp.linspace(1.0, 4.0, len(actions))
-    found = jax.jit(jax.vmap(codec.decode, in_axes=(0, None)))(batch, scale)
-    expected = [codec.decode(one, scale) for one in batch]
-    for leaf, *alone in zip(*(jax.tree.leaves(x) for x in (found, *expected)), strict=True):
+    batched = jax.jit(jax.vmap(codec.decode, in_axes=(0, None)))(batch, scale)
+    expected = [codec.decode(row, scale) for row in batch]
+    for leaf, *alone in zip(*(jax.tree.leaves(x) for x in (batched, *expected)), strict=True):
         np.testing.assert_allclose(leaf, np.stack(alone), rtol=1e-6)
     keys = jax.random.split(jax.random.key(0), 3)
     assert jax.jit(jax.vmap(lambda k: codec.sample(k, 2)))(keys).shape == (3, 2, *codec.shape)
@@ -295,9 +297,9 @@ def test_check_names_entry_value_and_limits(name, action, message):
 
 
 def test_check_hands_back_the_codecs_dtype():
-    found = action_codec("multidiscrete").check(np.asarray([[1, 2, 3]], np.uint8), 1)
-    assert found.dtype == np.int32
-    assert found.tolist() == [[1, 2, 3]]
+    checked = action_codec("multidiscrete").check(np.asarray([[1, 2, 3]], np.uint8), 1)
+    assert checked.dtype == np.int32
+    assert checked.tolist() == [[1, 2, 3]]
     assert action_codec("box").check(np.zeros((2, 3)), 2).dtype == np.float32
     with pytest.raises(ValueError, match=r"9.*\[0, 8\]"):
         action_codec("multidiscrete").describe([9, 0, 0])
@@ -331,17 +333,17 @@ def test_lookup_and_hash():
         assert hash(action_codec(name)) == hash(action_codec(name))
         assert action_codec(name) == action_codec(name)
     assert action_codec("multidiscrete", alpha_kb=20.0) != action_codec("multidiscrete")
-    listed = action_codec("multidiscrete", pmax=(0.1, 0.2))
-    assert listed.nvec == (9, 9, 2)
-    assert isinstance(hash(listed), int)
-    own = BoxAction(pmax=(0.1, 0.5))
-    assert action_codec(own) is own
+    codec = action_codec("multidiscrete", pmax=(0.1, 0.2))
+    assert codec.nvec == (9, 9, 2)
+    assert isinstance(hash(codec), int)
+    custom = BoxAction(pmax=(0.1, 0.5))
+    assert action_codec(custom) is custom
     with pytest.raises(ValueError, match=r"(?s)actions.*'multidiscret'.*multidiscrete"):
         action_codec("multidiscret")
     with pytest.raises(ValueError, match=r"(?s)multidiscrete.*'alpha'.*alpha_kb"):
         action_codec("multidiscrete", alpha=20.0)
     with pytest.raises(ValueError, match="alpha_kb"):
-        action_codec(own, alpha_kb=20.0)
+        action_codec(custom, alpha_kb=20.0)
 
 
 @pytest.mark.parametrize(

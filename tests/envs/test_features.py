@@ -40,18 +40,18 @@ def columns(name, stats, ecn=None, scale=1.0, **options):
     port_scale = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), (num_ports,))
     ecn = thresholds(num_ports) if ecn is None else ecn
     features = feature_set(name)
-    found = features.compute(stats, ecn, FeatureScale.create(port_scale, **options))
-    assert found.dtype == jnp.float32
-    assert found.shape == (num_ports, features.width)
-    return dict(zip(features.names, np.asarray(found).T, strict=True))
+    values = features.compute(stats, ecn, FeatureScale.create(port_scale, **options))
+    assert values.dtype == jnp.float32
+    assert values.shape == (num_ports, features.width)
+    return dict(zip(features.names, np.asarray(values).T, strict=True))
 
 
 def test_what_each_set_shows():
     assert FEATURE_SETS["acc"] == ("queue", "tx_rate", "marked_rate", "kmin", "kmax", "pmax")
     assert FEATURE_SETS["pet"] == (*FEATURE_SETS["acc"], "incast_degree", "mice_fraction")
     assert FEATURE_SETS["haecn"] == ("queue_level", "tx_rate", "kmin", "kmax", "pmax")
-    more = ("flows_begun", "flows_seen", "incast_degree", "small_bytes")
-    assert FEATURE_SETS["flows"] == (*FEATURE_SETS["acc"], *more)
+    added = ("flows_begun", "flows_seen", "incast_degree", "small_bytes")
+    assert FEATURE_SETS["flows"] == (*FEATURE_SETS["acc"], *added)
     assert [feature_set(name).obs_dim for name in ("acc", "pet", "haecn")] == [18, 24, 15]
     assert not set(FEATURE_SETS) & set(FEATURES), "a name means one thing"
 
@@ -85,9 +85,9 @@ def test_rates_are_shares_of_the_link(port_stats):
         3, utilisation=[0.8, 0.8, 0.0], tx_bytes=[1e5, 1e5, 0], marked_bytes=[25e3, 0, 0]
     )
     for name in ("acc", "pet"):
-        found = columns(name, stats)
-        np.testing.assert_allclose(found["tx_rate"], [0.8, 0.8, 0.0], rtol=1e-6)
-        np.testing.assert_allclose(found["marked_rate"], [0.2, 0.0, 0.0], rtol=1e-6)
+        values = columns(name, stats)
+        np.testing.assert_allclose(values["tx_rate"], [0.8, 0.8, 0.0], rtol=1e-6)
+        np.testing.assert_allclose(values["marked_rate"], [0.2, 0.0, 0.0], rtol=1e-6)
     np.testing.assert_allclose(columns("haecn", stats)["tx_rate"], [0.8, 0.8, 0.0], rtol=1e-6)
 
 
@@ -95,68 +95,68 @@ def test_rates_are_shares_of_the_link(port_stats):
 def test_setting_in_force(port_stats, name):
     sizes = jnp.asarray([5, 20, 80, 320], jnp.float32) * KB
     ecn = Ecn(sizes, 4 * sizes, jnp.asarray([0.001, 0.01, 0.1, 1.0]))
-    found = columns(name, port_stats(4, queue=sizes), ecn)
-    np.testing.assert_allclose(found["pmax"], [0, 1 / 3, 2 / 3, 1], atol=1e-6)
-    np.testing.assert_allclose(found["kmax"][:3], found["kmin"][1:], rtol=1e-6)
-    assert (found["kmin"] < found["kmax"]).all()
-    if "queue" in found:
-        np.testing.assert_array_equal(found["kmin"], found["queue"])
+    values = columns(name, port_stats(4, queue=sizes), ecn)
+    np.testing.assert_allclose(values["pmax"], [0, 1 / 3, 2 / 3, 1], atol=1e-6)
+    np.testing.assert_allclose(values["kmax"][:3], values["kmin"][1:], rtol=1e-6)
+    assert (values["kmin"] < values["kmax"]).all()
+    if "queue" in values:
+        np.testing.assert_array_equal(values["kmin"], values["queue"])
 
 
 def test_incast_degree_and_mice(port_stats):
     stats = port_stats(
         5, n_senders=[0, 7, 64, 300, 1], n_mice=[0, 3, 0, 5, 0], n_elephants=[0, 1, 4, 0, 1]
     )
-    found = columns("pet", stats)
+    values = columns("pet", stats)
     np.testing.assert_allclose(
-        found["incast_degree"],
+        values["incast_degree"],
         [0, np.log(8) / np.log(65), 1, 1, np.log(2) / np.log(65)],
         rtol=1e-6,
     )
-    np.testing.assert_allclose(found["mice_fraction"], [0.5, 0.75, 0, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(values["mice_fraction"], [0.5, 0.75, 0, 1, 0], rtol=1e-6)
 
 
 def test_counts_are_on_a_log_scale_that_tells_a_few_apart(port_stats):
-    """The rule of thumb is deep below 2 flows begun per 100 µs: 0 to 20 must look different."""
-    few = np.arange(21)
+    """The rule sets deep thresholds below 2 flows begun per 100 µs: 0 to 20 must differ."""
+    small_counts = np.arange(21)
     for name in ("flows_begun", "flows_seen"):
-        found = columns(name, port_stats(21, **{name: few}))[name]
-        np.testing.assert_allclose(found, np.log1p(few) / np.log(257), rtol=1e-5)
-        assert np.diff(found).min() > 0.008
+        values = columns(name, port_stats(21, **{name: small_counts}))[name]
+        np.testing.assert_allclose(values, np.log1p(small_counts) / np.log(257), rtol=1e-5)
+        assert np.diff(values).min() > 0.008
         top = columns(name, port_stats(2, **{name: [256, 999]}))[name]
         np.testing.assert_allclose(top, 1, rtol=1e-6)
 
 
 def test_what_happens_is_shown_per_100_us(port_stats):
-    """Ten times the time, ten times the flows and marks: the same; what is there is not divided."""
+    """Events are scaled to 100 µs: ten times as many in ten times the time; states are not."""
     once = port_stats(2, flows_begun=4, marked_packets=30, flows_seen=7)
-    more = port_stats(2, flows_begun=40, marked_packets=300, flows_seen=7)
+    tenfold = port_stats(2, flows_begun=40, marked_packets=300, flows_seen=7)
     name = "flows_begun,marked_packets,flows_seen"
-    short = columns(name, once)
-    long = columns(name, more, collected_us=1000.0)
-    for feature in short:
-        np.testing.assert_allclose(short[feature], long[feature], rtol=1e-6)
-    assert short["marked_packets"][0] == pytest.approx(np.log(31) / np.log(301), rel=1e-5)
+    one_window = columns(name, once)
+    ten_windows = columns(name, tenfold, collected_us=1000.0)
+    for feature in one_window:
+        np.testing.assert_allclose(one_window[feature], ten_windows[feature], rtol=1e-6)
+    assert one_window["marked_packets"][0] == pytest.approx(np.log(31) / np.log(301), rel=1e-5)
     fast = port_stats(2, marked_packets=120)
     at_100 = columns("marked_packets", fast, scale=4.0)["marked_packets"]
-    np.testing.assert_allclose(at_100, short["marked_packets"], rtol=1e-6)
+    np.testing.assert_allclose(at_100, one_window["marked_packets"], rtol=1e-6)
 
 
 def test_bytes_by_size_are_shares_of_the_data(port_stats):
     stats = port_stats(3, class_bytes=[[1e4, 3e4, 6e4], [0, 0, 0], [5, 0, 0]], tx_bytes=1e6)
-    found = columns("small_bytes,medium_bytes", stats)
-    np.testing.assert_allclose(found["small_bytes"], [0.1, 0, 1], rtol=1e-6)
-    np.testing.assert_allclose(found["medium_bytes"], [0.3, 0, 0], rtol=1e-6)
+    values = columns("small_bytes,medium_bytes", stats)
+    np.testing.assert_allclose(values["small_bytes"], [0.1, 0, 1], rtol=1e-6)
+    np.testing.assert_allclose(values["medium_bytes"], [0.3, 0, 0], rtol=1e-6)
 
 
 def test_mean_and_largest_queue_are_on_the_scale_of_the_queue(port_stats):
     sizes = np.asarray([0, 3, 80, 20_000]) * KB
     stats = port_stats(4, queue=sizes, queue_mean=sizes[::-1], queue_max=2 * sizes, paused=0.25)
-    found = columns("ports", stats)
-    np.testing.assert_array_equal(found["queue_mean"], found["queue"][::-1])
-    want = columns("acc", port_stats(4, queue=2 * sizes))["queue"]
-    np.testing.assert_array_equal(found["queue_max"], want)
-    np.testing.assert_array_equal(found["paused"], 0.25)
+    values = columns("ports", stats)
+    np.testing.assert_array_equal(values["queue_mean"], values["queue"][::-1])
+    expected = columns("acc", port_stats(4, queue=2 * sizes))["queue"]
+    np.testing.assert_array_equal(values["queue_max"], expected)
+    np.testing.assert_array_equal(values["paused"], 0.25)
 
 
 def test_haecn_level_is_what_the_reward_takes_off(port_stats):
@@ -217,15 +217,15 @@ def test_every_feature_stays_in_the_unit_interval(
         queue_max=queue,
         paused=share,
     )
-    for feature, found in columns(name, stats, thresholds(1, *setting), scale).items():
-        assert 0.0 <= found[0] <= 1.0, feature
+    for feature, values in columns(name, stats, thresholds(1, *setting), scale).items():
+        assert 0.0 <= values[0] <= 1.0, feature
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queue_feature_never_falls_and_tells_small_queues_apart(port_stats, name):
     queue = np.asarray([0, 2, 6, 15, 50, 150, 500, 1500]) * KB
-    found = columns(name, port_stats(8, queue=queue, queue_mean=queue))
-    first = next(iter(found.values()))
+    values = columns(name, port_stats(8, queue=queue, queue_mean=queue))
+    first = next(iter(values.values()))
     assert (np.diff(first) >= 0).all()
     assert (np.diff(first)[1:] > 0.04).all()
 
@@ -235,11 +235,11 @@ def test_queue_feature_never_falls_and_tells_small_queues_apart(port_stats, name
 )
 def test_ablations_are_pets_state_without_one_feature(port_stats, name, gone):
     stats = port_stats(2, queue=5 * KB, utilisation=0.4, n_senders=7, n_mice=3, n_elephants=1)
-    whole = columns("pet", stats, thresholds(2))
-    left = columns(name, stats, thresholds(2))
-    assert list(left) == [feature for feature in whole if feature != gone]
-    for feature, found in left.items():
-        np.testing.assert_array_equal(found, whole[feature])
+    pet = columns("pet", stats, thresholds(2))
+    ablated = columns(name, stats, thresholds(2))
+    assert list(ablated) == [feature for feature in pet if feature != gone]
+    for feature, values in ablated.items():
+        np.testing.assert_array_equal(values, pet[feature])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -248,9 +248,9 @@ def test_jit_and_vmap(port_stats, name):
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *stats)
     scale = FeatureScale.create(jnp.ones(3))
     compute = feature_set(name).compute
-    found = jax.jit(jax.vmap(compute, in_axes=(0, None, None)))(batch, thresholds(3), scale)
-    expected = np.stack([compute(one, thresholds(3), scale) for one in stats])
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    batched = jax.jit(jax.vmap(compute, in_axes=(0, None, None)))(batch, thresholds(3), scale)
+    expected = np.stack([compute(ports, thresholds(3), scale) for ports in stats])
+    np.testing.assert_allclose(batched, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_history_drops_the_oldest_and_flattens_oldest_first():
@@ -278,25 +278,29 @@ def test_lookup_and_history():
 
 
 def test_features_by_name_in_any_form():
-    one = feature_set("queue, flows_begun")
-    assert one.names == ("queue", "flows_begun")
-    assert (one.name, one.needs, one.obs_dim) == ("queue,flows_begun", ("flows_begun",), 6)
-    assert feature_set(("queue", "flows_begun")) == one
+    features = feature_set("queue, flows_begun")
+    assert features.names == ("queue", "flows_begun")
+    assert (features.name, features.needs, features.obs_dim) == (
+        "queue,flows_begun",
+        ("flows_begun",),
+        6,
+    )
+    assert feature_set(("queue", "flows_begun")) == features
     assert feature_set("acc,flows_begun").names == (*FEATURE_SETS["acc"], "flows_begun")
     assert feature_set(FEATURE_SETS["acc"]).columns == feature_set("acc").columns
     assert feature_set("acc").normalised
 
 
 def twice(stats, ecn, scale):
-    """A feature of a user's own, which leaves [0, 1]."""
+    """A custom feature that leaves [0, 1]."""
     return 2.0 * stats.utilisation
 
 
 def test_a_feature_of_ones_own():
-    own = feature_set(("queue", ("twice", Feature(twice))))
-    assert own.names == ("queue", "twice")
-    assert not own.normalised
-    env = ecn_marl.make("websearch-star-v0", features=own)
+    custom = feature_set(("queue", ("twice", Feature(twice))))
+    assert custom.names == ("queue", "twice")
+    assert not custom.normalised
+    env = ecn_marl.make("websearch-star-v0", features=custom)
     assert env.obs_dim == 6
     renamed = feature_set((("queue", FEATURES["tx_rate"]),))
     assert not renamed.normalised, "another feature under a known name"
@@ -338,9 +342,9 @@ def test_wrong_counters_of_a_feature_are_named():
     ],
 )
 def test_features_that_do_not_fit_fail_at_construction(compute, needs, message):
-    own = feature_set(("pet", ("own", Feature(compute, needs))))
+    custom = feature_set(("pet", ("own", Feature(compute, needs))))
     with pytest.raises(ValueError, match=rf"(?s)feature 'own'.*{message}"):
-        ecn_marl.make("websearch-star-v0", features=own)
+        ecn_marl.make("websearch-star-v0", features=custom)
 
 
 def test_every_feature_has_a_definition_and_fits():
@@ -360,14 +364,16 @@ def test_observations_of_an_episode_show_what_info_counts():
     for _ in range(6):
         ecn = env.static_ecn("secn2", params)
         obs, state, *_, info = step(jax.random.key(0), state, ecn, params)
-        new = dict(zip(env.feature.names, np.asarray(obs)[:, env.feature.width :].T, strict=True))
+        newest = dict(
+            zip(env.feature.names, np.asarray(obs)[:, env.feature.width :].T, strict=True)
+        )
         assert {np.shape(x) for x in info.values()} == {(env.num_agents,)}
         np.testing.assert_allclose(
-            new["flows_begun"], np.log1p(info["flows_begun"]) / np.log(257), rtol=1e-5
+            newest["flows_begun"], np.log1p(info["flows_begun"]) / np.log(257), rtol=1e-5
         )
         data = sum(info[f"{size}_bytes"] for size in ("small", "medium", "large"))
         np.testing.assert_allclose(
-            new["small_bytes"], info["small_bytes"] / np.maximum(data, 1), rtol=1e-5
+            newest["small_bytes"], info["small_bytes"] / np.maximum(data, 1), rtol=1e-5
         )
         begun += float(info["flows_begun"].sum())
     assert begun == int(state.sim.totals.started) > 3

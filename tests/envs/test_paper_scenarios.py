@@ -1,6 +1,6 @@
-"""Scenarios of the papers, the small ones: nothing is lost, nothing waits, numbers are numbers.
+"""Small scenarios of the papers: no bytes are lost, no flow waits, all numbers are finite.
 
-The full ones differ in their size alone and are made, not run: one episode takes minutes.
+The full ones differ only in size. They are made but not run: one episode takes minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = {
     "pet-switching-small-v0": {"max_steps": 650},
     "pet-failures-small-v0": {"max_steps": 650},
 }
-"""The highest load where it is an option; a switch, and links that fail and come back."""
+"""The highest load where it is an option; a change of traffic; links that fail and are repaired."""
 
 
 @pytest.mark.slow
@@ -52,17 +52,17 @@ def test_no_bytes_are_lost_and_no_flow_waits(name):
 
     keys = jax.random.split(jax.random.key(5), len(SETTINGS))
     run = jax.jit(jax.vmap(episode))
-    state, sound, found = jax.device_get(run(keys, jnp.asarray(SETTINGS, jnp.float32)))
+    state, sound, metrics = jax.device_get(run(keys, jnp.asarray(SETTINGS, jnp.float32)))
     assert sound.all()
-    started, waited = found["flows_started"].sum(), found["deferred"] + found["flows_waiting"]
+    started, waited = metrics["flows_started"].sum(), metrics["deferred"] + metrics["flows_waiting"]
     assert started > 500
     assert waited.sum() <= 1e-3 * started
-    assert (found["bytes_dropped"] == 0).all() or lookup(name).failing
-    np.testing.assert_allclose(_known_bytes(state), found["bytes_offered"], rtol=1e-5)
-    assert (found["flows_measured"][:, [0, 2]].sum(0) > 20).all()
+    assert (metrics["bytes_dropped"] == 0).all() or lookup(name).failing
+    np.testing.assert_allclose(_accounted_bytes(state), metrics["bytes_offered"], rtol=1e-5)
+    assert (metrics["flows_measured"][:, [0, 2]].sum(0) > 20).all()
 
 
-def _known_bytes(state) -> np.ndarray:
+def _accounted_bytes(state) -> np.ndarray:
     """Bytes delivered, dropped, waiting at senders and in queues, `[episodes]`."""
 
     def bytes_of(counter):
@@ -91,22 +91,22 @@ def test_times_of_the_small_scenarios_are_a_hundredth():
         full, small = lookup(f"{name}-v0"), lookup(f"{name}-small-v0")
         assert full.max_steps * full.interval_us == 10e6
         assert full.max_steps == 100 * small.max_steps
-    ends = np.cumsum(lookup("pet-switching-v0").traffic[0].timeline.lengths_us)
-    np.testing.assert_allclose(ends, [4.1e6, 8.1e6, 9.1e6, 10e6])
+    switch_times = np.cumsum(lookup("pet-switching-v0").traffic[0].timeline.lengths_us)
+    np.testing.assert_allclose(switch_times, [4.1e6, 8.1e6, 9.1e6, 10e6])
     small = lookup("pet-failures-small-v0").failing
     assert (small["at_us"], small["repair_us"]) == (31_000.0, 61_000.0)
 
 
 def test_the_cut_table_is_datamining_up_to_its_end():
     """The same probabilities up to 10 MB, all the rest at 10 MB."""
-    whole, cut = size_table("DataMining"), size_table("DataMining_10MB")
+    full_table, cut_table = size_table("DataMining"), size_table("DataMining_10MB")
     u = np.linspace(0.01, 0.99, 99)
-    want = np.minimum(np.interp(u, whole.cdf, whole.size), 1e7)
-    np.testing.assert_allclose(np.interp(u, cut.cdf, cut.size), want, rtol=1e-4)
+    expected = np.minimum(np.interp(u, full_table.cdf, full_table.size), 1e7)
+    np.testing.assert_allclose(np.interp(u, cut_table.cdf, cut_table.size), expected, rtol=1e-4)
 
 
 def test_switching_offers_the_same_load_in_all_parts():
-    """In bytes: WebSearch and DataMining by turns, 60 % of what the hosts can send."""
+    """In bytes: WebSearch and DataMining in turns, 60 % of the hosts' capacity."""
     spec = lookup("pet-switching-small-v0")
     rate = sum(spec.topology.nic_gbps) * 125.0
     for source in spec.traffic:

@@ -28,11 +28,11 @@ def test_seed_fixes_all_episodes_that_follow(options: Options):
     def episodes(seed: int, unseeded: int = 2, steps: int = 12) -> list[Any]:
         env = ecn_marl.parallel_env(max_cycles=steps, **options)
         actions = script(env, steps)
-        seen = [bits(env.reset(seed=seed)) + play(env, actions)]
+        records = [bits(env.reset(seed=seed)) + play(env, actions)]
         for _ in range(unseeded):
             assert env.agents == []
-            seen.append(bits(env.reset()) + play(env, actions))
-        return seen
+            records.append(bits(env.reset()) + play(env, actions))
+        return records
 
     first, again, other = episodes(3), episodes(3), episodes(4)
     assert first == again
@@ -67,9 +67,13 @@ def test_numpy_and_python_values(small: EcnParallelEnv):
         for part in values:
             assert list(part) == small.possible_agents
         for agent in small.possible_agents:
-            seen = obs[agent]
-            assert type(seen) is np.ndarray and seen.dtype == np.float32 and seen.flags.writeable
-            assert small.observation_space(agent).contains(seen)
+            agent_obs = obs[agent]
+            assert (
+                type(agent_obs) is np.ndarray
+                and agent_obs.dtype == np.float32
+                and agent_obs.flags.writeable
+            )
+            assert small.observation_space(agent).contains(agent_obs)
             assert type(rewards[agent]) is float
             assert terminated[agent] is False
             assert truncated[agent] is (step == 6)
@@ -82,15 +86,15 @@ def test_numpy_and_python_values(small: EcnParallelEnv):
 
 def test_infos_tell_the_thresholds_that_were_set(small: EcnParallelEnv):
     small.reset(seed=0)
-    chosen = np.asarray([2, 1, 4])
-    actions = dict.fromkeys(small.agents, chosen)
+    action = np.asarray([2, 1, 4])
+    actions = dict.fromkeys(small.agents, action)
     *_, infos = small.step(actions)
-    setting = small.core.action.describe(chosen)
+    setting = small.core.action.describe(action)
     for agent in small.agents:
         scale = small.port_info(agent)["rate_gbps"] / 25
-        got = [infos[agent][name] for name in ("kmin", "kmax", "pmax")]
-        want = [setting.kmin_kb * 1e3 * scale, setting.kmax_kb * 1e3 * scale, setting.pmax]
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+        thresholds = [infos[agent][name] for name in ("kmin", "kmax", "pmax")]
+        expected = [setting.kmin_kb * 1e3 * scale, setting.kmax_kb * 1e3 * scale, setting.pmax]
+        np.testing.assert_allclose(thresholds, expected, rtol=1e-6)
 
 
 def test_dicts_hold_the_arrays_of_the_functional_environment(small: EcnParallelEnv):
@@ -102,13 +106,13 @@ def test_dicts_hold_the_arrays_of_the_functional_environment(small: EcnParallelE
     for actions in script(small, 6):
         stacked = np.stack([*actions.values()]).astype(np.int32)
         obs, state, reward, _, truncated, info = step(key, state, stacked, params)
-        seen, rewards, _, truncations, infos = small.step(actions)
-        np.testing.assert_array_equal(np.stack([*seen.values()]), obs)
+        face_obs, rewards, _, truncations, infos = small.step(actions)
+        np.testing.assert_array_equal(np.stack([*face_obs.values()]), obs)
         np.testing.assert_array_equal([*rewards.values()], np.asarray(reward, np.float64))
         assert [*truncations.values()] == truncated.tolist()
         assert set(infos["port_0"]) == set(info)
         for name, column in info.items():
-            assert [each[name] for each in infos.values()] == column.tolist()
+            assert [agent_info[name] for agent_info in infos.values()] == column.tolist()
         np.testing.assert_array_equal(small.state(), global_state(state, params))
 
 
@@ -117,16 +121,16 @@ def test_what_is_returned_belongs_to_the_caller(small: EcnParallelEnv):
     small.reset(seed=1)
     expected = play(small, actions)
     small.reset(seed=1)[0]["port_0"][:] = np.nan
-    seen = []
-    for each in actions:
-        values = small.step(each)
-        seen.append(bits((values, small.agents, small.state())))
+    records = []
+    for joint_action in actions:
+        values = small.step(joint_action)
+        records.append(bits((values, small.agents, small.state())))
         values[0]["port_0"][:] = np.nan
         values[4]["port_0"].clear()
         for part in values:
             part["__all__"] = True  # as RLlib does
         small.state()[:] = np.nan
-    assert tuple(seen) == expected
+    assert tuple(records) == expected
 
 
 def test_max_cycles_holds_from_the_next_reset(small: EcnParallelEnv):
@@ -171,21 +175,25 @@ def test_ports(small: EcnParallelEnv):
 )
 def test_spaces(kind: str, space: type):
     env = ecn_marl.parallel_env(actions=kind)
-    one, two = env.action_space("port_0"), env.action_space("port_1")
-    assert isinstance(one, space) and one == two
-    assert one is env.action_space("port_0")
+    first, second = env.action_space("port_0"), env.action_space("port_1")
+    assert isinstance(first, space) and first == second
+    assert first is env.action_space("port_0")
     assert env.observation_space("port_0") is env.observation_space("port_0")
-    one.seed(1)
-    draws = [one.sample() for _ in range(4)]
-    one.seed(1)
-    two.seed(2)  # the spaces of two agents do not share a stream
-    again = [(one.sample(), two.sample())[0] for _ in range(4)]
-    np.testing.assert_array_equal(draws, again)
+    first.seed(1)
+    draws = [first.sample() for _ in range(4)]
+    first.seed(1)
+    second.seed(2)  # the spaces of two agents do not share a stream
+    repeated = [(first.sample(), second.sample())[0] for _ in range(4)]
+    np.testing.assert_array_equal(draws, repeated)
 
 
 def test_bounds_are_those_of_the_features():
-    own = feature_set(("acc", ("five", Feature(lambda *a: 5 * FEATURES["paused"].compute(*a)))), 2)
-    named, custom = (ecn_marl.parallel_env(features=each) for each in ("acc", own))
+    custom_features = feature_set(
+        ("acc", ("five", Feature(lambda *a: 5 * FEATURES["paused"].compute(*a)))), 2
+    )
+    named, custom = (
+        ecn_marl.parallel_env(features=features) for features in ("acc", custom_features)
+    )
     assert named.observation_space("port_0") == gymnasium.spaces.Box(0, 1, (18,), np.float32)
     assert named.state_space == gymnasium.spaces.Box(0, 1, (96,), np.float32)
     assert not custom.observation_space("port_0").is_bounded()
@@ -212,10 +220,10 @@ def test_copies_continue_alike(
     play(small, actions[:done])
     twin = clone(small)
     assert twin.agents == small.agents
-    rest = play(small, actions[done:])
+    remaining = play(small, actions[done:])
     small.reset()
     after = play(small, actions)
-    assert play(twin, actions[done:]) == rest
+    assert play(twin, actions[done:]) == remaining
     twin.reset()
     assert play(twin, actions) == after
 

@@ -1,4 +1,4 @@
-"""What the PettingZoo faces refuse, and that nothing has changed then."""
+"""Errors of the PettingZoo faces; after an error the state is unchanged."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_wrong_actions_change_nothing(
     change(wrong)
     with pytest.raises(ValueError, match=message):
         small.step(wrong)
-    rest = play(small, actions[1:])
-    assert first + rest == expected
+    remaining = play(small, actions[1:])
+    assert first + remaining == expected
 
 
 def test_wrong_reals():
@@ -84,23 +84,23 @@ def test_wrong_options(options: Options, message: str):
 
 def test_unknown_agents_are_told_in_a_line(small: EcnParallelEnv):
     flows = ecn_marl.rate_parallel_env("many-to-one-2-v0")
-    for env, wrong, known in ((small, "ap_0", r"port_0 … port_\d+"), (flows, "port_0", "flow_1")):
+    for env, wrong, agents in ((small, "ap_0", r"port_0 … port_\d+"), (flows, "port_0", "flow_1")):
         for space in (env.action_space, env.observation_space):
-            with pytest.raises(ValueError, match=rf"agent = '{wrong}' .*{known}"):
+            with pytest.raises(ValueError, match=rf"agent = '{wrong}' .*{agents}"):
                 space(wrong)
 
 
 @pytest.mark.parametrize("scenario", ecn_marl.scenarios())
 def test_load_acts_on_every_source_that_has_one_or_is_refused(scenario: str):
     sources = ecn_marl.make(scenario).sim.traffic
-    own = [source.load for source in sources if hasattr(source, "load")]
+    loads = [source.load for source in sources if hasattr(source, "load")]
     try:
         changed = ecn_marl.make(scenario, load=0.37).sim.traffic
     except ValueError as error:
         assert "this traffic has no load to set" in str(error) or "phases" in str(error)
-        assert not own or "phases" in str(error)
+        assert not loads or "phases" in str(error)
         return
-    assert own and [s.load for s in changed if hasattr(s, "load")] == [0.37] * len(own)
+    assert loads and [s.load for s in changed if hasattr(s, "load")] == [0.37] * len(loads)
 
 
 def test_wrong_attributes(small: EcnParallelEnv):

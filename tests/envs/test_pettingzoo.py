@@ -1,4 +1,4 @@
-"""What PettingZoo and SuperSuit demand of environments, by their own tests."""
+"""Requirements of PettingZoo and SuperSuit, by their own tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LARGE = {"scenario": "pet-websearch-v0", "features": "haecn", "reward": "haecn",
 
 
 def faces(options: Options) -> types.SimpleNamespace:
-    """What PettingZoo takes for an environment's module."""
+    """A substitute for an environment's module, as PettingZoo's tests expect it."""
     return types.SimpleNamespace(
         parallel_env=partial(ecn_marl.parallel_env, **options),
         env=partial(ecn_marl.env, **options),
     )
 
 
-# What PettingZoo demands. Its warnings are errors but for the one about spaces it has not heard of.
+# PettingZoo's warnings are errors here, except the one about spaces that it does not know.
 strict = pytest.mark.filterwarnings(
     "error::UserWarning", "ignore:Action space for each agent probably should be:UserWarning"
 )
@@ -80,7 +80,7 @@ def test_supersuit_vector_environment():
     actions = np.stack([env.action_space("port_0").sample() for _ in range(34)])
 
     def run() -> list[np.ndarray]:
-        seen = [vector.reset(seed=3)[0]]
+        records = [vector.reset(seed=3)[0]]
         for step in range(1, 10):
             obs, reward, terminated, truncated, infos = vector.step(actions)
             assert obs.shape == (34, *env.observation_space("port_0").shape)
@@ -88,8 +88,8 @@ def test_supersuit_vector_environment():
             assert not terminated.any()
             assert truncated.all() == truncated.any() == (step % 4 == 0)
             assert all(("terminal_observation" in info) == (step % 4 == 0) for info in infos)
-            seen += [obs, reward]
-        return seen
+            records += [obs, reward]
+        return records
 
     first, again = run(), run()
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))

@@ -1,4 +1,4 @@
-"""Phases: what holds when, equal shares, and that nothing but the parameters changes."""
+"""Phases: their order and shares, and that only the parameters change."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def played(env):
 
     def episode(key):
         def step(state, _):
-            now = env.phase(state, params)[0]
+            phase = env.phase(state, params)[0]
             _, state, reward, _, _, info = env.step_ecn(key, state, ecn, params)
-            return state, (now, reward, info["utilisation"], info["queue_mean"])
+            return state, (phase, reward, info["utilisation"], info["queue_mean"])
 
         _, state = env.reset(key, params)
         return jax.lax.scan(step, state, length=12)[1]
@@ -75,17 +75,17 @@ def test_parameters_of_a_phase_are_those_of_a_scenario_made_of_it(env):
     params = env.default_params
     for i, phase in enumerate(SCENARIO.phases):
         alone = replace(SCENARIO, phases=(), traffic=phase.traffic)
-        want = make(replace(alone, topology=star(3, delay_us=phase.delay_us))).default_params
-        got = env.at(params, jnp.int32(i))
-        np.testing.assert_array_equal(got.sim.net.port_delay, want.sim.net.port_delay)
-        np.testing.assert_array_equal(got.sim.net.nic_delay, want.sim.net.nic_delay)
-        np.testing.assert_array_equal(got.sim.net.routes, want.sim.net.routes)
-        assert float(got.sim.traffic[0].load) == pytest.approx(phase.traffic[0].load)
-        assert float(got.sim.traffic[1].n_max) == phase.traffic[1].n_max
-        mine, table = got.sim.traffic[0].table, want.sim.traffic[0].table
+        expected = make(replace(alone, topology=star(3, delay_us=phase.delay_us))).default_params
+        at_phase = env.at(params, jnp.int32(i))
+        np.testing.assert_array_equal(at_phase.sim.net.port_delay, expected.sim.net.port_delay)
+        np.testing.assert_array_equal(at_phase.sim.net.nic_delay, expected.sim.net.nic_delay)
+        np.testing.assert_array_equal(at_phase.sim.net.routes, expected.sim.net.routes)
+        assert float(at_phase.sim.traffic[0].load) == pytest.approx(phase.traffic[0].load)
+        assert float(at_phase.sim.traffic[1].n_max) == phase.traffic[1].n_max
+        phase_table, table = at_phase.sim.traffic[0].table, expected.sim.traffic[0].table
         u = np.linspace(0.001, 0.999, 97, dtype=np.float32)
         np.testing.assert_array_equal(
-            jnp.interp(u, mine.cdf, mine.size), jnp.interp(u, table.cdf, table.size)
+            jnp.interp(u, phase_table.cdf, phase_table.size), jnp.interp(u, table.cdf, table.size)
         )
 
 
@@ -103,9 +103,9 @@ def test_parameters_can_be_made_while_tracing(env):
 
 
 def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
-    """One phase that never ends within the episode is the plain environment, to the last bit."""
-    one = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
-    plain, phased = make(replace(SCENARIO, phases=())), make(one)
+    """One phase that lasts for the whole episode equals the plain environment, bit by bit."""
+    single_phase = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
+    plain, phased = make(replace(SCENARIO, phases=())), make(single_phase)
     key = jax.random.key(5)
     _, a = plain.reset(key, plain.default_params)
     _, b = phased.reset(key, phased.default_params)
@@ -167,18 +167,18 @@ def test_a_switch_loses_no_flow():
 
 def test_thresholds_by_phase_are_those_of_the_phase_that_is_on(env):
     params, key = env.default_params, jax.random.key(1)
-    each = [env.static_ecn(s, params) for s in ("secn1", "secn2", "dctcp")]
-    table = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    by_phase = [env.static_ecn(s, params) for s in ("secn1", "secn2", "dctcp")]
+    table = jax.tree.map(lambda *x: jnp.stack(x), *by_phase)
     _, state = env.reset(key, params)
     step = jax.jit(env.step_ecn)
-    seen = set()
+    visited = set()
     for _ in range(6):
-        now = int(env.phase(state, params)[0])
+        phase = int(env.phase(state, params)[0])
         *_, info = step(key, state, PhaseEcn(table.kmin, table.kmax, table.pmax), params)
-        np.testing.assert_array_equal(info["kmax"], each[now].kmax)
-        seen.add(now)
+        np.testing.assert_array_equal(info["kmax"], by_phase[phase].kmax)
+        visited.add(phase)
         state = replace(state, steps=state.steps + 1)
-    assert seen == {0, 1, 2}
+    assert visited == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Flows as agents: whose turn it is, what they see and are paid, where they settle."""
+"""Flows as agents: their turns, observations and rewards, and their fixed point."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def eight():
 
 
 def test_rates_follow_the_actions_of_those_whose_turn_it_is(eight):
-    """A twin in float64: the product of the factors, taken when the RTT packet is back."""
+    """Against a float64 model: the product of the factors at each returned RTT packet."""
     env, _, (action, _, _, _, info) = eight
     rate = np.ones(env.num_agents)
     acts = np.zeros(env.num_agents, bool)
@@ -63,7 +63,7 @@ def test_rates_follow_the_actions_of_those_whose_turn_it_is(eight):
 
 
 def test_turns_come_once_a_round_trip(eight):
-    """From one turn to the next: the RTT that was measured, and no more than a packet's time."""
+    """Time between two turns: the measured RTT, plus at most the time of a packet."""
     env, _, (_, _, _, _, info) = eight
     for flow in range(env.num_agents):
         at = np.flatnonzero(info["acts"][:, flow])
@@ -88,8 +88,8 @@ def test_observations_and_rewards_follow_from_rates_and_round_trips(eight):
         moved = np.concatenate([history[:, 1:], row[:, None]], 1)
         history = np.where(acts[:, None, None], moved, history)
         last = np.where(acts, rate, last)
-        seen = obs[t].reshape(history.shape)
-        np.testing.assert_allclose(seen, history, rtol=2e-3, atol=2e-3)
+        observed = obs[t].reshape(history.shape)
+        np.testing.assert_allclose(observed, history, rtol=2e-3, atol=2e-3)
         np.testing.assert_allclose(
             reward[t], np.where(acts, -((0.064 - x) ** 2), 0), rtol=1e-3, atol=1e-5
         )
@@ -98,10 +98,10 @@ def test_observations_and_rewards_follow_from_rates_and_round_trips(eight):
 
 def test_same_seed_same_episode(eight):
     env, state, rows = eight
-    again, same = played(env, 3000)
-    jax.tree.map(np.testing.assert_array_equal, rows, same)
+    repeated_state, repeated_rows = played(env, 3000)
+    jax.tree.map(np.testing.assert_array_equal, rows, repeated_rows)
     other, _ = played(env, 3000, seed=1)
-    totals = [counter_bytes(s.sim.totals.delivered) for s in (state, again, other)]
+    totals = [counter_bytes(s.sim.totals.delivered) for s in (state, repeated_state, other)]
     assert totals[0] == totals[1] != totals[2]
 
 
@@ -110,18 +110,18 @@ def test_flows_do_not_wait_and_bytes_are_conserved(eight):
     net = state.sim
     assert int(net.totals.deferred) == 0
     assert int(net.totals.started) == env.num_agents
-    left = counter_bytes((net.flows.rest_high, net.flows.rest_low)).sum()
+    unsent = counter_bytes((net.flows.rest_high, net.flows.rest_low)).sum()
     size = env.num_agents * (2**29 // 8) * 2.0**18
-    out = counter_bytes(net.totals.delivered) + float(net.queue[0])
-    assert size - left == pytest.approx(out, rel=1e-5)
+    delivered = counter_bytes(net.totals.delivered) + float(net.queue[0])
+    assert size - unsent == pytest.approx(delivered, rel=1e-5)
 
 
 def steady(gain: float = 0.02, slope: float = 4.0):
     """A proportional controller of the error, with a forecast of it."""
 
     def act(_, obs):
-        before, now = obs[:, 1], obs[:, 3]
-        return 1.0 + 0.2 * jnp.tanh(-gain * (now + slope * (now - before)))
+        before, latest = obs[:, 1], obs[:, 3]
+        return 1.0 + 0.2 * jnp.tanh(-gain * (latest + slope * (latest - before)))
 
     return act
 
@@ -134,18 +134,18 @@ def test_the_fixed_point_is_fair_and_grows_with_the_root_of_n(flows):
     """Proposition 1: rates of 1/N, inflation of offset + target sqrt(N)."""
     spec = with_options(f"many-to-one-{flows}-v0", {"buffer_mib": 1.0, "duration_us": 6e4,
                                                     "warm_up_us": 4e4})  # fmt: skip
-    found = measure(Steered(make_rate(spec), ACT), spec, seeds=2)
-    inflation = 1.0 + found["queue_us"] / BASE_US
+    metrics = measure(Steered(make_rate(spec), ACT), spec, seeds=2)
+    inflation = 1.0 + metrics["queue_us"] / BASE_US
     np.testing.assert_allclose((inflation - 1.5) / (0.064 * np.sqrt(flows)), 1.0, rtol=0.02)
-    assert (found["fairness"] > 0.98).all()
-    assert (found["utilisation"] > 0.999).all()
-    assert (found["drop_rate"] == 0).all()
+    assert (metrics["fairness"] > 0.98).all()
+    assert (metrics["utilisation"] > 0.999).all()
+    assert (metrics["drop_rate"] == 0).all()
 
 
 def test_another_target_moves_it():
     spec = with_options("many-to-one-2-v0", {"duration_us": 4e4, "warm_up_us": 2e4})
-    found = measure(Steered(make_rate(spec, target=0.2, offset=1.0), ACT), spec)
-    assert found["queue_us"][0] / BASE_US == pytest.approx(0.2 * np.sqrt(2), rel=0.02)
+    metrics = measure(Steered(make_rate(spec, target=0.2, offset=1.0), ACT), spec)
+    assert metrics["queue_us"][0] / BASE_US == pytest.approx(0.2 * np.sqrt(2), rel=0.02)
 
 
 def test_lanes_and_xla_agree():
@@ -160,8 +160,8 @@ def test_lanes_and_xla_agree():
 
 def test_names_and_sizes():
     assert {f"many-to-one-{n}-v0" for n in HOSTS} < set(rate_scenarios())
-    for n, (hosts, each) in HOSTS.items():
-        assert hosts * each == n
+    for n, (hosts, per_host) in HOSTS.items():
+        assert hosts * per_host == n
         env = make_rate(f"many-to-one-{n}-v0")
         assert env.num_agents == n
         assert env.sim.topology.n_hosts == hosts + 1
@@ -204,12 +204,12 @@ def test_bad_input_is_refused(change, message):
 
 
 def test_short_flows_take_their_bytes_from_the_long_one():
-    """What the long flow sends is the link less what seven short ones need; then it recovers."""
+    """The long flow sends the link's capacity minus that of seven short ones; then it recovers."""
     options = {"interrupt_us": 500.0, "duration_us": 5e3, "buffer_mib": 4.0}
     spec = with_options("long-short-8-v0", options)
-    found = measure(Steered(make_rate(spec), ACT), spec)
+    metrics = measure(Steered(make_rate(spec), ACT), spec)
     window_us = 4500.0
-    short = 7 * (100e3 + 100 * 48) / (12500.0 * window_us)
-    assert found["long_bandwidth"][0] == pytest.approx(1.0 - short, abs=0.01)
-    assert 0.0 <= found["recovery_us"][0] < 1500.0
-    assert "fairness" not in found
+    short_share = 7 * (100e3 + 100 * 48) / (12500.0 * window_us)
+    assert metrics["long_bandwidth"][0] == pytest.approx(1.0 - short_share, abs=0.01)
+    assert 0.0 <= metrics["recovery_us"][0] < 1500.0
+    assert "fairness" not in metrics

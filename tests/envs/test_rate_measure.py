@@ -1,4 +1,4 @@
-"""The paper's metrics against records made by hand, and against what must be conserved."""
+"""The paper's metrics against records made by hand, and against conservation of bytes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ LINE = 12500.0
 def long_short(rates: list[float], finished: list[int], row_us: float = 20.0) -> dict:
     """Metrics of a long flow that has these shares of the line rate, row by row."""
     spec = with_options("long-short-8-v0", {})
-    left = 1e9 - np.cumsum(np.array(rates) * LINE * row_us)
-    high = np.floor(left / CHUNK)
+    remaining = 1e9 - np.cumsum(np.array(rates) * LINE * row_us)
+    high = np.floor(remaining / CHUNK)
     nothing = np.zeros((1, len(rates), 1))
-    record = Row(nothing, nothing, (high[None], (left - high * CHUNK)[None]), np.array([finished]))
+    record = Row(
+        nothing, nothing, (high[None], (remaining - high * CHUNK)[None]), np.array([finished])
+    )
     return _of_long_flow(
         spec, record, Snapshot(np.array([[1e9]]), np.zeros(1), np.zeros((1, 1))), row_us
     )
@@ -34,9 +36,9 @@ def long_short(rates: list[float], finished: list[int], row_us: float = 20.0) ->
 
 def test_recovery_counts_from_the_last_short_flow():
     rates = [1.0, 0.3, 0.2, 0.2, 0.5, 0.9, 0.94, 0.96, 1.0]
-    found = long_short(rates, [0, 0, 3, 7, 7, 7, 7, 7, 7])
-    assert found["recovery_us"][0] == pytest.approx(3 * 20.0)
-    assert found["long_bandwidth"][0] == pytest.approx(np.mean(rates), rel=1e-6)
+    metrics = long_short(rates, [0, 0, 3, 7, 7, 7, 7, 7, 7])
+    assert metrics["recovery_us"][0] == pytest.approx(3 * 20.0)
+    assert metrics["long_bandwidth"][0] == pytest.approx(np.mean(rates), rel=1e-6)
 
 
 def test_recovery_at_once_and_never():
@@ -70,8 +72,8 @@ def test_senders_that_never_slow_down_fill_the_buffer_and_drop_the_rest():
     """Four senders at line rate: a full queue, and three of four bytes dropped."""
     options = {"buffer_mib": 1.0, "duration_us": 1.2e4, "warm_up_us": 6e3}
     spec = with_options("many-to-one-4-v0", options)
-    found = measure(OwnRates(spec.simulator(), spec.ecn), spec, seeds=2)
-    np.testing.assert_allclose(found["utilisation"], 1.0, rtol=1e-5)
-    np.testing.assert_allclose(found["queue_us"], 2**20 / LINE, rtol=1e-3)
-    np.testing.assert_allclose(found["drop_rate"], 3.0, rtol=2e-3)
-    np.testing.assert_allclose(found["fairness"], 1.0, rtol=5e-3)
+    metrics = measure(OwnRates(spec.simulator(), spec.ecn), spec, seeds=2)
+    np.testing.assert_allclose(metrics["utilisation"], 1.0, rtol=1e-5)
+    np.testing.assert_allclose(metrics["queue_us"], 2**20 / LINE, rtol=1e-3)
+    np.testing.assert_allclose(metrics["drop_rate"], 3.0, rtol=2e-3)
+    np.testing.assert_allclose(metrics["fairness"], 1.0, rtol=5e-3)

@@ -45,27 +45,29 @@ def episode():
 
 def test_columns_are_what_the_counters_say(episode):
     """Recomputed in float64 from the network's exact counters, event by event."""
-    env, (acts, seen, rate, rest, backlog, rtt) = episode
-    left, step = counter_bytes(rest), env.step_us
+    env, (acts, observed, rate, counters, backlog, rtt) = episode
+    unsent, step = counter_bytes(counters), env.step_us
     line, losses = 12500.0, []
     checked = 0
     for flow in range(4):
         times = np.flatnonzero(acts[:, flow])
-        for before, now in pairwise(times):
-            got = dict(zip(SHOWN, seen[now, flow], strict=True))
-            sent = float(rate[before + 1 : now + 1, flow].astype(float).sum() * step)
-            kept = left[before, flow] - left[now, flow]
-            out = kept - (float(backlog[now, flow]) - float(backlog[before, flow]))
-            length = (now - before) * step
-            assert got["throughput"] == pytest.approx(max(out, 0) / (line * length), abs=2e-3)
-            assert got["loss"] == pytest.approx(max(1 - kept / sent, 0), abs=2e-3)
-            want = min(sent / max(out, sent / 100, 1e-9), 100.0)
-            assert got["send_ratio"] == pytest.approx(want, rel=0.02)
-            slope = (rtt[now, flow] - rtt[before, flow]) / length
-            assert got["latency_gradient"] == pytest.approx(slope, abs=1e-3)
-            least = rtt[times[times <= now], flow].min()
-            assert got["latency_ratio"] == pytest.approx(rtt[now, flow] / least, rel=1e-4)
-            losses.append(got["loss"])
+        for before, event in pairwise(times):
+            columns = dict(zip(SHOWN, observed[event, flow], strict=True))
+            sent = float(rate[before + 1 : event + 1, flow].astype(float).sum() * step)
+            accepted = unsent[before, flow] - unsent[event, flow]
+            delivered = accepted - (float(backlog[event, flow]) - float(backlog[before, flow]))
+            length = (event - before) * step
+            assert columns["throughput"] == pytest.approx(
+                max(delivered, 0) / (line * length), abs=2e-3
+            )
+            assert columns["loss"] == pytest.approx(max(1 - accepted / sent, 0), abs=2e-3)
+            expected = min(sent / max(delivered, sent / 100, 1e-9), 100.0)
+            assert columns["send_ratio"] == pytest.approx(expected, rel=0.02)
+            slope = (rtt[event, flow] - rtt[before, flow]) / length
+            assert columns["latency_gradient"] == pytest.approx(slope, abs=1e-3)
+            least = rtt[times[times <= event], flow].min()
+            assert columns["latency_ratio"] == pytest.approx(rtt[event, flow] / least, rel=1e-4)
+            losses.append(columns["loss"])
             checked += 1
     assert checked > 100
     assert max(losses) > 0.2  # the buffer overflowed

@@ -26,7 +26,7 @@ BENCH = ("restore-serve-v0", "moving-tenants-v0", "shuffle-serve-v0", "mixed-rtt
 
 
 def entry(reward: str, **changes):
-    """What a file would say of the short star, made up."""
+    """An entry of a file for the short star, with made-up numbers."""
     env = ecn_marl.make(STAR, reward=reward, **SHORT)
     return {
         **rf.reward_facts(env.reward, dict(env.reward_options), env.interval_us),
@@ -73,14 +73,14 @@ def test_rewards_are_centred_port_by_port_and_scaled(file, reward, credit):
 
 
 def test_a_reference_earns_0_and_the_oracle_1_over_the_episodes_measured():
-    """Arithmetic of the whole way, from returns to rewards of the option."""
+    """The arithmetic from measured returns to relative rewards."""
     rng = np.random.default_rng(0)
     best, oracle = rng.normal(-3.0, 0.1, (50, 8)), rng.normal(-2.5, 0.1, (50, 8))
-    room = rr._headroom("static:best", "acc", oracle, best)
+    headroom = rr._headroom("static:best", "acc", oracle, best)
     mean = best.mean(0)
-    assert ((best - mean) / room["value"]).sum(1).mean() / 8 == pytest.approx(0.0, abs=1e-6)
-    assert ((oracle - mean) / room["value"]).mean() == pytest.approx(1.0, rel=1e-5)
-    assert room["low"] < room["value"] < room["high"]
+    assert ((best - mean) / headroom["value"]).sum(1).mean() / 8 == pytest.approx(0.0, abs=1e-6)
+    assert ((oracle - mean) / headroom["value"]).mean() == pytest.approx(1.0, rel=1e-5)
+    assert headroom["low"] < headroom["value"] < headroom["high"]
     with pytest.raises(ValueError, match=r"reference = 'static:best' .*earns -0\.\d+ more"):
         rr._headroom("static:best", "pet", best, oracle)
 
@@ -88,20 +88,20 @@ def test_a_reference_earns_0_and_the_oracle_1_over_the_episodes_measured():
 @pytest.mark.parametrize("scenario", BENCH)
 def test_what_ships_agrees_with_the_results_on_sealed_episodes(scenario):
     """Other episodes, other code: `bench` measured the reward of the same settings."""
-    found = json.loads((RESULTS / scenario / "results.json").read_text())
-    rows = {row["name"]: row for row in found["scenarios"][scenario]["policies"]}
+    results = json.loads((RESULTS / scenario / "results.json").read_text())
+    rows = {row["name"]: row for row in results["scenarios"][scenario]["policies"]}
     file = json.loads((rf.SHIPPED / f"{scenario}.json").read_text())
     for reference in ("static:best", "static:secn1"):
         env = ecn_marl.make(scenario, reward_reference=reference)
         relative, entries = env.reward_reference, file["entries"]
-        room = entries[0]["headroom"][reference]
-        assert room["low"] > 0.8 * room["value"], "the scale is known to a fifth"
-        for policy, wanted in ((reference, 0.0), (entries[0]["oracle"], 1.0)):
+        headroom = entries[0]["headroom"][reference]
+        assert headroom["low"] > 0.8 * headroom["value"], "the scale is known to a fifth"
+        for policy, expected in ((reference, 0.0), (entries[0]["oracle"], 1.0)):
             earned = rows[policy]["figures"]["reward"]["value"]
-            ends = np.array([earned["low"], earned["high"]]) * env.horizon
-            low, high = (ends - relative.returns[0]) / relative.headroom
+            limits = np.array([earned["low"], earned["high"]]) * env.horizon
+            low, high = (limits - relative.returns[0]) / relative.headroom
             slack = 0.1 + 0.5 * (high - low)  # of our own episodes
-            assert low - slack < wanted < high + slack, (policy, low, high)
+            assert low - slack < expected < high + slack, (policy, low, high)
             assert high - low < 0.6, "a test that can fail"
 
 
@@ -109,18 +109,20 @@ def test_what_ships_agrees_with_the_results_on_sealed_episodes(scenario):
 def test_what_ships_serves_learners_of_the_benchmark(scenario):
     options = LEARNERS["ippo"].options
     env = ecn_marl.make(scenario, **options, reward_reference="static:best")
-    whole = {"reward": "slowdown-shaped", "reward_reference": "static:best"}
-    team = ecn_marl.make(scenario, **whole).reward_reference
-    share = ecn_marl.make(scenario, **whole, credit="path").reward_reference
+    shaped = {"reward": "slowdown-shaped", "reward_reference": "static:best"}
+    team = ecn_marl.make(scenario, **shaped).reward_reference
+    share = ecn_marl.make(scenario, **shaped, credit="path").reward_reference
     assert len(env.reward_reference.returns) == env.num_agents
     assert team.returns[0] == pytest.approx(sum(share.returns))
     assert team.headroom == pytest.approx(share.headroom * env.num_agents)
 
 
 def test_other_episodes_and_rewards_are_refused(file):
-    asked = f"static:secn1@{file}"
-    ecn_marl.make(STAR, reward="acc", **SHORT, reward_reference=asked)
-    ecn_marl.make(STAR, reward="slowdown", max_steps=2, interval_us=200.0, reward_reference=asked)
+    reference = f"static:secn1@{file}"
+    ecn_marl.make(STAR, reward="acc", **SHORT, reward_reference=reference)
+    ecn_marl.make(
+        STAR, reward="slowdown", max_steps=2, interval_us=200.0, reward_reference=reference
+    )
     for options in (
         {"max_steps": 5},
         {"load": 0.5},
@@ -131,7 +133,7 @@ def test_other_episodes_and_rewards_are_refused(file):
         {"max_steps": 2, "interval_us": 200.0},
     ):
         with pytest.raises(ValueError, match=r"reward_reference = .*mine\.json has static:secn1"):
-            ecn_marl.make(STAR, **({"reward": "acc"} | SHORT | options), reward_reference=asked)
+            ecn_marl.make(STAR, **({"reward": "acc"} | SHORT | options), reward_reference=reference)
     with pytest.raises(ValueError, match=r"there is none\); `ecn-marl reward-reference` measures"):
         ecn_marl.make(STAR, reward_reference="static:best")
     with pytest.raises(ValueError, match=r"a file of `ecn-marl reward-reference` \(FileNotFound"):
@@ -146,22 +148,22 @@ def test_other_episodes_and_rewards_are_refused(file):
 def pair(monkeypatch):
     """Two flows that share a port for all of the episode."""
     flows = Incast(n_min=2, n_max=2, flow_kb=2000.0, width=2)
-    one = replace(tiny(), traffic=(flows,), max_steps=12, reward="acc")
-    monkeypatch.setitem(SCENARIOS.registered, "pair-v0", lambda: one)
+    scenario = replace(tiny(), traffic=(flows,), max_steps=12, reward="acc")
+    monkeypatch.setitem(SCENARIOS.registered, "pair-v0", lambda: scenario)
     return "pair-v0"
 
 
 def test_the_command_writes_what_the_option_takes(pair, tmp_path, monkeypatch):
     deep, shallow = (np.full((1, 1, 3), 1.0) * x for x in ((2e3, 4e3, 1e-2), (2.5, 5.0, 1.0)))
     monkeypatch.setattr(rr, "policies", lambda *_: {"static:secn1": deep, "oracle": shallow})
-    out = tmp_path / "mine.json"
-    args = ["--reward", "acc", "--episodes", 4, "--out", out]
-    shown = run("reward-reference", pair, *args)
-    assert shown.exit_code == 0, shown.output
-    assert "static:secn1" in shown.stdout and "what oracle earns above" in shown.stdout
-    written = json.loads(out.read_text())["entries"][0]
-    env = ecn_marl.make(pair, reward_reference=f"static:secn1@{out}")
-    assert env.reward_reference.returns == pytest.approx(written["returns"]["static:secn1"])
+    path = tmp_path / "mine.json"
+    args = ["--reward", "acc", "--episodes", 4, "--out", path]
+    result = run("reward-reference", pair, *args)
+    assert result.exit_code == 0, result.output
+    assert "static:secn1" in result.stdout and "what oracle earns above" in result.stdout
+    recorded = json.loads(path.read_text())["entries"][0]
+    env = ecn_marl.make(pair, reward_reference=f"static:secn1@{path}")
+    assert env.reward_reference.returns == pytest.approx(recorded["returns"]["static:secn1"])
     earned = rr.returns(env, {"deep": deep, "shallow": shallow}, 4, 0, lambda *_: None)
     assert earned["deep"].mean() == pytest.approx(0.0, abs=1e-3)
     assert earned["shallow"].mean() == pytest.approx(1.0, abs=1e-3)

@@ -54,10 +54,10 @@ def value(reward, stats, scale=1.0, **constants):
     num_ports = stats.queue_mean.shape[0]
     port_scale = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), (num_ports,))
     params = RewardParams.create(**constants)
-    out = REWARDS[reward](stats, params, port_scale, 100.0)
-    assert out.dtype == jnp.float32
-    assert out.shape == (num_ports,)
-    return np.asarray(out)
+    rewards = REWARDS[reward](stats, params, port_scale, 100.0)
+    assert rewards.dtype == jnp.float32
+    assert rewards.shape == (num_ports,)
+    return np.asarray(rewards)
 
 
 @pytest.mark.parametrize("name", ["acc", "haecn"])
@@ -84,8 +84,8 @@ def test_published_scale_saturates_below_20_kb_and_the_default_does_not(port_sta
 @pytest.mark.parametrize(("steps", "expected"), [(1, 0.0), (2, 0.0), (4, 0.25), (32, 29 / 32)])
 def test_number_of_steps(port_stats, steps, expected):
     stats = port_stats(queue_mean=30 * KB)  # above E(0), E(1), E(2)
-    found = value("acc", stats, utilisation_weight=0.0, queue_steps=steps)
-    assert found == pytest.approx(expected, abs=1e-6)
+    reward = value("acc", stats, utilisation_weight=0.0, queue_steps=steps)
+    assert reward == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_range_and_monotonicity(port_stats, name, queue, share, weight, alpha, s
     queue, share = np.sort(queue), np.sort(share)
     longer = value(name, port_stats(4, queue_mean=queue, utilisation=0.5), **options)
     busier = value(name, port_stats(4, queue_mean=2e4, utilisation=share), **options)
-    for found in (longer, busier):
-        assert (found >= 0).all()
-        assert (found <= 1 + 1e-6).all()
+    for values in (longer, busier):
+        assert (values >= 0).all()
+        assert (values <= 1 + 1e-6).all()
     assert (np.diff(longer) <= 1e-6).all()
     assert (np.diff(busier) >= -1e-6).all()
 
@@ -167,15 +167,16 @@ def test_queue_level_counts_the_edges_below(queue, scale, steps):
 @pytest.mark.parametrize("name", NAMES)
 def test_jit_and_vmap_over_constants(port_stats, name):
     stats = port_stats(2, queue_mean=np.asarray([7.0, 60.0]) * KB, utilisation=0.5)
-    many = [
+    constants = [
         {"utilisation_weight": 0.1, "queue_steps": 10},
         {"utilisation_weight": 0.9, "queue_steps": 4, "queue_floor_kb": 3.0},
     ]
     params = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *(RewardParams.create(**options) for options in many)
+        lambda *leaves: jnp.stack(leaves),
+        *(RewardParams.create(**options) for options in constants),
     )
     compute = jax.jit(jax.vmap(lambda p: REWARDS[name](stats, p, jnp.ones(2), 100.0)))
-    expected = [value(name, stats, **options) for options in many]
+    expected = [value(name, stats, **options) for options in constants]
     np.testing.assert_allclose(compute(params), expected, rtol=1e-6)
 
 
@@ -213,8 +214,8 @@ def test_the_penalty_of_triggers_belongs_to_the_trainer_of_haecn():
 
 def test_lookup():
     assert reward_function("pet").name == "pet"
-    own = Reward("mine", REWARDS["acc"].rule)
-    assert reward_function(own) is own
+    custom = Reward("mine", REWARDS["acc"].rule)
+    assert reward_function(custom) is custom
     assert len({hash(REWARDS[name]) for name in NAMES}) == 3
     with pytest.raises(ValueError, match=r"(?s)reward.*'hacn'.*haecn"):
         reward_function("hacn")
@@ -229,14 +230,18 @@ def test_slowdown_is_weighted_by_class_and_shared_by_credit(port_stats, credit):
     weights = {"mice_weight": 0.02, "medium_weight": 2.0, "elephant_weight": 0.5, "mice_factor": 5}
     rule = reward_function("slowdown", credit)
     assert rule.accrues
-    got = np.asarray(rule(stats, RewardParams.create(**weights), jnp.ones(2), 100.0))
-    parts = -ACCRUED @ [0.1, 2.0, 0.5]
-    np.testing.assert_allclose(got, parts if credit == "path" else [parts.sum()] * 2, rtol=1e-6)
+    unshaped = np.asarray(rule(stats, RewardParams.create(**weights), jnp.ones(2), 100.0))
+    shares = -ACCRUED @ [0.1, 2.0, 0.5]
+    np.testing.assert_allclose(
+        unshaped, shares if credit == "path" else [shares.sum()] * 2, rtol=1e-6
+    )
     stats = replace(stats, progress=jnp.asarray(ACCRUED[::-1] / 2))
     shaped = reward_function("slowdown-shaped", credit)
-    more = np.asarray(shaped(stats, RewardParams.create(**weights), jnp.ones(2), 100.0)) - got
-    back = ACCRUED[::-1] / 2 @ [0.1, 2.0, 0.5]
-    np.testing.assert_allclose(more, back if credit == "path" else [back.sum()] * 2, rtol=1e-5)
+    added = np.asarray(shaped(stats, RewardParams.create(**weights), jnp.ones(2), 100.0)) - unshaped
+    returned = ACCRUED[::-1] / 2 @ [0.1, 2.0, 0.5]
+    np.testing.assert_allclose(
+        added, returned if credit == "path" else [returned.sum()] * 2, rtol=1e-5
+    )
 
 
 def test_credit_belongs_to_slowdown():

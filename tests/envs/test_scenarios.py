@@ -1,4 +1,4 @@
-"""Built-in scenarios: which are the benchmark, that they count, and what their rewards weigh."""
+"""Built-in scenarios: the benchmark, counts of flows, and weights of rewards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
 
 
 def test_a_built_in_name_is_refused_before_the_first_make_too():
-    """In a process of its own: once a scenario was made, the built-in ones have their names."""
+    """In a separate process: the first `make` registers the built-in names."""
     code = """
 import ecn_marl
 try:
@@ -52,9 +52,9 @@ except ValueError as error:
 print(len(ecn_marl.scenarios()), ecn_marl.make("websearch-v0").name)
 """
     command = [sys.executable, "-c", code]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert said[0].startswith("scenario name = 'websearch-v0' is not allowed")
-    assert said[1] == f"{len(registry._BUILTIN)} websearch-v0"
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert output[0].startswith("scenario name = 'websearch-v0' is not allowed")
+    assert output[1] == f"{len(registry._BUILTIN)} websearch-v0"
 
 
 def test_what_cannot_be_registered_is_named():
@@ -74,17 +74,18 @@ def test_nothing_superseded_is_part_of_the_benchmark():
 def by_class(
     counted: PortStats, params: RewardParams, port_scale: jax.Array, interval_us: float
 ) -> jax.Array:
-    """What each size class earns of the slowdown reward, in the places of the first three ports.
+    """The slowdown reward of each size class, in the places of the first three ports.
 
-    That reward is a sum over classes: what one earns is the reward with the others' weights at 0.
+    The reward is a sum over classes, so that of one class is the reward with the other weights at
+    0.
     """
-    found = jnp.zeros(len(port_scale))
+    rewards = jnp.zeros(len(port_scale))
     for i in range(3):
         weights = jnp.where(jnp.arange(3) == i, params.slowdown_weights, 0.0)
         only = replace(params, slowdown_weights=weights)
         earned = REWARDS["slowdown"](counted, only, port_scale, interval_us).mean()
-        found = jnp.where(jnp.arange(len(found)) == i, earned, found)
-    return found
+        rewards = jnp.where(jnp.arange(len(rewards)) == i, earned, rewards)
+    return rewards
 
 
 @functools.cache
@@ -110,54 +111,56 @@ def played(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
         return env.episode_metrics(state, params), state.sums.reward[:3] / params.max_steps
 
     settings = jnp.asarray(SETTINGS, jnp.float32)[which]
-    found, earned = jax.device_get(jax.jit(jax.vmap(episode))(jnp.concatenate(keys), settings))
-    return which, found, earned
+    metrics, earned = jax.device_get(jax.jit(jax.vmap(episode))(jnp.concatenate(keys), settings))
+    return which, metrics, earned
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_no_setting_makes_flows_wait(name):
-    """Nothing waits, is dropped or cut, beyond 0.1 % of flows, in whole episodes."""
-    which, found, _ = played(name)
+    """In whole episodes at most 0.1 % of flows wait; no byte is dropped, no feedback cut."""
+    which, metrics, _ = played(name)
     for i in range(len(SETTINGS)):
-        own = {metric: value[which == i] for metric, value in found.items()}
-        started = own["flows_started"].sum()
+        own_metrics = {metric: value[which == i] for metric, value in metrics.items()}
+        started = own_metrics["flows_started"].sum()
         assert started > 1000
-        assert (own["deferred"] + own["flows_waiting"]).sum() <= 1e-3 * started
-        assert (own["bytes_dropped"] == 0).all()
-        assert (own["feedback_cut"] == 0).all()
+        assert (own_metrics["deferred"] + own_metrics["flows_waiting"]).sum() <= 1e-3 * started
+        assert (own_metrics["bytes_dropped"] == 0).all()
+        assert (own_metrics["feedback_cut"] == 0).all()
 
 
 def test_no_setting_makes_flows_of_plain_traffic_wait():
-    """Deep thresholds (the third) make queues of more than 1 ms: CNPs are cut, and that is told."""
+    """Deep thresholds (the third) make queues of more than 1 ms: CNPs are cut and counted."""
     name = "websearch-star-v0"
-    which, found, _ = played(name)
-    assert found["flows_started"].sum() > 1000
-    assert (found["deferred"] + found["flows_waiting"]).sum() <= 1e-3 * found["flows_started"].sum()
-    assert (found["bytes_dropped"] == 0).all()
-    cut = found["feedback_cut"]
+    which, metrics, _ = played(name)
+    assert metrics["flows_started"].sum() > 1000
+    assert (metrics["deferred"] + metrics["flows_waiting"]).sum() <= 1e-3 * metrics[
+        "flows_started"
+    ].sum()
+    assert (metrics["bytes_dropped"] == 0).all()
+    cut = metrics["feedback_cut"]
     assert (cut[which != 2] == 0).all() and (cut[which == 2] > 0).any()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*benchmark(), LARGE))
 def test_classes_count_alike_under_secn1(name):
-    """Each class that there is earns its share of -1 per interval, to what episodes allow.
+    """Each class of the traffic earns its share of -1 per interval, within the error of the mean.
 
-    The mean over fresh episodes may be off by its own error and by that of the weights, which were
-    measured in the same way on at least as many, hence the root of 2; and by 0.5 % of rounding. The
-    quantile makes one false alarm in 1,000 such means.
+    The mean over fresh episodes has its own error and that of the weights, which were measured on
+    at least as many episodes: hence the root of 2. 0.5 % are for rounding. The quantile gives one
+    false alarm in 1,000 such means.
     """
     which, _, every = played(name)
     earned = every[which == 0]
     episodes = len(earned)
-    there = earned.mean(0) < 0.0
-    share = -1.0 / there.sum()
+    present = earned.mean(0) < 0.0
+    share = -1.0 / present.sum()
     error = earned.std(0, ddof=1) * np.sqrt(2.0 / episodes) * stats.t.ppf(0.9995, episodes - 1)
-    assert there[0] and there[2]
-    off = np.abs(earned.mean(0) - share)[there]
-    assert (off <= error[there] - 0.005 * share).all()
-    assert (error[there] < 0.5).all()  # else the test could not fail
+    assert present[0] and present[2]
+    off = np.abs(earned.mean(0) - share)[present]
+    assert (off <= error[present] - 0.005 * share).all()
+    assert (error[present] < 0.5).all()  # else the test could not fail
 
 
 def test_mixed_rtt_has_three_round_trips():
@@ -176,7 +179,7 @@ def test_mixed_rtt_has_three_round_trips():
 
 @pytest.mark.parametrize("scenario", [mixed_rtt.scenario, fabric.scenario])
 def test_every_host_loads_and_serves_at_other_times_than_its_neighbour(scenario):
-    """Every host has large flows in both phases, and both shifts are at work."""
+    """Every host has large flows in both phases, and both shifts occur."""
     spec = scenario()
     large = [s for s in spec.traffic if hasattr(s, "pairs")]
     for host in range(16 if scenario is fabric.scenario else 8):
@@ -195,10 +198,10 @@ def test_jobs_of_the_fabric_share_racks_and_stay_apart():
         fetches, exchanges = job.fetches(4), job.exchanges(6)
         assert all(leaf[s] != leaf[d] for s, d in fetches)
         assert all(leaf[s] == leaf[d] for s, d in exchanges)
-        for pairs, each in ((fetches, 4), (exchanges, 6)):
+        for pairs, count in ((fetches, 4), (exchanges, 6)):
             assert {h for pair in pairs for h in pair} == set(job.hosts)
             for side in range(2):  # every host sends and receives as much as the others
-                assert set(np.bincount([p[side] for p in pairs])[list(job.hosts)]) == {each}
+                assert set(np.bincount([p[side] for p in pairs])[list(job.hosts)]) == {count}
 
 
 def test_fetches_cross_three_queues():

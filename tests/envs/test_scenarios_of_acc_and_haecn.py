@@ -28,7 +28,7 @@ QUICK = {
     "acc-training-small-v0": 300,
     "haecn-bursty-12-small-v0": 20,
 }
-"""One of each structure, and for how many intervals; the others take long."""
+"""One scenario of each structure, and its number of intervals; the others take long."""
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (5, 10, 1.0))
 """SECN1, SECN2 and a shallow setting."""
@@ -109,10 +109,10 @@ def test_times_are_the_papers_divided_by_the_factor():
     paper = acc_heterogeneous.scenario(False, 1.0)
     assert paper.max_steps * paper.interval_us == 300e6
     assert lookup("acc-heterogeneous-v0").max_steps * 100.0 == 300e3
-    line = lookup("haecn-gradual-48-v0").traffic[0].timeline
-    assert line.lengths_us[0] == 200e3
-    line = lookup("haecn-gradual-48-small-v0").traffic[0].timeline
-    assert line.lengths_us[0] == 20e3
+    timeline = lookup("haecn-gradual-48-v0").traffic[0].timeline
+    assert timeline.lengths_us[0] == 200e3
+    timeline = lookup("haecn-gradual-48-small-v0").traffic[0].timeline
+    assert timeline.lengths_us[0] == 20e3
 
 
 @pytest.mark.parametrize("small", [False, True])

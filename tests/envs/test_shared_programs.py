@@ -1,4 +1,4 @@
-"""What is compiled: shared by environments that differ in numbers only, and freed after use."""
+"""Compiled programs: shared by environments that differ in numbers only, and freed after use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_fixes_the_program_stays_apart():
         assert base.program != other.program
 
 
-def text(function, *args):
+def traced(function, *args):
     """A function as JAX traces it."""
     return str(jax.make_jaxpr(function)(*args))
 
@@ -70,28 +70,28 @@ def text(function, *args):
     ids=["incast", "phases"],
 )
 def test_a_program_computes_what_its_environment_does(core):
-    """Number for number: if a trace read one of the numbers set aside, it would differ."""
+    """Equal traces: a trace that read one of the numbers left out would differ."""
     params, key = core.default_params, jax.random.key(0)
-    assert text(core.reset, key, params) == text(core.program.reset, key, params)
+    assert traced(core.reset, key, params) == traced(core.program.reset, key, params)
     _, state = jax.eval_shape(core.reset, key, params)
     action = core.action.sample(key, core.num_agents)
-    mine = text(core.step, key, state, action, params)
-    assert mine == text(core.program.step, key, state, action, params)
+    jaxpr = traced(core.step, key, state, action, params)
+    assert jaxpr == traced(core.program.step, key, state, action, params)
 
 
 def test_another_load_compiles_nothing():
     first, second = (EcnParallelEnv(core) for core in SAME["bursts"])
     first.reset(seed=0)
-    (reset, *_), kept = PROGRAMS.of(first.core.program), len(PROGRAMS)
+    (reset, *_), count = PROGRAMS.of(first.core.program), len(PROGRAMS)
     assert reset._cache_size() == 1
     second.reset(seed=0)
     assert reset._cache_size() == 1
-    assert len(PROGRAMS) == kept
+    assert len(PROGRAMS) == count
     assert float(second._params.sim.traffic[0].load) == np.float32(0.5)
 
 
 class User:
-    """Somebody who uses a program."""
+    """A user of a program."""
 
 
 def counted():
@@ -136,7 +136,7 @@ def test_a_user_of_another_program_lets_go_of_the_first():
 def test_equal_keys_share_a_program():
     programs, compiled = counted()
     a, b = User(), User()
-    one, other = SAME["load"][0].program, replace(SAME["load"][0].program)
-    assert one is not other
-    assert programs.of(one, a) is programs.of(other, b)
+    key, copy = SAME["load"][0].program, replace(SAME["load"][0].program)
+    assert key is not copy
+    assert programs.of(key, a) is programs.of(copy, b)
     assert len(compiled) == 1

@@ -1,4 +1,4 @@
-"""Telemetry options: what agents see and set, against a recount from an ideal environment."""
+"""Telemetry options: observations and thresholds, recomputed from an ideal environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 9
 
 
 def make(telemetry: Any = None, features: str = "queue,tx_rate,flows_begun,kmin", **options: Any):
-    """A small environment under a load that is felt at once."""
+    """A small environment with high load, so that queues build up at once."""
     return ecn_marl.make(
         SCENARIO, features=features, history=2, load=0.9, telemetry=telemetry, **options
     )
@@ -37,16 +37,16 @@ def settings(env: Any, params: Any) -> list[Ecn]:
     return [env.static_ecn(f"{5 + 7 * t},{100 + 13 * t},0.{t + 1}", params) for t in range(STEPS)]
 
 
-def play(env: Any, chosen: list[Ecn] | None = None) -> list[dict[str, Any]]:
-    """What every step of an episode returns; the first entry is of the reset."""
+def play(env: Any, thresholds: list[Ecn] | None = None) -> list[dict[str, Any]]:
+    """Results of every step of an episode; the first entry is that of the reset."""
     params = env.default_params
     obs, state = jax.jit(env.reset)(jax.random.key(3), params)
     step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
-    told = [{"obs": np.asarray(obs)}]
-    for ecn in chosen or settings(env, params):
+    rows = [{"obs": np.asarray(obs)}]
+    for ecn in thresholds or settings(env, params):
         obs, state, reward, _, _, info = step(jax.random.key(0), state, ecn, params)
-        told.append({"obs": np.asarray(obs), "reward": np.asarray(reward), "state": state, **info})
-    return told
+        rows.append({"obs": np.asarray(obs), "reward": np.asarray(reward), "state": state, **info})
+    return rows
 
 
 def bare_step(env: Any, state: Any, ecn: Ecn, params: Any) -> Any:
@@ -62,26 +62,26 @@ def bare_step(env: Any, state: Any, ecn: Ecn, params: Any) -> Any:
         utilisation=sums.utilisation + stats.utilisation,
         paused=sums.paused + stats.paused,
     )
-    new = EnvState(sim=sim, ecn=ecn, history=history, steps=steps, sums=sums)
+    next_state = EnvState(sim=sim, ecn=ecn, history=history, steps=steps, sums=sums)
     never = jnp.zeros((env.num_agents,), bool)
     over = jnp.broadcast_to(steps >= params.max_steps, never.shape)
     counts = {
         name: jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
         for name, count in env.accounts(sim, params).items()
     }
-    return flatten(history), new, reward, never, over, to_info(stats) | ecn.__dict__ | counts
+    return flatten(history), next_state, reward, never, over, to_info(stats) | ecn.__dict__ | counts
 
 
 def operations(jaxpr: Any) -> Counter[str]:
     """How often each primitive occurs, loops and calls included."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for equation in jaxpr.eqns:
         inner = [x for x in jax.tree.leaves(equation.params) if hasattr(x, "eqns")]
         inner += [x.jaxpr for x in jax.tree.leaves(equation.params) if hasattr(x, "jaxpr")]
-        found[equation.primitive.name] += 1
-        for each in inner:
-            found += operations(each)
-    return found
+        counts[equation.primitive.name] += 1
+        for sub in inner:
+            counts += operations(sub)
+    return counts
 
 
 def test_the_default_costs_nothing_and_changes_no_bit() -> None:
@@ -95,49 +95,53 @@ def test_the_default_costs_nothing_and_changes_no_bit() -> None:
     def bare(key: Any, state: Any, ecn: Ecn, params: Any) -> Any:
         return bare_step(env, state, ecn, params)
 
-    first = jax.random.key(0), state, settings(env, params)[0], params
-    ours, plain = (operations(jax.make_jaxpr(f)(*first).jaxpr) for f in (env.step_ecn, bare))
-    assert ours == plain
+    args = jax.random.key(0), state, settings(env, params)[0], params
+    with_telemetry, plain = (
+        operations(jax.make_jaxpr(f)(*args).jaxpr) for f in (env.step_ecn, bare)
+    )
+    assert with_telemetry == plain
     assert plain["scan"] >= 2
     delayed = make({"observation_delay": 1})
-    _, late = jax.eval_shape(delayed.reset, first[0], params)
-    more = jax.make_jaxpr(delayed.step_ecn)(first[0], late, *first[2:])
-    assert sum(operations(more.jaxpr).values()) > sum(ours.values()), "the count sees telemetry"
+    _, late = jax.eval_shape(delayed.reset, args[0], params)
+    delayed_jaxpr = jax.make_jaxpr(delayed.step_ecn)(args[0], late, *args[2:])
+    assert sum(operations(delayed_jaxpr.jaxpr).values()) > sum(with_telemetry.values()), (
+        "the count sees telemetry"
+    )
 
-    written = jax.jit(bare, compiler_options={"xla_backend_optimization_level": 0})
-    for ecn, got in zip(settings(env, params), play(env)[1:], strict=True):
-        obs, state, reward, *_ = written(first[0], state, ecn, params)
-        np.testing.assert_array_equal(got["obs"], obs)
-        np.testing.assert_array_equal(got["reward"], reward)
-        for a, b in zip(*map(jax.tree.leaves, (state, got["state"])), strict=True):
+    reference_step = jax.jit(bare, compiler_options={"xla_backend_optimization_level": 0})
+    for ecn, row in zip(settings(env, params), play(env)[1:], strict=True):
+        obs, state, reward, *_ = reference_step(args[0], state, ecn, params)
+        np.testing.assert_array_equal(row["obs"], obs)
+        np.testing.assert_array_equal(row["reward"], reward)
+        for a, b in zip(*map(jax.tree.leaves, (state, row["state"])), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
 def recount(ideal: list[dict[str, Any]], env: Any, every: int, delay: int) -> list[np.ndarray]:
-    """Observations made from what an ideal environment told of its intervals."""
+    """Observations recomputed from the `info` of an ideal environment."""
     params = env.default_params
     scale = FeatureScale.create(env.port_scale(params.sim), collected_us=100.0 * every)
     idle = env.initial.scaled(env.port_scale(params.sim))
     history = fill(env.feature.compute(env.idle_stats(), idle, scale), env.feature.history)
-    made, seen = [], [np.asarray(flatten(history))]
+    pending, observations = [], [np.asarray(flatten(history))]
     rows = ideal[1:]
     for t in range(len(rows)):
         if (t + 1) % every == 0:
-            some = rows[t + 1 - every : t + 1]
+            period = rows[t + 1 - every : t + 1]
             stats = from_info({k: v for k, v in rows[t].items() if k not in ("obs", "state")})
             stats = replace(
                 stats,
-                utilisation=sum(r["utilisation"] for r in some) / every,
-                tx_bytes=sum(r["tx_bytes"] for r in some),
-                flows_begun=sum(r["flows_begun"] for r in some),
+                utilisation=sum(r["utilisation"] for r in period) / every,
+                tx_bytes=sum(r["tx_bytes"] for r in period),
+                flows_begun=sum(r["flows_begun"] for r in period),
             )
             ecn = Ecn(rows[t]["kmin"], rows[t]["kmax"], rows[t]["pmax"])
-            made.append((t + delay, env.feature.compute(stats, ecn, scale)))
-        for at, features in made:
+            pending.append((t + delay, env.feature.compute(stats, ecn, scale)))
+        for at, features in pending:
             if at == t:
                 history = push(history, features)
-        seen.append(np.asarray(flatten(history)))
-    return seen
+        observations.append(np.asarray(flatten(history)))
+    return observations
 
 
 @pytest.mark.parametrize(("every", "delay"), [(1, 2), (3, 0), (3, 2), (2, 3)])
@@ -148,12 +152,14 @@ def test_observations_come_seldom_and_late(every: int, delay: int) -> None:
         options["period_us"] = 100.0 * every
     env = make(options)
     ideal, late = play(make()), play(env)
-    for want, got, row in zip(recount(ideal, env, every, delay), late, ideal, strict=True):
-        np.testing.assert_allclose(got["obs"], want, rtol=1e-5, atol=1e-6)
+    for expected, delayed, ideal_row in zip(
+        recount(ideal, env, every, delay), late, ideal, strict=True
+    ):
+        np.testing.assert_allclose(delayed["obs"], expected, rtol=1e-5, atol=1e-6)
         for name in ("queue", "tx_bytes", "reward", "kmin"):
-            if name in row:
-                np.testing.assert_array_equal(got[name], row[name])
-    assert len({row["obs"].tobytes() for row in late}) == 1 + (STEPS - delay) // every
+            if name in ideal_row:
+                np.testing.assert_array_equal(delayed[name], ideal_row[name])
+    assert len({ideal_row["obs"].tobytes() for ideal_row in late}) == 1 + (STEPS - delay) // every
 
 
 def test_flows_that_stay_are_seen_once_in_a_period() -> None:
@@ -162,13 +168,13 @@ def test_flows_that_stay_are_seen_once_in_a_period() -> None:
     rows = play(env)
     ideal = play(make(None, "flows_seen,incast_degree,mice_fraction", counts=("flows_begun",)))
     for end in (3, 6, 9):
-        some = ideal[end - 2 : end + 1]
-        seen = some[0]["flows_seen"] + sum(r["flows_begun"] for r in some[1:])
-        now = rows[end]["obs"][:, -3:]
-        np.testing.assert_allclose(now[:, 0], np.log1p(seen) / np.log(257), rtol=1e-5)
-        most = np.max([r["n_senders"] for r in some], 0)
-        every = np.sum([r["n_senders"] for r in some], 0)
-        degree = np.round(np.expm1(now[:, 1] * np.log(65)))
+        period = ideal[end - 2 : end + 1]
+        flows = period[0]["flows_seen"] + sum(r["flows_begun"] for r in period[1:])
+        latest = rows[end]["obs"][:, -3:]
+        np.testing.assert_allclose(latest[:, 0], np.log1p(flows) / np.log(257), rtol=1e-5)
+        most = np.max([r["n_senders"] for r in period], 0)
+        every = np.sum([r["n_senders"] for r in period], 0)
+        degree = np.round(np.expm1(latest[:, 1] * np.log(65)))
         assert (degree >= most).all()
         assert (degree <= np.minimum(every, env.sim.topology.n_hosts - 1)).all()
         assert (degree < every).any()
@@ -177,25 +183,25 @@ def test_flows_that_stay_are_seen_once_in_a_period() -> None:
 def test_thresholds_are_in_force_when_their_delay_is_over() -> None:
     env = make({"action_delay": 2})
     params = env.default_params
-    chosen = settings(env, params)
+    thresholds = settings(env, params)
     rows = play(env)[1:]
     first = env.initial.scaled(env.port_scale(params.sim))
-    for want, row in zip([first, first, *chosen], rows, strict=False):
-        np.testing.assert_allclose(row["kmin"], want.kmin, rtol=1e-6)
-        np.testing.assert_allclose(row["pmax"], want.pmax, rtol=1e-6)
-    early = play(make(), [first, first, *chosen[:-2]])[1:]
+    for expected, row in zip([first, first, *thresholds], rows, strict=False):
+        np.testing.assert_allclose(row["kmin"], expected.kmin, rtol=1e-6)
+        np.testing.assert_allclose(row["pmax"], expected.pmax, rtol=1e-6)
+    early = play(make(), [first, first, *thresholds[:-2]])[1:]
     for a, b in zip(rows, early, strict=True):
         np.testing.assert_allclose(a["obs"], b["obs"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_decision_takes_its_time() -> None:
-    """250 µs are two intervals and a half: against intervals of 50 µs and a delay of five."""
+    """250 µs are two and a half intervals: equal to a delay of five intervals of 50 µs."""
     env, halves = make(), make({"action_delay": 5}, interval_us=50.0)
     late = replace(env, telemetry=Telemetry(decision_delay_us=243.0))  # rounded up to a tick
     assert late.telemetry.late(100.0, 10.0) == (2, 5)
-    chosen = settings(env, env.default_params)
-    rows = play(late, chosen)[1:]
-    fine = play(halves, [ecn for ecn in chosen for _ in range(2)])[1:]
+    thresholds = settings(env, env.default_params)
+    rows = play(late, thresholds)[1:]
+    fine = play(halves, [ecn for ecn in thresholds for _ in range(2)])[1:]
     for t, row in enumerate(rows):
         for name in ("queue", "kmin", "pmax"):
             np.testing.assert_array_equal(row[name], fine[2 * t + 1][name])
@@ -221,14 +227,14 @@ def test_the_option_of_make_is_that_of_telemetry() -> None:
 def test_whole_percents_and_steps_of_thresholds() -> None:
     env = make({"pmax_percent": True, "quantum_kb": 40.0})
     params = env.default_params
-    asked = [
+    cases = [
         ("5,200,0.001", (0, 200, 0.01)),
         ("61,62,0.456", (80, 120, 0.46)),
         ("100,139,0.999", (80, 120, 1.0)),
     ]
-    chosen = [env.static_ecn(setting, params) for setting, _ in asked]
-    rows = play(env, chosen)[1:]
-    for (_, (kmin, kmax, pmax)), row in zip(asked, rows, strict=True):
+    thresholds = [env.static_ecn(setting, params) for setting, _ in cases]
+    rows = play(env, thresholds)[1:]
+    for (_, (kmin, kmax, pmax)), row in zip(cases, rows, strict=True):
         np.testing.assert_allclose(row["kmin"], kmin * 1e3)
         np.testing.assert_allclose(row["kmax"], kmax * 1e3)
         np.testing.assert_allclose(row["pmax"], pmax, rtol=1e-6)
@@ -243,11 +249,11 @@ def test_one_profile_is_that_of_the_first_port_of_each_switch() -> None:
     assert [names.index(name) for name in names] == first.tolist()
     ports = net.n_ports
     ecn = Ecn(*(jnp.arange(ports, dtype=jnp.float32) + x for x in (1.0, 100.0, 0.0)))
-    got = Telemetry(one_profile=True).limited(ecn, net)
-    np.testing.assert_array_equal(got.kmin, np.asarray(ecn.kmin)[first])
-    np.testing.assert_array_equal(got.kmax, np.asarray(ecn.kmax)[first])
-    np.testing.assert_array_equal(got.pmax, np.asarray(ecn.pmax)[first])
-    assert len(set(np.asarray(got.kmin).tolist())) == net.n_switches
+    limited = Telemetry(one_profile=True).limited(ecn, net)
+    np.testing.assert_array_equal(limited.kmin, np.asarray(ecn.kmin)[first])
+    np.testing.assert_array_equal(limited.kmax, np.asarray(ecn.kmax)[first])
+    np.testing.assert_array_equal(limited.pmax, np.asarray(ecn.pmax)[first])
+    assert len(set(np.asarray(limited.kmin).tolist())) == net.n_switches
 
 
 def test_noisy_marks_are_counts_and_right_on_average() -> None:
@@ -257,22 +263,22 @@ def test_noisy_marks_are_counts_and_right_on_average() -> None:
     assert exact.sim.counts == ()
     packet = float(noisy.default_params.sim.net.packet_bytes)
     rate = noisy.feature.names.index("marked_rate") + noisy.feature.width
-    shown = expected = 0.0
+    counted = expected = 0.0
     same = True
     for a, b in zip(play(noisy)[1:], play(exact)[1:], strict=True):
         np.testing.assert_array_equal(a["marked_bytes"], b["marked_bytes"])
         packets = a["obs"][:, rate] * a["tx_bytes"] / np.maximum(a["utilisation"], 1e-9) / packet
         np.testing.assert_allclose(packets, a["marked_packets"], atol=2e-3)
         same = same and np.allclose(a["obs"][:, rate], b["obs"][:, rate], atol=1e-4)
-        shown += float(a["marked_packets"].sum())
+        counted += float(a["marked_packets"].sum())
         expected += float(a["marked_bytes"].sum()) / packet
     assert expected > 100
-    assert abs(shown - expected) < 4 * np.sqrt(expected)
+    assert abs(counted - expected) < 4 * np.sqrt(expected)
     assert not same
 
 
 def test_phases_keep_working() -> None:
-    """Thresholds given for each phase are picked first, then late."""
+    """Thresholds for each phase are selected first and delayed then."""
     base = ecn_marl.make(SCENARIO)
     source = base.sim.traffic[0]
     phases = tuple(Phase(str(load), (replace(source, load=load),)) for load in (0.3, 0.8))
@@ -282,12 +288,12 @@ def test_phases_keep_working() -> None:
     _, state = jax.jit(env.reset)(jax.random.key(3), params)
     one, two = env.static_ecn("10,40,0.1", params), env.static_ecn("160,640,0.5", params)
     names = ("kmin", "kmax", "pmax")
-    both = PhaseEcn(*(jnp.stack([getattr(e, f) for e in (one, two)]) for f in names))
+    by_phase = PhaseEcn(*(jnp.stack([getattr(e, f) for e in (one, two)]) for f in names))
     step = jax.jit(env.step_ecn)
     phase, kmin = [], []
     for _ in range(6):
         phase.append(int(np.ravel(env.phase(state, params))[0]))
-        _, state, *_, info = step(jax.random.key(0), state, both, params)
+        _, state, *_, info = step(jax.random.key(0), state, by_phase, params)
         kmin.append(float(info["kmin"][0]))
     assert set(phase) == {0, 1}
     assert kmin == pytest.approx([5e3, *[(10e3, 160e3)[p] for p in phase[:-1]]])
@@ -337,7 +343,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", ["pmax_percent", "one_profile", "noisy_marks"])
 def test_switches_are_true_or_false(name: str) -> None:
-    """The check of the class itself; types are checked before it in this suite."""
+    """The check of the class itself; in this suite the type checker would raise first."""
     options = Telemetry()
     object.__setattr__(options, name, "yes")
     with pytest.raises(ValueError, match=f"{name} = 'yes' is not allowed: expected True or False"):
@@ -352,8 +358,8 @@ def test_policies_that_make_observations_anew_refuse_other_views() -> None:
 
 
 def test_networks_whose_switches_are_not_in_order() -> None:
-    ends = [("b", "h0"), ("a", "h1"), ("b", "h2"), ("a", "b"), ("a", "h3")]
-    links = [Link(one, other, 25.0, 1.0) for one, other in ends]
+    pairs = [("b", "h0"), ("a", "h1"), ("b", "h2"), ("a", "b"), ("a", "h3")]
+    links = [Link(a, b, 25.0, 1.0) for a, b in pairs]
     net = from_links("pair", ["h0", "h1", "h2", "h3"], ["b", "a"], links)
     names = [p.switch for p in net.ports]
     assert first_ports(net).tolist() == [names.index(name) for name in names]

@@ -1,4 +1,4 @@
-"""What belongs to a learner: its own intervals, and the scenario's view where nothing is said."""
+"""Options of a learner: its own intervals, and the scenario's features and reward by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_longer_intervals_leave_the_episode_as_long():
 
 
 def test_a_learner_meets_the_same_traffic_in_longer_intervals():
-    """Under the same thresholds the network does the same, to the bit."""
+    """Under the same thresholds the network is the same, bit by bit."""
     counts = []
     for us in (100.0, 500.0):
         env = make("websearch-star-v0", interval_us=us, max_steps=round(1000.0 / us))
@@ -44,13 +44,13 @@ def test_a_learner_meets_the_same_traffic_in_longer_intervals():
 
 def test_max_steps_counts_the_scenarios_intervals():
     view = {"features": "flows", "interval_us": 500.0}
-    found = in_view("restore-serve-v0", {"max_steps": 50, "load": 0.3}, view)
-    assert found == {"max_steps": 10, "load": 0.3, **view}
+    options = in_view("restore-serve-v0", {"max_steps": 50, "load": 0.3}, view)
+    assert options == {"max_steps": 10, "load": 0.3, **view}
     assert in_view("restore-serve-v0", {}, view) == view
     assert in_view("restore-serve-v0", {"max_steps": 50}, {}) == {"max_steps": 50}
-    assert out_of_view("restore-serve-v0", found) == {"max_steps": 50, "load": 0.3}
-    own = {"max_steps": 50, "reward": "slowdown", "history": 2}
-    assert out_of_view("restore-serve-v0", own) == {"max_steps": 50, "reward": "slowdown"}
+    assert out_of_view("restore-serve-v0", options) == {"max_steps": 50, "load": 0.3}
+    run_options = {"max_steps": 50, "reward": "slowdown", "history": 2}
+    assert out_of_view("restore-serve-v0", run_options) == {"max_steps": 50, "reward": "slowdown"}
 
 
 def test_scenarios_say_what_is_seen_and_earned():

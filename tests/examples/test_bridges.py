@@ -44,8 +44,8 @@ def test_it_learns_and_prints_the_table(needs, name, options, capfd, monkeypatch
 def test_before_an_episode_has_ended_there_is_no_nan(name):
     """The function that says it, without the framework that its script imports."""
     tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
-    told = next(x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "told")
+    report = next(x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "report")
     space = {"math": math}
-    exec(compile(ast.Module([told], []), name, "exec"), space)  # the script is ours
-    assert space["told"](float("nan")) == "no episode has ended yet"
-    assert "0.25" in space["told"](0.25)
+    exec(compile(ast.Module([report], []), name, "exec"), space)  # the script is ours
+    assert space["report"](float("nan")) == "no episode has ended yet"
+    assert "0.25" in space["report"](0.25)

@@ -103,8 +103,8 @@ def test_profiles_show_policies_with_several_scores(pages):
 
 
 def test_many_policies_have_different_styles():
-    looks = rp._looks()
-    assert len({next(looks) for _ in range(20)}) == 20
+    styles = rp._line_styles()
+    assert len({next(styles) for _ in range(20)}) == 20
 
 
 def test_a_policy_far_away_leaves_the_others_visible(pages):

@@ -56,7 +56,6 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.n_senders <= stats.flows_seen).all()
     if run.sim.load_balancing == "flowlet":  # flows end at other ports than they began at
         assert (stats.n_flows.sum(1) <= stats.flows_seen.sum(1)).all()
-        assert int(run.totals.flowlets[0]) > 0 or int(run.totals.started) < 10
     else:
         assert (stats.n_flows <= stats.flows_seen).all()
     assert (stats.flows_begun <= stats.flows_seen).all()
@@ -68,8 +67,8 @@ def test_bytes_are_conserved(name, seed):
     assert (stats.tx_bytes <= capacity * (1 + 1e-4)).all()
 
 
-def test_the_random_networks_drop_pause_defer_and_mark():
-    """A few of them show drops, pauses, deferred and finished flows, and marks."""
+def test_random_networks_drop_pause_defer_mark_and_redraw_paths():
+    """A few of them show drops, pauses, deferred and finished flows, marks and flowlets."""
     runs = {name: [random_run(name, seed) for seed in range(12)] for name in RANDOM}
     for name, samples in runs.items():
         drops = sum(r.dropped() > 0 for r in samples)
@@ -78,6 +77,10 @@ def test_the_random_networks_drop_pause_defer_and_mark():
         assert sum(int(r.totals.deferred) > 0 for r in samples) >= 3
         assert sum(int(r.totals.finished.sum()) > 5 for r in samples) >= 6
         assert sum(float(r.stats.marked_bytes.sum()) > 0 for r in samples) >= 6
+        # Flows of a few packets at line rate have no pause long enough to end a flowlet.
+        assert sum(int(r.totals.flowlets[0]) > 0 for r in samples) >= (
+            6 if "flowlets" in name else 0
+        )
 
 
 def same_bits(a, b):

@@ -1,4 +1,4 @@
-"""`restore-serve-v0` under thresholds that change, against two recorded packet-level episodes."""
+"""`restore-serve-v0` under changing thresholds, against two recorded packet-level episodes."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from ecn_marl.validation import closed_loop, recorded
 
 
 def test_objective_and_gain_are_those_of_packets():
-    """The gain over the static setting is that of packets within what the coins do to it.
+    """The gain over the static setting equals that of packets within the noise of random marks.
 
-    Two recorded runs of an episode differ by 3 to 14 % in J; over two episodes and two coins that
-    is 4 % of J, or 4 points of the gain; ours is of eight seeds.
+    Two recorded runs of an episode differ by 3 to 14 % in J. Over two episodes with two seeds each
+    that is 4 % of J, or 4 points of the gain. Ours are means of eight seeds.
     """
     outcomes = [case.run() for case in closed_loop.cases()]
     lines = [line for outcome in outcomes for line in outcome.lines]
     assert len(lines) == 24
     assert [line.case for line in lines if line.verdict == "FAIL" or line.note] == []
-    found = {
-        policy: ours / theirs for policy, (theirs, ours) in closed_loop.pooled(outcomes).items()
+    ratios = {
+        policy: simulated / packets
+        for policy, (packets, simulated) in closed_loop.pooled(outcomes).items()
     }
-    assert found["static"] == pytest.approx(1.0, abs=0.03)
-    assert found["rule"] == pytest.approx(1.0, abs=0.03)
-    assert found["oracle"] == pytest.approx(1.03, abs=0.01), "3.1 % off; packets' coins do 1 %"
+    assert ratios["static"] == pytest.approx(1.0, abs=0.03)
+    assert ratios["rule"] == pytest.approx(1.0, abs=0.03)
+    assert ratios["oracle"] == pytest.approx(1.03, abs=0.01), "3.1 % off; packets' coins do 1 %"
     gains = closed_loop.gains(outcomes)
     assert set(gains) == {"oracle", "rule"}
-    for theirs, ours in gains.values():
-        assert abs(ours - theirs) < 0.05
+    for packets, simulated in gains.values():
+        assert abs(simulated - packets) < 0.05
 
 
 def test_recorded_objectives_follow_from_the_completion_times():
-    """The summary's numbers again, from the completion times beside it: the same yardstick."""
+    """The recorded summary agrees with our objective of the recorded completion times."""
     rows = {row["run"]: row for row in recorded.rows("restore_serve") if row["coins"] == "1"}
     for episode in closed_loop.EPISODES:
         data = recorded.arrays(f"restore_serve_e{episode}")
         inside = (data["start_ns"] >= 1e6) & (data["start_ns"] < 31e6)
         for policy in closed_loop.POLICIES:
             slow = closed_loop.slowdowns(data, data[f"fct_ns_{policy}"])[inside]
-            found = closed_loop.objective(slow, data["bytes"][inside])
+            parts = closed_loop.objective(slow, data["bytes"][inside])
             row = rows[f"restore-serve-100g_{policy}_e{episode}"]
-            assert math.isclose(found["J"], float(row["J"]), rel_tol=0.01)
-            assert math.isclose(found["short, mean"], float(row["short_mean"]), rel_tol=0.01)
+            assert math.isclose(parts["J"], float(row["J"]), rel_tol=0.01)
+            assert math.isclose(parts["short, mean"], float(row["short_mean"]), rel_tol=0.01)
             unfinished = (data[f"fct_ns_{policy}"] < 0).sum()
             assert unfinished == int(row["unfinished"])
             assert np.isfinite(slow).all()

@@ -1,4 +1,4 @@
-"""Validation: readers, verdicts, what is measured, the command, and a real case."""
+"""Validation: readers, verdicts, measured quantities, the command, and a real case."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def test_verdict(reference, ours, tolerance, verdict):
 
 
 def test_line_texts():
-    both = Tolerance(relative=0.1, absolute=3.0)
-    small, large = line(10.0, 13.0, both), line(1000.0, 900.0, both)
+    tolerance = Tolerance(relative=0.1, absolute=3.0)
+    small, large = line(10.0, 13.0, tolerance), line(1000.0, 900.0, tolerance)
     assert (error_text(small), tolerance_text(small)) == ("+30.0%", "3 KB")
     assert (error_text(large), tolerance_text(large)) == ("-10.0%", "10%")
     share = line(98.0, 97.25, Tolerance(absolute=1.0), unit="%")
     assert (error_text(share), tolerance_text(share)) == ("-0.75 pt", "1 pt")
     assert tolerance_text(line(1.0, 2.0, None)) == "–"
-    assert error_text(line(1.0, NAN, both)) == "–"
+    assert error_text(line(1.0, NAN, tolerance)) == "–"
     assert [figure(x) for x in (28854.7, 61.6848, 0.41605, 0.0, NAN)] == [
         *("28,855", "61.68", "0.416", "0", "–")
     ]
 
 
 def test_recorded_tables():
-    """Against figures of the packet runs noted when they were made."""
+    """Against statistics noted when the packet runs were made."""
     row = recorded.rows("incast_200ms", profile="paper", N=8, ecn="SECN1")[0]
     assert float(row["q_mean_B"]) == pytest.approx(151560, abs=1)
     assert len(recorded.rows("delay_sweep")) == 16
@@ -118,8 +118,8 @@ def test_recorded_queues_match_the_tables():
 
 def test_first_burst():
     rise, fall = np.linspace(0, 1000, 11)[1:], np.linspace(1000, 0, 11)[1:]
-    again = np.array([5000.0, 0.0])
-    peak, drained = incast.first_burst(np.concatenate([rise, fall, again]) * 1e3)
+    second_burst = np.array([5000.0, 0.0])
+    peak, drained = incast.first_burst(np.concatenate([rise, fall, second_burst]) * 1e3)
     assert peak == 1000.0
     assert drained == pytest.approx(0.20)  # the 20th sample is the first below 100 KB
     peak, drained = incast.first_burst(rise * 1e3)
@@ -128,7 +128,7 @@ def test_first_burst():
 
 
 def samples(**series: np.ndarray) -> runs.Samples:
-    """Samples of one lane, zero where not given."""
+    """Samples of one run, zero where not given."""
     length = len(next(iter(series.values())))
     rows = {name: series.get(name, np.zeros(length)) for name in runs.Rows._fields}
     lanes = runs.Rows(**{name: x[None, None, None] for name, x in rows.items()})
@@ -137,7 +137,7 @@ def samples(**series: np.ndarray) -> runs.Samples:
 
 
 def test_steady_statistics():
-    """A queue of 0 and 20 KB by turns, and twice that before the window."""
+    """A queue that alternates between 0 and 20 KB, and twice that before the window."""
     mean = np.tile([0.0, 20e3], 200) * np.repeat([2.0, 1.0], 200)
     used = np.repeat([0.5, 0.9], 200)
     of = samples(mean=mean, square=mean**2, utilisation=used)
@@ -152,15 +152,15 @@ def test_recovery():
     rate[600:900] = 0.6 * 3125
     used = np.ones(2500)
     used[600:850] = 0.5
-    found = messages._recovery(samples(rate=rate, utilisation=used), 0, 0, 0, 25.0)
-    assert found["short_fct_us"] == 1000
-    assert found["long_rate_min_Gbps"] == pytest.approx(2.5)
-    assert found["rec50_rate_after_short_start_ms"] == pytest.approx(1.0)
-    assert found["rec90_rate_after_short_start_ms"] == pytest.approx(4.0)
-    assert found["util_5ms_after_short"] == pytest.approx(75.0)
+    recovery = messages._recovery(samples(rate=rate, utilisation=used), 0, 0, 0, 25.0)
+    assert recovery["short_fct_us"] == 1000
+    assert recovery["long_rate_min_Gbps"] == pytest.approx(2.5)
+    assert recovery["rec50_rate_after_short_start_ms"] == pytest.approx(1.0)
+    assert recovery["rec90_rate_after_short_start_ms"] == pytest.approx(4.0)
+    assert recovery["util_5ms_after_short"] == pytest.approx(75.0)
     rate[600:] = 0
-    again = messages._recovery(samples(rate=rate, utilisation=used), 0, 0, 0, 25.0)
-    assert math.isnan(again["rec50_rate_after_short_start_ms"])
+    unrecovered = messages._recovery(samples(rate=rate, utilisation=used), 0, 0, 0, 25.0)
+    assert math.isnan(unrecovered["rec50_rate_after_short_start_ms"])
 
 
 def test_message_lists():
@@ -180,9 +180,9 @@ def test_cases_have_names_of_their_own():
         *("messages/run-n8-0-long", "messages/paper-n8-0-long")
     ]
     assert len(registry.select("delay/")) == 2
-    long = [case.name for case in registry.select(long=True)]
-    assert long == ["endurance/star", "endurance/fat-tree"]
-    assert not {*long} & {case.name for case in registry.select()}
+    long_names = [case.name for case in registry.select(long=True)]
+    assert long_names == ["endurance/star", "endurance/fat-tree"]
+    assert not {*long_names} & {case.name for case in registry.select()}
     with pytest.raises(ValueError, match=r"--only = 'nonsense'.*delay/run-n16"):
         registry.select("nonsense")
 
@@ -193,12 +193,12 @@ def validate(*args: object):
 
 def outcome(ours: float) -> Outcome:
     tenth = Tolerance(0.1)
-    judged = Line("g", "c", "queue mean", "KB", 100.0, ours, tenth, "independent", "a note")
+    compared = Line("g", "c", "queue mean", "KB", 100.0, ours, tenth, "independent", "a note")
     unknown = Line("g", "c", "drained", "ms", 1.0, NAN, None)
     time = np.linspace(0.01, 20, 2000)
     size = np.array([5e4, 5e5, 5e6] * 10)
     return Outcome(
-        [judged, unknown],
+        [compared, unknown],
         [Trace("n8", "run, N = 8", time, 1e5 * np.sin(time) ** 2, 1e5 * np.cos(time) ** 2)],
         [Slowdowns("list run", "E3", size, 1 + size / 1e6, np.stack([1 + size / 2e6] * 2))],
     )
@@ -212,7 +212,7 @@ def expect(monkeypatch, verdicts):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "report"),
     [
         ({("g", "c", "queue mean"): "FAIL"}, "g, c, queue mean: pass, expected FAIL"),
         ({("g", "c", "drained"): "pass"}, "g, c, drained: reported, expected pass"),
@@ -222,18 +222,20 @@ def expect(monkeypatch, verdicts):
         ({}, None),
     ],
 )
-def test_any_change_of_a_verdict_is_news(change, said, monkeypatch):
-    """Better, worse, new or gone; a line at the edge may fall to either side."""
+def test_any_change_of_a_verdict_is_news(change, report, monkeypatch):
+    """Better, worse, new or missing; a line at the edge may pass or fail."""
     monkeypatch.setattr(registry, "SOURCES", [lambda: [Case("g/c", lambda: outcome(100.0))]])
-    known = {name: verdict for name, verdict in (WANTED | change).items() if verdict}
-    expect(monkeypatch, known)
+    verdicts = {name: verdict for name, verdict in (WANTED | change).items() if verdict}
+    expect(monkeypatch, verdicts)
     result = validate()
-    assert result.exit_code == int(said is not None), result.output
-    if said:
-        assert said in result.stdout
-        part = validate("--only", "g")
-        gone = "no line, expected" in said
-        assert part.exit_code == int(not gone), "a part of the cases lacks lines, as it should"
+    assert result.exit_code == int(report is not None), result.output
+    if report:
+        assert report in result.stdout
+        partial = validate("--only", "g")
+        missing = "no line, expected" in report
+        assert partial.exit_code == int(not missing), (
+            "a part of the cases lacks lines, as it should"
+        )
 
 
 def test_expected_verdicts_are_written_whole(monkeypatch, tmp_path):
@@ -251,11 +253,11 @@ def test_expected_verdicts_are_written_whole(monkeypatch, tmp_path):
 
 def test_every_case_is_expected():
     """The committed file has lines of all groups, each once, with verdicts that exist."""
-    known = expected.expected()
-    assert set(known.values()) <= {"pass", "FAIL", "reported", "edge"}
-    assert {group for group, _, _ in known} >= {"theory", "link delay", "leaf-spine", "substeps"}
+    verdicts = expected.expected()
+    assert set(verdicts.values()) <= {"pass", "FAIL", "reported", "edge"}
+    assert {group for group, _, _ in verdicts} >= {"theory", "link delay", "leaf-spine", "substeps"}
     path = resources.files("ecn_marl.validation") / "data" / expected.FILE
-    assert len(path.read_text().splitlines()) == len(known) + 1, "a line is there twice"
+    assert len(path.read_text().splitlines()) == len(verdicts) + 1, "a line is there twice"
 
 
 @pytest.mark.parametrize(("ours", "code"), [(110.0, 0), (110.1, 1), (NAN, 1)])
@@ -314,22 +316,22 @@ def test_theory_case(monkeypatch):
 
 
 def test_lanes_are_the_runs_they_say():
-    """Variants, settings and seeds side by side give what each gives alone."""
+    """A batch of variants, settings and seeds gives the results of each alone."""
     flows = [messages.short_flows(3, 0, size) for size in (20_000, 600_000)]
     network = star(4)
-    both = runs.simulate("paper", [(network, f) for f in flows], ["E3", "E4"], 2, 4.0)
-    assert both.rows.queue.shape == (2, 2, 2, 400)
-    assert both.fct_us.shape == (2, 2, 2, 3)
+    together = runs.simulate("paper", [(network, f) for f in flows], ["E3", "E4"], 2, 4.0)
+    assert together.rows.queue.shape == (2, 2, 2, 400)
+    assert together.fct_us.shape == (2, 2, 2, 3)
     alone = runs.simulate("paper", [(network, flows[1])], ["E4"], 2, 20.0, until_done=True)
     length = alone.rows.queue.shape[-1]
     assert length == 200, "the messages are through after 2 ms"
     np.testing.assert_allclose(
-        alone.rows.queue[0, 0], both.rows.queue[1, 1, :, :length], rtol=1e-5, atol=1
+        alone.rows.queue[0, 0], together.rows.queue[1, 1, :, :length], rtol=1e-5, atol=1
     )
-    np.testing.assert_allclose(alone.fct_us[0, 0], both.fct_us[1, 1], rtol=1e-5)
-    assert (both.fct_us[1] > both.fct_us[0]).all()
+    np.testing.assert_allclose(alone.fct_us[0, 0], together.fct_us[1, 1], rtol=1e-5)
+    assert (together.fct_us[1] > together.fct_us[0]).all()
     wire = 3 * 600 * 1048.0
-    sent = both.rows.utilisation[1].sum(-1) * 25 * 125 * 10
+    sent = together.rows.utilisation[1].sum(-1) * 25 * 125 * 10
     np.testing.assert_allclose(sent, wire, rtol=1e-4)
 
 
@@ -344,9 +346,12 @@ def test_a_real_case_in_processes(tmp_path):
     ]
     assert len(tree["lines"]) == 2 * 2 * 3 * 2
     verdicts = [entry["verdict"] for entry in tree["lines"]]
-    known = expected.expected()
-    wanted = [known[e["group"], e["case"], e["quantity"]] for e in tree["lines"]]
-    fits = [was in (now, "edge") for now, was in zip(verdicts, wanted, strict=True)]
+    expected_verdicts = expected.expected()
+    committed = [expected_verdicts[e["group"], e["case"], e["quantity"]] for e in tree["lines"]]
+    fits = [
+        committed_verdict in (verdict, "edge")
+        for verdict, committed_verdict in zip(verdicts, committed, strict=True)
+    ]
     assert result.exit_code == int(not all(fits)), result.stdout
     for entry in tree["lines"]:
         assert entry["ours"] == pytest.approx(entry["reference"], rel=0.5), entry["case"]
@@ -356,12 +361,12 @@ def test_a_real_case_in_processes(tmp_path):
 
 
 def test_long_runs_say_what_they_find():
-    """A short one: bytes and arrivals hold; halves of 0.1 s are too few flows to be alike."""
+    """A short run: bytes and arrivals agree; halves of 0.1 s have too few flows to be alike."""
     network = star(4, gbps=25.0)
-    found = {line.quantity: line for line in endurance.long_run("short", network, 0.1, 2).lines}
-    assert found["bytes lost or made"].verdict == found["flows deferred"].verdict == "pass"
+    lines = {line.quantity: line for line in endurance.long_run("short", network, 0.1, 2).lines}
+    assert lines["bytes lost or made"].verdict == lines["flows deferred"].verdict == "pass"
     # 876 flows in expectation: within five standard deviations.
-    assert found["flows"].ours * 0.2 == pytest.approx(876.6, abs=5 * 876.6**0.5)
-    ratio = found["started, second half"].ours
+    assert lines["flows"].ours * 0.2 == pytest.approx(876.6, abs=5 * 876.6**0.5)
+    ratio = lines["started, second half"].ours
     assert 0.5 < ratio < 2.0
-    assert found["delivered, second half"].ours > 0
+    assert lines["delivered, second half"].ours > 0

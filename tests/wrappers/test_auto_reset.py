@@ -1,4 +1,4 @@
-"""AutoReset: episodes follow each other, and the last observation of each is kept."""
+"""AutoReset: episodes follow each other, and `final_obs` has the last observation of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked mode: every number of the parameters keeps its range, or one error names it."""
+"""Checked mode: an error names the first number of the parameters that is out of range."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def variants(tree, make, where="params"):
     """`(name, tree)` with one leaf of floats after the other replaced by `make(leaf)`."""
     if isinstance(tree, tuple):
         for i, part in enumerate(tree):
-            for name, new in variants(part, make, f"{where}[{i}]"):
-                yield name, (*tree[:i], new, *tree[i + 1 :])
+            for name, changed in variants(part, make, f"{where}[{i}]"):
+                yield name, (*tree[:i], changed, *tree[i + 1 :])
     elif is_dataclass(tree):
-        for one in fields(tree):
-            part = getattr(tree, one.name)
-            for name, new in variants(part, make, f"{where}.{one.name}"):
-                yield name, replace(tree, **{one.name: new})
+        for field in fields(tree):
+            part = getattr(tree, field.name)
+            for name, changed in variants(part, make, f"{where}.{field.name}"):
+                yield name, replace(tree, **{field.name: changed})
     elif tree is not None and np.asarray(tree).dtype.kind == "f" and np.size(tree):
         yield where, make(np.array(tree))
 
 
 def with_last(value):
-    """An array whose last entry is something else."""
+    """A function that sets the last entry of an array to `value`."""
 
     def change(leaf):
         leaf[(-1,) * leaf.ndim] = value
@@ -50,13 +50,13 @@ def test_the_parameters_of_scenarios_pass_and_nan_does_not(scenario):
     params = ecn_marl.make(scenario).default_params
     check_numbers(params)
     check_numbers(jax.device_put(params))
-    tried = 0
+    checked = 0
     for name, nonsense in variants(params, with_last(np.nan)):
         with pytest.raises(InvalidValue) as caught:
             check_numbers(nonsense)
         assert caught.value.field.startswith(name)
-        tried += 1
-    assert tried > 40
+        checked += 1
+    assert checked > 40
 
 
 @pytest.mark.parametrize("scenario", EVERYTHING)
@@ -106,8 +106,8 @@ def test_checked_mode_is_the_environment_otherwise():
     key, action = jax.random.key(0), jnp.array([1, 3, 0])
     obs, state = env.reset(key, params)
     np.testing.assert_array_equal(obs, plain.reset(key, params)[0])
-    found = jax.jit(env.step)(key, state, action, params)
-    np.testing.assert_array_equal(found[0], plain.step(key, state, action, params)[0])
+    returned = jax.jit(env.step)(key, state, action, params)
+    np.testing.assert_array_equal(returned[0], plain.step(key, state, action, params)[0])
     assert env.num_agents == plain.num_agents
     assert hash(env) == hash(Checked(ToyEnv()))
 
@@ -139,12 +139,14 @@ def test_a_nan_action_is_the_middle_of_the_box():
     action = np.full((3, 3), 0.25, np.float32)
     action[0] = np.nan
     action[1, 1:] = np.inf, -np.inf
-    found = step(key, state, action, params)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((found[0], found[2], found[5])))
+    returned = step(key, state, action, params)
+    assert all(
+        np.isfinite(x).all() for x in jax.tree.leaves((returned[0], returned[2], returned[5]))
+    )
     middle = core.action.decode(jnp.zeros((1, 3)), jnp.ones(1))
-    assert float(found[5]["kmin"][0]) == pytest.approx(float(middle.kmin[0]))
+    assert float(returned[5]["kmin"][0]) == pytest.approx(float(middle.kmin[0]))
     edge = core.action.decode(jnp.array([[0.25, 1.0, -1.0]]), jnp.ones(1))
-    assert float(found[5]["kmax"][1]) == pytest.approx(float(edge.kmax[0]))
+    assert float(returned[5]["kmax"][1]) == pytest.approx(float(edge.kmax[0]))
 
 
 def test_a_nan_factor_changes_nothing():

@@ -1,4 +1,4 @@
-"""EpisodeStatistics: what it logs is what the environment says of the finished episode."""
+"""EpisodeStatistics: its log equals the environment's metrics of the finished episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_network_s_metrics_survive_the_reset():
     step = jax.jit(env.step)
     reset, plain = functions(core)
     _, state = jax.jit(env.reset)(jax.random.key(0), params)
-    _, bare = reset(jax.random.key(0), params)
+    _, plain_state = reset(jax.random.key(0), params)
     empty = state.last
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(empty))
     paid = np.zeros(AGENTS)
@@ -30,17 +30,17 @@ def test_the_network_s_metrics_survive_the_reset():
         _, state, reward, _, _, info = step(jax.random.key(9), state, action, params)
         chex.assert_trees_all_equal_shapes_and_dtypes(before, state)
         if i < HORIZON:
-            _, bare, reward, *_ = plain(jax.random.key(9), bare, action, params)
+            _, plain_state, reward, *_ = plain(jax.random.key(9), plain_state, action, params)
             paid += np.asarray(reward)
         if i < HORIZON - 1:
             chex.assert_trees_all_equal(info["episode"], empty)
             continue
-        want = core.episode_metrics(bare, params)
-        got = dict(info["episode"])
-        np.testing.assert_allclose(got.pop("return"), paid, rtol=1e-6)
-        assert int(got.pop("length")) == HORIZON
-        chex.assert_trees_all_close(got, want, rtol=1e-5)
-        assert float(got["queue_mean"]) > 0 and int(got["flows_started"]) > 0
+        expected = core.episode_metrics(plain_state, params)
+        episode = dict(info["episode"])
+        np.testing.assert_allclose(episode.pop("return"), paid, rtol=1e-6)
+        assert int(episode.pop("length")) == HORIZON
+        chex.assert_trees_all_close(episode, expected, rtol=1e-5)
+        assert float(episode["queue_mean"]) > 0 and int(episode["flows_started"]) > 0
         assert bool(info["episode_done"]) == (i == HORIZON - 1)
         assert int(state.finished) == 1
 

@@ -1,4 +1,4 @@
-"""Domain randomisation: parameters of an episode are the scenario's times what was drawn for it."""
+"""Domain randomisation: an episode's parameters are the scenario's times the drawn factors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ RANGES = ranges_of({"rate": 4.0, "delay": (0.25, 1.0), "ai": (0.5, 1.0)})
 
 
 def leaves(params):
-    found = jax.tree_util.tree_flatten_with_path(params)[0]
+    paths = jax.tree_util.tree_flatten_with_path(params)[0]
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in found
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in paths
     }
 
 
@@ -35,7 +35,7 @@ def test_only_what_is_named_changes():
     factors = {"rate": 2.0, "delay": 0.5, "load": 1.5, "g": 3.0}
     ranges = tuple((kind, x, x) for kind, x in factors.items())
     after = leaves(randomised(env.default_params, jax.random.key(0), ranges))
-    want = {
+    expected_factors = {
         "sim.net.port_rate": 2.0,
         "sim.net.nic_rate": 2.0,
         "sim.transport.ai": 2.0,
@@ -47,15 +47,17 @@ def test_only_what_is_named_changes():
         "sim.traffic.0.load": 1.5,
         "sim.transport.g": 3.0,
     }
-    assert set(want) <= set(before) == set(after)
+    assert set(expected_factors) <= set(before) == set(after)
     for name, x in before.items():
-        np.testing.assert_allclose(after[name], x * want.get(name, 1.0), rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            after[name], x * expected_factors.get(name, 1.0), rtol=1e-6, err_msg=name
+        )
 
 
 def test_draws_fill_the_ranges():
     keys = jax.random.split(jax.random.key(0), 2000)
-    drawn = np.asarray(jax.vmap(lambda key: draw(key, RANGES))(keys))
-    for column, (_, low, high) in zip(drawn.T, RANGES, strict=True):
+    factors = np.asarray(jax.vmap(lambda key: draw(key, RANGES))(keys))
+    for column, (_, low, high) in zip(factors.T, RANGES, strict=True):
         assert column.min() >= low * 0.999 and column.max() <= high * 1.001
         share = (column < (low * high) ** 0.5).mean()
         assert share == pytest.approx(0.5, abs=4 * 0.5 / 2000**0.5)
@@ -66,35 +68,37 @@ def test_an_episode_is_that_of_the_scenario_with_these_parameters():
     env, key = Randomised(plain, RANGES), jax.random.key(5)
     params = plain.default_params
     obs, state = env.reset(key, params)
-    here = scaled(params, state.factors, RANGES)
-    want_obs, want = plain.reset(jax.random.split(key)[1], here)
-    np.testing.assert_array_equal(obs, want_obs)
+    episode_params = scaled(params, state.factors, RANGES)
+    expected_obs, plain_state = plain.reset(jax.random.split(key)[1], episode_params)
+    np.testing.assert_array_equal(obs, expected_obs)
     action = jnp.zeros((plain.num_agents, 3), jnp.int32)
     for _ in range(plain.horizon):
         obs, state, reward, _, truncated, _ = env.step(key, state, action, params)
-        want_obs, want, want_reward, *_ = plain.step(key, want, action, here)
-        np.testing.assert_allclose(obs, want_obs, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(reward, want_reward, rtol=1e-5)
+        expected_obs, plain_state, expected_reward, *_ = plain.step(
+            key, plain_state, action, episode_params
+        )
+        np.testing.assert_allclose(obs, expected_obs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(reward, expected_reward, rtol=1e-5)
     assert bool(truncated.all())
-    found = env.episode_metrics(state, params)
-    for name, x in plain.episode_metrics(want, here).items():
-        np.testing.assert_allclose(found[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
+    metrics = env.episode_metrics(state, params)
+    for name, x in plain.episode_metrics(plain_state, episode_params).items():
+        np.testing.assert_allclose(metrics[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_every_episode_draws_anew():
     env = AutoReset(Randomised(make(TINY), RANGES))
     params = env.default_params
     _, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(0), 3), params)
-    first = np.asarray(state.env.factors)
-    assert len({tuple(row) for row in first.tolist()}) == 3
+    first_factors = np.asarray(state.env.factors)
+    assert len({tuple(row) for row in first_factors.tolist()}) == 3
     action = jnp.zeros((3, env.num_agents, 3), jnp.int32)
     step = jax.jit(jax.vmap(env.step, (0, 0, 0, None)))
     for i in range(env.horizon):
         before = np.asarray(state.env.factors)
         keys = jax.random.split(jax.random.key(i + 1), 3)
         _, state, *_ = step(keys, state, action, params)
-        same = np.asarray(state.env.factors) == before
-        assert same.all() if i + 1 < env.horizon else not same.any()
+        unchanged = np.asarray(state.env.factors) == before
+        assert unchanged.all() if i + 1 < env.horizon else not unchanged.any()
 
 
 def test_training_can_start_amid_an_episode():

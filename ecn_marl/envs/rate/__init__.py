@@ -1,6 +1,6 @@
-"""Flows as agents: each sets its own rate, and learns of nothing but its own round trips.
+"""Flows as agents: each sets its own rate and observes only its own round trips.
 
-`env` is the functional environment, `actions` what an agent sets, `scenarios` the workloads by name
-with `make_rate`, `measure` how well a congestion control does on them (any of
-`sim.transports`, too), `parallel` the PettingZoo face.
+`env` is the functional environment and `actions` has its actions. `scenarios` has the workloads by
+name and `make_rate`. `measure` evaluates a congestion control on them, those of `sim.transports`
+too. `parallel` is the PettingZoo face.
 """

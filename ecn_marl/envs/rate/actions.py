@@ -1,4 +1,4 @@
-"""What a flow's agent sets: by what its rate is multiplied."""
+"""Actions of a flow's agent: the factor by which its rate is multiplied."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ContinuousFactor:
 
     def factor(self, action: Float[Array, " flows"]) -> Float[Array, " flows"]:
         """Factors of all flows; values out of range are clipped, NaN counts as 1 (no change)."""
-        known = jnp.where(jnp.isnan(action), 1.0, action)
-        return jnp.clip(known, self.low, self.high)
+        valid = jnp.where(jnp.isnan(action), 1.0, action)
+        return jnp.clip(valid, self.low, self.high)
 
     def sample(self, key: jax.Array, flows: int) -> Float[Array, " flows"]:
         """Uniformly random actions."""
@@ -74,7 +74,7 @@ class DiscreteFactor:
     """The number of a factor in a list, int32.
 
     Attributes:
-        factors: what there is to choose from, increasing.
+        factors: the factors to choose from, increasing.
     """
 
     name: ClassVar[str] = "discrete"
@@ -85,10 +85,10 @@ class DiscreteFactor:
 
     def __post_init__(self) -> None:
         """Check the list."""
-        listed = tuple(float(f) for f in self.factors)
-        if len(listed) < 2 or not listed[0] > 0 or any(np.diff(listed) <= 0):
+        factors = tuple(float(f) for f in self.factors)
+        if len(factors) < 2 or not factors[0] > 0 or any(np.diff(factors) <= 0):
             raise bad_value("factors", self.factors, "two or more increasing factors > 0")
-        object.__setattr__(self, "factors", listed)
+        object.__setattr__(self, "factors", factors)
 
     def factor(self, action: Int[Array, " flows"]) -> Float[Array, " flows"]:
         """Factors of all flows; numbers out of range are clipped."""

@@ -1,13 +1,13 @@
 """The functional environment: every flow is an agent that sets its own rate.
 
-A flow's agent acts when its RTT packet is back, and only then: events, not a clock, as on a NIC
-(Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021; ADPG). A step is
-a tick of the simulator, shorter than a round trip; `RateState.acts` says whose turn it is after it,
-and the actions of all others are ignored. Everything is an array with a leading axis of flow slots;
-`reset` and `step` are pure and work under `jit`, `vmap` and `scan`.
+A flow's agent acts when its RTT packet is back, and only then: agents are driven by events, as on a
+NIC (Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021; ADPG). A step
+is a tick of the simulator, shorter than a round trip. After it `RateState.acts` says which flows
+act next; the actions of all others are ignored. Everything is an array with a leading axis of flow
+slots; `reset` and `step` are pure and work under `jit`, `vmap` and `scan`.
 
 An agent knows its own rate and its own RTTs, nothing else. With the inflation I (RTT over that of
-an empty network) it is paid
+an empty network) its reward is
 
     r = -(target - x)^2,    x = max(I - offset, 0) * sqrt(rate / line rate).
 
@@ -48,7 +48,7 @@ CHANGE = float(np.log(1.2))
 """Unit of changes of rate in observations: the largest factor, as a logarithm."""
 
 COLUMNS = ("change", "error", "rate", "inflation", *MONITORED)
-"""What an agent can see of an event.
+"""Possible columns of an observation of an event.
 
 change:    logarithm of the rate over that at the event before, in units of `CHANGE`
 error:     x / target - 1, see above; -1 below the offset
@@ -65,7 +65,7 @@ class RateParams:
 
     Attributes:
         sim: network, senders, traffic.
-        target: what x should be; the larger, the longer the queues.
+        target: desired x; a larger target means longer queues.
         offset: inflation that costs nothing.
         max_steps: steps in an episode; it is truncated there.
     """
@@ -82,12 +82,12 @@ class RateState:
 
     Attributes:
         sim: state of the network.
-        acts: whose turn it is: the RTT packet came back in the last step.
+        acts: flows that act next: their RTT packets came back in the last step.
         x: see the module, at the last event.
         last: rate at the last event, bytes/µs.
-        history: what was seen at the last k events, latest last, `[F, k, columns]`.
+        history: observations of the last k events, latest last, `[F, k, columns]`.
         steps: steps so far, a scalar.
-        monitor: what is counted for columns of `monitor`; None if there are none of them.
+        monitor: counters for the columns of `monitor`; None if no such column is used.
     """
 
     sim: SimState
@@ -119,7 +119,7 @@ class RateEnv:
         sim: the simulator; its senders are `RateAgent`, its tuning interval is a step.
         action: what an agent can set.
         columns: what an agent sees of each event, of `COLUMNS`.
-        history: events k that it sees.
+        history: number k of events that it sees.
         target: default target of the reward.
         offset: default inflation that costs nothing.
         horizon: default number of steps in an episode.
@@ -204,7 +204,7 @@ class RateEnv:
     def reset(
         self, key: jax.Array, params: RateParams
     ) -> tuple[Float[Array, "flows obs"], RateState]:
-        """Start an episode with an empty network; nobody's turn yet.
+        """Start an episode with an empty network; no flow acts yet.
 
         Args:
             key: PRNG key; fixes the whole episode for given actions.
@@ -227,7 +227,7 @@ class RateEnv:
         return self.observe(state), state
 
     def step(self, key: jax.Array, state: RateState, action: Array, params: RateParams) -> Step:
-        """Let those whose turn it is act, then run the network for a tick.
+        """Apply the actions of the flows whose turn it is, then run the network for a tick.
 
         Args:
             key: unused (an episode's randomness is in its state); part of the usual signature.
@@ -237,23 +237,23 @@ class RateEnv:
 
         Returns:
             `obs [F, obs_dim], state, reward [F], terminated [F], truncated [F], info`. Rewards are
-            0 where it is not a flow's turn, and observations what they were. Episodes only end by
-            their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the NIC),
-            `inflation` and `x` of the last event, and of the flow's last port in this step
+            0 where it is not a flow's turn, and observations do not change there. Episodes only end
+            by their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the
+            NIC), `inflation` and `x` of the last event, and of the flow's last port in this step
             `utilisation` (ACKs included) and `queue_us`.
         """
         del key
-        new, sums = self.advance(state, action, params)
-        reward = jnp.where(new.acts, -((params.target - new.x) ** 2), 0.0)
+        next_state, sums = self.advance(state, action, params)
+        reward = jnp.where(next_state.acts, -((params.target - next_state.x) ** 2), 0.0)
         terminated = jnp.zeros((self.num_agents,), bool)
-        truncated = jnp.broadcast_to(new.steps >= params.max_steps, terminated.shape)
-        info = self._info(new, sums, params.sim)
-        return self.observe(new), new, reward, terminated, truncated, info
+        truncated = jnp.broadcast_to(next_state.steps >= params.max_steps, terminated.shape)
+        info = self._info(next_state, sums, params.sim)
+        return self.observe(next_state), next_state, reward, terminated, truncated, info
 
     def advance(
         self, state: RateState, action: Array, params: RateParams
     ) -> tuple[RateState, PortSums]:
-        """A step without its rewards; also, the sums behind the ports' statistics over it."""
+        """A step without rewards; also returns the sums of the ports' statistics over it."""
         begin = self._act(state, self.action.factor(action), params)
         sim, sums = self.sim.collect(begin, params.sim, self.thresholds(params.sim))
         return self._take_in(state, begin, sim, params), sums
@@ -267,18 +267,18 @@ class RateEnv:
     def _take_in(
         self, state: RateState, begin: SimState, sim: SimState, params: RateParams
     ) -> RateState:
-        """Whose RTT packet came back in the step from `begin` to `sim`, and what they see now."""
+        """Find the flows whose RTT packet came back between `begin` and `sim`; observe for them."""
         before: RateAgentState = begin.flows.transport
         senders: RateAgentState = sim.flows.transport
         fresh = senders.rounds == 0
         running = sim.flows.stage == life.SENDING
         acts = running & (senders.rounds != before.rounds) & ~fresh
         share = senders.rate / jnp.maximum(senders.line, 1e-6)
-        # Rates are 0 before a flow's start only, where the root has no finite slope.
+        # A rate is 0 only before a flow's start. The derivative of the root is infinite there.
         root = jnp.sqrt(jnp.maximum(share, 1e-12))
         x = jnp.maximum(senders.inflation - params.offset, 0.0) * root
         last = jnp.where(fresh, senders.rate, state.last)
-        seen = {
+        values = {
             "change": jnp.log(jnp.maximum(senders.rate, 1e-6) / jnp.maximum(last, 1e-6)) / CHANGE,
             "error": x / params.target - 1.0,
             "rate": share,
@@ -287,8 +287,8 @@ class RateEnv:
         monitor = state.monitor
         if monitor is not None:
             monitor, intervals = watch(monitor, begin, sim, acts, self.step_us)
-            seen |= intervals
-        row = jnp.stack([seen[name] for name in self.columns], -1)
+            values |= intervals
+        row = jnp.stack([values[name] for name in self.columns], -1)
         moved = jnp.concatenate([state.history[:, 1:], row[:, None]], 1)
         history = jnp.where(acts[:, None, None], moved, state.history)
         return RateState(
@@ -302,11 +302,11 @@ class RateEnv:
         )
 
     def observe(self, state: RateState) -> Float[Array, "flows obs"]:
-        """What the agents see, `[F, obs_dim]`."""
+        """Observations of all agents, `[F, obs_dim]`."""
         return jnp.asarray(state.history).reshape(self.num_agents, self.obs_dim)
 
     def _info(self, state: RateState, sums: PortSums, params: SimParams) -> dict[str, Array]:
-        """What is known of every flow, and of the last port on its way."""
+        """`info` of a step: state of every flow, and of the last port on its path."""
         senders, rate = state.sim.flows.transport, jnp.asarray(params.net.port_rate)
         port = jnp.asarray(params.net.last)[state.sim.flows.dst]
         queue_us = sums.queue / (self.sim.interval_steps * rate)

@@ -1,4 +1,4 @@
-"""How well a congestion control does in a scenario of rate control, by the paper's metrics.
+"""Evaluation of a congestion control in a scenario of rate control, by the paper's metrics.
 
 Tessler et al., §4.1, §7 and appendix E. The same code measures agents (`Steered`) and the senders
 of `sim.transports` (`OwnRates`), seed by seed:
@@ -10,7 +10,7 @@ of `sim.transports` (`OwnRates`), seed by seed:
 | `queue_us` | queueing delay at these ports; mean over time and ports |
 | `drop_rate` | bytes dropped over what these ports could have sent |
 
-and of a long flow that short ones interrupt, from the interruption on:
+For a long flow that short ones interrupt, from the interruption on:
 
 | name | what it is |
 |---|---|
@@ -45,7 +45,7 @@ from ecn_marl.sim.state import PortSums
 from ecn_marl.sim.topology import GBPS
 
 MOST_IN_LANES = 512
-"""Flows up to which environments run in `lanes`; beyond, XLA has work enough for its vectors."""
+"""Flows up to which environments run in `lanes`; with more, XLA alone fills its vectors."""
 
 ROWS = 25
 """Rows per compiled call."""
@@ -69,7 +69,7 @@ class Subject(Protocol):
         """Parameters."""
 
     def network_params(self, params: Any) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
 
     def start(self, key: jax.Array, params: Any) -> Any:
         """A fresh state."""
@@ -78,7 +78,7 @@ class Subject(Protocol):
         """The network in a state."""
 
     def advance(self, state: Any, params: Any, actor: Any) -> tuple[Any, PortSums]:
-        """A step; `actor` holds what the policy has learnt."""
+        """A step; `actor` holds the parameters of the policy."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class OwnRates:
         return self.sim.default_params()
 
     def network_params(self, params: SimParams) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
         return params
 
     def start(self, key: jax.Array, params: SimParams) -> SimState:
@@ -137,7 +137,7 @@ class Steered:
         return self.env.default_params
 
     def network_params(self, params: Any) -> SimParams:
-        """Those of the network."""
+        """Parameters of the network."""
         sim: SimParams = params.sim
         return sim
 
@@ -156,13 +156,13 @@ class Steered:
 
 
 class Row(NamedTuple):
-    """What is recorded of a row of steps.
+    """Record of a row of steps.
 
     Attributes:
         utilisation: bytes that the congested ports sent over what they could have sent, `[B]`.
         queue_us: mean queueing delay at these ports, `[B]`.
-        long_rest: what the flow in slot 0 has left to send at the end: units, and bytes beyond.
-        finished: flows that have finished by then.
+        long_rest: bytes left to send of the flow in slot 0 at the end: units, and bytes beyond.
+        finished: number of flows finished by then.
     """
 
     utilisation: Array
@@ -184,9 +184,9 @@ def measure(
     """Measure a congestion control.
 
     Args:
-        subject: what sets the rates.
+        subject: the congestion control.
         spec: the scenario that it was made from.
-        actor: what its policy has learnt.
+        actor: parameters of its policy.
         seed: first seed.
         seeds: number of episodes, of the seeds from `seed` on.
         row_us: time between records; None for 20 µs in long-short, else 200. Warm-up and episode
@@ -216,9 +216,9 @@ def measure(
     for i in range(blocks):
         if i == before:
             start = _snapshot(subject.network(state))
-        state, found = run(state, params, actor)
+        state, block_rows = run(state, params, actor)
         if i >= before:
-            rows.append(jax.device_get(found))
+            rows.append(jax.device_get(block_rows))
         if progress is not None:
             progress((i + 1) / blocks)
     record = jax.tree.map(lambda *x: np.concatenate(x, 1), *rows)
@@ -240,20 +240,20 @@ def congested_ports(spec: RateScenario) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[..., Any]:
     """`ROWS` rows of `steps` steps each, of a batch of episodes."""
-    sim, where = subject.sim, np.array(ports)
+    sim, congested = subject.sim, np.array(ports)
 
     def row(state: Any, params: Any, actor: Any) -> tuple[Any, Row]:
-        rate = jnp.asarray(subject.network_params(params).net.port_rate)[where]
+        rate = jnp.asarray(subject.network_params(params).net.port_rate)[congested]
 
         def step(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
             state, sums = subject.advance(state, params, actor)
-            sent = sums.sent[where] / (rate * sim.interval_us)
-            return state, (sent, sums.queue[where] / (rate * sim.interval_steps))
+            sent = sums.sent[congested] / (rate * sim.interval_us)
+            return state, (sent, sums.queue[congested] / (rate * sim.interval_steps))
 
         state, (sent, queue) = jax.lax.scan(step, state, None, length=steps)
-        now = subject.network(state)
-        rest = (now.flows.rest_high[0], now.flows.rest_low[0])
-        return state, Row(sent.mean(0), queue.mean(0), rest, now.totals.finished.sum())
+        net = subject.network(state)
+        remaining = (net.flows.rest_high[0], net.flows.rest_low[0])
+        return state, Row(sent.mean(0), queue.mean(0), remaining, net.totals.finished.sum())
 
     def block(state: Any, params: Any, actor: Any) -> tuple[Any, Row]:
         return jax.lax.scan(lambda s, _: row(s, params, actor), state, None, length=ROWS)
@@ -261,9 +261,9 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
     def load(state: Any, params: Any, actor: Any) -> Array:
         return sim.load(subject.network(state))
 
-    few = sim.slots <= MOST_IN_LANES
-    one = lanes.mapped(block, {0: 0}, load) if few else block
-    return jax.jit(jax.vmap(one, (0, None, None)))
+    use_lanes = sim.slots <= MOST_IN_LANES
+    episode_block = lanes.mapped(block, {0: 0}, load) if use_lanes else block
+    return jax.jit(jax.vmap(episode_block, (0, None, None)))
 
 
 class Snapshot(NamedTuple):
@@ -303,10 +303,12 @@ def _of_long_flow(
     spec: RateScenario, record: Row, start: Snapshot, row_us: float
 ) -> dict[str, np.ndarray]:
     """Metrics of the long flow, `[seeds]`; rows count from the interruption."""
-    left = np.concatenate([start.rest[:, :1], counter_bytes(record.long_rest)], 1)
-    share = -np.diff(left, axis=1) / (spec.gbps * GBPS * row_us)
-    over = record.finished >= spec.size - 1
-    back = over & np.concatenate([np.zeros_like(over[:, :1]), over[:, :-1]], 1)
-    back &= share >= RECOVERED
-    wait = np.where(back.any(1), back.argmax(1) - over.argmax(1) - 1, np.nan) * row_us
-    return {"recovery_us": wait, "long_bandwidth": share.mean(1)}
+    remaining = np.concatenate([start.rest[:, :1], counter_bytes(record.long_rest)], 1)
+    share = -np.diff(remaining, axis=1) / (spec.gbps * GBPS * row_us)
+    shorts_done = record.finished >= spec.size - 1
+    done_before = np.concatenate([np.zeros_like(shorts_done[:, :1]), shorts_done[:, :-1]], 1)
+    recovered = shorts_done & done_before
+    recovered &= share >= RECOVERED
+    rows = recovered.argmax(1) - shorts_done.argmax(1) - 1
+    recovery_us = np.where(recovered.any(1), rows, np.nan) * row_us
+    return {"recovery_us": recovery_us, "long_bandwidth": share.mean(1)}

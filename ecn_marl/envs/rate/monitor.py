@@ -1,8 +1,8 @@
-"""What Aurora sees: a flow's monitor intervals, here from one RTT packet to the next.
+"""Observations of Aurora: a flow's monitor intervals, here from one RTT packet to the next.
 
 Jay et al., "A Deep Reinforcement Learning Perspective on Internet Congestion Control", ICML 2019,
-§4. Its monitor intervals last about a round trip; ours end where the flow acts. A NIC counts what
-it paced out, what of it was not dropped, and what came through:
+§4. Its monitor intervals last about a round trip; ours end where the flow acts. A NIC counts the
+bytes that it paced out, those that were not dropped, and those that were delivered:
 
 | column | what it is |
 |---|---|
@@ -12,8 +12,8 @@ it paced out, what of it was not dropped, and what came through:
 | `throughput` | bytes delivered over what the NIC could have sent |
 | `loss` | share of the bytes paced out that was dropped |
 
-The last two are what its reward is made of. Where flows share a NIC that is slower than all of them
-together, what the NIC holds back counts as dropped.
+Its reward is computed from the last two. If flows share a NIC that is slower than the sum of their
+rates, the bytes that the NIC holds back count as dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST = 100.0
 
 @struct.dataclass
 class Monitor:
-    """The interval under way, leaves `[F]`.
+    """The current interval, leaves `[F]`.
 
     Attributes:
         elapsed: its length so far, µs.
@@ -56,7 +56,7 @@ class Monitor:
 
 
 def empty_monitor(flows: int) -> Monitor:
-    """Nothing seen yet."""
+    """Counters at the start."""
     zero = jnp.zeros((flows,), jnp.float32)
     return Monitor(zero, zero, zero, zero, zero, zero)
 
@@ -71,36 +71,37 @@ def watch(
     """Count a step, and close the intervals that end with it.
 
     Args:
-        monitor: intervals under way.
+        monitor: current intervals.
         before: network before the step, rates set.
         after: network after it.
         ends: flows whose RTT packet came back in the step.
         step_us: length of the step.
 
     Returns:
-        Intervals under way after it, and the columns `MONITORED` `[F]`, of meaning where one ended.
+        Current intervals after the step, and the columns `MONITORED` `[F]`, valid where an interval
+        ended.
     """
     old, new = before.flows, after.flows
-    same = (old.stage == life.SENDING) & (new.stage == life.SENDING)
-    going = same & (old.start_in <= 0)
+    sending = (old.stage == life.SENDING) & (new.stage == life.SENDING)
+    going = sending & (old.start_in <= 0)
     senders = new.transport
-    left = (old.rest_high - new.rest_high) * CHUNK + (old.rest_low - new.rest_low)
-    out = left - (new.backlog.sum(0) - old.backlog.sum(0))
+    kept = (old.rest_high - new.rest_high) * CHUNK + (old.rest_low - new.rest_low)
+    out = kept - (new.backlog.sum(0) - old.backlog.sum(0))
     monitor = Monitor(
         elapsed=jnp.where(going, monitor.elapsed + step_us, 0.0),
         sent=jnp.where(going, monitor.sent + old.transport.rate * step_us, 0.0),
-        kept=jnp.where(going, monitor.kept + left, 0.0),
+        kept=jnp.where(going, monitor.kept + kept, 0.0),
         out=jnp.where(going, monitor.out + out, 0.0),
-        rtt=jnp.where(same, monitor.rtt, 0.0),
-        least=jnp.where(same, monitor.least, 0.0),
+        rtt=jnp.where(sending, monitor.rtt, 0.0),
+        least=jnp.where(sending, monitor.least, 0.0),
     )
     rtt = senders.inflation * new.rtt
-    seen, length = monitor.rtt > 0.0, jnp.maximum(monitor.elapsed, step_us)
+    has_previous, length = monitor.rtt > 0.0, jnp.maximum(monitor.elapsed, step_us)
     least = jnp.where(monitor.least > 0.0, jnp.minimum(monitor.least, rtt), rtt)
     delivered = jnp.maximum(monitor.out, 0.0)
     sent = jnp.maximum(monitor.sent, 1.0)
     columns = {
-        "latency_gradient": jnp.where(seen, (rtt - monitor.rtt) / length, 0.0),
+        "latency_gradient": jnp.where(has_previous, (rtt - monitor.rtt) / length, 0.0),
         "latency_ratio": rtt / jnp.maximum(least, 1e-3),
         "send_ratio": jnp.minimum(monitor.sent / jnp.maximum(delivered, sent / MOST), MOST),
         "throughput": delivered / (jnp.maximum(senders.line, 1e-6) * length),

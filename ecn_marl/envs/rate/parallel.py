@@ -1,9 +1,9 @@
 """The PettingZoo face of rate control: `rate_parallel_env()`.
 
 All flows are agents all the time. A step runs until the RTT packet of at least one flow is back (or
-the episode is over); `infos[a]["acts"]` is True for the flows whose turn it then is. Their actions
-in the next step count. All others have to give one, too, as a `ParallelEnv` wants; it is ignored,
-their observation is what it was, and their reward is 0.
+the episode is over). Then `infos[a]["acts"]` is True for the flows whose turn it is, and their
+actions in the next step count. A `ParallelEnv` needs actions of all other agents as well: these are
+ignored, the agents' observations do not change, and their rewards are 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _compiled(core: RateEnv, user: Any = None) -> tuple[Callable[..., Any], ...]
 
     Args:
         core: the environment.
-        user: face that they stay for; see `Programs`.
+        user: face that keeps them in use; see `Programs`.
 
     Raises:
         ForkedProcess: see `check_process`.
@@ -50,14 +50,14 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     import jax.numpy as jnp
 
     def step(state: RateState, action: jax.Array, params: RateParams) -> Any:
-        unused = jax.random.key(0)
+        unused = jax.random.key(0)  # an episode's randomness is in its state
 
         def over(carry: Any) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
 
         def go_on(carry: Any) -> Any:
-            obs, new, reward, _, truncated, info = core.step(unused, carry[1], action, params)
-            return obs, new, truncated, reward, info
+            obs, state, reward, _, truncated, info = core.step(unused, carry[1], action, params)
+            return obs, state, truncated, reward, info
 
         first = go_on((None, state))
         return jax.lax.while_loop(lambda c: ~over(c), go_on, first)
@@ -66,7 +66,7 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
 
 
 PROGRAMS = Programs(_compile)
-"""What is compiled, for all faces."""
+"""Compiled functions of all faces."""
 
 
 class RateParallelEnv(ParallelEnv):
@@ -132,7 +132,7 @@ class RateParallelEnv(ParallelEnv):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
-        """Start an episode; nobody's turn yet.
+        """Start an episode; no flow acts yet.
 
         Args:
             seed: start the stream of episodes of this seed; None continues the stream.
@@ -175,14 +175,14 @@ class RateParallelEnv(ParallelEnv):
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Let the flows whose turn it is act, and run until it is somebody's turn again.
+        """Apply the actions of the flows whose turn it is, and run until a flow may act again.
 
         Args:
             actions: one action for every agent.
 
         Returns:
-            Observations, rewards, terminations (always False), truncations and infos: what
-            `RateEnv.step` tells of every flow.
+            Observations, rewards, terminations (always False), truncations and infos: the `info` of
+            `RateEnv.step` for every flow.
 
         Raises:
             ResetNeeded: no episode is running.
@@ -202,9 +202,9 @@ class RateParallelEnv(ParallelEnv):
             unknown = next(agent for agent in actions if agent not in self.action_spaces)
             raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         stacked = np.array([codec.check(a, actions[a]) for a in acted], codec.dtype)
-        found = _compiled(self.core, self)[1](self._state, stacked, self._params)
-        obs, self._state, *rest = found
-        rows, truncated, reward, info = jax.device_get((obs, *rest))
+        outputs = _compiled(self.core, self)[1](self._state, stacked, self._params)
+        obs, self._state, *results = outputs
+        rows, truncated, reward, info = jax.device_get((obs, *results))
         if truncated.all():
             self.agents = []
         facts = zip(*(column.tolist() for column in info.values()), strict=True)

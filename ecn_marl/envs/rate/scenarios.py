@@ -4,9 +4,9 @@
 al. `all-to-all-N-v0`: N hosts, an endless flow from each to each other one. `long-short-N-v0`: an
 endless flow, interrupted at `interrupt_us` by N - 1 short ones to the same receiver.
 
-What the paper does not state is a field with a default: link rate and delay (an empty round trip of
-8.1 us; its code divides by 8.192), the buffer, and the short flows' size and start. Full buffers
-drop, as there: no PFC. Dropped bytes are sent again.
+Values that the paper does not state are fields with defaults: link rate and delay (an empty round
+trip of 8.1 us; its code divides by 8.192), the buffer, and the short flows' size and start. There
+is no PFC, as in the paper: full buffers drop, and dropped bytes are sent again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ HOSTS = {
     4096: (64, 64),
     8192: (64, 128),
 }
-"""Hosts and flows per host of each number of flows (table A.1; 8, which is trained on, is not in
-it)."""
+"""Hosts and flows per host for each number of flows (table A.1; 8 flows, the scenario for training,
+are not in it)."""
 
 KINDS = ("many-to-one", "all-to-all", "long-short")
 SIZES = {
@@ -61,7 +61,7 @@ SENDERS = "rate-agent:line-rate,min_rate=0.125"
 
 @dataclass(frozen=True)
 class RateScenario:
-    """What `make_rate` builds an environment from; times in µs.
+    """Settings from which `make_rate` builds an environment; times in µs.
 
     Attributes:
         kind: one of `KINDS`.
@@ -76,7 +76,7 @@ class RateScenario:
         short_kb: payload of each, KB.
         short_spread_us: time over which they start.
         duration_us: length of an episode.
-        warm_up_us: what is not measured at its beginning, see `measure`.
+        warm_up_us: time at the start that is not measured, see `measure`.
         transport: senders, in their short form or as an object.
         ecn: ECN setting of all ports, for senders that listen to it.
     """
@@ -98,7 +98,7 @@ class RateScenario:
     ecn: str = "secn1"
 
     def __post_init__(self) -> None:
-        """Check what the simulator does not check."""
+        """Check the fields that the simulator does not check."""
         if self.kind not in KINDS:
             raise unknown_name("kind of scenario", self.kind, KINDS)
         check(self)
@@ -113,9 +113,10 @@ class RateScenario:
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """Sending hosts, and flows on each; those that the paper does not list get a host each.
+        """Sending hosts, and flows on each.
 
-        Up to 64 of them: a larger number has to be a multiple of 64.
+        If the paper does not list the number of flows, each flow has its own host, up to 64 flows.
+        A larger number has to be a multiple of 64.
         """
         if self.kind == "all-to-all":
             return self.size, self.size - 1
@@ -130,23 +131,23 @@ class RateScenario:
     @property
     def groups(self) -> tuple[FlowGroup, ...]:
         """Its traffic."""
-        spread = self.spread_us
-        if spread is None:
-            spread = max(0.05 * self.n_flows, 4.0 * self.delay_us)
-        hosts, each = self.hosts
+        spread_us = self.spread_us
+        if spread_us is None:
+            spread_us = max(0.05 * self.n_flows, 4.0 * self.delay_us)
+        hosts, per_host = self.hosts
         if self.kind == "all-to-all":
             everyone = tuple(range(hosts))
-            return (FlowGroup(everyone, everyone, spread_us=spread),)
+            return (FlowGroup(everyone, everyone, spread_us=spread_us),)
         if self.kind == "many-to-one":
-            return (FlowGroup(tuple(range(1, hosts + 1)), (0,), each, spread_us=spread),)
+            return (FlowGroup(tuple(range(1, hosts + 1)), (0,), per_host, spread_us=spread_us),)
         return (FlowGroup((1,), (0,)), *self._short_flows())
 
     def _short_flows(self) -> tuple[FlowGroup, ...]:
-        """The size - 1 short flows, on as even a number of hosts beside the long one as can be."""
-        last, _ = self.hosts
-        n, others = self.size - 1, tuple(range(2, last + 1))
-        each, more = divmod(n, len(others))
-        parts = [(others, each), (others[:more], 1)]
+        """The size - 1 short flows, spread evenly over the hosts without the long flow."""
+        last_host, _ = self.hosts
+        n, senders = self.size - 1, tuple(range(2, last_host + 1))
+        per_host, extra = divmod(n, len(senders))
+        groups = [(senders, per_host), (senders[:extra], 1)]
         return tuple(
             FlowGroup(
                 hosts,
@@ -156,16 +157,16 @@ class RateScenario:
                 start_us=self.interrupt_us,
                 spread_us=self.short_spread_us,
             )
-            for hosts, flows in parts
+            for hosts, flows in groups
             if hosts and flows
         )
 
     @property
     def clock(self) -> tuple[float, int]:
         """Substep, µs, and substeps per step."""
-        few = self.n_flows <= 512
-        dt_us = self.dt_us if self.dt_us is not None else (1.0 if few else 2.0)
-        return dt_us, self.tick_steps if self.tick_steps is not None else (2 if few else 4)
+        small = self.n_flows <= 512
+        dt_us = self.dt_us if self.dt_us is not None else (1.0 if small else 2.0)
+        return dt_us, self.tick_steps if self.tick_steps is not None else (2 if small else 4)
 
     def simulator(self) -> Simulator:
         """The network with its senders and traffic.
@@ -248,10 +249,10 @@ def with_options(scenario: str | RateScenario, options: dict[str, Any]) -> RateS
         ValueError: unknown scenario or field, or a value that is not allowed.
     """
     spec = lookup_rate(scenario) if isinstance(scenario, str) else scenario
-    known = [f.name for f in fields(RateScenario)]
+    field_names = [f.name for f in fields(RateScenario)]
     for name in options:
-        if name not in known:
-            raise unknown_name("rate scenario option", name, known)
+        if name not in field_names:
+            raise unknown_name("rate scenario option", name, field_names)
     return replace(spec, **options)
 
 

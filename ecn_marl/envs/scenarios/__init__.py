@@ -73,11 +73,11 @@ add("acc-training-v0", acc_training.full, "acc")
 add("acc-training-small-v0", acc_training.small, "acc")
 add("acc-offline-v0", acc_offline.full, "acc")
 add("acc-offline-small-v0", acc_offline.small, "acc")
-for _size, _end in ((False, ""), (True, "-small")):
-    for _n in acc_incast.SMALL_DEGREES if _size else acc_incast.DEGREES:
-        add(f"acc-incast-{_n}{_end}-v0", _with(acc_incast.scenario, _n, _size), "acc")
+for _small, _suffix in ((False, ""), (True, "-small")):
+    for _n in acc_incast.SMALL_DEGREES if _small else acc_incast.DEGREES:
+        add(f"acc-incast-{_n}{_suffix}-v0", _with(acc_incast.scenario, _n, _small), "acc")
     for _n in (2, 7):
-        add(f"acc-tcp-{_n}{_end}-v0", _with(acc_tcp.scenario, _n, _size), "acc")
+        add(f"acc-tcp-{_n}{_suffix}-v0", _with(acc_tcp.scenario, _n, _small), "acc")
     for _n in haecn_fabric.LINKS:
-        add(f"haecn-bursty-{_n}{_end}-v0", _with(haecn_fabric.bursty, _n, _size), "haecn")
-        add(f"haecn-gradual-{_n}{_end}-v0", _with(haecn_fabric.gradual, _n, _size), "haecn")
+        add(f"haecn-bursty-{_n}{_suffix}-v0", _with(haecn_fabric.bursty, _n, _small), "haecn")
+        add(f"haecn-gradual-{_n}{_suffix}-v0", _with(haecn_fabric.gradual, _n, _small), "haecn")

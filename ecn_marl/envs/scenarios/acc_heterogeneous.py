@@ -1,9 +1,9 @@
 """`acc-heterogeneous-v0`, `acc-heterogeneous-small-v0`: traffic changes (ACC, Figs. 2 and 6).
 
-Every 100 s the number of senders to one server and the number of flows of each are drawn anew
-(§5.2). Perftest keeps its queue pairs busy, so these are streams that always have something to
-send: what a setting wastes is throughput lost. 100 s are 100 ms here, 10 ms in the small scenario;
-three parts an episode, as in Fig. 6. How many senders and flows there are is not stated.
+Every 100 s the number of senders to one server and the number of flows of each are drawn again
+(§5.2). Perftest keeps its queue pairs busy, so these streams always have bytes to send, and any
+unused capacity is lost throughput. 100 s are 100 ms here, 10 ms in the small scenario. An episode
+has three parts, as in Fig. 6. The paper does not state the numbers of senders and flows.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PART_US = 100e6
 PARTS = 3
 
 START = 0.2
-"""Share of a part in which its streams start: nobody starts hundreds of them within a round trip,
-and in parts of milliseconds such a burst would be most of what there is to see."""
+"""Share of a part in which its streams start. A real application does not start hundreds of them
+within a round trip, and such a burst would dominate a part of a few milliseconds."""
 
 
 def scenario(small: bool, factor: float) -> Scenario:
@@ -28,16 +28,16 @@ def scenario(small: bool, factor: float) -> Scenario:
 
     Args:
         small: whether it is the small testbed.
-        factor: what the paper's times are divided by; 1 for 300 s, three million intervals.
+        factor: divisor of the paper's times; 1 for 300 s, three million intervals.
     """
     shared = an.common(small)
-    receiver, *others = an.first_nics(shared["topology"])
+    receiver, *senders = an.first_nics(shared["topology"])
     part_us = PART_US / factor
     streams = Streams(
         Timeline((part_us,), names=("a draw",)),
-        tuple(others),
+        tuple(senders),
         receiver,
-        senders=((1, len(others)),),
+        senders=((1, len(senders)),),
         flows=((1, 8 if small else 16),),
         start_us=min(START * part_us, 1e6),
     )

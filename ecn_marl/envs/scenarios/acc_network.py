@@ -1,13 +1,13 @@
-"""The testbed of ACC (Yan et al., SIGCOMM'21, §5.1), full size and small, and what is on it.
+"""The testbed of ACC (Yan et al., SIGCOMM'21, §5.1), full size and small, with its constants.
 
 Full: two spines, four leaves and 24 servers, each with two NICs of 25 Gb/s on two leaves; every
 leaf has four uplinks of 100 Gb/s. Small: the same with 8 servers and two uplinks per leaf. PFC
 pauses an ingress that takes 1/9 of the free buffer (alpha = 1/8) on links of any rate. The round
 trip is 6 µs between leaves; the tuning interval is the package's, 100 µs (the paper: an order of
-magnitude above it). ACKs and CNPs have a class of their own, as NICs send them.
+magnitude above it). ACKs and CNPs have their own class, as NICs send them.
 
-Where the paper's times run seconds they are divided by `FACTOR`, or by `SMALL_FACTOR` in the small
-scenarios. The functions that make scenarios take the factor: with 1 the times are the paper's.
+The paper's times of seconds are divided by `FACTOR`, or by `SMALL_FACTOR` in the small scenarios.
+The functions that make scenarios take the factor: with 1 the times are the paper's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ecn_marl.sim.topology import Topology, acc_testbed, leaf_spine
 
 FACTOR, SMALL_FACTOR = 1_000.0, 10_000.0
-"""What seconds of the paper are divided by: 100 s are 100 ms, and 10 ms in small scenarios."""
+"""Divisors of the paper's times: 100 s are 100 ms, and 10 ms in small scenarios."""
 
 TRANSPORT = "dcqcn:mellanox"
 """ConnectX-5 with the constants of its firmware; the paper states none."""

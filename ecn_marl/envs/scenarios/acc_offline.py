@@ -1,9 +1,10 @@
-"""`acc-offline-v0`, `acc-offline-small-v0`: the mix that ACC is trained on before it is installed.
+"""`acc-offline-v0`, `acc-offline-small-v0`: the traffic of ACC's offline training.
 
 §4.3: bursts of 2 to 64 senders to one receiver, 1 to 1000 flows, messages of 10 KB to 10 MB, loads
-of 10 to 90 %. Nine phases, in an order drawn for every episode, go through the loads; a size goes
-with a number of flows such that a burst is at most some 60 MB. The paper also trains on traces of
-storage, of high-performance computing and of distributed training, which are not published.
+of 10 to 90 %. There are nine phases, one for each load, in an order drawn for every episode. The
+number of flows depends on their size, so that a burst has at most some 60 MB. The paper also trains
+on traces of storage, of high-performance computing and of distributed training, which are not
+published.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ KINDS = (
     (1_000.0, 2, 64, (0.6, 0.7)),
     (10_000.0, 2, 4, (0.8, 0.9)),
 )
-"""Payload (KB), fewest and most flows of a burst, loads. The smaller the messages, the lower the
-load: what a phase of large ones leaves behind would else hold up thousands of small ones."""
+"""Payload (KB), fewest and most flows of a burst, loads. Small messages have low loads: otherwise
+the queue left by a phase of large ones would delay thousands of small ones."""
 
 PHASE_STEPS = 100
 
@@ -30,21 +31,21 @@ WEIGHTS = (0.00076, 0.06, 2.45)
 earns -1. Measured in 4 episodes; at full size as many bytes come to the receiver."""
 
 
-def _phases(most: int, width: int) -> tuple[Phase, ...]:
+def _phases(largest_burst: int, width: int) -> tuple[Phase, ...]:
     """A phase for every kind and load."""
-    found = []
-    for flow_kb, few, many, loads in KINDS:
+    phases = []
+    for flow_kb, fewest, most, loads in KINDS:
         for load in loads:
             bursts = Incast(
                 load=load,
-                n_min=few,
-                n_max=min(many, most),
+                n_min=fewest,
+                n_max=min(most, largest_burst),
                 flow_kb=flow_kb,
                 min_gap_us=an.TICK_US,
                 width=width,
             )
-            found.append(Phase(f"{round(100 * load)} % of {flow_kb:g} KB", (bursts,)))
-    return tuple(found)
+            phases.append(Phase(f"{round(100 * load)} % of {flow_kb:g} KB", (bursts,)))
+    return tuple(phases)
 
 
 def _scenario(hosts: int, most: int, width: int, slots: int) -> Scenario:

@@ -1,9 +1,9 @@
 """`acc-storage-v0`, `acc-storage-small-v0`: distributed storage with operations per second (ACC).
 
 The paper runs FIO on the testbed and reports IOPS. Block sizes and queue depths are not in the
-excerpt that this follows: transactions of 8 KB, 16 outstanding per client, beside analytics of 1
-MiB, 4 outstanding (the notes on the paper name both, OLTP and OLAP); seven operations of ten are
-reads. Half of the servers ask, the other half hold the data.
+excerpt used here: transactions of 8 KB, 16 outstanding per client, and analytics of 1 MiB, 4
+outstanding (the notes on the paper name both, OLTP and OLAP). Seven of ten operations are reads.
+Half of the servers are clients, the other half store the data.
 """
 
 from __future__ import annotations

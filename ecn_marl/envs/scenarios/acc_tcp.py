@@ -1,11 +1,11 @@
 """`acc-tcp-2-v0`, `acc-tcp-7-v0`: RDMA beside TCP (ACC, Fig. 8), each also `-small`.
 
 Eight servers with NICs of 100 Gb/s around a switch; 2 or 7 of them send to one. Ports serve RDMA
-and TCP by deficit-weighted round robin, 70 to 30. Every sender has 1 to 32 queue pairs, drawn anew
-from time to time (§5.2), and TCP streams. TCP backs off on loss only and drops at the tail, RDMA is
-lossless and marked. Both are always busy, so that their shares of the link tell who got more than
-was allotted. How often queue pairs change and how many TCP streams there are is not stated: every
-5 ms, 4 streams.
+and TCP by deficit-weighted round robin, 70 to 30. Every sender has 1 to 32 queue pairs, drawn again
+from time to time (§5.2), and TCP streams. TCP backs off only on loss, with tail drop; RDMA is
+lossless and marked. Both are always busy, so their shares of the link show which class exceeds its
+weight. The paper does not state how often queue pairs change or the number of TCP streams: every
+5 ms and 4 streams here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def scenario(senders: int, small: bool) -> Scenario:
         small: whether senders have 1 to 8 queue pairs instead of 1 to 32, and 2 TCP streams.
     """
     pairs, tcp = (8, 2) if small else (32, TCP_STREAMS)
-    line = Timeline((PART_US,), names=("a draw",))
+    timeline = Timeline((PART_US,), names=("a draw",))
     hosts, everyone = tuple(range(1, senders + 1)), ((senders, senders),)
     return Scenario(
         topology=star(8, gbps=100.0, delay_us=0.58),
         traffic=(
-            Streams(line, hosts, 0, everyone, ((1, pairs),), fill=0.7 * SHARES["rdma"]),
-            Streams(line, hosts, 0, everyone, ((tcp, tcp),), flow_kb=10_000.0),
+            Streams(timeline, hosts, 0, everyone, ((1, pairs),), fill=0.7 * SHARES["rdma"]),
+            Streams(timeline, hosts, 0, everyone, ((tcp, tcp),), flow_kb=10_000.0),
         ),
         classes=(
             {"name": "rdma", "weight": SHARES["rdma"]},

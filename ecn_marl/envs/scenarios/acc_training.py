@@ -2,9 +2,9 @@
 
 ResNet-50 with TensorFlow on the testbed; the paper reports training speed and PFC pauses. Workers
 compute, push their gradients to parameter servers, and pull the sums: 25.6 million parameters of
-4 bytes, He et al., CVPR'16. How many workers and servers there are, and how long a step computes,
-is not in the excerpt that this follows: 8 and 2 (4 and 2 if small), 100 ms. In the small scenario
-the parameters and the computing are 1/10.
+4 bytes, He et al., CVPR'16. The numbers of workers and servers and the computing time of a step are
+not in the excerpt used here: 8 and 2 (4 and 2 if small), 100 ms. In the small scenario the
+parameters and the computing time are 1/10.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ecn_marl.sim.graphs import Graph
 MODEL_BYTES = 102_400_000
 
 COMPUTE_US = 100_000.0
-"""Time of a step that is not communication."""
+"""Computing time of a step."""
 
 SMALL_FACTOR = 10
 
@@ -26,9 +26,9 @@ SMALL_FACTOR = 10
 def _scenario(small: bool, workers: int, steps: int) -> Scenario:
     shared = an.common(small)
     nics = an.first_nics(shared["topology"])
-    part = SMALL_FACTOR if small else 1
-    nodes = parameter_server(nics[2 : 2 + workers], nics[:2], MODEL_BYTES // part)
-    graph = Graph(nodes, pause_us=COMPUTE_US / part)
+    divisor = SMALL_FACTOR if small else 1
+    nodes = parameter_server(nics[2 : 2 + workers], nics[:2], MODEL_BYTES // divisor)
+    graph = Graph(nodes, pause_us=COMPUTE_US / divisor)
     traffic = (graph, pings(nics[2:], nics[0]))
     slots = WAITING + 16 * workers
     return Scenario(traffic=traffic, slots=slots, max_steps=steps, **shared)

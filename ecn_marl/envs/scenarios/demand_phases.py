@@ -1,7 +1,7 @@
-"""`demand-phases-v0`: queries and storage by turns.
+"""`demand-phases-v0`: alternating phases of queries and storage.
 
-No static setting serves both: short queues cost storage flows a tenth of their throughput over long
-links, and thresholds that keep their links busy keep queries waiting. What is asked for switches
+No static setting fits both: short queues cost storage flows a tenth of their throughput over long
+links, and thresholds that keep these links busy delay queries. The weights of the reward change
 with the traffic, as PET weighs WebSearch and DataMining differently (section 5.2).
 """
 
@@ -26,7 +26,7 @@ def _queries(table: str, load: float) -> tuple[Any, ...]:
 
 
 def _transfers(senders: int, flow_kb: float) -> tuple[Any, ...]:
-    """Bulk transfers to hosts chosen at random, a few queries beside them."""
+    """Bulk transfers to hosts chosen at random, and a few queries."""
     bulk = Incast(load=0.9, n_min=senders, n_max=senders, flow_kb=flow_kb, receiver=-1, width=8)
     return (Poisson(load=0.01, table="FbHdp", width=4), bulk)
 
@@ -34,8 +34,9 @@ def _transfers(senders: int, flow_kb: float) -> tuple[Any, ...]:
 def scenario() -> Scenario:
     """Eight hosts at 25 Gb/s around one switch; four phases of 5 ms, in an order that changes.
 
-    `rpc` and `web` are queries over 1 µs links that ask for short queues (w = 0.1 and 0.3);
-    `backup` (one sender) and `storage` (three senders) go over 10 µs links and ask for throughput.
+    `rpc` and `web` are queries over 1 µs links; their rewards favour short queues (w = 0.1 and
+    0.3). `backup` (one sender) and `storage` (three senders) use 10 µs links; their rewards favour
+    throughput.
     """
     return Scenario(
         topology=star(8, delay_us=10.0),

@@ -1,4 +1,4 @@
-"""`fabric-v0`: two jobs share racks and spines; by turns one shuffles across them, one serves.
+"""`fabric-v0`: two jobs share racks and spines; in turns one loads data across them, one serves.
 
 Four racks, 20 µs from their two spines: a round trip between racks takes 84 µs, one within a rack
 4 µs. Every rack hosts both jobs, half of its hosts each. A job that loads fetches data from its
@@ -6,11 +6,11 @@ hosts in the other racks, through three queues: leaf to spine, spine to leaf, le
 that serves exchanges large flows and requests within its racks, and a few requests between them.
 The jobs swap after phases of random length.
 
-What is good for a port depends on the others. A fetch gets its rate only if none of its three
-queues marks it away. While the host ports hold it down, deep queues in the fabric gain nothing, and
-requests between racks wait in them; once the host ports let it run, a shallow fabric costs it its
-rate, and what it leaves undone runs on into the serving phase. See
-`ecn_marl.experiments.interaction`, which measures this.
+The best setting of a port depends on the others. A fetch gets its rate only if marks of none of its
+three queues slow it down. While marks at the host ports slow it, deep queues in the fabric gain
+nothing, and requests between racks wait in them. When the host ports have deep thresholds, shallow
+ones in the fabric slow the fetch, and its rest delays the serving phase.
+`ecn_marl.experiments.interaction` measures this.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Job:
 
     def rack(self, r: int) -> tuple[int, ...]:
         """Hosts of the job in a rack."""
-        first = r * self.per_leaf + self.me * self.half
-        return tuple(range(first, first + self.half))
+        first_host = r * self.per_leaf + self.me * self.half
+        return tuple(range(first_host, first_host + self.half))
 
     @property
     def hosts(self) -> tuple[int, ...]:
@@ -65,12 +65,12 @@ class Job:
 
     def fetches(self, streams: int) -> tuple[tuple[int, int], ...]:
         """`streams` flows to every host, from hosts of the job in the racks that follow."""
-        others, pairs = self.leaves - 1, []
+        other_racks, pairs = self.leaves - 1, []
         for r in range(self.leaves):
             for j, d in enumerate(self.rack(r)):
                 for i in range(streams):
-                    there = self.rack((r + 1 + i % others) % self.leaves)
-                    pairs.append((there[(j + i // others) % self.half], d))
+                    source_rack = self.rack((r + 1 + i % other_racks) % self.leaves)
+                    pairs.append((source_rack[(j + i // other_racks) % self.half], d))
         return tuple(pairs)
 
     def exchanges(self, streams: int) -> tuple[tuple[int, int], ...]:

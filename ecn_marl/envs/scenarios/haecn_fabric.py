@@ -4,9 +4,9 @@
 to SECN4) and one of 100 Gb/s to every spine (§5). Flows of 5 MB go to a server of leaf 1.
 
 `haecn-bursty-N-v0` (Figs. 2 and 6): every fourth server of each leaf sends one flow after the
-other. `haecn-gradual-N-v0` (Figs. 3 and 7): one of 12 servers, chosen at random, and from 200 ms on
-one of 6. A server has one flow at a time: the paper does not state a load. The tuning interval is
-15 round trips (Table 1). ACKs and CNPs have a class of their own, as NICs send them.
+other. `haecn-gradual-N-v0` (Figs. 3 and 7): one of 12 servers sends, chosen at random, and from
+200 ms on one of 6. A server has one flow at a time, because the paper does not state a load. The
+tuning interval is 15 round trips (Table 1). ACKs and CNPs have their own class, as NICs send them.
 
 Small: 4 leaves and 2 spines, half of the links, and times divided by 10.
 """
@@ -51,7 +51,7 @@ def network(links: int, small: bool) -> Topology:
 
 
 def _scenario(topology: Topology, streams: Streams, flows: int, steps: int) -> Scenario:
-    """Streams and pings; `flows` of the streams are in progress at most."""
+    """Streams and pings; at most `flows` of the streams are in progress."""
     fields: dict[str, Any] = {
         **{"features": "haecn", "reward": "haecn", "action_options": {"alpha_kb": 20.0}},
         **{"interval_us": INTERVAL_US, "memory_us": 1024.0, "transport": TRANSPORT},
@@ -68,9 +68,9 @@ def bursty(links: int, small: bool) -> Scenario:
     topology = network(links, small)
     per_leaf = links // 2 if small else links
     senders = tuple(h for h in range(1, topology.n_hosts) if h % per_leaf % 4 == 3)
-    line = Timeline((2e6,), names=("bursts",))
+    timeline = Timeline((2e6,), names=("bursts",))
     n = len(senders)
-    streams = Streams(line, senders, 0, ((n, n),), flow_kb=FLOW_KB, start_us=1000.0)
+    streams = Streams(timeline, senders, 0, ((n, n),), flow_kb=FLOW_KB, start_us=1000.0)
     return _scenario(topology, streams, n, 600 if small else 6000)
 
 
@@ -79,10 +79,10 @@ def gradual(links: int, small: bool) -> Scenario:
     topology = network(links, small)
     n = topology.n_hosts
     part_us = CHANGE_US / (SMALL_FACTOR if small else 1.0)
-    line = Timeline((part_us, 10.0 * part_us), names=("one of 12", "one of 6"))
+    timeline = Timeline((part_us, 10.0 * part_us), names=("one of 12", "one of 6"))
     few, many = max(n // 12, 1), max(n // 6, 2)
     streams = Streams(
-        line,
+        timeline,
         tuple(range(1, n)),
         0,
         senders=((few, few), (many, many)),

@@ -1,13 +1,13 @@
 """`mixed-rtt-v0`: short and long round trips at one switch, and tenants that move.
 
-Rack hosts are 1 µs from the switch, storage hosts 20 µs. So a port carries flows over 4, 42 or 80
-µs, by who sends and who receives. Two tenants share the switch, each with half of the rack and half
-of the storage. A tenant loads: its rack hosts read from its storage, and its storage is copied from
-the other tenant's. Then it serves: its rack hosts exchange large flows and requests, its storage
-takes small writes from the other tenant's rack. While one loads the other serves, and they swap
-after phases of random length.
+Rack hosts are 1 µs from the switch, storage hosts 20 µs. So round trips of a port's flows are 4, 42
+or 80 µs, depending on sender and receiver. Two tenants share the switch, each with half of the rack
+and half of the storage. While a tenant loads, its rack hosts read from its storage, and its storage
+is copied from the other tenant's. While it serves, its rack hosts exchange large flows and
+requests, and its storage receives small writes from the other tenant's rack. One tenant loads while
+the other serves, and they swap after phases of random length.
 
-A port that loads wants deep thresholds, the deeper the longer the round trip; one that serves wants
+A port that loads needs deep thresholds, deeper for longer round trips; one that serves needs
 shallow ones. All ports do both in turn, so no setting per port is right for long.
 """
 

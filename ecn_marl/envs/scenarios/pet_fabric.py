@@ -14,9 +14,9 @@ LEAVES, PER_LEAF, SPINES = 12, 24, 6
 def scenario() -> Scenario:
     """288 hosts on 12 leaves with 6 spines, 25 and 100 Gb/s, spines 20 µs away; 432 ports.
 
-    Phases of 4 to 12 ms, episodes of 32 ms. The slots hold every flow that any setting leaves. It
-    is for scale, and no part of the benchmark: ten seeds of every learner would take days of CPU
-    here, and what they would show of decisions is in `fabric-v0` already.
+    Phases of 4 to 12 ms, episodes of 32 ms. The slots are enough under any setting. It is for tests
+    of scale and not part of the benchmark: ten seeds of every learner would take days of CPU, and
+    `fabric-v0` has the same decisions.
     """
     topology = leaf_spine(
         LEAVES, PER_LEAF, SPINES, gbps=25.0, uplink_gbps=100.0, uplink_delay_us=20.0
@@ -26,7 +26,7 @@ def scenario() -> Scenario:
     return replace(
         fabric.scenario(),
         topology=topology,
-        traffic=tuple(source for part in sources for source in part),
+        traffic=tuple(source for job_sources in sources for source in job_sources),
         transport="dcqcn:hpcc-paper",
         slots=2048,
         features="flows",

@@ -1,7 +1,7 @@
 """`pet-websearch-small-v0`, `pet-datamining-v0`, `pet-datamining-small-v0` (PET, Figs. 4, 5, 8).
 
-Poisson arrivals between all hosts, sizes of WebSearch or DataMining, 60 % load unless another is
-asked for (`load=0.1` to `0.9`). The full WebSearch scenario is `pet-websearch-v0`.
+Poisson arrivals between all hosts, sizes of WebSearch or DataMining, 60 % load by default
+(`load=0.1` to `0.9` for others). The full WebSearch scenario is `pet-websearch-v0`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.poisson import Poisson
 
 
-def _scenario(table: str, priority: str, small: bool, **more: Any) -> Scenario:
+def _scenario(table: str, priority: str, small: bool, **fields: Any) -> Scenario:
     weight = {"utilisation_weight": PRIORITIES[priority]}
     return Scenario(
         traffic=(Poisson(load=0.6, table=table, width=8 if small else 32),),
         reward_options=weight,
         slowdown_weights=pn.weights(table.partition("_")[0], small),
         **pn.common(small),
-        **more,
+        **fields,
     )
 
 

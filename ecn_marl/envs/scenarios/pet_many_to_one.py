@@ -1,13 +1,13 @@
 """`pet-many-to-one-v0`, `pet-many-to-one-small-v0`: mice and elephants, many to one (PET, §5.3).
 
 PET extends its traffic generator "to support generating many-to-one traffic patterns and mice and
-elephant flows", and gives no numbers. Here WebSearch at 40 % load, and beside it bursts to hosts
-chosen at random: mice of 90 KB from 8 to 11 hosts (8 to 128 at full size), and elephants of 5 MB
-from 2 to 4 hosts at 10 % load.
+elephant flows", and gives no numbers. Here the traffic is WebSearch at 40 % load and bursts to
+hosts chosen at random: mice of 90 KB from 8 to 11 hosts (8 to 128 at full size), and elephants of
+5 MB from 2 to 4 hosts at 10 % load.
 
-A source brings one burst in a tick, and a second one waits for the next. So that at most 0.1 % of
-all flows do, bursts of mice are rare, some 0.3 in a millisecond (0.7 at full size), and ticks are
-short.
+A source offers one burst per tick, and a second one waits for the next tick. To keep the waiting
+flows below 0.1 %, bursts of mice are rare, some 0.3 in a millisecond (0.7 at full size), and ticks
+are short.
 """
 
 from __future__ import annotations

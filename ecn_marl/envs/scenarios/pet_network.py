@@ -2,10 +2,10 @@
 
 Full: 288 hosts on 12 leaves with 6 spines; every leaf has 24 ports of 25 Gb/s to hosts and 6 of
 100 Gb/s to spines, as much up as down. Small: 12 hosts on 3 leaves with 2 spines, 25 and 50 Gb/s,
-again as much up as down. PET does not state delays, buffers and its senders' constants: links of
-1 µs, 32 MiB per switch, and the DCQCN of HPCC's simulator, which its traffic generator is from.
-ACKs and CNPs have a class of their own, as NICs send them: behind the deep queues that a learner
-may choose, feedback would else come too late to be simulated.
+again as much up as down. PET does not state delays, buffers and its senders' constants. Here: links
+of 1 µs, 32 MiB per switch, and the DCQCN of HPCC's simulator, the source of its traffic generator.
+ACKs and CNPs have their own class, as NICs send them: behind the deep queues that a learner may
+choose, feedback would otherwise be later than the simulator's memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ecn_marl.sim.topology import Topology, leaf_spine
 
 WARM_UP_US, COOL_DOWN_US = 4_000.0, 10_000.0
-"""Flows that begin so long after the start, or before the end, of an episode are not measured."""
+"""Flows that begin within these times after the start or before the end are not measured."""
 
 SMALL_FACTOR = 0.01
 """Times of the small scenarios over those of the paper: seconds become tens of milliseconds."""

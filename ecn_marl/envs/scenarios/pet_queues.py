@@ -1,8 +1,8 @@
 """`pet-two-queues-v0`, `pet-two-queues-small-v0`: ports with two queues (PET, §4.5.2).
 
 PET describes ports of several queues and measures none. Here WebSearch and DataMining, 30 % load
-each, have a queue of their own at every port, served in turn with equal weights. A port's agent
-sees and is paid for its queues together, and sets the thresholds of both.
+each, have separate queues at every port, served in turn with equal weights. A port's agent has the
+observation and the reward of both queues together, and sets the thresholds of both.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def traffic(small: bool, factor: float, load: float = LOAD) -> tuple[Any, ...]:
 
 def _scenario(small: bool, factor: float, slots: int) -> Scenario:
     fields = pn.common(small) | {"max_steps": round(factor * AT_US[-1] / 100.0)}
-    fields["margins_us"] = (pn.WARM_UP_US, 0.0)  # the last part counts as well
+    fields["margins_us"] = (pn.WARM_UP_US, 0.0)  # no cool-down: the last part counts as well
     return Scenario(traffic=traffic(small, factor), slots=slots, **fields)
 
 

@@ -1,6 +1,6 @@
-"""Pings: short messages to the host that a scenario is about, so that latency is measured, too.
+"""Pings: short messages to the receiver of a scenario, so that latency is measured, too.
 
-Perftest and storage benchmarks report it, and policies are judged by short flows and long ones.
+Perftest and storage benchmarks report latency, and policies are compared by short and long flows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PER_US = 0.01
 """One in 100 µs: 0.3 % of a link of 25 Gb/s."""
 
 WAITING = 192
-"""Slots for pings: so many wait at most behind a buffer of 32 MiB, which takes 10.7 ms to empty."""
+"""Slots for pings: the most that wait behind a buffer of 32 MiB, which empties in 10.7 ms."""
 
 
 def pings(sources: tuple[int, ...], receiver: int) -> Requests:

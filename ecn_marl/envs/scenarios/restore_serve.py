@@ -1,11 +1,11 @@
-"""`restore-serve-v0`: a rack restores data from far away, then serves requests; by turns.
+"""`restore-serve-v0`: a rack restores data from far away, then serves requests, in turns.
 
-While it restores, each rack host reads from two storage hosts over an 84 µs round trip: shallow
-marking costs these reads half their link, and what they leave undone runs on into the next phase.
-While it serves, large flows and small requests cross the rack: deep marking makes requests wait
-behind megabytes. Both are measured by the same thing, slowdown. So thresholds should be deep in one
-phase and shallow in the other. A port can tell the phases: a few flows that last, or many that
-begin. Their lengths are drawn anew each time, and no clock tells when one ends.
+While it restores, each rack host reads from two storage hosts over an 84 µs round trip. Shallow
+thresholds cost these reads half their link, and their rest delays the next phase. While it serves,
+large flows and small requests cross the rack, and with deep thresholds requests wait behind
+megabytes. Slowdown measures both. So thresholds should be deep in one phase and shallow in the
+other. A port can distinguish the phases: a few long flows, or many that begin. Their lengths are
+drawn each time, so the time does not reveal when a phase ends.
 
 `moving-tenants-v0` and `shuffle-serve-v0` are variants, see there.
 """
@@ -41,21 +41,27 @@ def tenant(
         shift: phases by which they run behind the timeline.
         streams: large flows to each host in a serving phase, a multiple of `RACK - 1`.
         timeline: restore and serve.
-        rpc_per_us: requests per µs while serving, if the whole rack were meant.
+        rpc_per_us: requests per µs while serving, for the whole rack; `hosts` get their share.
     """
     rack = tuple(range(RACK))
     storage = tuple(range(RACK, RACK + STORAGE))
     reads = tuple((RACK + 2 * d + i, d) for d in hosts for i in range(2))
     senders = [(s, d) for d in hosts for s in rack if s != d]
     shuffle = tuple(pair for pair in senders for _ in range(streams // (RACK - 1)))
-    part = len(hosts) / RACK
+    rack_share = len(hosts) / RACK
     common: dict[str, Any] = {"timeline": timeline, "shift": shift}
     return (
         FlowSets(phase=0, pairs=reads, fill=0.9, **common),
         FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
-        Requests(per_us=(0.02 * part, 0.0), sources=storage, destinations=hosts, width=4, **common),
         Requests(
-            per_us=(0.0, rpc_per_us * part), sources=rack, destinations=hosts, width=12, **common
+            per_us=(0.02 * rack_share, 0.0), sources=storage, destinations=hosts, width=4, **common
+        ),
+        Requests(
+            per_us=(0.0, rpc_per_us * rack_share),
+            sources=rack,
+            destinations=hosts,
+            width=12,
+            **common,
         ),
     )
 

@@ -1,11 +1,11 @@
-"""`rpc-shuffle-v0`: a rack that serves requests and shuffles data by turns.
+"""`rpc-shuffle-v0`: a rack that serves requests and shuffles data in turns.
 
-A job of an analytics cluster fetches its blocks from several hosts at once; until the next one the
-rack answers requests. The senders are those of DCQCN's paper (Zhu et al., SIGCOMM'15), which climb
-back to line rate in steps of 55 µs: marking early costs the shuffle a quarter of its throughput,
-and thresholds deep enough for it make requests wait behind megabytes. What is asked for switches
-with the traffic, as PET weighs WebSearch and DataMining differently (§5.2). The switch is visible
-at a port: many short flows from everywhere, or a few long ones that start together.
+A job of an analytics cluster fetches its blocks from several hosts at once. Until the next job the
+rack answers requests. The senders are those of DCQCN's paper (Zhu et al., SIGCOMM'15), which
+return to line rate in steps of 55 µs. Early marking costs the shuffle a quarter of its throughput,
+and with thresholds deep enough for it, requests wait behind megabytes. The weights of the reward
+change with the traffic, as PET weighs WebSearch and DataMining differently (§5.2). The change is
+visible at a port: many short flows from all hosts, or a few long ones that start together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _requests() -> tuple[Any, ...]:
 
 
 def _blocks() -> tuple[Any, ...]:
-    """Blocks of 1.2 MB that three hosts at once send to a fourth, a few requests beside them."""
+    """Blocks of 1.2 MB that three hosts at once send to a fourth, and a few requests."""
     blocks = Incast(load=0.9, n_min=3, n_max=3, flow_kb=1_200.0, receiver=-1, width=8)
     return (Poisson(load=0.01, table="FbHdp", width=4), blocks)
 
@@ -37,8 +37,8 @@ def _blocks() -> tuple[Any, ...]:
 def scenario() -> Scenario:
     """Eight hosts at 25 Gb/s around one switch, 4 µs links; phases of 10 ms.
 
-    `rpc` asks for short queues (w = 0.1), `shuffle` for throughput (w = 0.9). More blocks are asked
-    for than the ports carry, so that what a setting wastes is lost.
+    The reward favours short queues in `rpc` (w = 0.1) and throughput in `shuffle` (w = 0.9). More
+    blocks are requested than the ports carry, so unused capacity is lost.
     """
     return Scenario(
         topology=star(8, delay_us=4.0),

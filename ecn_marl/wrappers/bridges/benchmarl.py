@@ -14,8 +14,8 @@
         config=ExperimentConfig.get_from_yaml(),
     ).run()
 
-BenchMARL 1.5 asks for TorchRL below 0.12, the extra `torchrl` for a later one: it needs an
-environment of its own, see docs/howto/frameworks.md.
+BenchMARL 1.5 needs TorchRL below 0.12, the extra `torchrl` a later one. So BenchMARL needs a
+separate Python environment, see docs/howto/frameworks.md.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class EcnTask(TaskClass):
     def get_env_fun(
         self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
     ) -> Callable[[], EcnTorchRL]:
-        """A function that makes `num_envs` networks side by side; it can be sent to a process."""
-        usual = {"actions": "box" if continuous_actions else "discrete"}
-        return partial(_made, self.config["scenario"], num_envs, usual | self._options, seed)
+        """A function that makes a batch of `num_envs` networks; it can be pickled."""
+        defaults = {"actions": "box" if continuous_actions else "discrete"}
+        return partial(_make_env, self.config["scenario"], num_envs, defaults | self._options, seed)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class EcnTask(TaskClass):
         return env.core.horizon
 
     def has_render(self, env: Any) -> bool:
-        """There are no pictures of a batch; see `ecn-marl play`."""
+        """A batch cannot be rendered; see `ecn-marl play`."""
         return False
 
     def group_map(self, env: Any) -> dict[str, list[str]]:
@@ -91,7 +91,9 @@ class EcnTask(TaskClass):
         return "ecn_marl"
 
 
-def _made(scenario: str, networks: int, options: dict[str, Any], seed: int | None) -> EcnTorchRL:
+def _make_env(
+    scenario: str, networks: int, options: dict[str, Any], seed: int | None
+) -> EcnTorchRL:
     env = EcnTorchRL(make(scenario, **options), networks)
     env.set_seed(seed)
     return env

@@ -1,4 +1,4 @@
-"""Score a policy of any framework beside static thresholds, on episodes never trained on."""
+"""Score a policy of any framework beside static thresholds, on held-out episodes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Policy = Callable[[np.ndarray], Any]
 def evaluate_policy(
     core: EcnEnv, policy: Policy, *, name: str = "policy", episodes: int = 16, seed: int = 0
 ) -> Evaluation:
-    """Run a policy that JAX cannot trace (PyTorch, numpy) for whole episodes, side by side.
+    """Run a policy that JAX cannot trace (PyTorch, numpy) for a batch of whole episodes.
 
-    Episodes are those of `baselines.evaluation.episodes`: the same seed is the same traffic.
+    Episodes are those of `baselines.evaluation.episodes`: equal seeds give equal traffic.
 
     Args:
         core: the functional environment.
-        policy: what sets the thresholds.
+        policy: the policy.
         name: label of the result.
-        episodes: number of episodes, all at once.
-        seed: which episodes.
+        episodes: number of episodes, all in one batch.
+        seed: seed of the episodes.
     """
     keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     reset, step, _ = compiled(core.program)
@@ -61,10 +61,10 @@ def compare(
         policy: see `evaluate_policy`.
         name: label of the policy.
         episodes: number of episodes.
-        seed: which episodes.
+        seed: seed of the episodes.
 
     Returns:
-        What `report.tables.evaluation_tables` shows; `policies` has a summary of each.
+        What `render.tables.evaluation_tables` shows; `policies` has a summary of each.
     """
     defaults = core.default_params
     controllers: dict[str, Controller | StatefulController] = {

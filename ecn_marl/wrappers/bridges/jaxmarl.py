@@ -54,11 +54,11 @@ def translate(space: Any) -> Any:
 class EcnJaxMARL:
     """The environment as JaxMARL's algorithms expect it.
 
-    All agents are `done` together, at the horizon. JaxMARL knows no truncation, and its `step`
-    drops the last observation: returns end at the horizon, and a learner that bootstraps is told
-    that nothing follows. Use `AutoReset` or `vector_env` where that matters.
+    All agents are `done` together, at the horizon. JaxMARL has no truncation, and its `step` drops
+    the last observation. So the horizon counts as termination, and learners cannot bootstrap there.
+    Use `AutoReset` or `vector_env` where that matters.
 
-    `CTRolloutManager` takes `actions="discrete"` only.
+    `CTRolloutManager` accepts `actions="discrete"` only.
 
     Attributes:
         core: the functional environment.
@@ -90,9 +90,11 @@ class EcnJaxMARL:
         self.num_agents = core.num_agents
         self.agents = list(core.agents)
         face = EcnParallelEnv(core)
-        seen, act = map(translate, (face.observation_space("port_0"), face.action_space("port_0")))
-        self.observation_spaces = dict.fromkeys(self.agents, seen)
-        self.action_spaces = dict.fromkeys(self.agents, act)
+        obs_space, action_space = map(
+            translate, (face.observation_space("port_0"), face.action_space("port_0"))
+        )
+        self.observation_spaces = dict.fromkeys(self.agents, obs_space)
+        self.action_spaces = dict.fromkeys(self.agents, action_space)
 
     def __repr__(self) -> str:
         """One line: the environment inside."""
@@ -146,31 +148,33 @@ class EcnJaxMARL:
             As `step_env`; observations and state are those of the next episode if one started.
         """
         key, fresh = jax.random.split(key)
-        obs, new, rewards, dones, infos = self.step_env(key, state, actions)
+        obs, next_state, rewards, dones, infos = self.step_env(key, state, actions)
         if reset_state is None:
-            first, start = self.reset(fresh)
+            first_obs, start = self.reset(fresh)
         else:
-            first, start = self.get_obs(reset_state), reset_state
+            first_obs, start = self.get_obs(reset_state), reset_state
         over = dones["__all__"]
-        obs, new = jax.tree.map(partial(jax.lax.select, over), (first, start), (obs, new))
-        return obs, new, rewards, dones, infos
+        obs, next_state = jax.tree.map(
+            partial(jax.lax.select, over), (first_obs, start), (obs, next_state)
+        )
+        return obs, next_state, rewards, dones, infos
 
     @partial(jax.jit, static_argnums=0)
     def step_env(self, key: jax.Array, state: EnvState, actions: dict[str, Array]) -> Dicts:
         """One step without reset.
 
         Returns:
-            Observations, state, rewards, dones (with `__all__`), and infos: what `EcnEnv.step`
-            tells of every port, `[A]` each, which is the shape that JaxMARL's scripts flatten.
+            Observations, state, rewards, dones (with `__all__`), and infos: the `info` of
+            `EcnEnv.step`, `[A]` each, which is the shape that JaxMARL's scripts flatten.
         """
         joint = jnp.stack([jnp.asarray(actions[agent]) for agent in self.agents])
         joint = joint.reshape(self.num_agents, *self.core.action.shape)
-        obs, new, reward, terminated, truncated, info = Lanes(self.core).step(
+        obs, next_state, reward, terminated, truncated, info = Lanes(self.core).step(
             key, state, joint, self.params
         )
         done = terminated | truncated
         dones = {**self._split(done), "__all__": jnp.all(done)}
-        return self._observations(obs, new), new, self._split(reward), dones, info
+        return self._observations(obs, next_state), next_state, self._split(reward), dones, info
 
     @partial(jax.jit, static_argnums=0)
     def get_obs(self, state: EnvState) -> dict[str, Array]:
@@ -201,11 +205,11 @@ class EcnJaxMARL:
         return {agent: rows[i] for i, agent in enumerate(self.agents)}
 
     def _observations(self, obs: Array, state: EnvState) -> dict[str, Array]:
-        found = self._split(obs)
+        observations = self._split(obs)
         if self.with_world_state:
             world = self.world_state(state)
-            found[WORLD_STATE] = jnp.broadcast_to(world, (self.num_agents, *world.shape))
-        return found
+            observations[WORLD_STATE] = jnp.broadcast_to(world, (self.num_agents, *world.shape))
+        return observations
 
 
 def jaxmarl_env(

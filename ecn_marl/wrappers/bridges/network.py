@@ -14,9 +14,9 @@ from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
 class NetworkEnv(gymnasium.Env):
     """A central controller's view: observations `[A, obs_dim]`, actions `[A, ...]`.
 
-    The reward is the mean over agents; infos have an array `[A]` for everything that the PettingZoo
-    face tells of a port, the agents' own `reward` among it. Episodes end by their horizon:
-    truncated, never terminated. Many networks at once are `vector_env`, and much faster.
+    The reward is the mean over agents. Infos have an array `[A]` for every entry of the PettingZoo
+    face's infos, and the agents' `reward`. Episodes end by their horizon: truncated, never
+    terminated. `vector_env` steps many networks at once and is much faster.
 
     Attributes:
         face: the PettingZoo environment that is wrapped.
@@ -43,15 +43,15 @@ class NetworkEnv(gymnasium.Env):
         """Apply the actions of all agents for one tuning interval."""
         joint = dict(zip(self.face.possible_agents, action, strict=True))
         obs, rewards, terminated, truncated, infos = self.face.step(joint)
-        paid = np.array(list(rewards.values()), np.float32)
+        reward = np.array(list(rewards.values()), np.float32)
         first = next(iter(infos.values()))
         facts = {k: np.array([row[k] for row in infos.values()], np.float32) for k in first}
         return (
             np.stack(list(obs.values())),
-            float(paid.mean(dtype=np.float64)),
+            float(reward.mean(dtype=np.float64)),
             all(terminated.values()),
             all(truncated.values()),
-            {"reward": paid, **facts},
+            {"reward": reward, **facts},
         )
 
     def render(self) -> Any:

@@ -1,13 +1,13 @@
 """The registries of gymnasium and PettingZoo: scenarios as `ecn_marl/websearch-v0` and so on.
 
-Neither has entry points any more (gymnasium dropped its own in 1.0), so registering is a call:
+Neither reads entry points (gymnasium dropped its own in 1.0), so registering is a call:
 
     ecn_marl.register_envs()
     gymnasium.make_vec("ecn_marl/websearch-v0", num_envs=16)
     gymnasium.make("ecn_marl/websearch-v0")
     pettingzoo.make("parallel", "ecn_marl/websearch-v0", load=0.8)
 
-Importing this module is that call, too, which is how gymnasium does it by itself:
+Importing this module registers them as well, and gymnasium imports it if the id names it:
 
     gymnasium.make_vec("ecn_marl.wrappers.bridges.registries:ecn_marl/websearch-v0", num_envs=16)
 """
@@ -27,9 +27,9 @@ NAMESPACE = "ecn_marl"
 
 
 def register_envs() -> tuple[str, ...]:
-    """Register all scenarios, those of `ecn_marl.register` included, where it was not done before.
+    """Register all scenarios that are not registered yet, those of `ecn_marl.register` included.
 
-    PettingZoo has a registry from 1.27 on; with an older one only gymnasium knows the names.
+    PettingZoo has a registry from 1.27 on. With an older one only gymnasium has the names.
 
     Returns:
         The ids.
@@ -38,27 +38,27 @@ def register_envs() -> tuple[str, ...]:
     for scenario in scenarios():
         name = f"{NAMESPACE}/{scenario}"
         ids.append(name)
-        chosen = {"scenario": scenario}
+        kwargs = {"scenario": scenario}
         if name not in gymnasium.registry:
             gymnasium.register(
                 name,
                 entry_point="ecn_marl.wrappers.bridges.network:network_env",
                 vector_entry_point="ecn_marl.wrappers.bridges.registries:batched_env",
-                kwargs=dict(chosen),
+                kwargs=dict(kwargs),
             )
         if not hasattr(pettingzoo, "register"):
             continue
         faces = {"parallel": "ecn_marl:parallel_env", "aec": "ecn_marl:env"}
         for kind, entry_point in faces.items():
             if name not in getattr(pettingzoo, f"{kind}_registry"):
-                pettingzoo.register(kind, name, entry_point=entry_point, kwargs=dict(chosen))
+                pettingzoo.register(kind, name, entry_point=entry_point, kwargs=dict(kwargs))
     return tuple(ids)
 
 
 def batched_env(
     num_envs: int, scenario: str, *, per_agent: bool = False, **options: Any
 ) -> EcnVectorEnv:
-    """What `gymnasium.make_vec` returns.
+    """The vector environment that `gymnasium.make_vec` returns.
 
     Args:
         num_envs: sub-environments: networks, or with `per_agent` the agents of all of them.
@@ -69,11 +69,11 @@ def batched_env(
     Raises:
         ValueError: an unknown name or a value that is not allowed.
     """
-    own = {k: options.pop(k) for k in ("autoreset_mode", "max_steps") if k in options}
+    vector_options = {k: options.pop(k) for k in ("autoreset_mode", "max_steps") if k in options}
     core = make(scenario, **options)
     if per_agent:
-        return AgentVectorEnv(core, networks_for(core, num_envs), **own)
-    return EcnVectorEnv(core, num_envs, **own)
+        return AgentVectorEnv(core, networks_for(core, num_envs), **vector_options)
+    return EcnVectorEnv(core, num_envs, **vector_options)
 
 
 register_envs()

@@ -1,14 +1,14 @@
 """RLlib on its new API stack: a multi-agent environment, and a batch that one call steps.
 
-`rllib_env` is one network as RLlib's `MultiAgentEnv`, for algorithms and policy mappings that tell
-agents apart:
+`rllib_env` is one network as RLlib's `MultiAgentEnv`, for algorithms and policy mappings that
+distinguish agents:
 
     ray.tune.registry.register_env("network", rllib_env)
     PPOConfig().environment("network", env_config={"scenario": "websearch-v0"}).multi_agent(...)
 
-`rllib_vector_env` steps networks side by side in one compiled call. Every agent is a
-sub-environment, so one policy is shared by all of them, and an environment runner has
-`num_envs_per_env_runner` agents, a multiple of those of a network:
+`rllib_vector_env` steps a batch of networks in one compiled call. Every agent is a sub-environment,
+so all agents share one policy. An environment runner has `num_envs_per_env_runner` agents, a
+multiple of those of a network:
 
     ray.tune.registry.register_env("agents", rllib_vector_env)
     PPOConfig().environment("agents", env_config={"scenario": "websearch-v0"}).env_runners(
@@ -35,7 +35,7 @@ from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, networks_for
 class QuietAgentVectorEnv(AgentVectorEnv):
     """`AgentVectorEnv` without infos: RLlib would turn them into a dict per agent and step."""
 
-    def _infos(self, info: dict[str, Any], known: np.ndarray) -> dict[str, Any]:
+    def _infos(self, info: dict[str, Any], reported: np.ndarray) -> dict[str, Any]:
         return {}
 
 
@@ -54,7 +54,7 @@ def rllib_env(config: Mapping[str, Any]) -> Any:
 
 
 def rllib_vector_env(config: Mapping[str, Any]) -> AgentVectorEnv:
-    """Networks side by side, every agent a sub-environment.
+    """A batch of networks, every agent a sub-environment.
 
     Args:
         config: `env_config`: `scenario`, `max_steps` and options of `ecn_marl.make`; RLlib adds
@@ -82,10 +82,10 @@ def greedy(module: Any) -> Policy:
     distribution = module.get_inference_action_dist_cls()
 
     def policy(obs: np.ndarray) -> np.ndarray:
-        seen = torch.from_numpy(obs.reshape(-1, obs.shape[-1]))
+        batch = torch.from_numpy(obs.reshape(-1, obs.shape[-1]))
         with torch.no_grad():
-            logits = module.forward_inference({"obs": seen})["action_dist_inputs"]
-        chosen = distribution.from_logits(logits).to_deterministic().sample()
-        return np.asarray(chosen)
+            logits = module.forward_inference({"obs": batch})["action_dist_inputs"]
+        actions = distribution.from_logits(logits).to_deterministic().sample()
+        return np.asarray(actions)
 
     return policy

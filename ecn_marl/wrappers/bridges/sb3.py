@@ -1,4 +1,4 @@
-"""Stable-Baselines3 straight over the batch: every agent of every network in one `VecEnv`."""
+"""Stable-Baselines3 over the batch: every agent of every network in one `VecEnv`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, vector_env
 
 
 class EcnSB3VecEnv(VecEnv):
-    """`AgentVectorEnv` as SB3 wants it: reset within the step that ends an episode.
+    """`AgentVectorEnv` for SB3: it resets within the step that ends an episode.
 
-    `infos[i]` has `terminal_observation` and `TimeLimit.truncated` at an episode's last step, from
-    which SB3 bootstraps, and nothing else. `seed(s)`, which `PPO(..., seed=s)` calls, holds from
-    the next `reset`; a network's agents share the seed of the first of them.
+    At an episode's last step `infos[i]` has only `terminal_observation` and `TimeLimit.truncated`,
+    from which SB3 bootstraps. `seed(s)`, which `PPO(..., seed=s)` calls, takes effect at the next
+    `reset`. A network has the seed of its first agent.
 
     Attributes:
         agents: the environment that is wrapped.
@@ -48,11 +48,11 @@ class EcnSB3VecEnv(VecEnv):
         Returns:
             Observations, rewards (float32), dones, infos.
         """
-        obs, reward, terminated, truncated, known = self.agents.step(self._actions)
+        obs, reward, terminated, truncated, agent_infos = self.agents.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         done = terminated | truncated
         for i in np.flatnonzero(done):
-            infos[i]["terminal_observation"] = known["final_obs"][i]
+            infos[i]["terminal_observation"] = agent_infos["final_obs"][i]
             infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         return obs, reward.astype(np.float32), done, infos
 
@@ -61,8 +61,8 @@ class EcnSB3VecEnv(VecEnv):
         self.agents.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The same for all: an attribute of the wrapped environment."""
-        return [getattr(self.agents, attr_name)] * len(self._chosen(indices))
+        """An attribute of the wrapped environment, the same for all."""
+        return [getattr(self.agents, attr_name)] * len(self._selected(indices))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of the wrapped environment, for all."""
@@ -73,13 +73,13 @@ class EcnSB3VecEnv(VecEnv):
     ) -> list[Any]:
         """Call a method of the wrapped environment, once."""
         result = getattr(self.agents, method_name)(*method_args, **method_kwargs)
-        return [result] * len(self._chosen(indices))
+        return [result] * len(self._selected(indices))
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """No sub-environment is wrapped on its own."""
-        return [False] * len(self._chosen(indices))
+        return [False] * len(self._selected(indices))
 
-    def _chosen(self, indices: Any) -> Sequence[int]:
+    def _selected(self, indices: Any) -> Sequence[int]:
         return list(self._get_indices(indices))
 
 

@@ -1,6 +1,6 @@
 """Arrays of JAX as tensors of PyTorch and back, without a copy, through DLPack.
 
-With these a training loop in PyTorch steps the functional environment and never leaves the device:
+With these a training loop in PyTorch steps the functional environment without leaving the device:
 
     obs, state = reset(keys, params)                # jitted, vmapped
     action = policy(to_torch(obs))
@@ -19,8 +19,8 @@ import jax.numpy as jnp
 def to_torch(tree: Any) -> Any:
     """A pytree of JAX arrays as one of tensors on the same device.
 
-    Tensors share the arrays' memory, which JAX takes for constant: do not write to them in place
-    (clone first). They keep it alive.
+    Tensors share the arrays' memory and keep it alive. JAX assumes that it does not change: clone a
+    tensor before writing to it in place.
 
     Raises:
         ImportError: PyTorch is not installed.

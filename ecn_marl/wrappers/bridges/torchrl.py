@@ -1,4 +1,4 @@
-"""TorchRL over the batch: a batched `EnvBase` that hands arrays over without a copy.
+"""TorchRL over the batch: a batched `EnvBase` that shares arrays without a copy.
 
 A single network is `torchrl.envs.PettingZooWrapper(ecn_marl.parallel_env(...))`.
 """
@@ -23,19 +23,19 @@ from ecn_marl.wrappers.batch import compiled
 from ecn_marl.wrappers.bridges.torch import to_jax, to_torch
 
 GROUP = "agents"
-"""Key under which everything that an agent has of its own lies."""
+"""Key of the entries of single agents."""
 
 
 class EcnTorchRL(EnvBase):
-    """Networks side by side, batch size `[N]`, agents grouped as in TorchRL's MARL tutorials.
+    """A batch of networks, batch size `[N]`, agents grouped as in TorchRL's MARL tutorials.
 
     Entries are `("agents", "observation")` `[N, A, obs_dim]`, `("agents", "action")` `[N, A]`
     (`discrete`) or `[N, A, 3]`, `("agents", "reward")` `[N, A, 1]`, and for the whole network
     `done`, `terminated` and `truncated` `[N, 1]`. Episodes end by their horizon: truncated, never
     terminated. The caller resets, as TorchRL's rollouts and collectors do.
 
-    Observations and rewards are JAX's memory: clone what you want to write to. Network i seeded
-    with s has the episodes of `parallel_env` after `reset(seed=s)`, but for rounding.
+    Observations and rewards are in JAX's memory: clone a tensor before writing to it. With seed s
+    network i has the episodes of `parallel_env` after `reset(seed=s + i)`, except for rounding.
 
     Attributes:
         core: the functional environment.
@@ -73,19 +73,19 @@ class EcnTorchRL(EnvBase):
         self._declare()
 
     def _declare(self) -> None:
-        """Specs of everything that goes in and comes out."""
+        """Set the specs of observations, actions, rewards and flags."""
         n, agents, width = self.num_networks, self.core.num_agents, self.core.obs_dim
         face = EcnParallelEnv(self.core)
         space = face.observation_space("port_0")
         low, high = float(space.low.min()), float(space.high.max())
         shape = (n, agents, width)
         options = {"device": self.device, "dtype": torch.float32}
-        seen = (
+        obs_spec = (
             Bounded(low, high, shape=shape, **options)
             if np.isfinite(low)
             else Unbounded(shape, **options)
         )
-        self.observation_spec = self._grouped("observation", seen)
+        self.observation_spec = self._grouped("observation", obs_spec)
         act = face.action_space("port_0")
         self.action_spec = self._grouped("action", _action_spec(act, (n, agents), self.device))
         self.reward_spec = self._grouped("reward", Unbounded((n, agents, 1), **options))
@@ -108,17 +108,17 @@ class EcnTorchRL(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start the next episode of the networks that `_reset` marks, of all without it."""
         reset, _, choose = compiled(self.core.program, self)
-        asked = None if tensordict is None else tensordict.get("_reset", None)
+        requested = None if tensordict is None else tensordict.get("_reset", None)
         mask = np.ones(self.num_networks, bool)
-        if asked is not None and self._state is not None:
-            mask = asked.reshape(self.num_networks, -1).any(1).cpu().numpy()
+        if requested is not None and self._state is not None:
+            mask = requested.reshape(self.num_networks, -1).any(1).cpu().numpy()
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
-        new = reset(words, self._params, self._steps)
+        fresh = reset(words, self._params, self._steps)
         if not mask.all():
-            new = choose(mask, new, (self._obs, self._state))
-        self._obs, self._state = new
+            fresh = choose(mask, fresh, (self._obs, self._state))
+        self._obs, self._state = fresh
         return TensorDict(
             {GROUP: self._agents({"observation": to_torch(self._obs)}), **self._flags()},
             batch_size=self.batch_size,
@@ -133,11 +133,13 @@ class EcnTorchRL(EnvBase):
             self._state, action, self._params, self._steps
         )
         self._obs = obs
-        seen, paid = to_torch((obs, reward))
+        obs_tensor, reward_tensor = to_torch((obs, reward))
         ended, cut = to_torch((terminated.all(1), truncated.all(1)))
-        mine = self._agents({"observation": seen, "reward": paid.unsqueeze(-1)})
+        agent_entries = self._agents(
+            {"observation": obs_tensor, "reward": reward_tensor.unsqueeze(-1)}
+        )
         return TensorDict(
-            {GROUP: mine, **self._flags(ended, cut)},
+            {GROUP: agent_entries, **self._flags(ended, cut)},
             batch_size=self.batch_size,
             device=self.device,
         )
@@ -151,8 +153,8 @@ class EcnTorchRL(EnvBase):
         if terminated is None:
             zero = torch.zeros(self.num_networks, dtype=torch.bool, device=self.device)
             terminated = truncated = zero
-        found = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        return {k: x.clone().unsqueeze(-1) for k, x in found.items()}
+        flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        return {k: x.clone().unsqueeze(-1) for k, x in flags.items()}
 
 
 def _action_spec(space: Any, shape: Sequence[int], device: Any) -> Any:

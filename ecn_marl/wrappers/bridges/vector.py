@@ -1,6 +1,6 @@
-"""The gymnasium face: networks side by side as a `VectorEnv`, stepped by one compiled call.
+"""The gymnasium face: a batch of networks as a `VectorEnv`, stepped by one compiled call.
 
-What goes in and comes out is numpy. JAX is started at the first reset.
+Inputs and outputs are numpy arrays. JAX starts at the first reset.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ecn_marl.wrappers.batch import compiled
 
 
 class EcnVectorEnv(VectorEnv):
-    """Networks side by side; each is a sub-environment whose agents act as one.
+    """A batch of networks; each is a sub-environment whose agents act as one.
 
     Observations are `[num_envs, A, obs_dim]`, actions `[num_envs, A, ...]`, rewards the mean over a
-    network's agents. Infos have an array of `[num_envs, A]` for everything that `EcnEnv.step`
-    tells of a port, the agents' own `reward` among it.
+    network's agents. Infos have an array `[num_envs, A]` for every entry of `info` of
+    `EcnEnv.step`, and the agents' `reward`.
 
-    Network i seeded with s is, episode after episode and but for rounding, what `parallel_env` is
-    after `reset(seed=s)`. Episodes end by their horizon: truncated, never terminated.
+    A network seeded with s has the episodes of `parallel_env` after `reset(seed=s)`, except for
+    rounding. Episodes end by their horizon: truncated, never terminated.
 
     Attributes:
         core: the functional environment.
         num_networks: networks in the batch.
         autoreset_mode: `NEXT_STEP`: the step after the last one ignores the action and returns the
             first observation of the next episode, with reward 0. `SAME_STEP`: the last step returns
-            it, and keeps what ended in `infos["final_obs"]` and `infos["final_info"]`.
+            it, and `infos["final_obs"]` and `infos["final_info"]` are those of the ended episode.
             `DISABLED`: the caller resets, with `options={"reset_mask": mask}`.
     """
 
@@ -59,7 +59,7 @@ class EcnVectorEnv(VectorEnv):
             core: the environment.
             num_networks: networks in the batch.
             autoreset_mode: one of gymnasium's, or its value, e.g. `"SameStep"`.
-            max_steps: steps per episode; one for each network if they shall not end together.
+            max_steps: steps per episode, or one number for each network.
 
         Raises:
             ValueError: a value that is not allowed.
@@ -83,13 +83,15 @@ class EcnVectorEnv(VectorEnv):
         self.num_envs = num_networks * (core.num_agents if self.agents_apart else 1)
         self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         face = EcnParallelEnv(core)
-        seen, act = (s("port_0") for s in (face.observation_space, face.action_space))
+        obs_space, action_space = (s("port_0") for s in (face.observation_space, face.action_space))
         if not self.agents_apart:
-            seen, act = (batch_space(space, core.num_agents) for space in (seen, act))
-        self.single_observation_space: gymnasium.Space[Any] = seen
-        self.single_action_space: gymnasium.Space[Any] = act
-        self.observation_space = batch_space(seen, self.num_envs)
-        self.action_space = batch_space(act, self.num_envs)
+            obs_space, action_space = (
+                batch_space(space, core.num_agents) for space in (obs_space, action_space)
+            )
+        self.single_observation_space: gymnasium.Space[Any] = obs_space
+        self.single_action_space: gymnasium.Space[Any] = action_space
+        self.observation_space = batch_space(obs_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
         self._steps = np.broadcast_to(steps.astype(np.int32), (num_networks,)).copy()
         self._streams: list[np.random.Generator] = []
         self._ended = np.zeros(num_networks, bool)
@@ -148,8 +150,8 @@ class EcnVectorEnv(VectorEnv):
             actions: one for every sub-environment, `[num_envs, ...]`.
 
         Returns:
-            Observations, rewards (float64), terminations, truncations, and infos as gymnasium's
-            vector environments give them: beside `key` stands the mask `_key`.
+            Observations, rewards (float64), terminations, truncations, and infos as in gymnasium's
+            vector environments: `key` has a mask `_key`.
 
         Raises:
             ResetNeeded: before the first reset, or after a last step if autoreset is disabled.
@@ -162,9 +164,9 @@ class EcnVectorEnv(VectorEnv):
             raise ResetNeeded("call reset() first, and for those that ended")
         _, step, _ = compiled(self.core.program, self)
         action = self._check(actions)
-        obs, self._state, *rest = step(self._state, action, self._params, self._steps)
-        last, reward, terminated, truncated, info = jax.device_get((obs, *rest))
-        self._obs = last
+        obs, self._state, *outputs = step(self._state, action, self._params, self._steps)
+        last_obs, reward, terminated, truncated, info = jax.device_get((obs, *outputs))
+        self._obs = last_obs
         if not self.agents_apart:
             info = {"reward": reward, **info}
         ended = (terminated | truncated).all(1)
@@ -175,7 +177,7 @@ class EcnVectorEnv(VectorEnv):
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             late = ended
             self._restart(ended)
-            infos = self._final(last, info, ended)
+            infos = self._final(last_obs, info, ended)
         self._ended = ended
         infos |= self._infos(info, ~late)
         truncated = self._flags(ended & truncated.all(1))
@@ -190,13 +192,13 @@ class EcnVectorEnv(VectorEnv):
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
-        new = reset(words, self._params, self._steps)
+        fresh = reset(words, self._params, self._steps)
         if not mask.all():
-            new = choose(mask, new, (self._obs, self._state))
-        self._obs, self._state = np.asarray(new[0]), new[1]
+            fresh = choose(mask, fresh, (self._obs, self._state))
+        self._obs, self._state = np.asarray(fresh[0]), fresh[1]
 
     def _seed(self, seed: int | np.integer | Sequence[int | None] | None, mask: np.ndarray) -> None:
-        """New streams of episodes for the seeded networks, first ones for those without."""
+        """New streams of episodes for the seeded networks, and for those without a stream."""
         n = self.num_networks
         if seed is None:
             seeds: list[Any] = [None] * n
@@ -218,8 +220,8 @@ class EcnVectorEnv(VectorEnv):
             return np.ones(self.num_networks, bool)
         mask = np.asarray(mask)
         if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            found = f"{mask.dtype} {mask.shape}, {np.count_nonzero(mask)} set"
-            raise bad_value("reset_mask", found, f"bool ({self.num_envs},), at least one set")
+            received = f"{mask.dtype} {mask.shape}, {np.count_nonzero(mask)} set"
+            raise bad_value("reset_mask", received, f"bool ({self.num_envs},), at least one set")
         rows = mask.reshape(self.num_networks, -1)
         if (rows.any(1) != rows.all(1)).any():
             raise bad_value("reset_mask", mask.tolist(), "the same for all agents of a network")
@@ -245,18 +247,18 @@ class EcnVectorEnv(VectorEnv):
             return {}
         mask = self._flags(ended)
         rows = np.full(self.num_envs, None, object)
-        found = self._rows(np.array(obs))
+        final_rows = self._rows(np.array(obs))
         for i in np.flatnonzero(mask):
-            rows[i] = found[i]
+            rows[i] = final_rows[i]
         final = self._infos(info, ended)
         return {"final_obs": rows, "_final_obs": mask, "final_info": final, "_final_info": mask}
 
-    def _infos(self, info: dict[str, Any], known: np.ndarray) -> dict[str, Any]:
-        """Infos of the networks that are `known`, zeros for the others, and masks."""
-        if not known.any():
+    def _infos(self, info: dict[str, Any], reported: np.ndarray) -> dict[str, Any]:
+        """Infos of the networks that are `reported`, zeros for the others, and masks."""
+        if not reported.any():
             return {}
-        mask = self._flags(known)
-        columns = {k: self._rows(np.where(known[:, None], v, 0)) for k, v in info.items()}
+        mask = self._flags(reported)
+        columns = {k: self._rows(np.where(reported[:, None], v, 0)) for k, v in info.items()}
         return {f"{m}{k}": mask.copy() if m else v for k, v in columns.items() for m in ("", "_")}
 
     def _rows(self, x: np.ndarray) -> np.ndarray:

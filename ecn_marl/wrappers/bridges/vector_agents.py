@@ -20,8 +20,8 @@ class AgentVectorEnv(EcnVectorEnv):
 
     Sub-environment `i * A + a` is agent a of network i: observations `[num_envs, obs_dim]`, actions
     `[num_envs, ...]`, each with its own reward. A network's agents start and end together, are
-    seeded together, and can only be reset together. To its learner the other agents are part of the
-    network, so what it sees is stationary only as far as their policy is.
+    seeded together, and can only be reset together. For an agent's learner the other agents are
+    part of the network, so its environment is stationary only while their policy is.
     """
 
     agents_apart = True
@@ -43,8 +43,8 @@ def networks_for(core: EcnEnv, num_envs: int) -> int:
         ValueError: it is no multiple of the agents of a network.
     """
     check_value("num_envs", num_envs, Whole(low=1))
-    networks, rest = divmod(num_envs, core.num_agents)
-    if networks < 1 or rest:
+    networks, remainder = divmod(num_envs, core.num_agents)
+    if networks < 1 or remainder:
         allowed = f"a multiple of the {core.num_agents} agents of {core.name}"
         raise bad_value("num_envs", num_envs, allowed)
     return networks

@@ -23,14 +23,14 @@ def by_hand(xp, obs):
 def test_episodes_are_those_of_the_compiled_evaluation():
     import jax.numpy as jnp
 
-    seen = []
+    observations = []
 
     def policy(obs):
-        seen.append(obs)
+        observations.append(obs)
         return by_hand(np, obs)
 
-    got = evaluate_policy(CORE, policy, name="mine", episodes=3, seed=5)
-    want = evaluate(
+    evaluation = evaluate_policy(CORE, policy, name="mine", episodes=3, seed=5)
+    expected = evaluate(
         CORE,
         CORE.default_params,
         lambda key, obs: by_hand(jnp, obs),
@@ -38,13 +38,13 @@ def test_episodes_are_those_of_the_compiled_evaluation():
         episodes=3,
         seed=5,
     )
-    assert len(seen) == HORIZON and seen[0].shape == (3, AGENTS, CORE.obs_dim)
-    assert got.name == "mine" and got.episodes.keys() == want.episodes.keys()
-    for name, values in want.episodes.items():
-        np.testing.assert_allclose(got.episodes[name], values, rtol=1e-4, err_msg=name)
-    assert np.ptp(want.episodes["reward"]) > 0, "all episodes are alike"
+    assert len(observations) == HORIZON and observations[0].shape == (3, AGENTS, CORE.obs_dim)
+    assert evaluation.name == "mine" and evaluation.episodes.keys() == expected.episodes.keys()
+    for name, values in expected.episodes.items():
+        np.testing.assert_allclose(evaluation.episodes[name], values, rtol=1e-4, err_msg=name)
+    assert np.ptp(expected.episodes["reward"]) > 0, "all episodes are alike"
     other = evaluate_policy(CORE, lambda obs: by_hand(np, obs) * 0, episodes=3, seed=5)
-    assert not np.allclose(other.episodes["queue_mean"], got.episodes["queue_mean"])
+    assert not np.allclose(other.episodes["queue_mean"], evaluation.episodes["queue_mean"])
 
 
 @pytest.mark.slow

@@ -54,12 +54,12 @@ def test_steps_are_those_of_the_functional_environment(env, episode):
             assert row[4].keys() == info.keys()
             chex.assert_trees_all_close(row[4], info, rtol=1e-4)
         if i < HORIZON:
-            got = np.stack([row[0][a] for a in env.agents])
-            np.testing.assert_allclose(got, obs, rtol=1e-5, atol=1e-6)
+            stacked = np.stack([row[0][a] for a in env.agents])
+            np.testing.assert_allclose(stacked, obs, rtol=1e-5, atol=1e-6)
             world = core.global_state(state, params)
             chex.assert_shape(row[0]["world_state"], (AGENTS, env.world_state_size()))
-            for line in row[0]["world_state"]:
-                np.testing.assert_allclose(line, world, rtol=1e-5, atol=1e-6)
+            for row_state in row[0]["world_state"]:
+                np.testing.assert_allclose(row_state, world, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_that_ends_an_episode_returns_the_next_one_s_first(env, episode):
@@ -82,8 +82,8 @@ def test_an_episode_can_start_from_a_given_state(env, episode):
 
 
 def ippo_rollout(env, steps):
-    """What JaxMARL's feed-forward IPPO does with an environment, learning left out: actors are
-    agents times environments, actions `[envs, 1]` per agent, every info a number per actor."""
+    """The rollout of JaxMARL's feed-forward IPPO without learning: actors are agents times
+    environments, actions `[envs, 1]` per agent, every info a number per actor."""
     actors = ENVS * env.num_agents
     n = env.action_space(env.agents[0]).n
 
@@ -93,25 +93,25 @@ def ippo_rollout(env, steps):
     def step(carry, _):
         state, obs, key = carry
         key, act_key, env_key = jax.random.split(key, 3)
-        seen = stack(obs)
+        actor_obs = stack(obs)
         action = jax.random.randint(act_key, (actors,), 0, n)
         split = action.reshape(env.num_agents, ENVS, -1)
         joint = {a: split[i] for i, a in enumerate(env.agents)}
         keys = jax.random.split(env_key, ENVS)
         obs, state, reward, done, info = jax.vmap(env.step)(keys, state, joint)
         info = jax.tree.map(lambda x: x.reshape(actors), info)
-        return (state, obs, key), (seen, stack(done), stack(reward), info)
+        return (state, obs, key), (actor_obs, stack(done), stack(reward), info)
 
     key = jax.random.PRNGKey(0)  # the kind of key that JaxMARL's scripts use
     obs, state = jax.vmap(env.reset)(jax.random.split(key, ENVS))
-    _, out = jax.lax.scan(step, (state, obs, key), None, steps)
-    return out
+    _, rows = jax.lax.scan(step, (state, obs, key), None, steps)
+    return rows
 
 
 def test_a_script_like_jaxmarl_s_ippo_runs(env):
     plain = EcnJaxMARL(env.core)
-    seen, done, reward, info = jax.jit(lambda: ippo_rollout(plain, HORIZON + 1))()
-    chex.assert_shape(seen, (HORIZON + 1, ENVS * AGENTS, env.core.obs_dim))
+    actor_obs, done, reward, info = jax.jit(lambda: ippo_rollout(plain, HORIZON + 1))()
+    chex.assert_shape(actor_obs, (HORIZON + 1, ENVS * AGENTS, env.core.obs_dim))
     np.testing.assert_array_equal(done[..., 0].all(1), [False] * (HORIZON - 1) + [True, False])
     assert done[..., 0].any(1).tolist() == done[..., 0].all(1).tolist()
     assert np.isfinite(reward).all() and np.ptp(reward) > 0
@@ -122,18 +122,18 @@ def test_a_script_like_jaxmarl_s_ippo_runs(env):
 def test_spaces_are_those_of_the_other_faces(actions, episode):
     env = EcnJaxMARL(tiny(actions))
     act = env.action_space("port_0")
-    want = env.core.action.gymnasium_space()
-    drawn = np.asarray(jax.vmap(act.sample)(jax.random.split(jax.random.key(0), 300)))
-    assert act.shape == want.shape
-    assert all(want.contains(x.astype(want.dtype)) for x in drawn)
-    assert env.core.action.check(drawn[:AGENTS], AGENTS) is not None
-    assert bool(act.contains(drawn[0])) and not bool(act.contains(drawn[0] + 1000))
-    low, high = drawn.min(0), drawn.max(0)
-    if isinstance(want, gymnasium.spaces.Box):
-        assert (low < want.low + 0.1).all() and (high > want.high - 0.1).all()
+    gym_space = env.core.action.gymnasium_space()
+    samples = np.asarray(jax.vmap(act.sample)(jax.random.split(jax.random.key(0), 300)))
+    assert act.shape == gym_space.shape
+    assert all(gym_space.contains(x.astype(gym_space.dtype)) for x in samples)
+    assert env.core.action.check(samples[:AGENTS], AGENTS) is not None
+    assert bool(act.contains(samples[0])) and not bool(act.contains(samples[0] + 1000))
+    low, high = samples.min(0), samples.max(0)
+    if isinstance(gym_space, gymnasium.spaces.Box):
+        assert (low < gym_space.low + 0.1).all() and (high > gym_space.high - 0.1).all()
     else:
         assert (low == 0).all()
-        assert np.all(high == (want.n if actions == "discrete" else want.nvec) - 1)
+        assert np.all(high == (gym_space.n if actions == "discrete" else gym_space.nvec) - 1)
     assert env.observation_space("port_0").shape == (env.core.obs_dim,)
     if actions == "discrete":
         masks = env.get_avail_actions(episode[0][1])

@@ -16,19 +16,19 @@ def test_gymnasium_s_own_checks(actions):
 
 
 def test_steps_are_those_of_the_vector_environment():
-    one = network_env(SCENARIO, **OPTIONS)
+    single = network_env(SCENARIO, **OPTIONS)
     batch = EcnVectorEnv(tiny(), 2)
     batch.action_space.seed(0)
-    first, _ = one.reset(seed=4)
+    first, _ = single.reset(seed=4)
     np.testing.assert_allclose(first, batch.reset(seed=4)[0][0], rtol=1e-5)
     for i in range(HORIZON):
         actions = batch.action_space.sample()
-        obs, reward, terminated, truncated, info = one.step(actions[0])
-        many = batch.step(actions)
-        np.testing.assert_allclose(obs, many[0][0], rtol=2e-5, atol=1e-6)
-        assert reward == pytest.approx(many[1][0], rel=1e-5)
-        assert not terminated and truncated == (i == HORIZON - 1) == many[3][0]
-        np.testing.assert_allclose(info["queue_mean"], many[4]["queue_mean"][0], rtol=2e-5)
+        obs, reward, terminated, truncated, info = single.step(actions[0])
+        batched = batch.step(actions)
+        np.testing.assert_allclose(obs, batched[0][0], rtol=2e-5, atol=1e-6)
+        assert reward == pytest.approx(batched[1][0], rel=1e-5)
+        assert not terminated and truncated == (i == HORIZON - 1) == batched[3][0]
+        np.testing.assert_allclose(info["queue_mean"], batched[4]["queue_mean"][0], rtol=2e-5)
     assert info["reward"].mean() == pytest.approx(reward, rel=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""RLlib's new API stack: its own checks, and episodes that are those of the vector environment."""
+"""RLlib's new API stack: its own checks, and episodes equal to those of the vector environment."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_the_batch_is_the_vector_environment_without_infos():
     plain.action_space.seed(0)
     for _ in range(HORIZON + 2):
         actions = plain.action_space.sample()
-        *got, infos = env.step(actions)
-        for x, y in zip(got, plain.step(actions)[:4], strict=True):
+        *values, infos = env.step(actions)
+        for x, y in zip(values, plain.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(x, y)
         assert infos == {}
     assert rllib_vector_env(CONFIG).num_envs == AGENTS
@@ -86,13 +86,13 @@ def test_a_runner_s_episodes_are_those_of_the_networks(ray):
     assert all(len(e) == HORIZON and e.is_truncated and not e.is_terminated for e in episodes)
     # Agents of one network end in order, so episode i is sub-environment i.
     plain = AgentVectorEnv(tiny(), 2)
-    seen, _ = plain.reset(seed=runner._seed)
+    obs, _ = plain.reset(seed=runner._seed)
     for t in range(HORIZON):
-        np.testing.assert_array_equal(seen, [e.get_observations(t) for e in episodes])
+        np.testing.assert_array_equal(obs, [e.get_observations(t) for e in episodes])
         action = np.stack([e.get_actions(t) for e in episodes])
-        seen, reward, *_ = plain.step(action)
+        obs, reward, *_ = plain.step(action)
         np.testing.assert_allclose(reward, [e.get_rewards(t) for e in episodes])
-    np.testing.assert_array_equal(seen, [e.get_observations(HORIZON) for e in episodes])
+    np.testing.assert_array_equal(obs, [e.get_observations(HORIZON) for e in episodes])
 
 
 @pytest.mark.slow
@@ -101,11 +101,11 @@ def test_ppo_trains_on_the_batch_and_the_policy_can_be_scored(ray, runners):
     algorithm = batched(runners).build_algo()
     before = greedy(algorithm.get_module())
     obs = np.random.default_rng(0).random((5, AGENTS, tiny().obs_dim), np.float32)
-    drawn = before(obs).reshape(5, AGENTS, 3)
-    assert (drawn < tiny().action.nvec).all() and (before(obs) == before(obs)).all()
-    found = algorithm.train()
-    assert found["env_runners"]["num_env_steps_sampled"] >= 24
-    assert found["env_runners"]["episode_len_mean"] == HORIZON
+    actions = before(obs).reshape(5, AGENTS, 3)
+    assert (actions < tiny().action.nvec).all() and (before(obs) == before(obs)).all()
+    result = algorithm.train()
+    assert result["env_runners"]["num_env_steps_sampled"] >= 24
+    assert result["env_runners"]["episode_len_mean"] == HORIZON
     algorithm.stop()
 
 
@@ -115,7 +115,7 @@ def test_ppo_trains_one_policy_for_all_agents_of_the_multi_agent_environment(ray
         policies={"shared"}, policy_mapping_fn=lambda agent, episode, **kw: "shared"
     )
     algorithm = shared.env_runners(num_env_runners=0).build_algo()
-    found = algorithm.train()["env_runners"]
-    assert found["episode_len_mean"] == HORIZON
-    assert set(found["agent_episode_returns_mean"]) == {f"port_{i}" for i in range(AGENTS)}
+    result = algorithm.train()["env_runners"]
+    assert result["episode_len_mean"] == HORIZON
+    assert set(result["agent_episode_returns_mean"]) == {f"port_{i}" for i in range(AGENTS)}
     algorithm.stop()

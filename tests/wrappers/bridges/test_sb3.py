@@ -25,17 +25,17 @@ def agents():
 
 
 def test_steps_are_those_of_the_vector_environment():
-    ours, plain = EcnSB3VecEnv(agents()), agents()
-    ours.seed(3)
-    np.testing.assert_array_equal(ours.reset(), plain.reset(seed=[3, 3 + AGENTS])[0])
+    env, plain = EcnSB3VecEnv(agents()), agents()
+    env.seed(3)
+    np.testing.assert_array_equal(env.reset(), plain.reset(seed=[3, 3 + AGENTS])[0])
     plain.action_space.seed(0)
     for _ in range(2 * HORIZON):
         actions = plain.action_space.sample()
-        obs, reward, done, infos = ours.step(actions)
-        want = plain.step(actions)
-        np.testing.assert_array_equal(obs, want[0])
-        np.testing.assert_allclose(reward, want[1], rtol=1e-6)
-        np.testing.assert_array_equal(done, want[3])
+        obs, reward, done, infos = env.step(actions)
+        expected = plain.step(actions)
+        np.testing.assert_array_equal(obs, expected[0])
+        np.testing.assert_allclose(reward, expected[1], rtol=1e-6)
+        np.testing.assert_array_equal(done, expected[3])
         assert reward.dtype == np.float32 and done.dtype == bool and len(infos) == 2 * AGENTS
         for i, info in enumerate(infos):
             assert info.keys() == (
@@ -43,7 +43,9 @@ def test_steps_are_those_of_the_vector_environment():
             )
             if done[i]:
                 assert info["TimeLimit.truncated"] is True
-                np.testing.assert_array_equal(info["terminal_observation"], want[4]["final_obs"][i])
+                np.testing.assert_array_equal(
+                    info["terminal_observation"], expected[4]["final_obs"][i]
+                )
 
 
 def test_a_seed_holds_for_one_reset_and_the_stream_goes_on():

@@ -33,8 +33,10 @@ def test_torchrl_s_own_checks(actions):
     check_env_specs(env)
     face = ecn_marl.parallel_env(SCENARIO, actions=actions, **OPTIONS)
     space = env.full_action_spec["agents", "action"]
-    drawn = space.rand().numpy()
-    assert all(face.action_space("port_0").contains(x) for x in drawn.reshape(-1, *drawn.shape[2:]))
+    samples = space.rand().numpy()
+    assert all(
+        face.action_space("port_0").contains(x) for x in samples.reshape(-1, *samples.shape[2:])
+    )
     wrapped = PettingZooWrapper(face)
     check_env_specs(wrapped)
     assert wrapped.group_map == {"port": face.possible_agents}
@@ -52,12 +54,14 @@ def test_networks_are_those_of_the_pettingzoo_face(env):
         face = EcnParallelEnv(env.core)
         obs, _ = face.reset(seed=7 + i)
         for t in range(2 * HORIZON):
-            now = rollout[i, t]
-            seen = np.stack(list(obs.values()))
-            np.testing.assert_allclose(now["agents", "observation"], seen, rtol=2e-5, atol=1e-6)
-            action = now["agents", "action"].numpy()
+            entry = rollout[i, t]
+            observed = np.stack(list(obs.values()))
+            np.testing.assert_allclose(
+                entry["agents", "observation"], observed, rtol=2e-5, atol=1e-6
+            )
+            action = entry["agents", "action"].numpy()
             obs, reward, *_ = face.step(dict(zip(face.agents, action, strict=True)))
-            after = now["next"]
+            after = entry["next"]
             np.testing.assert_allclose(
                 after["agents", "observation"], np.stack(list(obs.values())), rtol=2e-5, atol=1e-6
             )
@@ -74,11 +78,11 @@ def test_networks_are_those_of_the_pettingzoo_face(env):
 def test_memory_is_that_of_jax_and_is_left_alone(env):
     env.set_seed(0)
     start = env.reset()
-    where = start["agents", "observation"].data_ptr()
-    assert where == env._obs.unsafe_buffer_pointer()
-    kept = start["agents", "observation"].clone()
+    address = start["agents", "observation"].data_ptr()
+    assert address == env._obs.unsafe_buffer_pointer()
+    copy = start["agents", "observation"].clone()
     env.rollout(HORIZON + 1, auto_reset=False, tensordict=start, break_when_any_done=False)
-    torch.testing.assert_close(start["agents", "observation"], kept, rtol=0, atol=0)
+    torch.testing.assert_close(start["agents", "observation"], copy, rtol=0, atol=0)
 
 
 def test_networks_can_be_reset_apart(env):
@@ -86,9 +90,9 @@ def test_networks_can_be_reset_apart(env):
     data = env.rand_step(env.reset())["next"]
     before = data["agents", "observation"].clone()
     mask = torch.tensor([[True], [False]])
-    again = env.reset(data.clone().set("_reset", mask))["agents", "observation"]
-    torch.testing.assert_close(again[1], before[1], rtol=0, atol=0)
-    assert not torch.equal(again[0], before[0])
+    reset_obs = env.reset(data.clone().set("_reset", mask))["agents", "observation"]
+    torch.testing.assert_close(reset_obs[1], before[1], rtol=0, atol=0)
+    assert not torch.equal(reset_obs[0], before[0])
 
 
 def test_transforms_take_it(env):
@@ -96,13 +100,13 @@ def test_transforms_take_it(env):
         env, RewardSum(in_keys=[("agents", "reward")], out_keys=[("agents", "return")])
     )
     rollout = summed.rollout(HORIZON)
-    want = rollout["next", "agents", "reward"].cumsum(1)
-    torch.testing.assert_close(rollout["next", "agents", "return"], want)
+    expected = rollout["next", "agents", "reward"].cumsum(1)
+    torch.testing.assert_close(rollout["next", "agents", "return"], expected)
 
 
 def test_what_is_not_allowed_is_named():
-    made = torchrl_env("incast-v0", 3, max_steps=9, actions="discrete")
-    assert made.batch_size == (3,) and int(made._steps[0]) == 9
+    env = torchrl_env("incast-v0", 3, max_steps=9, actions="discrete")
+    assert env.batch_size == (3,) and int(env._steps[0]) == 9
     with pytest.raises(ValueError, match="num_networks"):
         torchrl_env("incast-v0", 0)
     with pytest.raises(ValueError, match="max_steps"):

@@ -49,19 +49,19 @@ class OneNetwork(gymnasium.Env):
         )
 
 
-def same(a, b):
+def assert_same(a, b):
     """Equal up to the rounding of batched arithmetic; keys, masks, shapes and dtypes exactly."""
     if isinstance(a, tuple):
         for x, y in zip(a, b, strict=True):
-            same(x, y)
+            assert_same(x, y)
     elif isinstance(a, dict):
         assert a.keys() == b.keys()
         for name in a:
-            same(a[name], b[name])
+            assert_same(a[name], b[name])
     elif a is None or b is None:
         assert a is b
     elif getattr(a, "dtype", None) == np.dtype(object):
-        same(tuple(a), tuple(b))
+        assert_same(tuple(a), tuple(b))
     else:
         a, b = np.asarray(a), np.asarray(b)
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
@@ -81,27 +81,27 @@ def modes(env, mode):
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_every_step_is_what_gymnasium_makes_of_single_networks(env, mode):
-    ours = modes(env, mode)
-    theirs = SyncVectorEnv(
+    vector = modes(env, mode)
+    reference = SyncVectorEnv(
         [lambda n=n: OneNetwork(n) for n in LENGTHS], autoreset_mode=mode, observation_mode="same"
     )
-    assert ours.observation_space == theirs.observation_space
-    assert ours.action_space == theirs.action_space
-    assert ours.single_observation_space == theirs.single_observation_space
-    assert ours.single_action_space == theirs.single_action_space
-    assert ours.metadata["autoreset_mode"] is theirs.metadata["autoreset_mode"] is mode
-    same(ours.reset(seed=5), theirs.reset(seed=5))
-    ours.action_space.seed(1)
-    ends = np.zeros(2, int)
+    assert vector.observation_space == reference.observation_space
+    assert vector.action_space == reference.action_space
+    assert vector.single_observation_space == reference.single_observation_space
+    assert vector.single_action_space == reference.single_action_space
+    assert vector.metadata["autoreset_mode"] is reference.metadata["autoreset_mode"] is mode
+    assert_same(vector.reset(seed=5), reference.reset(seed=5))
+    vector.action_space.seed(1)
+    ended = np.zeros(2, int)
     for _ in range(9):
-        actions = ours.action_space.sample()
-        got, want = ours.step(actions), theirs.step(actions)
-        same(got, want)
-        assert ours.observation_space.contains(got[0])
-        ends += got[3]
-    assert (ends >= 2).all()
-    seen = got[4]["queue_mean"], ours._obs
-    assert all(np.ptp(x) > 0 for x in seen), "nothing happened in the network"
+        actions = vector.action_space.sample()
+        returned, expected = vector.step(actions), reference.step(actions)
+        assert_same(returned, expected)
+        assert vector.observation_space.contains(returned[0])
+        ended += returned[3]
+    assert (ended >= 2).all()
+    arrays = returned[4]["queue_mean"], vector._obs
+    assert all(np.ptp(x) > 0 for x in arrays), "nothing happened in the network"
 
 
 def test_same_step_keeps_what_ended(env):
@@ -117,9 +117,9 @@ def test_same_step_keeps_what_ended(env):
     assert infos["final_obs"][1] is None
     assert not np.array_equal(obs[0], last[0])
     np.testing.assert_array_equal(obs[1], last[1])
-    kept = infos["final_info"]["queue_mean"]
-    np.testing.assert_array_equal(kept[0], facts["queue_mean"][0])
-    assert not kept[1].any()
+    final_queue = infos["final_info"]["queue_mean"]
+    np.testing.assert_array_equal(final_queue[0], facts["queue_mean"][0])
+    assert not final_queue[1].any()
 
 
 def test_without_autoreset_those_that_ended_are_reset_by_a_mask(env):
@@ -135,9 +135,9 @@ def test_without_autoreset_those_that_ended_are_reset_by_a_mask(env):
     assert truncated.tolist() == [True, False]
     with pytest.raises(ResetNeeded):
         ours.step(action)
-    again, _ = ours.reset(options={"reset_mask": truncated})
-    assert not np.array_equal(again[0], obs[0])
-    np.testing.assert_array_equal(again[1], obs[1])
+    fresh_obs, _ = ours.reset(options={"reset_mask": truncated})
+    assert not np.array_equal(fresh_obs[0], obs[0])
+    np.testing.assert_array_equal(fresh_obs[1], obs[1])
     assert ours.step(action)[3].tolist() == [False, True]
     for wrong in (np.array([1, 0]), np.array([True]), np.zeros(2, bool)):
         with pytest.raises(ValueError, match="reset_mask"):
@@ -151,12 +151,12 @@ def rollout(env, seed, steps=5):
 
 
 def test_seeds_fix_everything(env):
-    first, again = rollout(env, 7), rollout(env, np.int64(7))
-    for a, b in zip(first, again, strict=True):
+    first, repeated = rollout(env, 7), rollout(env, np.int64(7))
+    for a, b in zip(first, repeated, strict=True):
         np.testing.assert_array_equal(a[0], b[0])
         np.testing.assert_array_equal(a[1], b[1])
-    listed = rollout(env, [7, 8])
-    np.testing.assert_array_equal(first[-1][0], listed[-1][0])
+    from_list = rollout(env, [7, 8])
+    np.testing.assert_array_equal(first[-1][0], from_list[-1][0])
     other = rollout(env, [7, 9])
     np.testing.assert_array_equal(first[-1][4]["tx_bytes"][0], other[-1][4]["tx_bytes"][0])
     assert any((a[0][1] != b[0][1]).any() for a, b in zip(first, other, strict=True))

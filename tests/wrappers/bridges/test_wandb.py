@@ -1,4 +1,4 @@
-"""The real Weights & Biases, offline: what a run logs can be read back from its file."""
+"""The real Weights & Biases, offline: the logs of a run can be read back from its file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BLOCK, FULL, LAST = 32768, 1, 4
 
 def chunks(data):
     """Records of a wandb file: 7 bytes, then a log in the format of LevelDB."""
-    at, whole = 7, b""
+    at, payload = 7, b""
     while at + 7 <= len(data):
         if BLOCK - at % BLOCK < 7:  # a block's end is too short for a header
             at += BLOCK - at % BLOCK
             continue
         _, size, kind = struct.unpack_from("<IHB", data, at)
-        whole += data[at + 7 : at + 7 + size]
+        payload += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (FULL, LAST):
-            yield whole
-            whole = b""
+            yield payload
+            payload = b""
 
 
 def rows(path):
@@ -51,7 +51,7 @@ def test_a_run_and_its_continuation_are_in_the_files(tmp_path, monkeypatch):
     wandb.teardown()  # its process writes the end of the file some time later
     run = json.loads((tmp_path / "wandb.json").read_text())["id"]
     files = sorted(tmp_path.glob(f"wandb/offline-run-*/run-{run}.wandb"))
-    found = [row for path in files for row in rows(path)]
-    assert [row["_step"] for row in found] == [1, 2, 3, 4]
-    assert [row["steps"] for row in found] == [8.0, 16.0, 24.0, 32.0]
-    assert found[0]["reward"] == 0.75 and found[0]["reward/seed_1"] == 1.0
+    written = [row for path in files for row in rows(path)]
+    assert [row["_step"] for row in written] == [1, 2, 3, 4]
+    assert [row["steps"] for row in written] == [8.0, 16.0, 24.0, 32.0]
+    assert written[0]["reward"] == 0.75 and written[0]["reward/seed_1"] == 1.0
