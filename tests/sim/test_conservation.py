@@ -78,9 +78,8 @@ def test_random_networks_drop_pause_defer_mark_and_redraw_paths():
         assert sum(int(r.totals.finished.sum()) > 5 for r in samples) >= 6
         assert sum(float(r.stats.marked_bytes.sum()) > 0 for r in samples) >= 6
         # Flows of a few packets at line rate have no pause long enough to end a flowlet.
-        assert sum(int(r.totals.flowlets[0]) > 0 for r in samples) >= (
-            6 if "flowlets" in name else 0
-        )
+        if "flowlets" in name:
+            assert sum(int(r.totals.flowlets[0]) > 0 for r in samples) >= 6
 
 
 def same_bits(a, b):
