@@ -46,11 +46,13 @@ def nothing(done, total):
 @pytest.mark.parametrize("name", SUITES)
 @pytest.mark.parametrize("small", [True, False])
 def test_suites_fit_scenarios_and_trainers(name, small):
-    """Every cell and training is made, and every row's options are those of its trainer."""
+    """Every cell and training is made with the options of every row, its interval among them."""
     paper_suite = suite(name, small)
     for cell in {cell.scenario: cell for cell in paper_suite.cells}.values():
-        env = make(cell.scenario, **cell.options)
-        assert cell.windows <= env.horizon
+        rows = [paper_suite.row(paper_suite.row(row).trained or row) for row in cell.rows]
+        for recipe in {row.name: row.recipe for row in rows}.values():
+            env = make(cell.scenario, **cell.options, **(recipe.options if recipe else {}))
+            assert cell.windows <= env.horizon
         assert lookup(cell.scenario).benchmark is False
     for training in paper_suite.trainings:
         for row in paper_suite.rows:

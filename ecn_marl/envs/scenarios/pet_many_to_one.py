@@ -6,8 +6,8 @@ hosts chosen at random: mice of 90 KB from 8 to 11 hosts (8 to 128 at full size)
 5 MB from 2 to 4 hosts at 10 % load.
 
 A source offers one burst per tick, and a second one waits for the next tick. To keep the waiting
-flows below 0.1 %, bursts of mice are rare, some 0.3 in a millisecond (0.7 at full size), and ticks
-are short.
+flows below 0.1 %, bursts of mice are rare, some 0.3 in a millisecond (0.7 at full size), and a
+tick is one substep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _scenario(small: bool, load: float, most: int, slots: int) -> Scenario:
             Incast(load=0.1, n_min=2, n_max=4, flow_kb=5000.0, receiver=-1, width=4),
         ),
         dt_us=2.0,
-        tick_steps=2,
+        tick_steps=1,
         reward_options={"utilisation_weight": PRIORITIES["latency"]},
         slots=slots,
         **pn.common(small),
