@@ -251,6 +251,14 @@ def _square(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any)
     return combine(w, "mul", dtype, args[0], args[0])
 
 
+@operation("one_minus_square", "fiu")
+def _one_minus_square(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+    """(1 + x) (1 - x) as XLA has it, exact near 1; in derivatives from jax 0.12 on."""
+    one = w.number(1, dtype)
+    above, below = combine(w, "add", dtype, one, args[0]), combine(w, "sub", dtype, one, args[0])
+    return combine(w, "mul", dtype, above, below)
+
+
 @operation("integer_pow", "fiu")
 def _integer_pow(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
     """By squaring: as many products as the exponent has bits, and one for each that is set."""

@@ -22,7 +22,7 @@ import test_operations
 import test_programs
 from hypothesis import given, settings
 from jax import lax
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import jaxprs_in_params, primitives
 from xla_and_lanes import raw
 
 import ecn_marl
@@ -205,6 +205,9 @@ def every_operation(x: jax.Array, n: jax.Array, u: jax.Array, b: jax.Array) -> l
     found += [lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)]
     table = jnp.sort(x)
     found += [jnp.searchsorted(table, x, side, method="compare_all") for side in ("left", "right")]
+    found += [p.bind(v, v[::-1]) for p in (primitives.lt_to_p, primitives.le_to_p) for v in (x, n)]
+    if hasattr(lax, "one_minus_square"):
+        found += [lax.one_minus_square(v) for v in (x, n, u)]
     return [*found, jax.random.bits(jax.random.wrap_key_data(u[:2]), (3,))]
 
 
@@ -220,7 +223,8 @@ def test_every_operation_compiles_for_gpus(tmp_path: Path) -> None:
                 yield from names(inner)
 
     elementwise = {name for name, record in primitives_table().items() if record.emit is not None}
-    assert set(names(jaxpr.jaxpr)) >= elementwise - {"copy"}
+    absent = set() if hasattr(lax, "one_minus_square") else {"one_minus_square"}  # jax < 0.12
+    assert set(names(jaxpr.jaxpr)) >= elementwise - {"copy"} - absent
     text, *_ = gpu_form.kernel_of(jaxpr, [True] * 4)
     assembled(cuda.ptx(text), tmp_path)
 
