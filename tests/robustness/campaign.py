@@ -64,6 +64,7 @@ def whole(asked: argparse.Namespace, say: Callable[[str], None]) -> dict[str, An
     take(partial(faults.processes, 3))
     take(partial(faults.long_run, asked.steps))
     take(partial(faults.kills, asked.kills))
+    take(partial(faults.bench_kills, asked.bench_kills))
     take(partial(faults.sizes, asked.sizes))
     if asked.scenarios:
         memory = one_process(asked.scenarios)
@@ -106,6 +107,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few cases of each family")
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--bench-kills", type=int, default=4)
     parser.add_argument("--sizes", type=int, help="the first so many sizes; all by default")
     parser.add_argument("--scenarios", type=int, default=200, help="of memory.py; 0 for none")
     parser.add_argument("--memory", type=Path, help="what memory.py has printed, if it has run")

@@ -18,9 +18,19 @@ import numpy as np
 from families import check_bytes, check_step
 from memory import memory_mb
 from outcomes import SOUND, Tally, Unsound, judge
-from test_resume import SAVE, START, assert_same_folders, begin, finish, lines, rows
+from test_resume import (
+    SAVE,
+    START,
+    assert_same_folders,
+    begin,
+    compiling_once,
+    finish,
+    lines,
+    rows,
+)
 
 import ecn_marl
+from ecn_marl.experiments.records import Record
 from ecn_marl.sim import Incast, Poisson, star
 
 FLAT_MB = 20.0
@@ -57,6 +67,72 @@ def kills(times: int, number: int = 0) -> Tally:
             moments = [rng.uniform(0.2, 1.0) * usual for _ in range(rng.choice((1, 1, 2)))]
             judge(tally, moments, run, seconds=600)
     return tally
+
+
+BENCH = """
+import sys
+from pathlib import Path
+from small import EFFORT, SETTINGS, SMALL, quiet, register
+from ecn_marl.experiments.bench import bench
+from ecn_marl.experiments.plan import Plan
+
+register()
+policies = ("pet", "static:secn1")
+numbers = {"seeds": 2, "steps": 80, "episodes": 3, "eval_episodes": 2}
+numbers |= {"settings": SETTINGS, "effort": EFFORT}
+bench(Plan((SMALL,), policies, Path(sys.argv[1]), **numbers), quiet)
+"""
+"""A comparison of four policies, two of them searched for, one trained, in seconds."""
+
+
+def bench_kills(times: int, number: int = 0) -> Tally:
+    """A comparison killed at random moments, once to three times, and begun again: same scores."""
+    tally, rng = Tally("SIGKILL of bench"), random.Random(number)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = compiling_once(Path(folder) / "cache") | {"PYTHONPATH": path_of_tests()}
+
+        def start(out: Path) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-c", BENCH, str(out)]
+            return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+        def scores(out: Path) -> dict[str, dict[str, np.ndarray]]:
+            files = sorted(out.glob("*/scores/*.json"))
+            return {file.name: dict(Record.load(file).columns) for file in files}
+
+        whole = Path(folder) / "whole"
+        finish(start(whole))
+        started = time.monotonic()
+        finish(start(Path(folder) / "again"))
+        usual = time.monotonic() - started
+
+        def run(moments: list[float]) -> str:
+            out = Path(folder) / f"killed-{time.monotonic_ns()}"
+            for moment in moments:
+                process = start(out)
+                time.sleep(moment)
+                process.kill()
+                process.communicate()
+            finish(start(out))
+            found, expected = scores(out), scores(whole)
+            if found.keys() != expected.keys():
+                raise Unsound(f"scores of {sorted(found)}, not of {sorted(expected)}")
+            for name, columns in expected.items():
+                for column, values in columns.items():
+                    if not np.array_equal(found[name][column], values, equal_nan=True):
+                        raise Unsound(f"{column} of {name} is not that of a bench left alone")
+            shutil.rmtree(out)
+            return SOUND
+
+        for _ in range(times):
+            moments = [rng.uniform(0.2, 1.0) * usual for _ in range(rng.choice((1, 2, 3)))]
+            judge(tally, moments, run, seconds=600)
+    return tally
+
+
+def path_of_tests() -> str:
+    """PYTHONPATH with the small scenario of the tests of comparisons."""
+    experiments = str(Path(__file__).parent.parent / "experiments")
+    return os.pathsep.join([experiments, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def sizes(most: int | None = None) -> Tally:

@@ -45,17 +45,22 @@ START += ["--set", "rollout=4", "--set", "minibatches=2", "--envs", "2"]
 SAVE = ["--save-updates", "1"]
 
 
-def begin(cache: Path, *args: object) -> subprocess.Popen:
-    """`ecn-marl train` in a process of its own; what one compiles the others find in a cache."""
-    env = os.environ | {
+def compiling_once(cache: Path) -> dict[str, str]:
+    """Environment of processes: what one compiles the others find in a cache."""
+    return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # little is run, much is compiled
     }
+
+
+def begin(cache: Path, *args: object) -> subprocess.Popen:
+    """`ecn-marl train` in a process of its own."""
     command = [sys.executable, "-c", PROGRAM, "train", *map(str, args)]
-    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=compiling_once(cache), stderr=pipe, stdout=pipe)
 
 
 def finish(process: subprocess.Popen) -> str:
