@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 JAX ?= 0.10.0
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness lint format wheel-test sbom docs first-hour notebooks bridges jax-versions clean
+.PHONY: run test validate robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges jax-versions clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -35,6 +35,13 @@ wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, impor
 robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts go into docs/reliability.md
 	$(BIN)/python tests/robustness/campaign.py --out tests/robustness/counts.json
 	$(BIN)/python docs/tables.py
+
+coverage: $(STAMP)  ## branches of sim, envs and wrappers that the suite runs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
+
+mutation: $(STAMP)  ## faults put into the simulator and the maths of learning, which tests have to find (an hour)
+	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.7,<9"
+	$(BIN)/python tests/robustness/mutation.py
 
 sbom: $(STAMP)  ## licences of all that the wheel brings along, and a bill of materials
 	PYTHON="$(BIN)/python" .ci/sbom

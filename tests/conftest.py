@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
 from quick_compiling import compile_quickly
 from typechecker import CHECK_LANES
@@ -34,6 +34,9 @@ settings.register_profile(
     "suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
+settings.register_profile(  # a failure is enough there; the smallest one takes minutes to find
+    "mutation", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("ci" if os.environ.get("CI") else "suite")
 
 

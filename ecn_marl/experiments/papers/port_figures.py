@@ -77,7 +77,7 @@ for _name, _title, _rule in (
     ("pauses", "PFC pauses", _scaled("pauses")),
     (
         "inferences saved",
-        "inferences that the idle rule saves, %",
+        "inferences against one for every decision, %",
         _or_nan(
             lambda columns: 100.0 * (np.asarray(columns["inferences_per_decision"]) - 1.0),
             "inferences_per_decision",
