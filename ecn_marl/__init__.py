@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from ecn_marl.envs.parallel import env, parallel_env
     from ecn_marl.envs.rate.parallel import rate_parallel_env
     from ecn_marl.envs.rate.scenarios import make_rate, rate_scenarios
-    from ecn_marl.envs.registry import Scenario, make, register, scenarios
+    from ecn_marl.envs.registry import make, register, scenarios
     from ecn_marl.envs.rewards import register_reward
+    from ecn_marl.envs.scenario import Scenario
     from ecn_marl.sim.sizes import register_size_table
     from ecn_marl.sim.sources import register_source
     from ecn_marl.sim.transports import register_transport
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    "Scenario": "ecn_marl.envs.registry",
+    "Scenario": "ecn_marl.envs.scenario",
     "Trainer": "ecn_marl.baselines.training.trainer",
     "env": "ecn_marl.envs.parallel",
     "jaxmarl_env": "ecn_marl.wrappers.bridges.jaxmarl",

@@ -1,6 +1,6 @@
 """A short incast on a star of three: what the tests of recorded episodes watch."""
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 INTERVALS, SEED = 12, 7

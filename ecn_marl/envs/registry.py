@@ -3,151 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from os import PathLike, fspath
-from typing import Annotated, Any
+from typing import Any
 
-from ecn_marl._checks import (
-    OPTIONS,
-    TEXT,
-    Each,
-    Flag,
-    Kind,
-    Real,
-    Whole,
-    check,
-    check_value,
-    rules_of,
-)
+from ecn_marl._checks import Kind, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
-from ecn_marl.envs.ecn import EcnEnv, HostGroup
+from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
-from ecn_marl.envs.phases import Phase, PhasedEnv
+from ecn_marl.envs.phases import PhasedEnv
 from ecn_marl.envs.recorded import recorded
-from ecn_marl.envs.resolve import with_classes, with_clock, with_room
+from ecn_marl.envs.resolve import (
+    same_time,
+    with_classes,
+    with_clock,
+    with_load,
+    with_priority,
+    with_room,
+)
 from ecn_marl.envs.reward_reference import RewardReference, find_reference
 from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_function
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.telemetry import Telemetry, with_delay
-from ecn_marl.sim.clocks import MAX_TICK
-from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass, counters
+from ecn_marl.sim.config import counters
 from ecn_marl.sim.failures import FAILING
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.sources import as_sources
-from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.traffic import LOAD
-from ecn_marl.sim.transports import Transport, as_transport
+from ecn_marl.sim.transports import as_transport
 
 FILE = Kind((str, PathLike), "the name of a file")  # a number would be an open file's
-
-CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Everything that defines an experiment, except what agents see and set.
-
-    Every field can be overridden in `make`. The simulator checks the fields that it shares.
-
-    Attributes:
-        topology: the network.
-        traffic: traffic sources, or texts or dicts that name them, see `sim.sources`.
-        transport: senders, e.g. `dcqcn:hpcc-paper`, or a `Transport` of your own.
-        dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
-            network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
-        tick_steps: substeps per tick.
-        interval_us: tuning interval, µs.
-        slots: flows in progress at most; `auto` for what the traffic needs, see `sim.sizing`.
-        max_steps: intervals per episode.
-        buffer_mib: shared buffer per switch, MiB.
-        pfc: whether PFC pauses upstream links.
-        pfc_alpha: share of the free buffer at which PFC pauses; None for 1/8, more on faster links.
-        loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
-        load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
-            flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
-        flowlet_gap_us: pause between two packets of a flow that begins a flowlet, µs.
-        ack_priority: whether ACKs ride in a class of their own.
-        bins: number of bins of the slowdown histogram, for each size class.
-        initial: thresholds at the start of an episode.
-        action_options: options of the action codec, e.g. `{"alpha_kb": 20}`.
-        reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
-        phases: traffic phases of an episode, see `ecn_marl.envs.phases`; empty for none.
-        phase_steps: tuning intervals per phase.
-        memory_us: how far back feedback can reach, µs, see `SimConfig`.
-        slowdown_weights: weights of the slowdowns of mice, medium flows and elephants in the reward
-            `slowdown`. In built-in scenarios they make all size classes count alike under SECN1,
-            and an interval under SECN1 earns -1 on average.
-        margins_us: warm-up and cool-down, µs. Flows that begin within them are not measured. Each
-            is at most a quarter of the episode.
-        host_groups: groups of hosts that differ in role or place on the timeline.
-        classes: traffic classes (or dicts of their fields, `transport` in its short form), each
-            with senders, a queue at every port and a weight; empty for one class. All queues of a
-            port have the thresholds that its agent sets.
-        class_of: traffic class of each source; empty for the first.
-        jitter_us: NIC processing adds up to this to every feedback delay, µs.
-        softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
-        failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
-            empty if no link fails.
-        features: default features.
-        reward: default reward.
-        benchmark: whether policies are compared on it. Plain traffic is for tests and timings.
-        superseded: why the scenario was taken out of the benchmark; empty if it was not.
-        reward_reference: what rewards are relative to, e.g. `static:best`: it earns 0 in an
-            episode, the oracle 1. `POLICY@FILE.json` for your own file, empty for none; see
-            `envs.reward_reference`.
-    """
-
-    topology: Annotated[Topology, NETWORK]
-    traffic: Annotated[Any, Each(SOURCE, least=1)]
-    transport: str | Transport = "dcqcn:hpcc-paper"
-    dt_us: Annotated[float | str, Real(above=0.0, high=1e4, unit="µs", words=("auto",))] = "auto"
-    tick_steps: Annotated[int, Whole(low=1, high=MAX_TICK)] = 4
-    interval_us: Annotated[float, Real(above=0.0, high=1e9, unit="µs")] = 100.0
-    slots: Annotated[int | str, Whole(low=1, words=("auto",))] = "auto"
-    max_steps: Annotated[int, Whole(low=1)] = 200
-    buffer_mib: float = 32.0
-    pfc: bool = True
-    pfc_alpha: float | None = None
-    loss_recovery: str = "selective"
-    load_balancing: str = "ecmp"
-    flowlet_gap_us: float = 50.0
-    ack_priority: bool = False
-    bins: int = 160
-    initial: Annotated[str, TEXT] = "secn1"
-    action_options: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
-    reward_options: Annotated[dict[str, float], OPTIONS] = field(default_factory=dict)
-    phases: Annotated[tuple[Phase, ...], Each(Kind((Phase,), "a Phase"))] = ()
-    phase_steps: Annotated[int, Whole(low=1)] = 50
-    memory_us: float = 256.0
-    slowdown_weights: Annotated[tuple[float, float, float], Each(Real(low=0.0), 3)] = (1.0,) * 3
-    margins_us: Annotated[tuple[float, float], Each(Real(low=0.0, unit="µs"), 2)] = (0.0, 0.0)
-    host_groups: Annotated[tuple[HostGroup, ...], Each(Kind((HostGroup,), "a HostGroup"))] = ()
-    classes: Annotated[tuple[Any, ...], Each(CLASS)] = ()
-    class_of: Annotated[tuple[int, ...], Each(Whole(low=0))] = ()
-    jitter_us: float = 0.0
-    softness: float = 0.0
-    failing: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
-    features: str = "acc"
-    reward: str = "acc"
-    benchmark: Annotated[bool, Flag()] = False
-    superseded: Annotated[str, TEXT] = ""
-    reward_reference: Annotated[str, TEXT] = ""
-
-    def __post_init__(self) -> None:
-        """Check what the simulator does not check, and that nothing superseded is benchmarked."""
-        object.__setattr__(self, "traffic", as_sources(self.traffic))
-        check(self)
-        if self.benchmark and self.superseded:
-            raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")
-
-
-PRIORITIES = {"latency": 0.3, "throughput": 0.7}
-"""Weights of utilisation by what an operator puts first: PET's beta_1 for Web Search and for Data
-Mining (§5.2), which are ACC's omega_1; the queue term gets the rest. The units of PET's queue term
-are those of `ecn_marl.envs.rewards`: 1 up to a mean queue of 1 KB, 1 KB / queue above."""
 
 
 def _as_factory(name: str, factory: Any) -> Callable[[], Scenario]:
@@ -249,7 +136,7 @@ def make(
             line rate up to 1.5; refused where none has.
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: preference of the reward: `latency`, `throughput`, or the weight of utilisation in
-            [0, 1]; see `PRIORITIES`.
+            [0, 1]; see `scenario.PRIORITIES`.
         credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
             `path` (each port its share); see `envs.rewards`.
         telemetry: limits of observations and actions, a `Telemetry` or a dict of its fields.
@@ -327,17 +214,15 @@ def resolve_scenario(
     if not isinstance(spec, Scenario):
         raise bad_value("scenario", spec, "the name of one, or a Scenario")
     if "interval_us" in overrides and "max_steps" not in overrides:
-        overrides["max_steps"] = _same_time(spec, overrides["interval_us"])
+        overrides["max_steps"] = same_time(spec, overrides["interval_us"])
         if spec.phases and "phase_steps" not in overrides:
             per_phase = replace(spec, max_steps=spec.phase_steps)
-            overrides["phase_steps"] = _same_time(per_phase, overrides["interval_us"])
+            overrides["phase_steps"] = same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
     overridden = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
     spec = with_clock(with_classes(spec), overridden)
     if load is not None:
-        if any(phase.traffic for phase in spec.phases):
-            raise bad_value("load", load, "none: the phases of this scenario have their own")
-        spec = replace(spec, traffic=_with_load(spec.traffic, load))
+        spec = with_load(spec, load)
     if flows is not None:
         check_value("flows", flows, FILE)
         flows = fspath(flows)
@@ -350,7 +235,7 @@ def resolve_scenario(
         spec = replace(spec, traffic=(source,))
     spec = with_room(spec, overridden)
     if priority is not None:
-        spec = replace(spec, reward_options=_weighted(spec, priority))
+        spec = with_priority(spec, priority)
     for name in spec.failing:
         if name not in FAILING:
             raise unknown_name("option of failing", name, FAILING)
@@ -375,17 +260,6 @@ def _reference(
     if spec.phases:
         raise bad_value("reward_reference", reference, "none in a scenario whose reward has phases")
     return find_reference(reference, scenario, spec, telemetry, reward, options)
-
-
-def _same_time(spec: Scenario, interval_us: float) -> int:
-    """Intervals of another length in an episode of the same time."""
-    check_value("interval_us", interval_us, rules_of(Scenario)["interval_us"])
-    time_us = spec.max_steps * spec.interval_us
-    steps = round(time_us / interval_us)
-    if abs(steps * interval_us - time_us) > 1e-6 * time_us:
-        allowed = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
-        raise bad_value("interval_us", interval_us, allowed)
-    return steps
 
 
 VIEW = ("features", "actions", "history", "action_options", "interval_us")
@@ -423,7 +297,7 @@ def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) 
     episode_options = {**options, **view}
     if "interval_us" in view and "max_steps" in options:
         spec = replace(lookup(scenario), max_steps=options["max_steps"])
-        episode_options["max_steps"] = _same_time(spec, view["interval_us"])
+        episode_options["max_steps"] = same_time(spec, view["interval_us"])
     return episode_options
 
 
@@ -431,19 +305,6 @@ def _weights(spec: Scenario) -> dict[str, float]:
     """The scenario's weights of slowdowns as options of the reward."""
     names = ("mice_weight", "medium_weight", "elephant_weight")
     return dict(zip(names, spec.slowdown_weights, strict=True))
-
-
-def _weighted(spec: Scenario, priority: str | float) -> dict[str, float]:
-    """Reward options with the weight of a priority."""
-    if any(phase.utilisation_weight is not None for phase in spec.phases):
-        raise bad_value("priority", priority, "none: the phases of this scenario have their own")
-    if priority in PRIORITIES:
-        return spec.reward_options | {"utilisation_weight": PRIORITIES[str(priority)]}
-    try:
-        weight = float(priority)
-    except (ValueError, TypeError):
-        raise unknown_name("priority", str(priority), PRIORITIES) from None
-    return spec.reward_options | {"utilisation_weight": weight}
 
 
 def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[str, Any]:
@@ -458,23 +319,6 @@ def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[st
         if name not in everywhere:
             raise unknown_name("action option", name, everywhere)
     return {k: v for k, v in options.items() if k in codec_options}
-
-
-def _with_load(traffic: tuple[Any, ...], load: float) -> tuple[Any, ...]:
-    """Traffic with this load in all sources that have a load."""
-    if not LOAD.fits(load):
-        number = isinstance(load, int | float) and not isinstance(load, bool)
-        percent = number and load >= 5.0 and LOAD.fits(load / 100.0)
-        hint = f" ({load:g} % is {load / 100.0:g})" if percent else ""
-        raise bad_value("load", load, f"{LOAD.allowed}, a share of the line rate{hint}")
-    if not any(map(_has_load, traffic)):
-        kinds = ", ".join(dict.fromkeys(type(source).__name__ for source in traffic))
-        raise bad_value("load", load, f"none: this traffic has no load to set ({kinds})")
-    return tuple(replace(s, load=load) if _has_load(s) else s for s in traffic)
-
-
-def _has_load(source: Any) -> bool:
-    return is_dataclass(source) and any(f.name == "load" for f in fields(source))
 
 
 def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulator:

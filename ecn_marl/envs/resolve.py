@@ -1,20 +1,24 @@
-"""Replace `auto` fields of scenarios by numbers: the clock, widths of sources, flow slots."""
+"""Fields of scenarios that follow from others or from options of `make`.
+
+`auto` becomes a number: the clock, widths of sources, flow slots. A load goes into the sources, a
+priority into the options of the reward.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
+from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import TrafficClass
+from ecn_marl.sim.traffic import LOAD
 from ecn_marl.sim.transports import Mixed, Transport, as_transport
-
-if TYPE_CHECKING:
-    from ecn_marl.envs.registry import Scenario
 
 TRAFFIC = ("traffic", "topology", "load", "flows", "phases")
 """Fields that decide how many flows there are."""
@@ -37,6 +41,60 @@ def with_classes(spec: Scenario) -> Scenario:
             kind = TrafficClass(**{"name": str(len(classes)), **kind, **senders})
         classes.append(kind)
     return replace(spec, classes=tuple(classes), class_of=tuple(spec.class_of))
+
+
+def same_time(spec: Scenario, interval_us: float) -> int:
+    """Tuning intervals of another length in an episode that lasts as long as the scenario's.
+
+    Raises:
+        ValueError: the interval is no length, or does not divide the episode.
+    """
+    check_value("interval_us", interval_us, rules_of(Scenario)["interval_us"])
+    time_us = spec.max_steps * spec.interval_us
+    steps = round(time_us / interval_us)
+    if abs(steps * interval_us - time_us) > 1e-6 * time_us:
+        allowed = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
+        raise bad_value("interval_us", interval_us, allowed)
+    return steps
+
+
+def with_load(spec: Scenario, load: float) -> Scenario:
+    """A scenario with this load in all of its sources that have a load.
+
+    Raises:
+        ValueError: the load is out of range, no source has one, or its phases have their own.
+    """
+    if any(phase.traffic for phase in spec.phases):
+        raise bad_value("load", load, "none: the phases of this scenario have their own")
+    if not LOAD.fits(load):
+        number = isinstance(load, int | float) and not isinstance(load, bool)
+        percent = number and load >= 5.0 and LOAD.fits(load / 100.0)
+        hint = f" ({load:g} % is {load / 100.0:g})" if percent else ""
+        raise bad_value("load", load, f"{LOAD.allowed}, a share of the line rate{hint}")
+    if not any(map(_has_load, spec.traffic)):
+        kinds = ", ".join(dict.fromkeys(type(source).__name__ for source in spec.traffic))
+        raise bad_value("load", load, f"none: this traffic has no load to set ({kinds})")
+    traffic = tuple(replace(s, load=load) if _has_load(s) else s for s in spec.traffic)
+    return replace(spec, traffic=traffic)
+
+
+def _has_load(source: Any) -> bool:
+    return is_dataclass(source) and any(f.name == "load" for f in fields(source))
+
+
+def with_priority(spec: Scenario, priority: str | float) -> Scenario:
+    """A scenario whose reward weighs utilisation as a priority says, see `PRIORITIES`.
+
+    Raises:
+        ValueError: neither the name of a priority nor a number, or its phases have their own.
+    """
+    if any(phase.utilisation_weight is not None for phase in spec.phases):
+        raise bad_value("priority", priority, "none: the phases of this scenario have their own")
+    try:
+        weight = PRIORITIES[str(priority)] if priority in PRIORITIES else float(priority)
+    except (ValueError, TypeError):
+        raise unknown_name("priority", str(priority), PRIORITIES) from None
+    return replace(spec, reward_options=spec.reward_options | {"utilisation_weight": weight})
 
 
 def with_clock(spec: Scenario, overridden: Collection[str]) -> Scenario:

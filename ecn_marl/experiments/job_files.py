@@ -29,7 +29,8 @@ from typing import Any
 from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._imports import import_extension
-from ecn_marl.envs.registry import Scenario, make, out_of_view
+from ecn_marl.envs.registry import make, out_of_view
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.jobs import Job
 
 FILE = "run.toml"

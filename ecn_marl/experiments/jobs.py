@@ -14,7 +14,8 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, as_tuples
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import Scenario, in_view, lookup, make
+from ecn_marl.envs.registry import in_view, lookup, make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of
 from ecn_marl.wrappers.randomised import ranges_of
 

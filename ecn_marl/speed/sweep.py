@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import Topology, leaf_spine, star
 from ecn_marl.speed.programs import Measured, time_env

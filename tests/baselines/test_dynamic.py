@@ -13,7 +13,8 @@ from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys, with_memory
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import workflow as wf
 from ecn_marl.sim import Incast, leaf_spine, star
 from ecn_marl.sim.state import PortStats

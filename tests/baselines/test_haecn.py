@@ -16,7 +16,8 @@ from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.runs import run_actors, train_run
 from ecn_marl.baselines.static import Static
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
-from ecn_marl.envs.registry import Scenario, make, register
+from ecn_marl.envs.registry import make, register
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 PARAMS = ToyParams(max_steps=10)

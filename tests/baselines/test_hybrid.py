@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ecn_marl.baselines.runs import run_controller, shared_networks, train_run
-from ecn_marl.envs.registry import Scenario, make, register
+from ecn_marl.envs.registry import make, register
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 pytestmark = pytest.mark.slow

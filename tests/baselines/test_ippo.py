@@ -13,7 +13,8 @@ from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
 from ecn_marl.baselines.rl import ppo
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 PARAMS = ToyParams(max_steps=10)

@@ -12,7 +12,8 @@ from ecn_marl.baselines.mappo import CRITIC_STATES, MAPPO, JointCritic, MAPPOCon
 from ecn_marl.baselines.rl.ppo import Batch
 from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training.loop import train
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 PARAMS = ToyParams(max_steps=10)

@@ -11,7 +11,8 @@ import pytest
 
 from ecn_marl import lanes
 from ecn_marl.envs.phases import Phase, PhaseEcn
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, Poisson, star
 
 

@@ -17,8 +17,9 @@ import ecn_marl
 from ecn_marl import lanes
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
 from ecn_marl.envs import registry
-from ecn_marl.envs.registry import Scenario, benchmark, lookup, make, scenarios
+from ecn_marl.envs.registry import benchmark, lookup, make, scenarios
 from ecn_marl.envs.rewards import REWARDS, Reward, RewardParams
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import fabric, mixed_rtt
 from ecn_marl.sim import Poisson, star
 from ecn_marl.sim.queues import Ecn

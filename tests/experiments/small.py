@@ -5,7 +5,7 @@ from __future__ import annotations
 import ecn_marl
 from ecn_marl.baselines.search import Effort
 from ecn_marl.envs.actions import EcnSetting
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 SMALL = "small-v0"

@@ -8,7 +8,8 @@ import pytest
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.actions import EcnSetting
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.interaction import BestResponses, best_response_table, play
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.topology import star

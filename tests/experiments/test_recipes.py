@@ -14,7 +14,8 @@ import ecn_marl
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.haecn import HAECNConfig
 from ecn_marl.baselines.search import static_grid
-from ecn_marl.envs.registry import VIEW, Scenario, make, scenarios
+from ecn_marl.envs.registry import VIEW, make, scenarios
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.tune import SPACES

@@ -6,7 +6,8 @@ import numpy as np
 
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import PhaseEcn
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues
 from ecn_marl.render.episode import record
 from ecn_marl.sim import Incast, star

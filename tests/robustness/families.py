@@ -25,7 +25,7 @@ from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config, wri
 from ecn_marl.cli import app
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.parallel import EcnParallelEnv
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import Incast, star
 from ecn_marl.sim.sizes import CHUNK

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from functools import partial, update_wrapper
 
-from ecn_marl.envs.registry import Scenario, add
+from ecn_marl.envs.registry import add
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import (
     acc_heterogeneous,
     acc_incast,

@@ -8,7 +8,7 @@ has three parts, as in Fig. 6. The paper does not state the numbers of senders a
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.sim.jobs import Timeline
 from ecn_marl.sim.streams import Streams

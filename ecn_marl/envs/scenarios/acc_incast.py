@@ -8,7 +8,7 @@ paper used here: 2, 8 and 64 flows, 16 instead of 64 on the small testbed.
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.envs.scenarios.pings import pings
 from ecn_marl.sim.incast import Incast

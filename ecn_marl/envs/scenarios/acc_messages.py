@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import Topology, star

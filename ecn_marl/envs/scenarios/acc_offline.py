@@ -10,7 +10,7 @@ published.
 from __future__ import annotations
 
 from ecn_marl.envs.phases import Phase
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.topology import star

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.sim.loops import ClosedLoop
 

@@ -10,7 +10,7 @@ weight. The paper does not state how often queue pairs change or the number of T
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.sim.jobs import Timeline
 from ecn_marl.sim.streams import Streams

@@ -9,7 +9,7 @@ parameters and the computing time are 1/10.
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.envs.scenarios.pings import WAITING, pings
 from ecn_marl.sim.collectives import parameter_server

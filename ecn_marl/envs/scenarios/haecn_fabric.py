@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios.pings import WAITING, pings
 from ecn_marl.sim.jobs import Timeline
 from ecn_marl.sim.sizing import HELD

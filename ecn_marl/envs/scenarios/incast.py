@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.topology import star
 

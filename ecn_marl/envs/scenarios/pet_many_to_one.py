@@ -12,7 +12,7 @@ tick is one substep.
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import PRIORITIES, Scenario
+from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.poisson import Poisson

@@ -7,7 +7,7 @@ observation and the reward of both queues together, and sets the thresholds of b
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import PRIORITIES, Scenario
+from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.poisson import Poisson
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.jobs import Requests, Timeline
 from ecn_marl.sim.sizes import size_table

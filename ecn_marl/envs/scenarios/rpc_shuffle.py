@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ecn_marl.envs.phases import Phase
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import star

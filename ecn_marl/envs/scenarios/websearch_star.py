@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import star
 

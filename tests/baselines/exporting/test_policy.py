@@ -16,7 +16,8 @@ from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import NEEDED, VERSION, load_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import Incast, star
 

@@ -26,7 +26,8 @@ from ecn_marl.baselines.rl.networks import (
 )
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.loop import train
-from ecn_marl.envs.registry import Scenario, make
+from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 from ecn_marl.wrappers import AutoReset
 

@@ -20,7 +20,7 @@ from ecn_marl.parallelism import parse_processes
 PROGRAM = """
 import ecn_marl
 from ecn_marl.cli import app
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 ecn_marl.register("shared-v0", lambda: Scenario(

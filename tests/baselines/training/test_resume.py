@@ -30,7 +30,7 @@ from ecn_marl.baselines.training.loop import (
 PROGRAM = """
 import ecn_marl
 from ecn_marl.cli import app
-from ecn_marl.envs.registry import Scenario
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 ecn_marl.register("killed-v0", lambda: Scenario(
