@@ -83,7 +83,7 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
         REGISTRIES[kind] = self
 
-    def register(self, name: str, obj: Any, replace: bool = False) -> None:
+    def register(self, name: str, obj: object, replace: bool = False) -> None:
         """Register an object; registering it again changes nothing.
 
         Args:
@@ -160,7 +160,7 @@ class Registry(Generic[T]):
         return tuple(dict.fromkeys((*self.registered, *self._installed)))
 
 
-def missing_members(obj: Any, names: Iterable[str]) -> tuple[str, ...]:
+def missing_members(obj: object, names: Iterable[str]) -> tuple[str, ...]:
     """The attributes and methods of `names` that an object or a class lacks."""
     return tuple(name for name in names if not hasattr(obj, name))
 

@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl.rate_learning import (
@@ -82,8 +82,8 @@ class ADPGConfig(RateConfig):
 class ADPGState:
     """Training state: policy, optimiser, environments of each scenario, key, updates so far."""
 
-    actor: Any
-    opt: Any
+    actor: PyTree
+    opt: PyTree
     env: tuple[Any, ...]
     key: Leaf
     updates: Leaf
@@ -113,7 +113,7 @@ class Deterministic(RateTrainer):
     policy: Policy
     optimiser: optax.GradientTransformation
 
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
+    def act(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
         """Factors of the rates, from 0.8 to 1.2."""
         return 1.0 + 0.2 * jnp.asarray(self.policy.apply(actor, obs))
 
@@ -173,13 +173,13 @@ class ADPG(Deterministic):
         )
         return new, metrics | {"events_left_out": left_out}
 
-    def loss(self, actor: Any, batches: list[Events]) -> tuple[Array, dict[str, Array]]:
+    def loss(self, actor: PyTree, batches: list[Events]) -> tuple[Array, dict[str, Array]]:
         """Mean of the scenarios' losses; its gradient is minus the estimate of the module."""
         results = [self._loss(actor, events) for events in batches]
         metrics = jax.tree.map(lambda *x: jnp.stack(x).mean(), *(m for _, m in results))
         return jnp.stack([loss for loss, _ in results]).mean(), metrics
 
-    def _loss(self, actor: Any, events: Events) -> tuple[Array, dict[str, Array]]:
+    def _loss(self, actor: PyTree, events: Events) -> tuple[Array, dict[str, Array]]:
         """Loss and metrics of one scenario. Errors are in units of the target."""
         present = events.valid.astype(jnp.float32)
         n = jnp.maximum(present.sum(), 1.0)

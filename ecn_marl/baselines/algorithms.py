@@ -64,6 +64,6 @@ def algorithm_config(algorithm: str, **settings: Any) -> Any:
     return kind(**settings)
 
 
-def as_tuples(value: Any) -> Any:
+def as_tuples(value: object) -> Any:
     """Lists of JSON as tuples."""
     return tuple(as_tuples(x) for x in value) if isinstance(value, list | tuple) else value

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.adpg import ADPGState, Deterministic, Policy
@@ -118,7 +118,7 @@ class APG(Deterministic):
         return new, event_metrics(rollouts, self.config.target) | logged
 
     def gradients(
-        self, env: RateEnv, actor: Any, state: RateState, params: RateParams
+        self, env: RateEnv, actor: PyTree, state: RateState, params: RateParams
     ) -> tuple[Any, tuple[RateState, Events]]:
         """Gradient of each environment's loss, a leading axis of environments.
 
@@ -148,7 +148,7 @@ class APG(Deterministic):
         return grads, (state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows))
 
     def loss(
-        self, env: RateEnv, actor: Any, state: RateState, params: RateParams
+        self, env: RateEnv, actor: PyTree, state: RateState, params: RateParams
     ) -> tuple[Array, tuple[RateState, Events]]:
         """Mean cost over the events of one environment's window; its state after; its events."""
 

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -42,6 +42,7 @@ from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 FLOAT_BYTES = 4
@@ -226,7 +227,7 @@ class DDQN(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def init(self, key: jax.Array, params: Any) -> TrainState:
+    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
@@ -255,7 +256,11 @@ class DDQN(Trainer):
         return gating.first_gate(action, num_agents)
 
     def act(
-        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
     ) -> Array:
         """Actions for observations: the best ones, or those of training's last exploration."""
         q = self.learner.values(actor, obs)
@@ -265,7 +270,7 @@ class DDQN(Trainer):
         exploring, random_action = ql.explore(key, self.head, q, self.config.epsilon_min)
         return ql.choose(exploring, random_action, best)
 
-    def network(self, actor: Any) -> Network | None:
+    def network(self, actor: PyTree) -> Network | None:
         """The policy, to be exported, without idle gating."""
         return Network(self.head, actor)
 
@@ -281,7 +286,7 @@ class DDQN(Trainer):
         return PolicyMemory(self._first_gate(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
     ) -> tuple[PolicyMemory, Array]:
         """Actions of the greedy policy: idle ports keep theirs, the others take the best ones."""
         gate = memory.gate
@@ -305,15 +310,15 @@ class DDQN(Trainer):
         share = memory.inferences / jnp.maximum(memory.decisions, 1)
         return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
 
-    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
 
-    def controller(self, actor: Any, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
         return StatefulPolicy(self, actor, env)
 
-    def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, exchange, learn.
 
         Args:
@@ -334,14 +339,18 @@ class DDQN(Trainer):
         return state, metrics | moved | losses | self._memory(state)
 
     def _collect(
-        self, state: TrainState, key: jax.Array, params: Any
+        self, state: TrainState, key: jax.Array, params: EnvParams
     ) -> tuple[TrainState, Transition, dict[str, Array]]:
         """Act for `rollout` intervals in all environments; rows are `[A, rollout * envs, ...]`."""
         c = self.config
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
         def step(
-            key: jax.Array, carry: tuple[Any, Array, Gate], actor: Any, chance: Array, params: Any
+            key: jax.Array,
+            carry: tuple[Any, Array, Gate],
+            actor: PyTree,
+            chance: Array,
+            params: EnvParams,
         ) -> tuple[Any, Any]:
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)
@@ -464,7 +473,7 @@ class CentralACC(DDQN):
         ports = len(self.env.env.tier)
         return {name: cost / ports for name, cost in super().costs(memory).items()}
 
-    def network(self, actor: Any) -> Network | None:
+    def network(self, actor: PyTree) -> Network | None:
         """None: the network takes the observations of all ports at once."""
         return None
 
@@ -473,7 +482,7 @@ class CentralACC(DDQN):
         numbers = env.num_agents * (env.feature.width + 3)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
-    def controller(self, actor: Any, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: Any) -> Any:
         """The greedy policy for evaluation in `env`, whose agents are ports."""
         return Central(self, actor, central_view(env))
 
@@ -481,7 +490,7 @@ class CentralACC(DDQN):
 class Central(Greedy):
     """The greedy policy of C-ACC on all ports; one inference makes all their decisions."""
 
-    def __init__(self, algorithm: CentralACC, actor: Any, view: Tiers) -> None:
+    def __init__(self, algorithm: CentralACC, actor: PyTree, view: Tiers) -> None:
         """Keep the view as well."""
         super().__init__(algorithm, actor)
         self.view = view

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from ecn_marl.envs.ecn import EnvParams, EnvState
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.stats import from_info
@@ -25,7 +26,7 @@ class Dynamic:
     before it, and at the start of an episode from an idle network.
     """
 
-    def __init__(self, env: Any, params: Any, setting: str) -> None:
+    def __init__(self, env: Any, params: EnvParams, setting: str) -> None:
         """Read the setting.
 
         Args:
@@ -58,5 +59,5 @@ class Dynamic:
         stats = from_info(info)
         return self._next(memory[0], stats)
 
-    def _next(self, state: Any, stats: PortStats) -> Memory:
+    def _next(self, state: EnvState, stats: PortStats) -> Memory:
         return self.tuner.update(state, stats, self.net, self.interval_us)

@@ -157,7 +157,7 @@ def _same(options: dict[str, Any], actions: Any) -> bool:
     return bool(_plain(options) == _plain(actions["options"]))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _plain(x) for name, x in value.items()}
     return [_plain(x) for x in value] if isinstance(value, list | tuple) else value

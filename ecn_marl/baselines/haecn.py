@@ -32,7 +32,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -47,6 +47,7 @@ from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Trainer
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)
@@ -234,7 +235,7 @@ class HAECN(Trainer):
             network_flops(c.hidden, obs, self.head.outputs),
         )
 
-    def init(self, key: jax.Array, params: Any) -> TrainState:
+    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
@@ -270,7 +271,7 @@ class HAECN(Trainer):
 
     def _act(
         self,
-        actor: Any,
+        actor: PyTree,
         saved: Saved,
         obs: Float[Array, "*b agents obs"],
         key: jax.Array,
@@ -298,7 +299,7 @@ class HAECN(Trainer):
         return PolicyMemory(self._nothing_saved(num_agents), zero, zero)
 
     def decide(
-        self, actor: Any, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
     ) -> tuple[PolicyMemory, Array]:
         """Actions of the greedy policy; ports without a trigger keep theirs."""
         saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
@@ -327,16 +328,16 @@ class HAECN(Trainer):
             "flops_per_decision": small + large * share,
         }
 
-    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         nets = {"decision": self.decision.net, "policy": self.policy.net}
         return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
 
-    def controller(self, actor: Any, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: Any) -> Any:
         """The greedy policy for evaluation in `env`."""
         return StatefulPolicy(self, actor, env)
 
-    def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, learn.
 
         Args:
@@ -371,7 +372,7 @@ class HAECN(Trainer):
         ), metrics
 
     def _collect(
-        self, state: TrainState, key: jax.Array, params: Any
+        self, state: TrainState, key: jax.Array, params: EnvParams
     ) -> tuple[TrainState, tuple[Transition, Transition, Array], dict[str, Array]]:
         """Act for `rollout` intervals in all environments.
 
@@ -383,7 +384,11 @@ class HAECN(Trainer):
         chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
 
         def step(
-            key: jax.Array, carry: tuple[Any, Array, Saved], actor: Any, chance: Array, params: Any
+            key: jax.Array,
+            carry: tuple[Any, Array, Saved],
+            actor: PyTree,
+            chance: Array,
+            params: EnvParams,
         ) -> tuple[Any, Any]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)

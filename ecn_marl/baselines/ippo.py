@@ -28,7 +28,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.rl.gae import gae
@@ -54,6 +54,7 @@ from ecn_marl.baselines.rl.ppo import (
 )
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 
@@ -102,7 +103,7 @@ class IPPO(Trainer):
         self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr, config.shared)
 
-    def init(self, key: jax.Array, params: Any) -> TrainState:
+    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
         """Fresh networks (or those to start from), optimisers and environments."""
         c, env = self.config, self.env
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
@@ -138,26 +139,32 @@ class IPPO(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 
-    def network(self, actor: Any) -> Network:
+    def network(self, actor: PyTree) -> Network:
         """The policy, to be exported."""
         return Network(self.head, actor)
 
     def act(
-        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
     ) -> Array:
         """Actions for observations, sampled or the most likely ones."""
         out = apply_network(self.actor, actor, obs, self.config.shared)
         return self.head.mode(out) if greedy else self.head.sample(key, out)
 
-    def value(self, critic: Any, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
+    def value(
+        self, critic: PyTree, obs: Float[Array, "*b agents obs"]
+    ) -> Float[Array, "*b agents"]:
         """Value of observations."""
         return apply_network(self.critic, critic, obs, self.config.shared)[..., 0]
 
-    def update(self, state: TrainState, params: Any) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, estimate advantages, improve policy and value function.
 
         Args:
@@ -170,7 +177,7 @@ class IPPO(Trainer):
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
 
-        def policy(actor: Any, obs: Array) -> Array:
+        def policy(actor: PyTree, obs: Array) -> Array:
             return apply_network(self.actor, actor, obs, c.shared)
 
         state, rollout, metrics = collect(
@@ -212,14 +219,14 @@ class IPPO(Trainer):
         ), metrics
 
     def policy_loss(
-        self, actor: Any, batch: Batch, clip: float | Array
+        self, actor: PyTree, batch: Batch, clip: float | Array
     ) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective (Eq. 11) and entropy bonus; see `ppo.policy_loss`."""
         c = self.config
         out = apply_network(self.actor, actor, batch.obs, c.shared)
         return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
 
-    def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Squared error of the value function (Eq. 12)."""
         error = 0.5 * (self.value(critic, batch.obs) - batch.target) ** 2
         return over_agents(error, self.config.shared), {"value_loss": error.mean()}

@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.distributions import Head, head_for
@@ -64,6 +64,7 @@ from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
@@ -184,7 +185,7 @@ class MAPPO(Trainer):
         self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr)
 
-    def init(self, key: jax.Array, params: Any) -> MAPPOState:
+    def init(self, key: jax.Array, params: EnvParams) -> MAPPOState:
         """Fresh networks, optimisers and environments."""
         c, env = self.config, self.env
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
@@ -215,11 +216,11 @@ class MAPPO(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 
-    def network(self, actor: Any) -> Network:
+    def network(self, actor: PyTree) -> Network:
         """The policy, to be exported."""
         return Network(self.head, actor)
 
@@ -228,17 +229,23 @@ class MAPPO(Trainer):
         return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def act(
-        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
     ) -> Array:
         """Actions for observations, sampled or the most likely ones."""
         out = apply_network(self.actor, actor, obs, self.config.shared)
         return self.head.mode(out) if greedy else self.head.sample(key, out)
 
-    def value(self, critic: Any, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents"]:
+    def value(
+        self, critic: PyTree, obs: Float[Array, "*b agents obs"]
+    ) -> Float[Array, "*b agents"]:
         """The critic's output, a normalised value."""
         return jnp.asarray(self.critic.apply(critic, obs))
 
-    def update(self, state: MAPPOState, params: Any) -> tuple[MAPPOState, dict[str, Array]]:
+    def update(self, state: MAPPOState, params: EnvParams) -> tuple[MAPPOState, dict[str, Array]]:
         """Roll out, estimate advantages, improve policy and value function.
 
         Args:
@@ -251,7 +258,7 @@ class MAPPO(Trainer):
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
 
-        def policy(actor: Any, obs: Array) -> Array:
+        def policy(actor: PyTree, obs: Array) -> Array:
             return apply_network(self.actor, actor, obs, c.shared)
 
         state, rollout, metrics = collect(
@@ -303,14 +310,14 @@ class MAPPO(Trainer):
         ), metrics
 
     def policy_loss(
-        self, actor: Any, batch: Batch, clip: float | Array
+        self, actor: PyTree, batch: Batch, clip: float | Array
     ) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective and entropy bonus; see `ppo.policy_loss`."""
         c = self.config
         out = apply_network(self.actor, actor, batch.obs, c.shared)
         return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
 
-    def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """The larger of the Huber losses of the output and of the output clipped to the old one."""
         c = self.config
         value, old_value = self.value(critic, batch.obs), jnp.asarray(batch.value)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl import replay
@@ -148,7 +148,7 @@ class RateDQN(RateTrainer):
         """Options of `make_rate` for actions and observations."""
         return {"actions": "discrete"}
 
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
+    def act(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Array:
         """The best actions."""
         return self.head.mode(self.learner.values(actor, squash(obs)))
 
@@ -196,7 +196,7 @@ class RateDQN(RateTrainer):
         new = replace(state, q=q, memory=memory, env=envs, updates=state.updates + 1)
         return new, metrics | {"events_left_out": left_out, "epsilon": chance}
 
-    def _explore(self, actor: Any, key: jax.Array, obs: Float[Array, "flows obs"]) -> Array:
+    def _explore(self, actor: PyTree, key: jax.Array, obs: Float[Array, "flows obs"]) -> Array:
         """Actions of a rollout; `actor` is parameters, chance of a random action."""
         params, chance = actor
         q = self.learner.values(params, squash(obs))

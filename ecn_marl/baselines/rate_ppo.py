@@ -17,11 +17,10 @@ reward.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.networks import Mlp, init_network
@@ -115,7 +114,7 @@ class RatePPO(PolicyGradient):
         """The policy."""
         return StochasticRates(self.config.actions, self.config.hidden)
 
-    def value(self, critic: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
+    def value(self, critic: PyTree, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
         """Value of observations, relative to the mean reward."""
         return jnp.asarray(self.critic.apply(critic, squash(self.policy.features(obs))))[..., 0]
 
@@ -184,12 +183,12 @@ class RatePPO(PolicyGradient):
             updates=state.updates + 1,
         ), metrics | {"events_left_out": left_out}
 
-    def policy_loss(self, actor: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective and entropy bonus, see `ppo.policy_loss`."""
         out = self.policy.outputs(actor, batch.obs)
         return policy_loss(self.policy.head, out, batch, self.config.clip, self.config.entropy)
 
-    def value_loss(self, critic: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Squared error of the value function."""
         loss = 0.5 * jnp.mean((self.value(critic, batch.obs) - batch.target) ** 2)
         return loss, {"value_loss": loss}

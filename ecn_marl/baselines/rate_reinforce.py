@@ -13,11 +13,10 @@ gradient of PPO's objective before the policy has changed, so `ppo.policy_loss` 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.ppo import Batch, improve, policy_loss
@@ -131,7 +130,7 @@ class Reinforce(PolicyGradient):
         zero = jnp.zeros_like(steps.reward)
         return advantages(steps, zero, zero, self.config.gamma, 1.0)
 
-    def loss(self, actor: Any, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    def loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Loss of the policy, and metrics."""
         out = self.policy.outputs(actor, batch.obs)
         return policy_loss(self.policy.head, out, batch, 1.0, self.config.entropy)

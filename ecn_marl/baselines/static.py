@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ecn_marl.envs.actions import EcnSetting, parse_ecn
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.sim.queues import Ecn
 
 PREFIX = "static:"
@@ -20,7 +21,7 @@ class Static:
     and DCTCP's step; others are given as `KMIN,KMAX,PMAX` (KB for a 25 Gb/s port).
     """
 
-    def __init__(self, env: Any, params: Any, setting: str) -> None:
+    def __init__(self, env: Any, params: EnvParams, setting: str) -> None:
         """Read the setting.
 
         Args:

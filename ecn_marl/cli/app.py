@@ -20,7 +20,7 @@ UNEXPECTED = 70
 """Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
 
 
-def import_all(context: Any, _: Any, names: list[str] | None) -> list[str] | None:
+def import_all(context: Any, _: object, names: list[str] | None) -> list[str] | None:
     """Import modules and files, before the other options are read."""
     if names:
         from ecn_marl._imports import import_extension

@@ -411,6 +411,6 @@ def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
     return kind(**{option: _frozen(value) for option, value in overrides.items()})
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     """Lists as tuples: options that were kept as JSON, which has no tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Discrete:
 
     n: int
     shape: tuple[int, ...] = ()
-    dtype: Any = jnp.int32
+    dtype: DTypeLike = jnp.int32
 
     def sample(self, key: jax.Array) -> Array:
         """A uniformly random element."""
@@ -38,7 +39,7 @@ class Discrete:
 class MultiDiscrete:
     """Arrays of integers, entry i from 0 to `num_categories[i]` - 1."""
 
-    dtype: Any = jnp.int32
+    dtype: DTypeLike = jnp.int32
 
     def __init__(self, num_categories: Sequence[int] | np.ndarray) -> None:
         """Take the number of choices of every entry."""
@@ -61,7 +62,7 @@ class Box:
     low: float
     high: float
     shape: tuple[int, ...]
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def sample(self, key: jax.Array) -> Array:
         """A uniformly random element; standard normal if there are no bounds."""

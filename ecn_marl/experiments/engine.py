@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text
@@ -309,7 +310,7 @@ def _score_learner(
 
 
 def _decision_costs(
-    algorithm: Any, actor: Any, evaluation: Evaluation, env: Any
+    algorithm: Any, actor: PyTree, evaluation: Evaluation, env: Any
 ) -> dict[str, float]:
     """Inferences per second and time per decision of a policy, where they are known."""
     costs = evaluation.summary().get("costs")

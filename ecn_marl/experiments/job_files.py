@@ -96,7 +96,7 @@ def toml_of(job: Job, imports: Sequence[str]) -> str:
     return "\n".join((*plain, *tables)) + "\n"
 
 
-def _left_out(value: Any) -> bool:
+def _left_out(value: object) -> bool:
     return value is None or isinstance(value, dict) or value == []
 
 
@@ -104,7 +104,7 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     """A JSON value in TOML syntax."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(n)} = {_toml(x)}" for n, x in value.items()) + "}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from ecn_marl.baselines.evaluation.cost import decision_delay_us, decision_us
 from ecn_marl.baselines.evaluation.episodes import evaluate
@@ -26,7 +27,7 @@ ALWAYS: dict[str, float] = {"inferences_per_decision": 1.0}
 
 
 def measured_delay_us(
-    scenario: str, options: Mapping[str, Any], algorithm: Any, actor: Any, keys: jax.Array
+    scenario: str, options: Mapping[str, Any], algorithm: Any, actor: PyTree, keys: jax.Array
 ) -> float:
     """Delay of a policy's thresholds, µs.
 

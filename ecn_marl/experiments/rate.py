@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
@@ -212,7 +212,7 @@ class Learnt:
     algorithm: str
     config: Any
 
-    def __call__(self, actor: Any, obs: Array) -> Array:
+    def __call__(self, actor: PyTree, obs: Array) -> Array:
         """Actions of all flows."""
         action: Array = ALGORITHMS[self.algorithm][0](self.config).act(actor, obs)
         return action

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, without_nan, write_all
@@ -188,7 +189,7 @@ def _suffix(path: Path) -> str:
     raise bad_value("record", str(path), f"a name that ends in {' or '.join(SUFFIXES)}")
 
 
-def _rounded(values: Any) -> np.ndarray:
+def _rounded(values: object) -> np.ndarray:
     """As float64; whole numbers as they are, others with `DIGITS` significant digits."""
     array = np.array(values, np.float64)
     flat = array.reshape(-1)
@@ -212,5 +213,5 @@ def _floats(rows: Any) -> np.ndarray:
     return np.array(rows, np.float64)
 
 
-def _json(tree: Any) -> str:
+def _json(tree: PyTree) -> str:
     return json.dumps(tree, separators=(",", ":"), allow_nan=False)

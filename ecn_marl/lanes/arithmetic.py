@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, dtype_of, known, neutral
 from ecn_marl.lanes.compat import canonical
@@ -34,7 +35,7 @@ LARGE = 256
 
 
 @primitive(GROUP, *REDUCTIONS)
-def reduction(build: Builder, eqn: Any, x: View) -> list[View]:
+def reduction(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """A store of which each element combines those of some axes."""
     return [reduce(build, x, eqn.params["axes"], REDUCTIONS[canonical(eqn.primitive.name)])]
 
@@ -59,7 +60,7 @@ def reduce(build: Builder, x: View, axes: Sequence[int], op: str) -> View:
 
 
 @primitive(GROUP, *RUNNING)
-def running(build: Builder, eqn: Any, x: View) -> list[View]:
+def running(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """A loop over all elements in order; what it has so far lies in a store of one per line."""
     op = RUNNING[canonical(eqn.primitive.name)]
     axis, reverse = eqn.params["axis"], eqn.params["reverse"]
@@ -85,13 +86,13 @@ def running(build: Builder, eqn: Any, x: View) -> list[View]:
 
 
 @primitive(GROUP, "argmin")
-def argmin(build: Builder, eqn: Any, x: View) -> list[View]:
+def argmin(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The least index of those equal to the minimum."""
     return [_best(build, x, eqn.params["axes"], eqn.outvars[0].aval, "min")]
 
 
 @primitive(GROUP, "argmax")
-def argmax(build: Builder, eqn: Any, x: View) -> list[View]:
+def argmax(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The least index of those equal to the maximum."""
     return [_best(build, x, eqn.params["axes"], eqn.outvars[0].aval, "max")]
 
@@ -122,7 +123,7 @@ def _best(build: Builder, x: View, axes: Sequence[int], aval: Any, op: str) -> V
 
 
 @primitive(GROUP, "dot_general", limits="results of another type than the factors'")
-def dot_general(build: Builder, eqn: Any, a: View, b: View) -> list[View]:
+def dot_general(build: Builder, eqn: JaxprEqn, a: View, b: View) -> list[View]:
     """Small ones as terms and sums; large ones have loops of their own, see `matmul`."""
     ((ca, cb), (ba, bb)) = eqn.params["dimension_numbers"]
     out = eqn.outvars[0].aval

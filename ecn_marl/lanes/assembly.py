@@ -109,7 +109,7 @@ class Code:
         """LLVM's name of a type."""
         return self.vector(SCALAR[dtype]) if self.wide else SCALAR[dtype]
 
-    def number(self, value: Any, dtype: str) -> str:
+    def number(self, value: object, dtype: str) -> str:
         """A constant."""
         one = literal(value, dtype)
         if not self.wide:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from ecn_marl.lanes import compat
 from ecn_marl.lanes.errors import Unsupported
@@ -95,7 +96,7 @@ class Builder:
         self.origins: dict[Map | Write, Any] = {}
         self._constants: dict[tuple[str, bytes], Constant] = {}
 
-    def constant(self, value: Any, dtype: str | None = None) -> View:
+    def constant(self, value: object, dtype: str | None = None) -> View:
         """A view of numbers known now; `dtype` only where numpy's is not the right one."""
         data = np.asarray(value)
         if data.dtype not in DTYPES:
@@ -285,7 +286,7 @@ class Builder:
             parts += self._split_write(op, part, there)
         return parts
 
-    def filled(self, value: Any, dtype: str, size: int) -> tuple[str, View, np.ndarray]:
+    def filled(self, value: object, dtype: str, size: int) -> tuple[str, View, np.ndarray]:
         """The write that sets a whole store to one value."""
         view = self.constant(value, dtype)
         return "set", View(view.node, np.zeros(size, np.int64)), np.arange(size)
@@ -314,14 +315,14 @@ def _cut(place: Place, piece: np.ndarray) -> Place:
     return place._replace(fixed=place.fixed[piece], indices=indices)
 
 
-def raw(value: Any) -> Any:
+def raw(value: object) -> Any:
     """Key data of typed keys; other arrays as they are."""
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(value)
     return value
 
 
-def dtype_of(dtype: Any) -> str:
+def dtype_of(dtype: DTypeLike) -> str:
     """Element type of an array.
 
     Raises:

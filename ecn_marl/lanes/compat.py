@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.extend import core, source_info_util
 from jax.extend.random import threefry_prng_impl
+from jax.typing import DTypeLike
 
 from ecn_marl.lanes.errors import Unsupported
 
@@ -121,7 +122,7 @@ def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
     return fun
 
 
-def is_key(dtype: Any) -> bool:
+def is_key(dtype: DTypeLike) -> bool:
     """Whether a type is that of typed keys, which are two words each.
 
     Raises:

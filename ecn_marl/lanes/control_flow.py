@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import PIECES, dtype_of, is_key, neutral, raw_shape
 from ecn_marl.lanes.compat import expanded, scan_counts
@@ -27,7 +28,7 @@ change is not copied, and each is updated in loops of its own size."""
 
 
 @primitive(GROUP, "name", kinds=ALL)
-def name(build: Lowering, eqn: Any, x: View) -> list[View]:
+def name(build: Lowering, eqn: JaxprEqn, x: View) -> list[View]:
     """A name; flags of what is busy are remembered."""
     if eqn.params["name"] != BUSY or x.where.ndim > 1:
         return [x]
@@ -38,13 +39,13 @@ def name(build: Lowering, eqn: Any, x: View) -> list[View]:
 
 
 @primitive(GROUP, "call_hi_primitive")
-def whole_call(build: Lowering, eqn: Any, *args: View) -> list[View]:
+def whole_call(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     """What newer versions of JAX keep whole, spelt out."""
     return build.traced(expanded(eqn.params), *args)
 
 
 @primitive(GROUP, "cond", kinds=ALL, limits="more than two branches")
-def cond(build: Lowering, eqn: Any, which: View, *args: View) -> list[View]:
+def cond(build: Lowering, eqn: JaxprEqn, which: View, *args: View) -> list[View]:
     """Both branches, and a selection: environments differ in which they take."""
     runs = [build.inline(b, args) for b in eqn.params["branches"]]
     if len(runs) > 2:
@@ -59,7 +60,7 @@ def cond(build: Lowering, eqn: Any, which: View, *args: View) -> list[View]:
 
 
 @primitive(GROUP, "scan", kinds=ALL, limits="`reverse` over rows")
-def scan(build: Lowering, eqn: Any, *args: View) -> list[View]:
+def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     """A loop; rows it reads are looked up by the number of the turn, rows it writes are carried."""
     p = eqn.params
     (nc, nk), length = scan_counts(p), p["length"]

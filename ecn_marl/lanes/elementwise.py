@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, dtype_of, is_key, known, raw_shape
 from ecn_marl.lanes.compat import canonical
@@ -50,7 +51,7 @@ class Writer(Protocol):
     def type(self, dtype: str) -> str:
         """LLVM's name of a type."""
 
-    def number(self, value: Any, dtype: str) -> str:
+    def number(self, value: object, dtype: str) -> str:
         """A constant."""
 
     def call(self, name: str, dtype: str, *args: str) -> str:
@@ -120,7 +121,7 @@ def custom_operation(
     return enter
 
 
-def lower_elementwise(build: Builder, eqn: Any, *args: View) -> list[View]:
+def lower_elementwise(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     """Nodes of an operation on elements.
 
     Raises:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.arithmetic import reduce
 from ecn_marl.lanes.builder import Builder, known
@@ -27,7 +28,7 @@ COMBINING = {
 
 
 @primitive(GROUP, "gather")
-def gather(build: Builder, eqn: Any, x: View, index: View) -> list[View]:
+def gather(build: Builder, eqn: JaxprEqn, x: View, index: View) -> list[View]:
     """Rows of a table; a view, where positions are known when the program is compiled."""
     d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape = eqn.outvars[0].aval.shape
@@ -59,7 +60,7 @@ def gather(build: Builder, eqn: Any, x: View, index: View) -> list[View]:
 
 
 @primitive(GROUP, "dynamic_slice")
-def dynamic_slice(build: Builder, eqn: Any, x: View, *starts: View) -> list[View]:
+def dynamic_slice(build: Builder, eqn: JaxprEqn, x: View, *starts: View) -> list[View]:
     """A look-up whose position is clipped to the array."""
     shape = eqn.params["slice_sizes"]
     strides = _strides(x.where.shape)
@@ -75,7 +76,9 @@ def dynamic_slice(build: Builder, eqn: Any, x: View, *starts: View) -> list[View
 
 
 @primitive(GROUP, "dynamic_update_slice")
-def dynamic_update_slice(build: Builder, eqn: Any, x: View, new: View, *starts: View) -> list[View]:
+def dynamic_update_slice(
+    build: Builder, eqn: JaxprEqn, x: View, new: View, *starts: View
+) -> list[View]:
     """The array, then the block written over it at a position clipped to it."""
     shape = new.where.shape
     strides = _strides(x.where.shape)
@@ -92,7 +95,7 @@ def dynamic_update_slice(build: Builder, eqn: Any, x: View, new: View, *starts: 
 
 @primitive(GROUP, *COMBINING)
 @primitive(GROUP, "scatter", limits="a function (`at[].apply`)")
-def scatter(build: Builder, eqn: Any, x: View, index: View, new: View) -> list[View]:
+def scatter(build: Builder, eqn: JaxprEqn, x: View, index: View, new: View) -> list[View]:
     """The array, then what is written to it or combined with it, in order."""
     d, shape = eqn.params["dimension_numbers"], new.where.shape
     op = COMBINING.get(canonical(eqn.primitive.name), "set")
@@ -125,7 +128,7 @@ def scatter(build: Builder, eqn: Any, x: View, index: View, new: View) -> list[V
 
 
 @primitive(GROUP, "sort", limits="several keys")
-def sort(build: Builder, eqn: Any, *args: View) -> list[View]:
+def sort(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     """Stable sort of short rows: the rank of an element is how many come before it."""
     axis, n = eqn.params["dimension"], args[0].where.shape[eqn.params["dimension"]]
     if eqn.params["num_keys"] != 1:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, is_key, raw
 from ecn_marl.lanes.compat import CALLS, canonical, jaxpr_and_constants
@@ -46,7 +47,7 @@ class Lowering(Builder):
         """Lower a jaxpr that stands in a parameter."""
         return self.run(*jaxpr_and_constants(inner), args)
 
-    def equation(self, eqn: Any, args: list[View]) -> list[View]:
+    def equation(self, eqn: JaxprEqn, args: list[View]) -> list[View]:
         """Lower one equation.
 
         Raises:

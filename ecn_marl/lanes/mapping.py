@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from jaxtyping import PyTree
 
 from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
 from ecn_marl.lanes.errors import InvalidValue, Unsupported
@@ -120,7 +121,7 @@ def mapped(
         return fun(*args)
 
     @one.def_vmap
-    def batch(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+    def batch(size: int, batched: PyTree, *args: Any) -> tuple[Any, Any]:
         own = tuple(any(jax.tree.leaves(b)) for b in batched)
         args = tuple(
             _with_leading_axis(a, b, size) if o else a
@@ -199,7 +200,7 @@ def _nested(
         return vmap(fun, axes, updates, load)(*args)
 
     @many.def_vmap
-    def more(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+    def more(size: int, batched: PyTree, *args: Any) -> tuple[Any, Any]:
         first = own.index(True)
         (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
         inner = x.shape[1 if b else 0]
@@ -227,7 +228,7 @@ def _nested(
 
 
 def _one_by_one(
-    many: Callable[..., Any], size: int, differ: list[bool], batched: Any, args: Any
+    many: Callable[..., Any], size: int, differ: list[bool], batched: PyTree, args: Any
 ) -> Any:
     """Batches one after the other, each of which shares something among its environments.
 
@@ -244,7 +245,7 @@ def _one_by_one(
     return jax.lax.map(one, trees)
 
 
-def _with_leading_axis(tree: Any, batched: Any, size: int) -> Any:
+def _with_leading_axis(tree: Any, batched: PyTree, size: int) -> Any:
     """A tree whose leaves all have the leading axis."""
     return jax.tree.map(
         lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x))), tree, batched
@@ -336,7 +337,7 @@ def _call(
     return lambda *raw: list(call(*raw))[:-1]
 
 
-def _flat(fun: Callable[..., Any], like: Any) -> Callable[..., list[Any]]:
+def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[Any]]:
     """A function of trees as one of raw arrays; more of them than it needs may follow."""
     leaves, tree = jax.tree.flatten(like)
 

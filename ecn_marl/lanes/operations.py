@@ -6,7 +6,7 @@ Results follow XLA: NaN wins in `max` and `min`, conversions saturate, shifts by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,18 @@ def _instruction(real: str, signed: str, unsigned: str, flag: str) -> Emit:
     """An operation that is one instruction of LLVM for each type."""
     names = {F32: real, I32: signed, U32: unsigned, BOOL: flag}
 
-    def rule(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         return w.emit(f"{names[kinds[0]]} {w.type(dtype)} {args[0]}, {args[1]}")
 
     return rule
 
 
 def _compared(op: str) -> Emit:
-    def rule(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         return compare(w, op, kinds[0], *args)
 
     return rule
@@ -97,7 +101,7 @@ for _name, _fold in {
 
 
 @custom_operation("copy", "fiubk", None, lambda item, x: x, lower=lambda build, eqn, x: [x])
-def _copy(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _copy(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     return args[0]
 
 
@@ -111,7 +115,9 @@ def _idle_select(item: Map, which: Known, *cases: Known) -> Known | None:
 @custom_operation(
     "select_n", "fiubk", lambda dtype, which, *cases: np.choose(which, cases), _idle_select
 )
-def _select_n(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+def _select_n(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     which, no, *others = args
     if kinds[0] != BOOL:
         for k, case in enumerate(others, start=1):
@@ -123,7 +129,7 @@ def _select_n(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], 
 
 
 @operation("div", "fiu")
-def _div(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _div(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     if dtype == F32:
         # No product with an inverse, except by constants (`Builder.map`), where XLA does the same:
         # it saves 3.5 % of a step, and whole quotients come out off by one bit.
@@ -150,7 +156,7 @@ def _fold_rem(dtype: str, a: Any, b: Any) -> Any:
 
 
 @custom_operation("rem", "fiu", _fold_rem, None)
-def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     if dtype == F32:
         return w.emit(f"frem {w.type(F32)} {args[0]}, {args[1]}")
     q = _quotient(w, dtype, *args)
@@ -159,7 +165,9 @@ def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) ->
 
 
 def _max_min(op: str) -> Emit:
-    def rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         if dtype == F32:
             # One comparison and a selection where one side is a number, which is not NaN. The
             # intrinsic takes four instructions to find NaN on both sides; without that a step
@@ -180,33 +188,35 @@ _min = operation("min", fold=np.minimum, folds_floats=True)(_max_min("min"))
 
 
 @operation("clamp", "fiu")
-def _clamp(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _clamp(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     low, x, high = args
     return _min(w, dtype, kinds, (_max(w, dtype, kinds, (x, low), params), high), params)
 
 
 @operation("neg", "fiu")
-def _neg(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _neg(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     if dtype == F32:
         return w.emit(f"fneg {w.type(F32)} {args[0]}")
     return w.emit(f"sub {w.type(dtype)} {w.number(0, dtype)}, {args[0]}")
 
 
 @operation("not", "iub", np.invert)
-def _not(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _not(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     ones = w.number(True, BOOL) if dtype == BOOL else w.number(-1, I32)
     return w.emit(f"xor {w.type(dtype)} {args[0]}, {ones}")
 
 
 @operation("abs", "fi")
-def _abs(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _abs(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     if dtype == F32:
         return w.call("llvm.fabs", F32, args[0])
     return _max(w, dtype, kinds, (args[0], _neg(w, dtype, kinds, args, params)), params)
 
 
 @operation("sign", "fiu")
-def _sign(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _sign(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     zero, one, x = w.number(0, dtype), w.number(1, dtype), args[0]
     if dtype == U32:
         return select(w, dtype, compare(w, "ne", dtype, x, zero), one, zero)
@@ -216,7 +226,9 @@ def _sign(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -
 
 
 def _intrinsic(name: str) -> Emit:
-    def rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         return w.call(name, F32, args[0])
 
     return rule
@@ -228,7 +240,9 @@ operation("sqrt", "f", limits="`accuracy`")(_intrinsic("llvm.sqrt"))
 
 
 @operation("rsqrt", "f", limits="`accuracy`")
-def _rsqrt(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _rsqrt(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     root = w.call("llvm.sqrt", F32, args[0])
     return w.emit(f"fdiv {w.type(F32)} {w.number(1, F32)}, {root}")
 
@@ -240,19 +254,25 @@ def _round(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: dict[
 
 
 @operation("is_finite", "f")
-def is_finite(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def is_finite(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """Whether a float is neither infinite nor NaN."""
     size = w.call("llvm.fabs", F32, args[0])
     return compare(w, "lt", F32, size, w.number(np.inf, F32))
 
 
 @operation("square", "fiu")
-def _square(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _square(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     return combine(w, "mul", dtype, args[0], args[0])
 
 
 @operation("one_minus_square", "fiu")
-def _one_minus_square(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _one_minus_square(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """(1 + x) (1 - x) as XLA has it, exact near 1; in derivatives from jax 0.12 on."""
     one = w.number(1, dtype)
     above, below = combine(w, "add", dtype, one, args[0]), combine(w, "sub", dtype, one, args[0])
@@ -260,7 +280,9 @@ def _one_minus_square(w: Writer, dtype: str, kinds: Any, args: Sequence[str], pa
 
 
 @operation("integer_pow", "fiu")
-def _integer_pow(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _integer_pow(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """By squaring: as many products as the exponent has bits, and one for each that is set."""
     y, square, product = abs(params["y"]), args[0], None
     while y:
@@ -279,7 +301,9 @@ def _integer_pow(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params:
 
 
 def _shift(instruction: str) -> Emit:
-    def rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         x, by = args
         t = w.type(dtype)
         inside = w.emit(f"icmp ult {t} {by}, {w.number(32, U32)}")
@@ -300,7 +324,9 @@ operation("shift_right_arithmetic", "iu")(_shift("ashr"))
 
 
 def _total_order(op: str) -> Emit:
-    def rule(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+    def rule(
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    ) -> str:
         if kinds[0] != F32:
             return compare(w, op, kinds[0], *args)
         ordered = []
@@ -328,7 +354,9 @@ def _idle_conversion(item: Map, x: Known) -> Known | None:
 
 
 @custom_operation("convert_element_type", "fiub", _fold_conversion, _idle_conversion)
-def convert(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+def convert(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """The number in another type."""
     (kind,), (x,) = kinds, args
     source, target = w.type(kind), w.type(dtype)
@@ -361,7 +389,9 @@ def _to_integer(w: Writer, dtype: str, x: str) -> str:
 
 
 @operation("bitcast_convert_type", "fiu", limits="types of different sizes")
-def _bitcast(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+def _bitcast(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     if w.type(kinds[0]) == w.type(dtype):
         return args[0]
     return w.emit(f"bitcast {w.type(kinds[0])} {args[0]} to {w.type(dtype)}")

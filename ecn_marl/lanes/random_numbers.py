@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.compat import threefry_prng_impl
 from ecn_marl.lanes.errors import Unsupported
@@ -20,21 +21,21 @@ KEYS = "fiuk"
 
 
 @primitive(GROUP, "threefry2x32", kinds="u")
-def threefry2x32(build: Lowering, eqn: Any, *args: View) -> list[View]:
+def threefry2x32(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     """Both words of a block of the cipher."""
     shape = eqn.outvars[0].aval.shape
     return [build.map("threefry", U32, shape, *args, word=w) for w in (0, 1)]
 
 
 @primitive(GROUP, "random_split", kinds=KEYS)
-def random_split(build: Lowering, eqn: Any, key: View) -> list[View]:
+def random_split(build: Lowering, eqn: JaxprEqn, key: View) -> list[View]:
     """Traced by JAX's own implementation."""
     shape = eqn.params["shape"]
     return _per_key(build, lambda k: threefry_prng_impl.split(k, shape), key)
 
 
 @primitive(GROUP, "random_bits", kinds=KEYS)
-def random_bits(build: Lowering, eqn: Any, key: View) -> list[View]:
+def random_bits(build: Lowering, eqn: JaxprEqn, key: View) -> list[View]:
     """Traced by JAX's own implementation."""
     p = eqn.params
     return _per_key(
@@ -43,7 +44,7 @@ def random_bits(build: Lowering, eqn: Any, key: View) -> list[View]:
 
 
 @primitive(GROUP, "random_fold_in", kinds=KEYS, limits="several keys at once")
-def random_fold_in(build: Lowering, eqn: Any, key: View, data: View) -> list[View]:
+def random_fold_in(build: Lowering, eqn: JaxprEqn, key: View, data: View) -> list[View]:
     """Traced by JAX's own implementation."""
     if key.where.ndim != 1:
         raise Unsupported("fold_in of several keys at once")
@@ -53,13 +54,13 @@ def random_fold_in(build: Lowering, eqn: Any, key: View, data: View) -> list[Vie
 
 
 @primitive(GROUP, "random_seed", kinds=KEYS)
-def random_seed(build: Lowering, eqn: Any, seed: View) -> list[View]:
+def random_seed(build: Lowering, eqn: JaxprEqn, seed: View) -> list[View]:
     """Traced by JAX's own implementation."""
     return build.traced(threefry_prng_impl.seed, seed)
 
 
 @primitive(GROUP, "random_wrap", "random_unwrap", kinds=KEYS)
-def random_wrap(build: Lowering, eqn: Any, x: View) -> list[View]:
+def random_wrap(build: Lowering, eqn: JaxprEqn, x: View) -> list[View]:
     """Keys and their words are the same here."""
     return [x]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, is_key, known, raw_shape
 from ecn_marl.lanes.errors import Unsupported
@@ -19,7 +19,7 @@ ALL = "fiubk"
 
 
 @primitive(GROUP, "broadcast_in_dim", kinds=ALL)
-def broadcast_in_dim(build: Builder, eqn: Any, x: View, *_: View) -> list[View]:
+def broadcast_in_dim(build: Builder, eqn: JaxprEqn, x: View, *_: View) -> list[View]:
     """Every element is read as often as it is needed."""
     shape, dims = raw_shape(eqn.outvars[0].aval), eqn.params["broadcast_dimensions"]
     if is_key(eqn.outvars[0].aval):
@@ -31,7 +31,7 @@ def broadcast_in_dim(build: Builder, eqn: Any, x: View, *_: View) -> list[View]:
 
 
 @primitive(GROUP, "reshape", kinds=ALL, limits="`dimensions`")
-def reshape(build: Builder, eqn: Any, x: View, *_: View) -> list[View]:
+def reshape(build: Builder, eqn: JaxprEqn, x: View, *_: View) -> list[View]:
     """The same elements in another shape."""
     if eqn.params.get("dimensions") is not None:
         raise Unsupported("'reshape' with dimensions")
@@ -39,19 +39,19 @@ def reshape(build: Builder, eqn: Any, x: View, *_: View) -> list[View]:
 
 
 @primitive(GROUP, "squeeze", kinds=ALL)
-def squeeze(build: Builder, eqn: Any, x: View) -> list[View]:
+def squeeze(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The same elements without axes of length 1."""
     return [View(x.node, np.squeeze(x.where, eqn.params["dimensions"]))]
 
 
 @primitive(GROUP, "expand_dims", kinds=ALL)
-def expand_dims(build: Builder, eqn: Any, x: View) -> list[View]:
+def expand_dims(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The same elements with more axes of length 1."""
     return [View(x.node, np.expand_dims(x.where, eqn.params["dimensions"]))]
 
 
 @primitive(GROUP, "transpose", kinds=ALL)
-def transpose(build: Builder, eqn: Any, x: View) -> list[View]:
+def transpose(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The same elements in another order."""
     axes = eqn.params["permutation"]
     words = range(len(axes), x.where.ndim)  # of typed keys: they stay last
@@ -59,13 +59,13 @@ def transpose(build: Builder, eqn: Any, x: View) -> list[View]:
 
 
 @primitive(GROUP, "rev", kinds=ALL)
-def rev(build: Builder, eqn: Any, x: View) -> list[View]:
+def rev(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The same elements backwards."""
     return [View(x.node, np.flip(x.where, eqn.params["dimensions"]))]
 
 
 @primitive(GROUP, "slice", kinds=ALL)
-def slice_(build: Builder, eqn: Any, x: View) -> list[View]:
+def slice_(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """Some of the elements."""
     p = eqn.params
     steps = p["strides"] or [1] * len(p["start_indices"])
@@ -77,38 +77,38 @@ def slice_(build: Builder, eqn: Any, x: View) -> list[View]:
 
 
 @primitive(GROUP, "split", kinds=ALL)
-def split(build: Builder, eqn: Any, x: View) -> list[View]:
+def split(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """Parts of the elements."""
     ends = np.cumsum(eqn.params["sizes"])[:-1]
     return [View(x.node, w) for w in np.split(x.where, ends, eqn.params["axis"])]
 
 
 @primitive(GROUP, "unstack", kinds=ALL)
-def unstack(build: Builder, eqn: Any, x: View) -> list[View]:
+def unstack(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """Parts of the elements."""
     return [View(x.node, w) for w in np.moveaxis(x.where, eqn.params["axis"], 0)]
 
 
 @primitive(GROUP, "stop_gradient", "reshard", "pvary", kinds=ALL)
-def unchanged(build: Builder, eqn: Any, x: View) -> list[View]:
+def unchanged(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The same elements."""
     return [x]
 
 
 @primitive(GROUP, "optimization_barrier", kinds=ALL)
-def optimization_barrier(build: Builder, eqn: Any, *args: View) -> list[View]:
+def optimization_barrier(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     """Nothing is moved across loops over elements in any case."""
     return list(args)
 
 
 @primitive(GROUP, "tile")
-def tile(build: Builder, eqn: Any, x: View) -> list[View]:
+def tile(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """Every element is read as often as it is needed."""
     return [View(x.node, np.tile(x.where, eqn.params["reps"]))]
 
 
 @primitive(GROUP, "iota")
-def iota(build: Builder, eqn: Any, *_: View) -> list[View]:
+def iota(build: Builder, eqn: JaxprEqn, *_: View) -> list[View]:
     """Numbers known when the program is compiled."""
     p = eqn.params
     shape = [1] * len(p["shape"])
@@ -119,7 +119,7 @@ def iota(build: Builder, eqn: Any, *_: View) -> list[View]:
 
 
 @primitive(GROUP, "iota_2x32_shape")
-def iota_2x32_shape(build: Builder, eqn: Any) -> list[View]:
+def iota_2x32_shape(build: Builder, eqn: JaxprEqn) -> list[View]:
     """Numbers known when the program is compiled."""
     shape = eqn.params["shape"]
     low = np.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
@@ -127,7 +127,7 @@ def iota_2x32_shape(build: Builder, eqn: Any) -> list[View]:
 
 
 @primitive(GROUP, "stack", kinds=ALL)
-def stack(build: Builder, eqn: Any, *args: View) -> list[View]:
+def stack(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     """Side by side, in name only."""
     axis = int(eqn.params["axis"])
     parts = [View(a.node, np.expand_dims(a.where, axis)) for a in args]
@@ -135,7 +135,7 @@ def stack(build: Builder, eqn: Any, *args: View) -> list[View]:
 
 
 @primitive(GROUP, "concatenate", kinds=ALL)
-def concatenate(build: Builder, eqn: Any, *args: View) -> list[View]:
+def concatenate(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     """Side by side, in name only."""
     return [_joined(build, list(args), int(eqn.params["dimension"]))]
 
@@ -157,7 +157,7 @@ def _joined(build: Builder, parts: list[View], axis: int) -> View:
 
 
 @primitive(GROUP, "pad", limits="negative padding")
-def pad(build: Builder, eqn: Any, x: View, value: View) -> list[View]:
+def pad(build: Builder, eqn: JaxprEqn, x: View, value: View) -> list[View]:
     """A store: the array, and the filler around it."""
     shape = eqn.outvars[0].aval.shape
     numbers = np.arange(math.prod(shape)).reshape(shape)

@@ -5,7 +5,7 @@ No call of a library: a call would end the vector code of a loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 
 
 @operation("exp", "f", limits=LIMITS)
-def _exp(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _exp(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     """`exp(n ln 2 + r) = 2^n exp(r)`, |r| <= ln(2)/2, by the series of exp up to r^7."""
     x = args[0]
     bounded = bound(w, "max", bound(w, "min", x, 90.0), -105.0)
@@ -89,12 +89,16 @@ def _log(w: Writer, x: str) -> str:
 
 
 @operation("log", "f", limits=LIMITS)
-def _log_rule(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _log_rule(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     return _log(w, args[0])
 
 
 @operation("log1p", "f", limits=LIMITS)
-def _log1p(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _log1p(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """`log(u) + (x - (u - 1)) / u` with u = 1 + x as rounded: makes up for that rounding."""
     x, t = args[0], w.type(F32)
     u = w.emit(f"fadd {t} {x}, {w.number(1, F32)}")
@@ -107,7 +111,9 @@ def _log1p(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) 
 
 
 @operation("expm1", "f", limits=LIMITS)
-def _expm1(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _expm1(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """The series for small arguments, `exp(x) - 1` for others."""
     x = args[0]
     series = [1 / 40320, 1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0]
@@ -118,14 +124,16 @@ def _expm1(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) 
 
 
 @operation("logistic", "f", limits=LIMITS)
-def _logistic(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _logistic(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     minus = w.emit(f"fneg {w.type(F32)} {args[0]}")
     below = _f(w, "add", _exp(w, F32, kinds, [minus], params), 1.0)
     return w.emit(f"fdiv {w.type(F32)} {w.number(1, F32)}, {below}")
 
 
 @operation("tanh", "f", limits=LIMITS)
-def _tanh(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _tanh(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
     """`e / (e + 2)` with e = expm1(2x); 2x is kept below 40, where the result is 1."""
     twice = _f(w, "mul", args[0], 2.0)
     twice = bound(w, "min", twice, 40.0)
@@ -149,7 +157,9 @@ of w from 0 to 5 and from 5 to 17, and are off by 1e-7 at most.
 
 
 @operation("erf_inv", "f")
-def _erf_inv(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any) -> str:
+def _erf_inv(
+    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """`x p(w)`; infinite at 1 and -1, NaN beyond. `jax.random.normal` is made of it."""
     x, one = args[0], w.number(1, F32)
     t = w.type(F32)
@@ -165,7 +175,9 @@ def _erf_inv(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Any
 
 
 @operation("pow", "fiu")
-def _pow(w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Any) -> str:
+def _pow(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     """`exp(y log |x|)`; for x < 0 negative if y is odd, and NaN if it is no whole number."""
     x, y = args
     if kinds[1] != F32:

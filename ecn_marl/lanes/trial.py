@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl.lanes.settings import GPU, cache_folder, trial_program
 
@@ -55,7 +56,7 @@ class TrialProgram(NamedTuple):
     """
 
     step: Callable[..., tuple[Any, Any, Any]]
-    state: Any
+    state: PyTree
     rest: tuple[tuple[Any, bool], ...] = ()
 
 
@@ -200,7 +201,7 @@ def measure(program: TrialProgram) -> dict[str, float]:
     return {"agree": agree, "xla_s": times(slow), "kernel_s": times(fast)}
 
 
-def _agreement(expected: Any, result: Any) -> float:
+def _agreement(expected: Any, result: PyTree) -> float:
     """Share of equal numbers in two results `(state, results, decisions)` of a step."""
     decisions = zip(jax.tree.leaves(expected[2]), jax.tree.leaves(result[2]), strict=True)
     if not all(bool(jnp.array_equal(a, b)) for a, b in decisions):
@@ -215,7 +216,7 @@ def _agreement(expected: Any, result: Any) -> float:
     return equal / total
 
 
-def _seconds(step: Callable[[Any], Any], state: Any) -> float:
+def _seconds(step: Callable[[Any], Any], state: PyTree) -> float:
     """Median time of a step."""
     times = []
     for _ in range(RUNS):

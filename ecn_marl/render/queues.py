@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import (
     Controller,
@@ -82,7 +82,7 @@ def _watch(
     policies = [with_memory(controller) for controller in controllers]
 
     def episode(index: Array) -> dict[str, Array]:
-        def step(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+        def step(carry: PyTree, key: jax.Array) -> tuple[Any, dict[str, Array]]:
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
             options = [

@@ -51,7 +51,7 @@ class Window:
         if abs(canvas.device_pixel_ratio - 1.0) < NEAR:
             self._manager.resize(shape[1], shape[0])
 
-    def _closed(self, _: Any) -> None:
+    def _closed(self, _: object) -> None:
         self.open = False
 
     def show(self, frame: UInt8[np.ndarray, "height width 3"]) -> None:

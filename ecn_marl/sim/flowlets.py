@@ -13,11 +13,12 @@ which is counted. Paths are drawn once per tick, ahead of the packet that they a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
@@ -52,7 +53,7 @@ class Flowlets:
     draw: Leaf
 
 
-def empty(slots: int, real: Any) -> Flowlets:
+def empty(slots: int, real: DTypeLike) -> Flowlets:
     """No packet sent."""
     zero = jnp.zeros((slots,), real)
     return Flowlets(zero, zero, zero, zero, jnp.zeros((slots,), jnp.uint32))

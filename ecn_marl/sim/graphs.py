@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import ModuleType
 from typing import Annotated, Any
 
 import jax
@@ -363,7 +364,7 @@ class Graph:
             last=jnp.where(over, time, state.last),
         )
 
-    def metrics(self, state: GraphState, elapsed_us: Any, xp: Any = np) -> dict[str, Any]:
+    def metrics(self, state: GraphState, elapsed_us: Any, xp: ModuleType = np) -> dict[str, Any]:
         """Steps since the start; every entry a number, or a batch of them.
 
         Args:

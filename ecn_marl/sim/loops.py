@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Annotated, Any
 
 import jax
@@ -292,7 +293,9 @@ class ClosedLoop:
             latency=exact_add(*state.latency, added, TIME_UNIT),
         )
 
-    def metrics(self, state: ClosedLoopState, elapsed_us: Any, xp: Any = np) -> dict[str, Any]:
+    def metrics(
+        self, state: ClosedLoopState, elapsed_us: Any, xp: ModuleType = np
+    ) -> dict[str, Any]:
         """Operations since the start; every entry a number, or a batch of them.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,9 @@ def counter_bytes(counter: Any) -> np.ndarray:
     return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
 
 
-def source_metrics(sim: SimConfig, state: SimState, xp: Any = np) -> tuple[dict[str, Any], ...]:
+def source_metrics(
+    sim: SimConfig, state: SimState, xp: ModuleType = np
+) -> tuple[dict[str, Any], ...]:
     """Metrics that the traffic sources of a simulation have counted since the start.
 
     Args:

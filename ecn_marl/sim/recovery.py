@@ -16,11 +16,11 @@ no timeout: the last packet of a flow is missed as any other.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
@@ -44,7 +44,7 @@ class Gaps:
     void: Leaf
 
 
-def empty(slots: int, real: Any) -> Gaps:
+def empty(slots: int, real: DTypeLike) -> Gaps:
     """Nothing missed."""
     zero = jnp.zeros((slots,), real)
     return Gaps(short=zero, until=zero - 1.0, void=zero)

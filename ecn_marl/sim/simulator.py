@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -169,7 +170,7 @@ class Simulator(SimConfig):
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
-    def _empty_flows(self, transport: Any, real: Any) -> Flows:
+    def _empty_flows(self, transport: Any, real: DTypeLike) -> Flows:
         """Free slots, with the fields that tickets, go-back-N and flowlets need."""
         gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
         flows = life.empty_flows(
@@ -306,10 +307,10 @@ class Simulator(SimConfig):
         )
         no_bytes = jnp.zeros((2,), state.queue.dtype)
 
-        def step(carry: Any, _: None) -> tuple[Any, None]:
+        def step(carry: PyTree, _: None) -> tuple[Any, None]:
             return self._substep(carry[0], carry[1], carry[2], tick), None
 
-        carry: Any = (state, sums, no_bytes)
+        carry: PyTree = (state, sums, no_bytes)
         (state, sums, slotless), _ = jax.lax.scan(step, carry, None, length=self.tick_steps)
         moved = state.flows
         state, sums = self._complete(state, sums, params, tick, slotless)

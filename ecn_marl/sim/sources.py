@@ -139,6 +139,6 @@ def _pair(text: str) -> tuple[str, Any]:
         return field, value
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """Lists as tuples, which can be hashed."""
     return tuple(_tuples(x) for x in value) if isinstance(value, list | tuple) else value

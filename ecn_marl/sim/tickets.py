@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
@@ -172,7 +173,7 @@ class Pending:
         )
 
 
-def as_reals(xp: Any, *values: Any) -> tuple[Any, ...]:
+def as_reals(xp: ModuleType, *values: Any) -> tuple[Any, ...]:
     """Arrays of reals: float64 of `numpy`, the default float of `jax.numpy`."""
     real = np.float64 if xp is np else jnp.result_type(float)
     return tuple(xp.asarray(value, real) for value in values)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim import stats
@@ -156,11 +156,11 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
     return compiled(jitted, *arguments, tick), arguments, tick
 
 
-def _repeated(env: EcnEnv, carry: Any, tick: Any, plan: Plan) -> Timing:
+def _repeated(env: EcnEnv, carry: PyTree, tick: Any, plan: Plan) -> Timing:
     """Time substeps in a compiled loop; a step is one substep of all environments."""
 
-    def run(carry: Any, tick: Any, n: Array) -> Any:
-        def body(_: Any, carry: Any) -> Any:
+    def run(carry: PyTree, tick: Any, n: Array) -> Any:
+        def body(_: object, carry: PyTree) -> Any:
             state, sums, gone = carry
             return jax.vmap(env.sim._substep)(state, sums, gone, tick)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl.parallelism import cores
@@ -89,6 +90,6 @@ def peak_memory() -> dict[str, Any]:
     return {"bytes": size, "source": "maximum resident set size of the process since its start"}
 
 
-def tree_bytes(tree: Any) -> int:
+def tree_bytes(tree: PyTree) -> int:
     """Bytes of all arrays of a tree, or of their shapes."""
     return sum(int(leaf.size) * int(leaf.dtype.itemsize) for leaf in jax.tree.leaves(tree))

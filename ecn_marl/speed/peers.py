@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
@@ -97,23 +97,23 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
 
 
 def _jaxmarl_steps(
-    env: Any, keys: jax.Array, state: Any, obs: Any, total: Array, n: Array
+    env: Any, keys: jax.Array, state: PyTree, obs: Any, total: Array, n: Array
 ) -> tuple[Any, Any, Any, Array]:
     """`programs.random_steps` for an environment that has dicts of agents and resets itself."""
 
-    def step(key: jax.Array, state: Any) -> tuple[Any, Any, Any, Array]:
+    def step(key: jax.Array, state: PyTree) -> tuple[Any, Any, Any, Array]:
         key, act_key, env_key = jax.random.split(key, 3)
         act_keys = jax.random.split(act_key, len(env.agents))
         action = {a: env.action_space(a).sample(act_keys[i]) for i, a in enumerate(env.agents)}
         obs, state, reward, _, _ = env.step(env_key, state, action)
         return key, state, obs, jnp.stack([reward[agent] for agent in env.agents])
 
-    def body(_: Any, carry: Any) -> Any:
+    def body(_: object, carry: PyTree) -> Any:
         keys, state, _, total = carry
         keys, state, obs, reward = jax.vmap(step)(keys, state)
         return keys, state, obs, total + reward
 
-    result: Any = jax.lax.fori_loop(0, n, body, (keys, state, obs, total))
+    result: PyTree = jax.lax.fori_loop(0, n, body, (keys, state, obs, total))
     return result
 
 
@@ -177,16 +177,16 @@ def replay_row(job: Replays, runs: int) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(0), job.count)
 
     @partial(lanes.mapped, updates={0: 0})
-    def advanced(state: SimState, total: Array, params: Any) -> tuple[SimState, Array]:
+    def advanced(state: SimState, total: Array, params: PyTree) -> tuple[SimState, Array]:
         def sample(carry: tuple[SimState, Array], _: None) -> tuple[tuple[SimState, Array], None]:
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean), None
 
         return jax.lax.scan(sample, (state, total), None, length=AT_ONCE)[0]
 
-    def one_replay(key: jax.Array, params: Any, n: Array) -> tuple[SimState, Array]:
+    def one_replay(key: jax.Array, params: PyTree, n: Array) -> tuple[SimState, Array]:
         carry = (sim.init(key, params), jnp.zeros((sim.topology.n_ports,), jnp.float32))
-        result: Any = jax.lax.fori_loop(
+        result: PyTree = jax.lax.fori_loop(
             0, n // AT_ONCE, lambda _, carry: advanced(*carry, params), carry
         )
         return result

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
@@ -46,7 +46,7 @@ class Measured:
     state_bytes: int
 
 
-def start(env: Any, params: Any, key: jax.Array, envs: int) -> Carry:
+def start(env: Any, params: PyTree, key: jax.Array, envs: int) -> Carry:
     """Fresh environments, each with a key of its own; `env` is one that resets itself."""
     keys = jax.random.split(key, envs)
     obs, state = jax.vmap(env.reset, (0, None))(keys, params)
@@ -68,7 +68,9 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
     load = None if env.load is None else lambda key, state, *inputs: env.load(state)
 
     @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=load)
-    def steps_of_one(key: jax.Array, state: Any, obs: Array, total: Array, params: Any) -> Carry:
+    def steps_of_one(
+        key: jax.Array, state: PyTree, obs: Array, total: Array, params: PyTree
+    ) -> Carry:
         def step(carry: Carry, _: None) -> tuple[Carry, None]:
             key, state, _, total = carry
             key, act_key, env_key = jax.random.split(key, 3)
@@ -81,13 +83,13 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
 
     def run(
         keys: jax.Array,
-        state: Any,
+        state: PyTree,
         obs: Float[Array, "envs agents obs"],
         reward: Float[Array, "envs agents"],
-        params: Any,
+        params: PyTree,
         n: Int[Array, ""],
     ) -> Carry:
-        def body(_: Any, carry: Carry) -> Carry:
+        def body(_: object, carry: Carry) -> Carry:
             after: Carry = jax.vmap(steps_of_one, (0, 0, 0, 0, None))(*carry, params)
             return after
 

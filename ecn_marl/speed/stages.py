@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.lifecycle import FREE
@@ -80,7 +80,7 @@ def breakdown(
             show(f"stages: {name}")
         advances[name] = _advance(step, first, keys)
 
-    def fixed(state: Any, key: jax.Array) -> tuple[Any, Any]:
+    def fixed(state: PyTree, key: jax.Array) -> tuple[Any, Any]:
         obs, state, reward, *_ = env.step_ecn(key, state, ecn, params)
         return state, (obs, reward)
 
@@ -132,10 +132,10 @@ def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
     return kind(**{f.name: getattr(sim, f.name) for f in fields(Simulator) if f.init})
 
 
-def _random_actions(env: Any, params: Any) -> Step:
+def _random_actions(env: Any, params: PyTree) -> Step:
     """Steps under random actions."""
 
-    def step(state: Any, key: jax.Array) -> tuple[Any, Any]:
+    def step(state: PyTree, key: jax.Array) -> tuple[Any, Any]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
         obs, state, reward, *_ = env.step(env_key, state, action, params)
@@ -155,8 +155,8 @@ def _interval(
 def _advance(step: Step, first: Any, keys: jax.Array) -> Callable[[int], None]:
     """Repeated steps of a batch; results are carried, so that XLA cannot drop their computation."""
 
-    def run(carry: Any, keys: jax.Array, n: Array) -> Any:
-        def body(i: Array, carry: Any) -> Any:
+    def run(carry: PyTree, keys: jax.Array, n: Array) -> Any:
+        def body(i: Array, carry: PyTree) -> Any:
             step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
             return jax.vmap(step)(carry[0], step_keys)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from ecn_marl.envs.registry import make
 from ecn_marl.lanes.trial import TrialProgram
@@ -24,7 +25,9 @@ def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgr
     state = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)[1]
     action = jax.vmap(lambda key: env.action.sample(key, env.num_agents))(keys)
 
-    def step(turn: Any, state: Any, key: Any, action: Any, params: Any) -> tuple[Any, Any, Any]:
+    def step(
+        turn: Any, state: PyTree, key: Any, action: Any, params: PyTree
+    ) -> tuple[Any, Any, Any]:
         key = jax.random.fold_in(key, turn)
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
         return state, (obs, reward, info), (terminated, truncated)

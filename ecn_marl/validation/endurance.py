@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl.sim import lifecycle as life
@@ -115,7 +116,7 @@ def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimSta
     ecn = scaled_ecn(params.net, 5.0, 200.0, 0.01)
 
     def run(state: SimState, params: SimParams, ecn: Any) -> tuple[SimState, Any]:
-        def interval(carry: Any, _: None) -> tuple[Any, None]:
+        def interval(carry: PyTree, _: None) -> tuple[Any, None]:
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean.mean() / CALL), None
 

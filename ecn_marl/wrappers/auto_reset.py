@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from ecn_marl import lanes
 from ecn_marl._types import Leaf
+from ecn_marl.envs.ecn import EnvState
 
 
 @struct.dataclass
@@ -64,7 +65,7 @@ class AutoReset:
         load = getattr(self.env, "load", None)
         return None if load is None else lambda state: load(state.env)
 
-    def _fresh(self, state: Any) -> AutoResetState:
+    def _fresh(self, state: EnvState) -> AutoResetState:
         zero = jnp.zeros((self.env.num_agents,), jnp.float32)
         return AutoResetState(state, zero, jnp.zeros((), jnp.int32))
 

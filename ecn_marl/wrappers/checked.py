@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_numbers
 
@@ -40,7 +40,7 @@ class Checked:
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def check(self, params: Any) -> None:
+    def check(self, params: PyTree) -> None:
         """Check parameters.
 
         Raises:
@@ -49,7 +49,7 @@ class Checked:
         """
         check_numbers(params)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Array, Any]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, Any]:
         """Start an episode; see the wrapped environment.
 
         Raises:
@@ -59,7 +59,7 @@ class Checked:
         obs_and_state: tuple[Array, Any] = self.env.reset(key, params)
         return obs_and_state
 
-    def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> Any:
         """One step; see the wrapped environment.
 
         Raises:
@@ -70,7 +70,7 @@ class Checked:
             self.env.action.check(np.asarray(action), self.env.num_agents)
         return self.env.step(key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: Any, ecn: Any, params: Any) -> Any:
+    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Any, params: PyTree) -> Any:
         """One step with thresholds instead of actions; see the wrapped environment.
 
         Raises:

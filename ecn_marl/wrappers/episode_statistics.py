@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.envs.ecn import EnvState
 from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
 
 
@@ -44,7 +45,7 @@ class _Metered:
     def reset(self, key: jax.Array, params: Any) -> Any:
         return self.env.reset(key, params)
 
-    def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
+    def step(self, key: jax.Array, state: EnvState, action: Array, params: Any) -> Any:
         obs, next_state, reward, terminated, truncated, info = self.env.step(
             key, state, action, params
         )

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
@@ -68,7 +68,7 @@ def draw(key: jax.Array, ranges: Ranges) -> Float[Array, " kinds"]:
     return jnp.exp(jax.random.uniform(key, (len(ranges),), jnp.float32, low, high))
 
 
-def scaled(params: Any, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
+def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
     """Parameters times factors.
 
     Args:
@@ -94,7 +94,7 @@ def scaled(params: Any, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
     return replace(params, sim=replace(sim, net=net, transport=senders, traffic=traffic))
 
 
-def _times(tree: Any, factor: Array, names: tuple[str, ...]) -> Any:
+def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> Any:
     """A dataclass with those of the named fields that it has multiplied by a factor."""
     field_names = {f.name for f in fields(tree)}
     changed = {
@@ -103,7 +103,7 @@ def _times(tree: Any, factor: Array, names: tuple[str, ...]) -> Any:
     return replace(tree, **changed)
 
 
-def randomised(params: Any, key: jax.Array, ranges: Ranges) -> Any:
+def randomised(params: PyTree, key: jax.Array, ranges: Ranges) -> Any:
     """Parameters of one episode, drawn.
 
     Args:
@@ -182,7 +182,7 @@ class Randomised:
         """How busy an environment is; see `EcnEnv.load`."""
         return lambda state: self.env.load(state.env)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Array, RandomisedState]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, RandomisedState]:
         """Draw parameters and start an episode; see the wrapped environment."""
         draw_key, env_key = jax.random.split(key)
         factors = draw(draw_key, self.ranges)
@@ -190,35 +190,35 @@ class Randomised:
         return obs, RandomisedState(state, factors, state.steps)
 
     def step(
-        self, key: jax.Array, state: RandomisedState, action: Array, params: Any
+        self, key: jax.Array, state: RandomisedState, action: Array, params: PyTree
     ) -> tuple[Array, RandomisedState, Array, Array, Array, dict[str, Array]]:
         """One step under the parameters of the episode; see the wrapped environment."""
         return self._step(self.env.step, key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Any, params: Any) -> Any:
+    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Any, params: PyTree) -> Any:
         """Like `step`, with thresholds instead of actions."""
         return self._step(self.env.step_ecn, key, state, ecn, params)
 
     def _step(
-        self, step: Any, key: jax.Array, state: RandomisedState, action: Any, params: Any
+        self, step: Any, key: jax.Array, state: RandomisedState, action: Any, params: PyTree
     ) -> Any:
         episode_params = scaled(params, state.factors, self.ranges)
         inner = replace(state.env, steps=state.steps)
         obs, inner, *rest = step(key, inner, action, episode_params)
         return obs, RandomisedState(inner, state.factors, inner.steps), *rest
 
-    def phase(self, state: RandomisedState, params: Any) -> Array:
+    def phase(self, state: RandomisedState, params: PyTree) -> Array:
         """Phase of every port; see `EcnEnv.phase`."""
         episode_params = scaled(params, state.factors, self.ranges)
         phase: Array = self.env.phase(state.env, episode_params)
         return phase
 
-    def global_state(self, state: RandomisedState, params: Any) -> Float[Array, " state"]:
+    def global_state(self, state: RandomisedState, params: PyTree) -> Float[Array, " state"]:
         """Features of the last interval of all ports; see `EcnEnv.global_state`."""
         features: Array = self.env.global_state(state.env, params)
         return features
 
-    def episode_metrics(self, state: RandomisedState, params: Any) -> dict[str, Array]:
+    def episode_metrics(self, state: RandomisedState, params: PyTree) -> dict[str, Array]:
         """Metrics of the episode so far; see `EcnEnv.episode_metrics`."""
         episode_params = scaled(params, state.factors, self.ranges)
         metrics: dict[str, Array] = self.env.episode_metrics(state.env, episode_params)

@@ -13,16 +13,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+from ecn_marl.envs.ecn import EnvParams
 
 Costs = dict[str, float]
 """`reward`, `inferences_per_decision`, `flops_per_decision`, for HAECN `activation_frequency`."""
 
 
 def count_costs(
-    env: Any, params: Any, algorithm: Any, actor: Any, *, episodes: int, seed: int = 0
+    env: Any, params: EnvParams, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
 ) -> Costs:
     """Mean reward and costs of a greedy policy over evaluation episodes.
 
@@ -40,7 +41,7 @@ def count_costs(
         reset_key, run_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
 
-        def step(carry: Any, key: jax.Array) -> tuple[Any, Array]:
+        def step(carry: PyTree, key: jax.Array) -> tuple[Any, Array]:
             obs, state, memory = carry
             memory, action = algorithm.decide(actor, memory, obs)
             obs, state, reward, _, _, info = env.step(key, state, action, params)
@@ -55,7 +56,7 @@ def count_costs(
     return {"reward": float(reward.mean())} | {k: float(v.mean()) for k, v in costs.items()}
 
 
-def inference_us(net: nn.Module, params: Any, *, rows: int = 1000, repeats: int = 5) -> float:
+def inference_us(net: nn.Module, params: EnvParams, *, rows: int = 1000, repeats: int = 5) -> float:
     """Time of one inference for one port on this machine, µs: best of `repeats` runs of `rows`.
 
     One observation after the other, compiled, so that only the network is measured.
@@ -95,7 +96,7 @@ def decision_delay_us(env: Any, us_per_decision: float) -> float:
     return float(ports) * us_per_decision
 
 
-def decision_us(algorithm: Any, actor: Any, costs: Costs) -> float:
+def decision_us(algorithm: Any, actor: PyTree, costs: Costs) -> float:
     """Time per decision on this machine, µs: that of each module times how often it runs."""
     module_us = {
         name: inference_us(net, params) for name, (net, params) in algorithm.modules(actor).items()

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
@@ -29,7 +29,7 @@ from ecn_marl.baselines.evaluation.completion import (
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
-from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
+from ecn_marl.envs.ecn import FLOWLETS, EnvParams, EnvState, PhaseEcn
 from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -46,10 +46,10 @@ class StatefulController(Protocol):
     def init(self) -> Any:
         """Memory at the start of an episode."""
 
-    def __call__(self, key: jax.Array, obs: jax.Array, memory: Any) -> Any:
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: PyTree) -> Any:
         """Actions or thresholds, as of a `Controller`."""
 
-    def observe(self, memory: Any, info: dict[str, jax.Array]) -> Any:
+    def observe(self, memory: PyTree, info: dict[str, jax.Array]) -> Any:
         """Memory after an interval, given the `info` of its step."""
 
 
@@ -187,7 +187,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
     return tuning_keys("report", seed, episodes)
 
 
-def thresholds(env: Any, params: Any, state: Any, chosen: Any) -> Ecn:
+def thresholds(env: Any, params: EnvParams, state: EnvState, chosen: Any) -> Ecn:
     """Thresholds for the choice of a controller, bytes, `[A]` each.
 
     Args:
@@ -205,7 +205,7 @@ def thresholds(env: Any, params: Any, state: Any, chosen: Any) -> Ecn:
 
 
 def roll_out(
-    env: Any, params: Any, controller: Controller | StatefulController, key: jax.Array
+    env: Any, params: EnvParams, controller: Controller | StatefulController, key: jax.Array
 ) -> tuple[Any, Float[Array, ""], Any]:
     """One whole episode.
 
@@ -224,7 +224,7 @@ def roll_out(
 
 def roll_out_in_windows(
     env: Any,
-    params: Any,
+    params: EnvParams,
     controller: Controller | StatefulController,
     key: jax.Array,
     windows: int,
@@ -265,7 +265,7 @@ def roll_out_in_windows(
 
 
 def episodes_runner(
-    env: Any, params: Any, build: Callable[[Any], Any], windows: int = 0
+    env: Any, params: EnvParams, build: Callable[[Any], Any], windows: int = 0
 ) -> Callable[..., Any]:
     """A compiled function that runs episodes of policies which differ in their parameters only.
 
@@ -280,7 +280,7 @@ def episodes_runner(
         costs, each with a leading axis of episodes.
     """
 
-    def episode(key: jax.Array, actor: Any) -> dict[str, jax.Array]:
+    def episode(key: jax.Array, actor: PyTree) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
         state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
         costs_of = getattr(controller, "costs", None)
@@ -290,7 +290,7 @@ def episodes_runner(
         return metrics | costs | over_time
 
     @jax.jit
-    def run(actor: Any, keys: jax.Array) -> dict[str, jax.Array]:
+    def run(actor: PyTree, keys: jax.Array) -> dict[str, jax.Array]:
         metrics: dict[str, jax.Array] = jax.vmap(lanes.mapped(episode), (0, None))(keys, actor)
         return metrics
 
@@ -303,7 +303,7 @@ BATCH = 32
 
 def evaluate(
     env: Any,
-    params: Any,
+    params: EnvParams,
     controller: Controller | StatefulController,
     *,
     name: str,

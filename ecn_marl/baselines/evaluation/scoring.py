@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from scipy import stats
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
+from ecn_marl.envs.ecn import EnvParams, EnvState
 
 SCORES = ("reward", "objective")
 """What a score can be: the mean reward, or minus J in completion times (`completion`)."""
@@ -78,7 +79,7 @@ def _half_width(values: np.ndarray) -> np.ndarray | None:
 class Greedy:
     """The mode of an algorithm's `act` as a controller: one inference for every decision."""
 
-    def __init__(self, algorithm: Any, actor: Any) -> None:
+    def __init__(self, algorithm: Any, actor: PyTree) -> None:
         """Keep the algorithm and the parameters of its policy."""
         self.algorithm, self.actor = algorithm, actor
 
@@ -94,7 +95,7 @@ class Greedy:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
+def greedy_controller(algorithm: Any, actor: PyTree, env: Any) -> Any:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
     if hasattr(algorithm, "controller"):
         return algorithm.controller(actor, env)
@@ -104,7 +105,7 @@ def greedy_controller(algorithm: Any, actor: Any, env: Any) -> Any:
 def scorer(
     algorithm: Any,
     env: Any,
-    params: Any,
+    params: EnvParams,
     *,
     episodes: int = 16,
     seed: int = 0,
@@ -131,15 +132,15 @@ def scorer(
     keys = tuning_keys("checkpoints", seed, episodes)
     needed = NEEDS if by == "objective" else ()
 
-    def episode(key: Array, actor: Any) -> tuple[Array, dict[str, Array]]:
+    def episode(key: Array, actor: PyTree) -> tuple[Array, dict[str, Array]]:
         controller = greedy_controller(algorithm, actor, env)
         state, reward, _ = roll_out(env, params, controller, key)
         metrics = env.episode_metrics(state, params) if needed else {}
         return reward, {name: metrics[name] for name in needed if name in metrics}
 
     @jax.jit
-    def run(actor: Any) -> tuple[Array, dict[str, Array]]:
-        def policy_episodes(actor: Any) -> tuple[Array, dict[str, Array]]:
+    def run(actor: PyTree) -> tuple[Array, dict[str, Array]]:
+        def policy_episodes(actor: PyTree) -> tuple[Array, dict[str, Array]]:
             results: tuple[Array, dict[str, Array]] = jax.vmap(episode, (0, None))(keys, actor)
             return results
 
@@ -149,7 +150,7 @@ def scorer(
             else jax.vmap(policy_episodes)(actor)
         )
 
-    def score(state: Any) -> Scores:
+    def score(state: EnvState) -> Scores:
         return score_episodes(by, *jax.device_get(run(state.actor)))
 
     return score

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 class StatefulPolicy:
     """A trained policy with a memory, as a `StatefulController`."""
 
-    def __init__(self, algorithm: Any, actor: Any, env: EcnEnv) -> None:
+    def __init__(self, algorithm: Any, actor: PyTree, env: EcnEnv) -> None:
         """Set up.
 
         Args:

@@ -8,7 +8,6 @@ which flows are measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.completion import SIZES
+from ecn_marl.envs.ecn import EnvState
 from ecn_marl.sim.sizes import CHUNK
 
 PREFIX = "windows:"
@@ -26,7 +26,7 @@ RATES = {"queue": 1e-3, "utilisation": 100.0}
 """Means over intervals and ports, and the factor to KB and percent."""
 
 
-def counters(state: Any) -> dict[str, Array]:
+def counters(state: EnvState) -> dict[str, Array]:
     """Counters since the start of an episode.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exporting.policy import ACTIVATIONS, Policy
@@ -23,7 +24,7 @@ ACTIVATION = "tanh"
 def export_policy(
     env: EcnEnv,
     head: Head,
-    actor: Any,
+    actor: PyTree,
     *,
     algorithm: str,
     activation: str = ACTIVATION,
@@ -87,7 +88,7 @@ def _normalisation(env: EcnEnv) -> dict[str, float]:
     return {name: float(getattr(scale, name)) for name in names}
 
 
-def _dense_layers(actor: Any) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
+def _dense_layers(actor: PyTree) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:
     """Weights and biases, given or those of an `Mlp`; None for anything else.
 
     The standardisation of the features is folded into the first layer.

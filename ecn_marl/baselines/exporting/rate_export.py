@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exporting.distil import check_depth, grow
@@ -37,7 +37,7 @@ MAX_ROWS = 50_000
 
 
 def export_rate_policy(
-    trainer: Any, actor: Any, *, int8: bool = False, depth: int | None = None, **about: Any
+    trainer: Any, actor: PyTree, *, int8: bool = False, depth: int | None = None, **about: Any
 ) -> RatePolicy:
     """A policy without JAX.
 
@@ -83,7 +83,7 @@ def export_rate_policy(
     return RatePolicy(header, arrays)
 
 
-def record(trainer: Any, act: Callable[..., Any], actor: Any, seed: int) -> np.ndarray:
+def record(trainer: Any, act: Callable[..., Any], actor: PyTree, seed: int) -> np.ndarray:
     """Observations of flows in a learner's training scenarios, `[N, obs]`, at most `MAX_ROWS` rows.
 
     Args:
@@ -107,13 +107,13 @@ def record(trainer: Any, act: Callable[..., Any], actor: Any, seed: int) -> np.n
 def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
     """Which flows acted, `[steps, envs, flows]`, and observations `[steps, envs, flows, obs]`."""
 
-    def acting(actor: Any, key: jax.Array, obs: Array) -> Array:
+    def acting(actor: PyTree, key: jax.Array, obs: Array) -> Array:
         del key  # greedy
         action: Array = act(actor, obs)
         return action
 
     @jax.jit
-    def roll(actor: Any, keys: jax.Array, params: Any) -> tuple[Array, Array]:
+    def roll(actor: PyTree, keys: jax.Array, params: Any) -> tuple[Array, Array]:
         _, state = jax.vmap(env.reset, (0, None))(keys, params)
         _, rows = roll_rates(env, acting, state, keys[0], STEPS, params, actor)
         return rows.valid, rows.obs
@@ -122,7 +122,7 @@ def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tree(
-    trainer: Any, actor: Any, depth: int, seed: int
+    trainer: Any, actor: PyTree, depth: int, seed: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """A tree, and its fields of the header."""
     check_depth(depth)
@@ -147,7 +147,7 @@ def _tree_act(arrays: Any, obs: Array) -> Array:
     return jnp.asarray(tree(jnp, arrays, obs))
 
 
-def _layers(trainer: Any, actor: Any, algorithm: str) -> Layers:
+def _layers(trainer: Any, actor: PyTree, algorithm: str) -> Layers:
     """Weights and biases of the network; biases are 0 where it has none."""
     from ecn_marl.baselines.adpg import Policy
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ FRACTION = 2**-16
 """Unit of the table of factors of an int8 policy: a NIC multiplies and shifts by 16."""
 
 
-def dense(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
+def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A network in float32: ReLU layers, tanh at the end.
 
     Args:
@@ -48,7 +49,7 @@ def dense(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
     return arrays["range"][0] + arrays["range"][1] * xp.tanh(x[..., 0])
 
 
-def int8(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
+def int8(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A quantised network: float observations in, integers until the table of factors.
 
     Args:
@@ -65,7 +66,7 @@ def int8(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
     return arrays["table"][code + CODE].astype(xp.float32) * np.float32(FRACTION)
 
 
-def int8_codes(xp: Any, arrays: Mapping[str, Any], codes: Any) -> Any:
+def int8_codes(xp: ModuleType, arrays: Mapping[str, Any], codes: Any) -> Any:
     """The integer part of a quantised network; no sum or product leaves int32.
 
     A layer multiplies int8 by int8, sums in int32, and goes back to int8 by a multiplication and
@@ -89,7 +90,7 @@ def int8_codes(xp: Any, arrays: Mapping[str, Any], codes: Any) -> Any:
     return codes[..., 0]
 
 
-def tree(xp: Any, arrays: Mapping[str, Any], obs: Any) -> Any:
+def tree(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A complete binary tree of thresholds.
 
     Args:

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 
 class Mlp(nn.Module):
@@ -112,7 +112,7 @@ FEATURE_STD_MIN = 0.02
 
 
 def standardise(
-    params: Any, mean: Float[Array, " features"], std: Float[Array, " features"]
+    params: PyTree, mean: Float[Array, " features"], std: Float[Array, " features"]
 ) -> Any:
     """Parameters of a standardised `Mlp` that centres and scales its features by these moments.
 
@@ -132,7 +132,7 @@ def standardise(
 
 
 def apply_network(
-    net: nn.Module, params: Any, x: Float[Array, "*batch agents features"], shared: bool
+    net: nn.Module, params: PyTree, x: Float[Array, "*batch agents features"], shared: bool
 ) -> Float[Array, "*batch agents outputs"]:
     """Evaluate a network for every agent, with shared or own parameters."""
     if shared:  # one long batch: products of matrices, not of stacks of them
@@ -157,6 +157,6 @@ def network_flops(hidden: Sequence[int], features: int, outputs: int) -> int:
     return weights + sum(hidden)
 
 
-def one_agent(params: Any, shared: bool) -> Any:
+def one_agent(params: PyTree, shared: bool) -> Any:
     """The parameters that one agent needs: all of them if shared, else those of agent 0."""
     return params if shared else jax.tree.map(lambda x: x[0], params)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -110,8 +110,8 @@ class TrainState:
         updates: updates so far.
     """
 
-    actor: Any
-    critic: Any
+    actor: PyTree
+    critic: PyTree
     actor_opt: Any
     critic_opt: Any
     env: Any
@@ -150,9 +150,9 @@ def collect(
     env: Any,
     head: Head,
     policy: Callable[[Any, Array], Array],
-    state: Any,
+    state: PyTree,
     key: jax.Array,
-    params: Any,
+    params: PyTree,
     steps: int,
 ) -> tuple[Any, Rollout, dict[str, Array]]:
     """Run the policy of a training state in all its environments.
@@ -170,7 +170,9 @@ def collect(
         State after, the rollout, and means of reward, queue (bytes) and utilisation.
     """
 
-    def step(key: jax.Array, carry: tuple[Any, Array], actor: Any, params: Any) -> tuple[Any, Any]:
+    def step(
+        key: jax.Array, carry: tuple[Any, Array], actor: PyTree, params: PyTree
+    ) -> tuple[Any, Any]:
         env_state, obs = carry
         act_key, env_key = jax.random.split(key)
         out = policy(actor, obs)
@@ -283,7 +285,7 @@ def improve(
     total = batch.target.shape[0] * batch.target.shape[1]
     flat = jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), batch)
 
-    def gradient_step(carry: Any, rows: Array) -> tuple[Any, dict[str, Array]]:
+    def gradient_step(carry: PyTree, rows: Array) -> tuple[Any, dict[str, Array]]:
         minibatch = jax.tree.map(lambda x: x[rows], flat)
         updated = []
         logged: dict[str, Array] = {}
@@ -295,7 +297,7 @@ def improve(
         nets, opts = zip(*updated, strict=True)
         return (tuple(nets), tuple(opts)), logged
 
-    def epoch(carry: Any, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+    def epoch(carry: PyTree, key: jax.Array) -> tuple[Any, dict[str, Array]]:
         rows = jax.random.permutation(key, total).reshape(minibatches, -1)
         return jax.lax.scan(gradient_step, carry, rows)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -199,9 +199,9 @@ class QState:
         steps: gradient steps so far.
     """
 
-    params: Any
+    params: PyTree
     target: Any
-    opt: Any
+    opt: PyTree
     steps: Leaf
 
 
@@ -260,13 +260,13 @@ class QLearner:
         return QState(params, target, opt, jnp.zeros((), jnp.int32))
 
     def values(
-        self, params: Any, obs: Float[Array, "*b agents features"]
+        self, params: PyTree, obs: Float[Array, "*b agents features"]
     ) -> Float[Array, "*b agents outputs"]:
         """Q of all actions."""
         return apply_network(self.net, params, obs, self.shared)
 
     def loss(
-        self, params: Any, target: Any, batch: Transition, weight: Float[Array, "rows agents"]
+        self, params: PyTree, target: Any, batch: Transition, weight: Float[Array, "rows agents"]
     ) -> tuple[Array, dict[str, Array]]:
         """Weighted squared error to the target (ACC, Eq. 5), and its metrics.
 

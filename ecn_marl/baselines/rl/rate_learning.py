@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.gae import gae
@@ -157,7 +157,7 @@ def roll_scenarios(
     key: jax.Array,
     config: RateConfig,
     params: Sequence[RateParams],
-    actor: Any,
+    actor: PyTree,
 ) -> tuple[tuple[RateState, ...], list[Events], Int[Array, ""]]:
     """Roll out in every scenario; environments at their horizon start anew afterwards.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
@@ -45,7 +45,7 @@ def roll_rates(
     key: jax.Array,
     steps: int,
     params: RateParams,
-    actor: Any,
+    actor: PyTree,
 ) -> tuple[RateState, Events]:
     """Run a batch of environments under a policy; row t holds the events before step t.
 
@@ -63,7 +63,7 @@ def roll_rates(
     """
 
     def step(
-        key: jax.Array, carry: tuple[RateState], params: RateParams, actor: Any
+        key: jax.Array, carry: tuple[RateState], params: RateParams, actor: PyTree
     ) -> tuple[tuple[RateState], Events]:
         (state,) = carry
         obs = env.observe(state)

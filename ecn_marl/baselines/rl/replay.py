@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._types import Leaf
 
@@ -55,7 +55,7 @@ def empty(example: Any, capacity: int) -> Ring:
     return Ring(rows, zero, zero)
 
 
-def copies(tree: Any, n: int) -> Any:
+def copies(tree: PyTree, n: int) -> Any:
     """A pytree `n` times over, leaves `[n, ...]`: a ring per agent, a gate per environment."""
     return jax.tree.map(lambda x: jnp.repeat(x[None], n, axis=0), tree)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from ecn_marl import lanes
 
@@ -14,7 +15,7 @@ from ecn_marl import lanes
 def roll(
     env: Any,
     step: Callable[..., tuple[Any, Any]],
-    carry: Any,
+    carry: PyTree,
     key: jax.Array,
     steps: int,
     *shared: Any,
@@ -36,7 +37,7 @@ def roll(
         The carry after, and rows with the axes `[time, envs, ...]`.
     """
 
-    def run_environment(key: jax.Array, carry: Any, *shared: Any) -> tuple[Any, Any]:
+    def run_environment(key: jax.Array, carry: PyTree, *shared: Any) -> tuple[Any, Any]:
         keys = jax.random.split(key, steps)
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl.distributions import Head
@@ -44,8 +44,8 @@ class PolicyState:
         updates: updates so far.
     """
 
-    actor: Any
-    critic: Any
+    actor: PyTree
+    critic: PyTree
     actor_opt: Any
     critic_opt: Any
     env: tuple[Any, ...]
@@ -83,7 +83,7 @@ class StochasticRates:
         """Fresh parameters."""
         return init_network(self.net, key, features, 1, shared=True)
 
-    def outputs(self, actor: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b n"]:
+    def outputs(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Float[Array, "*b n"]:
         """Outputs of the network."""
         return jnp.asarray(self.net.apply(actor, squash(self.features(obs))))
 
@@ -91,11 +91,11 @@ class StochasticRates:
         """The part of an observation that is the network's input."""
         return obs
 
-    def sample(self, actor: Any, key: jax.Array, obs: Float[Array, "*b obs"]) -> Array:
+    def sample(self, actor: PyTree, key: jax.Array, obs: Float[Array, "*b obs"]) -> Array:
         """Draw actions of the environment."""
         return self.action(self.head.sample(key, self.outputs(actor, obs)))
 
-    def mode(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
+    def mode(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Array:
         """The most likely actions."""
         return self.action(self.head.mode(self.outputs(actor, obs)))
 
@@ -118,7 +118,7 @@ class PolicyGradient(RateTrainer):
         """Options of `make_rate` for actions and observations."""
         return {"actions": self.config.actions}
 
-    def act(self, actor: Any, obs: Float[Array, "*b obs"]) -> Array:
+    def act(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Array:
         """The most likely actions."""
         return self.policy.mode(actor, obs)
 
@@ -138,7 +138,7 @@ Estimator = Callable[[Transitions], tuple[Array, Array]]
 def draw_batch(
     key: jax.Array,
     policy: StochasticRates,
-    actor: Any,
+    actor: PyTree,
     scenarios: Sequence[Transitions],
     estimate: Estimator,
     rows: int,

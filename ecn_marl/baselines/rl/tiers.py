@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.q_learning import discrete_head
 from ecn_marl.sim.topology import Topology
@@ -108,12 +108,12 @@ class Tiers:
         ports = by_tier[..., np.asarray(self.tier), :]
         return ports[..., 0] if head.scalar else ports
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Float[Array, "1 obs"], Any]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Float[Array, "1 obs"], Any]:
         """Start an episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
         return self.summary(obs), state
 
-    def step(self, key: jax.Array, state: Any, action: Array, params: Any) -> Any:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> Any:
         """One step; see the wrapped environment. `info` has means over the ports, `[1]`."""
         obs, state, reward, terminated, truncated, info = self.env.step(
             key, state, self.to_ports(action), params

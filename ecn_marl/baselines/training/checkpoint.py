@@ -34,6 +34,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
@@ -85,7 +86,7 @@ class Checkpoints:
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
-    def save(self, step: int, state: Any, scores: Sequence[float] | None = None) -> None:
+    def save(self, step: int, state: PyTree, scores: Sequence[float] | None = None) -> None:
         """Save a pytree; typed PRNG keys included. Returns when it is on disk.
 
         Args:
@@ -114,13 +115,13 @@ class Checkpoints:
         if self._best != best and jax.process_index() == 0:
             write_json(self.folder / BEST, [record._asdict() for record in self._best])
 
-    def save_diverged(self, step: int, state: Any) -> Path:
+    def save_diverged(self, step: int, state: PyTree) -> Path:
         """Save a state that has diverged, for inspection; it is no checkpoint."""
         path = self.folder.parent / DIVERGED / str(step)
         self._write(path, state)
         return path
 
-    def _write(self, path: Path, state: Any) -> None:
+    def _write(self, path: Path, state: PyTree) -> None:
         args = ocp.args.StandardSave(_stored(state))
         try:
             self._writer.save(path, args=args, force=True)
@@ -185,7 +186,7 @@ class Checkpoints:
                 if path.is_dir() and not path.name.isdecimal():
                     shutil.rmtree(path, ignore_errors=True)
 
-    def restore(self, like: Any, step: int | None = None) -> Any:
+    def restore(self, like: PyTree, step: int | None = None) -> Any:
         """A saved state.
 
         Args:
@@ -306,13 +307,13 @@ def _read_json(path: Path, kind: type) -> Any:
     return content
 
 
-def _named(state: Any) -> list[tuple[str, Any]]:
+def _named(state: PyTree) -> list[tuple[str, Any]]:
     """Leaves of a pytree with the paths that lead to them, e.g. `actor.params.Dense_0.bias`."""
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in leaves]
 
 
-def _stored(state: Any) -> dict[str, Any]:
+def _stored(state: PyTree) -> dict[str, Any]:
     """The leaves to write; orbax does not accept arrays without elements."""
     return {name: x for name, x in _named(state) if x.size}
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.rollout import roll
 
 
 def start_environments(
-    env: Any, key: jax.Array, phase_key: jax.Array, params: Any, n: int
+    env: Any, key: jax.Array, phase_key: jax.Array, params: PyTree, n: int
 ) -> tuple[Array, Any]:
     """Reset `n` auto-resetting environments.
 
@@ -35,7 +35,7 @@ def start_environments(
 
 
 def run_randomly(
-    env: Any, key: jax.Array, params: Any, carry: tuple[Any, Array], steps: int
+    env: Any, key: jax.Array, params: PyTree, carry: tuple[Any, Array], steps: int
 ) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
     """Take random actions for some intervals, to measure the moments of observations.
 
@@ -51,7 +51,7 @@ def run_randomly(
         observation over time, environments and agents.
     """
 
-    def step(key: jax.Array, carry: tuple[Any, Array], params: Any) -> tuple[Any, Array]:
+    def step(key: jax.Array, carry: tuple[Any, Array], params: PyTree) -> tuple[Any, Array]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
         obs, state, *_ = env.step(env_key, carry[0], action, params)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
@@ -38,10 +39,10 @@ class Algorithm(Protocol):
 
     config: Any
 
-    def init(self, key: jax.Array, params: Any) -> Any:
+    def init(self, key: jax.Array, params: PyTree) -> Any:
         """A fresh training state."""
 
-    def update(self, state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def update(self, state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
         """One update and its metrics."""
 
 
@@ -95,7 +96,7 @@ class TrainResult:
         metrics: one row per update, as written to `metrics.jsonl`.
     """
 
-    state: Any
+    state: PyTree
     metrics: list[Row]
 
 
@@ -116,12 +117,12 @@ def compiled_update(
         A jitted function `(state, params) -> (state, metrics)`.
     """
 
-    def run(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def run(state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
         with nullcontext() if shardings is None else lanes.off():
             return updates_in_turn(state, params)
 
-    def updates_in_turn(state: Any, params: Any) -> tuple[Any, dict[str, jax.Array]]:
-        def one_update(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
+    def updates_in_turn(state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
+        def one_update(state: PyTree, _: None) -> tuple[Any, dict[str, jax.Array]]:
             if seeds == 1:
                 return algorithm.update(state, params)
             return jax.vmap(algorithm.update, (0, None))(state, params)
@@ -140,7 +141,7 @@ def _mesh(shardings: Any) -> Mesh:
 
 
 def state_shapes(
-    algorithm: Algorithm, params: Any, seeds: int = 1, mesh: Mesh | None = None
+    algorithm: Algorithm, params: PyTree, seeds: int = 1, mesh: Mesh | None = None
 ) -> Any:
     """Shapes of a training state, with its shardings if there is a mesh."""
     shapes = jax.eval_shape(partial(_start, algorithm, seeds), np.uint32(0), params)
@@ -154,7 +155,7 @@ def state_shapes(
 
 
 def initial_state(
-    algorithm: Algorithm, params: Any, seed: int, seeds: int = 1, mesh: Mesh | None = None
+    algorithm: Algorithm, params: PyTree, seed: int, seeds: int = 1, mesh: Mesh | None = None
 ) -> Any:
     """A fresh training state; with several seeds those of `seed`, `seed + 1`, … stacked."""
     places = None
@@ -164,7 +165,7 @@ def initial_state(
     return start(np.uint32(seed), params)
 
 
-def _start(algorithm: Algorithm, seeds: int, seed: Any, params: Any) -> Any:
+def _start(algorithm: Algorithm, seeds: int, seed: Any, params: PyTree) -> Any:
     if seeds == 1:
         return algorithm.init(training_key(seed), params)
     keys = jax.vmap(training_key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
@@ -174,7 +175,7 @@ def _start(algorithm: Algorithm, seeds: int, seed: Any, params: Any) -> Any:
 
 def train(
     algorithm: Algorithm,
-    params: Any,
+    params: PyTree,
     *,
     steps: int,
     seed: int = 0,
@@ -237,7 +238,7 @@ class _Loop:
     def __init__(
         self,
         algorithm: Algorithm,
-        params: Any,
+        params: PyTree,
         seed: int,
         seeds: int,
         updates_per_call: int,
@@ -379,7 +380,7 @@ class _Loop:
         )
 
 
-def _actor(state: Any) -> Any:
+def _actor(state: PyTree) -> Any:
     """The parameters of the policy; few, so they are checked after every update."""
     return {"actor": getattr(state, "actor", None)}
 
@@ -388,7 +389,7 @@ def _is_finite(row: Row) -> bool:
     return all(np.isfinite(np.asarray(value, np.float64)).all() for value in row.values())
 
 
-def _bad_leaf(tree: Any, allow_infinite: bool = False) -> str | None:
+def _bad_leaf(tree: PyTree, allow_infinite: bool = False) -> str | None:
     """Path of the first leaf that holds NaN (or infinity), None if there is none.
 
     The state of an environment may hold infinity: the time of an event that never comes.

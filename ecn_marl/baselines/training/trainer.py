@@ -25,7 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -46,7 +46,7 @@ class TrainingState:
         key: PRNG key.
     """
 
-    actor: Any
+    actor: PyTree
     env: Any
     obs: Leaf
     key: Leaf
@@ -108,7 +108,7 @@ class Trainer(ABC):
         self.head = head_for(env.action)
 
     @abstractmethod
-    def init(self, key: jax.Array, params: Any) -> Any:
+    def init(self, key: jax.Array, params: PyTree) -> Any:
         """A fresh training state: a pytree dataclass with the policy's parameters as `actor`.
 
         Args:
@@ -117,7 +117,7 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def update(self, state: Any, params: Any) -> tuple[Any, dict[str, Array]]:
+    def update(self, state: PyTree, params: PyTree) -> tuple[Any, dict[str, Array]]:
         """One update; a pure function, as it is compiled and mapped over seeds.
 
         Args:
@@ -130,7 +130,11 @@ class Trainer(ABC):
         """
 
     def act(
-        self, actor: Any, key: jax.Array, obs: Float[Array, "*b agents obs"], greedy: bool = False
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
     ) -> Array:
         """Actions for observations; a trainer has this or `controller`.
 
@@ -142,7 +146,7 @@ class Trainer(ABC):
         """
         raise NotImplementedError  # registration requires `act` or `controller`
 
-    def controller(self, actor: Any, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: Any) -> Any:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.
 
         Args:
@@ -156,11 +160,11 @@ class Trainer(ABC):
         """Floating-point operations of one inference; None if not counted."""
         return None
 
-    def modules(self, actor: Any) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
         """Network and parameters of one port, as `policy`, to time them; empty for no timing."""
         return {}
 
-    def network(self, actor: Any) -> Network | None:
+    def network(self, actor: PyTree) -> Network | None:
         """The policy to be exported; None if it is not one network from observation to action."""
         return None
 
@@ -258,7 +262,7 @@ def _wrong_space(trainer: Any) -> list[str]:
     return wrong
 
 
-def check_training(name: str, trainer: Trainer, params: Any) -> None:
+def check_training(name: str, trainer: Trainer, params: PyTree) -> None:
     """Check the states and metrics of a trainer by their shapes; nothing is computed.
 
     Args:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
@@ -77,7 +77,7 @@ class Subject(Protocol):
     def network(self, state: Any) -> SimState:
         """The network in a state."""
 
-    def advance(self, state: Any, params: Any, actor: Any) -> tuple[Any, PortSums]:
+    def advance(self, state: Any, params: Any, actor: PyTree) -> tuple[Any, PortSums]:
         """A step; `actor` holds the parameters of the policy."""
 
 
@@ -109,7 +109,9 @@ class OwnRates:
         """The network in a state."""
         return state
 
-    def advance(self, state: SimState, params: SimParams, actor: Any) -> tuple[SimState, PortSums]:
+    def advance(
+        self, state: SimState, params: SimParams, actor: PyTree
+    ) -> tuple[SimState, PortSums]:
         """A step."""
         del actor
         return self.sim.collect(state, params, thresholds(self.ecn, params))
@@ -150,7 +152,7 @@ class Steered:
         sim: SimState = state.sim
         return sim
 
-    def advance(self, state: RateState, params: Any, actor: Any) -> tuple[RateState, PortSums]:
+    def advance(self, state: RateState, params: Any, actor: PyTree) -> tuple[RateState, PortSums]:
         """A step."""
         return self.env.advance(state, self.act(actor, self.env.observe(state)), params)
 
@@ -175,7 +177,7 @@ def measure(
     subject: Subject,
     spec: RateScenario,
     *,
-    actor: Any = None,
+    actor: PyTree | None = None,
     seed: int = 0,
     seeds: int = 1,
     row_us: float | None = None,
@@ -242,7 +244,7 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
     """`ROWS` rows of `steps` steps each, of a batch of episodes."""
     sim, congested = subject.sim, np.array(ports)
 
-    def row(state: Any, params: Any, actor: Any) -> tuple[Any, Row]:
+    def row(state: Any, params: Any, actor: PyTree) -> tuple[Any, Row]:
         rate = jnp.asarray(subject.network_params(params).net.port_rate)[congested]
 
         def step(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
@@ -255,10 +257,10 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
         remaining = (net.flows.rest_high[0], net.flows.rest_low[0])
         return state, Row(sent.mean(0), queue.mean(0), remaining, net.totals.finished.sum())
 
-    def block(state: Any, params: Any, actor: Any) -> tuple[Any, Row]:
+    def block(state: Any, params: Any, actor: PyTree) -> tuple[Any, Row]:
         return jax.lax.scan(lambda s, _: row(s, params, actor), state, None, length=ROWS)
 
-    def load(state: Any, params: Any, actor: Any) -> Array:
+    def load(state: Any, params: Any, actor: PyTree) -> Array:
         return sim.load(subject.network(state))
 
     use_lanes = sim.slots <= MOST_IN_LANES

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
+from jaxtyping import PyTree
 from pettingzoo import ParallelEnv
 
 from ecn_marl._checks import check_numbers
@@ -52,10 +53,10 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     def step(state: RateState, action: jax.Array, params: RateParams) -> Any:
         unused = jax.random.key(0)  # an episode's randomness is in its state
 
-        def over(carry: Any) -> jax.Array:
+        def over(carry: PyTree) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
 
-        def go_on(carry: Any) -> Any:
+        def go_on(carry: PyTree) -> Any:
             obs, state, reward, _, truncated, info = core.step(unused, carry[1], action, params)
             return obs, state, truncated, reward, info
 

@@ -25,6 +25,7 @@ from ecn_marl.baselines.evaluation.windows import counters, in_windows
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
 from ecn_marl.baselines.training.checkpoint import read_config
+from ecn_marl.envs.ecn import EnvParams, EnvState
 from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.engine import Scored, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
@@ -80,7 +81,7 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
             batch_of_one = jax.tree.map(lambda x: jnp.asarray(x)[None], fresh)
             state = replace(state, env=batch_of_one, obs=obs[None])
 
-            def update(state: Any, _: None) -> tuple[Any, dict[str, jax.Array]]:
+            def update(state: EnvState, _: None) -> tuple[Any, dict[str, jax.Array]]:
                 state = algorithm.update(state, endless)[0]
                 return state, counters(_first(state.env).env)
 
@@ -184,7 +185,7 @@ def _acc(env: Any, config: DDQNConfig, offline: Any) -> tuple[Any, Callable[[jax
     """ACC: the Q-network of the offline model on every port, with empty replay memories."""
     algorithm = DDQN(env, config)
 
-    def init(key: jax.Array, params: Any) -> Any:
+    def init(key: jax.Array, params: EnvParams) -> Any:
         state = algorithm.init(key, params)
         q = state.q
         copies = jax.tree.map(

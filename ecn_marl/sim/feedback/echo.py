@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
@@ -45,7 +46,7 @@ class Echo:
     field: field.Field | None = None
 
 
-def empty_echo(needs: frozenset[str], slots: int, queues: int, depth: int, real: Any) -> Echo:
+def empty_echo(needs: frozenset[str], slots: int, queues: int, depth: int, real: DTypeLike) -> Echo:
     """Feedback state of an empty network.
 
     Args:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._types import Leaf
@@ -19,7 +18,7 @@ class Field:
     log: Leaf
 
 
-def init(slots: int, depth: int, real: Any) -> Field:
+def init(slots: int, depth: int, real: DTypeLike) -> Field:
     """No history."""
     return Field(jnp.zeros((depth, 2, slots), real))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
@@ -30,7 +31,7 @@ class Outstanding:
     filled: Leaf
 
 
-def init(slots: int, acks: bool, real: Any) -> Outstanding:
+def init(slots: int, acks: bool, real: DTypeLike) -> Outstanding:
     """Nothing on the way."""
     zero = jnp.zeros((slots,), real)
     return Outstanding(unacked=zero if acks else None, filled=zero)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
@@ -29,7 +28,7 @@ class Probe:
     rtt: Leaf
 
 
-def init(slots: int, real: Any) -> Probe:
+def init(slots: int, real: DTypeLike) -> Probe:
     """No probe under way."""
     zero = jnp.zeros((slots,), real)
     return Probe(left=zero, trip=zero, rtt=zero)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._types import Leaf
@@ -27,7 +26,7 @@ class Telemetry:
     sent_log: Leaf
 
 
-def init(queues: int, depth: int, real: Any) -> Telemetry:
+def init(queues: int, depth: int, real: DTypeLike) -> Telemetry:
     """Empty queues that have sent nothing."""
     return Telemetry(
         sent=(jnp.zeros((queues,), jnp.uint32), jnp.zeros((queues,), real)),

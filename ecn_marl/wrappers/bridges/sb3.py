@@ -64,7 +64,7 @@ class EcnSB3VecEnv(VecEnv):
         """An attribute of the wrapped environment, the same for all."""
         return [getattr(self.agents, attr_name)] * len(self._selected(indices))
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: Any = None) -> None:
         """Set an attribute of the wrapped environment, for all."""
         setattr(self.agents, attr_name, value)
 
