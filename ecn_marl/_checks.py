@@ -33,7 +33,7 @@ INT32 = 2**31 - 1
 class Rule(Protocol):
     """The values that a field may have."""
 
-    def fits(self, value: object) -> bool:
+    def fits(self, value: Any) -> bool:
         """Whether this is allowed."""
 
     @property
@@ -65,7 +65,7 @@ class Real:
     none: bool = False
     infinite: bool = False
 
-    def fits(self, value: object) -> bool:
+    def fits(self, value: Any) -> bool:
         """Whether it is such a number, or one of the words."""
         if value is None or isinstance(value, str):
             return self.none if value is None else value in self.words
@@ -86,7 +86,7 @@ class Real:
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iuf"
 
-    def _is_kind(self, value: object) -> bool:
+    def _is_kind(self, value: Any) -> bool:
         return isinstance(value, RealNumber)
 
     @property
@@ -114,7 +114,7 @@ class Whole(Real):
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iu"
 
-    def _is_kind(self, value: object) -> bool:
+    def _is_kind(self, value: Any) -> bool:
         return isinstance(value, Integral)
 
     @property
@@ -126,7 +126,7 @@ class Whole(Real):
 class Flag:
     """True or False; no other value that converts to one of them."""
 
-    def fits(self, value: object) -> bool:
+    def fits(self, value: Any) -> bool:
         """Whether it is one."""
         return isinstance(value, bool)
 
@@ -148,7 +148,7 @@ class Kind:
     types: tuple[type | str, ...]
     what: str
 
-    def fits(self, value: object) -> bool:
+    def fits(self, value: Any) -> bool:
         """Whether it is of one of the types, or has one of the methods."""
         return any(
             hasattr(value, kind) if isinstance(kind, str) else isinstance(value, kind)
@@ -175,7 +175,7 @@ class Each:
     count: int | None = None
     least: int = 0
 
-    def fits(self, value: object) -> bool:
+    def fits(self, value: Any) -> bool:
         """Whether it is such a tuple."""
         if not isinstance(value, tuple | list | range) or len(value) < self.least:
             return False

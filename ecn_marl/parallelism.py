@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.lanes.settings import cores
@@ -106,7 +107,7 @@ def fitting_devices(envs: int, devices: int) -> int:
     return max(n for n in range(1, devices + 1) if envs % n == 0)
 
 
-def shard_envs(tree: Any, mesh: Mesh) -> Any:
+def shard_envs(tree: Any, mesh: Mesh) -> PyTree:
     """A tree of arrays with their leading axis, the environments, split over the devices.
 
     Raises:
@@ -120,7 +121,7 @@ def shard_envs(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
 
 
-def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> Any:
+def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> PyTree:
     """Shardings of a training state: environments are split, all else is on every device.
 
     Args:
@@ -173,7 +174,7 @@ def per_device(
     """
     split, replicated = PartitionSpec(AXIS), PartitionSpec()
 
-    def run(*args: Any) -> Any:
+    def run(*args: Any) -> PyTree:
         specs = tuple(replicated if i in shared else split for i in range(len(args)))
         mapped = jax.shard_map(
             function, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False

@@ -165,7 +165,7 @@ class APG(Deterministic):
         return cost / jnp.maximum(acts.sum(), 1), (state, jax.lax.stop_gradient(rows))
 
 
-def mean_of_finite(grads: Any) -> tuple[Any, Array]:
+def mean_of_finite(grads: Any) -> tuple[PyTree, Array]:
     """Mean of the gradients that are finite in all entries; and how many are not.
 
     Args:

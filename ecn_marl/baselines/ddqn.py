@@ -183,7 +183,7 @@ class TrainState:
     updates: Leaf
 
     @property
-    def actor(self) -> Any:
+    def actor(self) -> PyTree:
         """Parameters that a policy needs."""
         return self.q.params
 
@@ -347,11 +347,11 @@ class DDQN(Trainer):
 
         def step(
             key: jax.Array,
-            carry: tuple[Any, Array, Gate],
+            carry: tuple[PyTree, Array, Gate],
             actor: PyTree,
             chance: Array,
             params: EnvParams,
-        ) -> tuple[Any, Any]:
+        ) -> tuple[PyTree, Any]:
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)
             q = self.learner.values(actor, obs)

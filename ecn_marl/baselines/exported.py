@@ -7,6 +7,7 @@ options of `ecn_marl.make`. The network is the one that `Policy` runs with numpy
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ class Exported:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def _same(options: dict[str, Any], actions: Any) -> bool:
+def _same(options: dict[str, Any], actions: Mapping[str, Any]) -> bool:
     """Whether options of a codec are those of a header, where lists stand for tuples."""
     return bool(_plain(options) == _plain(actions["options"]))
 

@@ -385,11 +385,11 @@ class HAECN(Trainer):
 
         def step(
             key: jax.Array,
-            carry: tuple[Any, Array, Saved],
+            carry: tuple[PyTree, Array, Saved],
             actor: PyTree,
             chance: Array,
             params: EnvParams,
-        ) -> tuple[Any, Any]:
+        ) -> tuple[PyTree, Any]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)
             saved, trigger, decision_obs = self._act(actor, saved, obs, act_key, chance)

@@ -85,7 +85,9 @@ class IPPO(Trainer):
 
     config_class = IPPOConfig
 
-    def __init__(self, env: Any, config: IPPOConfig, start: tuple[Any, Any] | None = None) -> None:
+    def __init__(
+        self, env: Any, config: IPPOConfig, start: tuple[PyTree, Any] | None = None
+    ) -> None:
         """Set up networks and optimisers.
 
         Args:

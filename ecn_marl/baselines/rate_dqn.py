@@ -120,7 +120,7 @@ class RateDQNState:
     updates: Leaf
 
     @property
-    def actor(self) -> Any:
+    def actor(self) -> PyTree:
         """Parameters of the policy."""
         return self.q.params
 

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
@@ -271,7 +272,7 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
 
 
-def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[Any, Any] | None:
+def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, Any] | None:
     """Networks that ippo's training starts from; None for fresh ones."""
     source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
     return shared_networks(source, env) if source else None
@@ -312,7 +313,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
     )
 
 
-def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> Trainer:
+def trainer_of(config: dict[str, Any], start: tuple[PyTree, Any] | None = None) -> Trainer:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
     env: Any = make(config["scenario"], **config["options"])
@@ -322,7 +323,7 @@ def trainer_of(config: dict[str, Any], start: tuple[Any, Any] | None = None) -> 
     return ALGORITHMS[config["algorithm"]](env, settings, **optional)
 
 
-def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
+def shared_networks(run: str | Path, env: EcnEnv) -> tuple[PyTree, Any]:
     """Actor and critic of a run of ippo, to be installed on every port of another network.
 
     Args:
@@ -343,7 +344,7 @@ def shared_networks(run: str | Path, env: EcnEnv) -> tuple[Any, Any]:
     return state.actor, state.critic
 
 
-def run_state(run: str | Path, learner: int = 0, which: str = "best") -> Any:
+def run_state(run: str | Path, learner: int = 0, which: str = "best") -> PyTree:
     """Training state of one of a run's learners.
 
     Args:
@@ -383,7 +384,7 @@ def _learners(
     return [states[learner] for learner in learners]
 
 
-def _learner_state(states: Any, learner: int, seeds: int) -> Any:
+def _learner_state(states: PyTree, learner: int, seeds: int) -> PyTree:
     return states if seeds == 1 else jax.tree.map(lambda x: x[learner], states)
 
 

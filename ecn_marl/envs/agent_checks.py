@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from jax.typing import ArrayLike
 
 from ecn_marl._errors import bad_value
 
@@ -26,7 +28,7 @@ def space_of(spaces: Mapping[str, Space], agent: str) -> Space:
     return spaces[agent]
 
 
-def check_actions(actions: Any, agents: Sequence[str]) -> None:
+def check_actions(actions: object, agents: Sequence[str]) -> None:
     """Check that actions are a dict by agent.
 
     Raises:
@@ -42,7 +44,7 @@ def check_actions(actions: Any, agents: Sequence[str]) -> None:
     raise bad_value("actions", actions, f"{allowed}, {agent_range(agents)}")
 
 
-def check_shape(action: Any, shape: tuple[int, ...]) -> None:
+def check_shape(action: ArrayLike, shape: tuple[int, ...]) -> None:
     """Check the shape of all agents' actions, known or traced.
 
     Raises:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
@@ -66,7 +68,7 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
         return core.step(jax.random.fold_in(key, state.steps), state, action, params)
 
-    def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
+    def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> PyTree:
         batch = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], (key, state, action))
         return jax.tree.map(lambda x: x[0], jax.vmap(step_one, (0, 0, 0, None))(*batch, params))
 
@@ -346,7 +348,7 @@ def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
-def _shape(action: Any) -> tuple[int, ...] | str:
+def _shape(action: ArrayLike) -> tuple[int, ...] | str:
     """Shape of an action, or what is wrong with it."""
     try:
         return np.shape(action)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl._checks import TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
@@ -72,7 +72,7 @@ class StoppableState:
     phase: Leaf
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> PyTree:
         """The clock of a source with a timeline."""
         return self.source.clock
 
@@ -104,7 +104,7 @@ class Stoppable:
         return width
 
     @property
-    def timeline(self) -> Any:
+    def timeline(self) -> PyTree:
         """Timeline of the source, None without."""
         return getattr(self.source, "timeline", None)
 
@@ -112,7 +112,7 @@ class Stoppable:
         """The same around the `program` of the source."""
         return Stoppable(program_of(self.source))
 
-    def default_params(self) -> Any:
+    def default_params(self) -> PyTree:
         """Parameters of the source."""
         return self.source.default_params()
 
@@ -236,7 +236,7 @@ class PhasedEnv(EcnEnv):
     def at(self, params: Any, phase: Int[Array, ""]) -> PhasedParams:
         """The parameters that hold during a phase."""
 
-        def pick(fixed: Any, varied: Any) -> Any:
+        def pick(fixed: Any, varied: Any) -> PyTree:
             return fixed if varied is None else jnp.asarray(varied)[phase]
 
         sim, reward = jax.tree.map(pick, (params.sim, params.reward), params.vary)

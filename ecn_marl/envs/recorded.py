@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import Real
 from ecn_marl._errors import bad_value
@@ -62,7 +62,7 @@ class Recorded(Schedule):
     digest: str
     flows: FlowList = field(compare=False, repr=False)
 
-    def default_params(self) -> Any:
+    def default_params(self) -> PyTree:
         """The list as arrays."""
         flows = self.flows
         order = np.argsort(flows.start_ns, kind="stable")
@@ -105,7 +105,7 @@ class Recorded(Schedule):
         n = params.flows.src.shape[0]
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
         from_start = replace(state, next=jnp.zeros((), jnp.int32))
-        rows: Any = jax.tree.map(lambda x: jnp.asarray(x)[index % n], params.flows)
+        rows: PyTree = jax.tree.map(lambda x: jnp.asarray(x)[index % n], params.flows)
         later = rows.start_step + index // n * params.period
         offered = super().offer(from_start, replace(rows, start_step=later), nic_rate)
         return replace(offered, flow_id=jnp.full((self.width,), -1, jnp.int32))

@@ -75,7 +75,7 @@ def fingerprint(spec: Any, telemetry: Telemetry) -> str:
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _changed(value: object) -> list[tuple[str, Any]]:
+def _changed(value: Any) -> list[tuple[str, Any]]:
     """Fields of a dataclass that are not at their defaults, and their values."""
     changed = []
     for field in fields(value):

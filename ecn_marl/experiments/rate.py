@@ -47,7 +47,7 @@ from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios
 from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import parse_transport
 
-ALGORITHMS: dict[str, tuple[Any, Any]] = {
+ALGORITHMS: dict[str, tuple[PyTree, Any]] = {
     "adpg": (ADPG, ADPGConfig),
     "ppo": (RatePPO, RatePPOConfig),
     "reinforce": (Reinforce, ReinforceConfig),
@@ -184,7 +184,7 @@ def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
-def _kinds(algorithm: str) -> tuple[Any, Any]:
+def _kinds(algorithm: str) -> tuple[PyTree, Any]:
     if algorithm not in ALGORITHMS:
         raise unknown_name("learner of rates", algorithm, ALGORITHMS)
     return ALGORITHMS[algorithm]
@@ -218,7 +218,7 @@ class Learnt:
         return action
 
 
-def run_actor(run: str | Path, which: str = "latest") -> tuple[Any, Any, int]:
+def run_actor(run: str | Path, which: str = "latest") -> tuple[PyTree, Any, int]:
     """The trainer of a run, the parameters of its policy at a checkpoint, and that update's number.
 
     Args:

@@ -106,7 +106,7 @@ class Record:
         name: str,
         evaluations: Sequence[Evaluation],
         meta: Mapping[str, Any],
-        curves: Sequence[tuple[Any, Any]] | None = None,
+        curves: Sequence[tuple[PyTree, Any]] | None = None,
     ) -> Record:
         """The record of a policy.
 
@@ -208,7 +208,7 @@ def _plain(array: np.ndarray) -> Any:
     ]
 
 
-def _floats(rows: Any) -> np.ndarray:
+def _floats(rows: Sequence[Any]) -> np.ndarray:
     """Nested lists of numbers and `None` as float64."""
     return np.array(rows, np.float64)
 

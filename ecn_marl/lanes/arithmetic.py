@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, dtype_of, known, neutral
-from ecn_marl.lanes.compat import canonical
+from ecn_marl.lanes.compat import aval_of, canonical
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, Map, Store, View, Write, axes_of
 from ecn_marl.lanes.primitives import primitive
@@ -88,16 +88,16 @@ def running(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
 @primitive(GROUP, "argmin")
 def argmin(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The least index of those equal to the minimum."""
-    return [_best(build, x, eqn.params["axes"], eqn.outvars[0].aval, "min")]
+    return [_best(build, x, eqn.params["axes"], aval_of(eqn.outvars[0]), "min")]
 
 
 @primitive(GROUP, "argmax")
 def argmax(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """The least index of those equal to the maximum."""
-    return [_best(build, x, eqn.params["axes"], eqn.outvars[0].aval, "max")]
+    return [_best(build, x, eqn.params["axes"], aval_of(eqn.outvars[0]), "max")]
 
 
-def _best(build: Builder, x: View, axes: Sequence[int], aval: Any, op: str) -> View:
+def _best(build: Builder, x: View, axes: Sequence[int], aval: ShapedArray, op: str) -> View:
     """Index of the first extreme element: the least index of those equal to the extreme."""
     (axis,) = axes
     shape = x.where.shape
@@ -126,7 +126,7 @@ def _best(build: Builder, x: View, axes: Sequence[int], aval: Any, op: str) -> V
 def dot_general(build: Builder, eqn: JaxprEqn, a: View, b: View) -> list[View]:
     """Small ones as terms and sums; large ones have loops of their own, see `matmul`."""
     ((ca, cb), (ba, bb)) = eqn.params["dimension_numbers"]
-    out = eqn.outvars[0].aval
+    out = aval_of(eqn.outvars[0])
     if {a.node.dtype, b.node.dtype} != {dtype_of(out.dtype)}:
         raise Unsupported("'dot_general' with results of another type than the factors'")
     identity = _is_identity(b) and tuple(ca) == (a.where.ndim - 1,) and tuple(cb) == (0,)

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from ecn_marl.lanes.graph import BOOL, F32, I32, U32
 from ecn_marl.lanes.schedule import Plan
@@ -109,7 +110,7 @@ class Code:
         """LLVM's name of a type."""
         return self.vector(SCALAR[dtype]) if self.wide else SCALAR[dtype]
 
-    def number(self, value: object, dtype: str) -> str:
+    def number(self, value: ArrayLike, dtype: str) -> str:
         """A constant."""
         one = literal(value, dtype)
         if not self.wide:

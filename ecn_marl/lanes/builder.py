@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.typing import DTypeLike
 
 from ecn_marl.lanes import compat
@@ -348,11 +349,11 @@ def neutral(op: str, dtype: str) -> Any:
     return info.dtype.type(info.min if op == "max" else info.max)
 
 
-def is_key(aval: Any) -> bool:
+def is_key(aval: ShapedArray) -> bool:
     """Whether an array holds typed keys."""
     return compat.is_key(aval.dtype)
 
 
-def raw_shape(aval: Any) -> tuple[int, ...]:
+def raw_shape(aval: ShapedArray) -> tuple[int, ...]:
     """Shape of an array, with the words of keys as a last axis."""
     return (*aval.shape, 2) if is_key(aval) else tuple(aval.shape)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax.core import ShapedArray
 from jax.extend import core, source_info_util
 from jax.extend.random import threefry_prng_impl
 from jax.typing import DTypeLike
@@ -20,6 +21,7 @@ __all__ = [
     "CALLS",
     "FFI",
     "THREEFRY",
+    "aval_of",
     "canonical",
     "expanded",
     "is_key",
@@ -92,6 +94,11 @@ the one takes message 16 and code 24, the other context 16 and fills in stream 2
 """
 
 
+def aval_of(var: core.Var | core.Literal) -> ShapedArray:
+    """Shape and type of a variable; JAX types it as any abstract value, here all are arrays."""
+    return cast(ShapedArray, var.aval)
+
+
 def canonical(name: str) -> str:
     """The name under which a primitive is in the table."""
     return _SYNONYMS.get(name, name)
@@ -149,7 +156,7 @@ def origin(equation: Any) -> str:
     return f"{'/'.join(Path(file).parts[-2:])}:{line.split(':')[0]}" if line else ""
 
 
-def varies_by_device(x: Any) -> bool:
+def varies_by_device(x: jax.Array) -> bool:
     """Whether `jax.shard_map` follows on which devices an array differs."""
     return bool(jax.typeof(x).manual_axis_type.varying)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import PIECES, dtype_of, is_key, neutral, raw_shape
-from ecn_marl.lanes.compat import expanded, scan_counts
+from ecn_marl.lanes.compat import aval_of, expanded, scan_counts
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, I32, U32, Block, Bundle, Carry, Final, Loop, Map, Store, View
 from ecn_marl.lanes.lowering import Lowering
@@ -67,14 +67,14 @@ def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     consts, start, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
     if p["reverse"] and (xs or len(eqn.outvars) > nk):
         raise Unsupported("a reverse scan over rows")
-    outer, shapes = build.block, [raw_shape(v.aval) for v in eqn.outvars]
+    outer, shapes = build.block, [raw_shape(aval_of(v)) for v in eqn.outvars]
     if not length:
-        return [*start, *(_empty(build, v.aval) for v in eqn.outvars[nk:])]
+        return [*start, *(_empty(build, aval_of(v)) for v in eqn.outvars[nk:])]
     loop = Loop(outer, Block(outer), length)
     handed = list(start)
     if xs or len(shapes) > nk:
         handed.append(build.constant(np.int32(0)))  # the number of the turn
-    handed += [_empty(build, v.aval) for v in eqn.outvars[nk:]]
+    handed += [_empty(build, aval_of(v)) for v in eqn.outvars[nk:]]
     carried = [_carry(build, loop, v) for v in handed]
     turn = carried[nk] if len(handed) > nk else None
     build.block = loop.body
@@ -95,12 +95,12 @@ def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     if turn is not None:
         del done[nk]
     for k, var in enumerate(eqn.outvars[nk:], nk):
-        if var.aval.dtype == np.bool_:
+        if aval_of(var).dtype == np.bool_:
             done[k] = build.flag(done[k])
     return [View(v.node, v.where.reshape(s)) for v, s in zip(done, shapes, strict=True)]
 
 
-def _empty(build: Lowering, aval: Any) -> View:
+def _empty(build: Lowering, aval: ShapedArray) -> View:
     """Zeros for rows that a loop writes; flags as numbers, as a bit cannot be written alone."""
     kind = U32 if is_key(aval) else dtype_of(aval.dtype)
     zero = build.constant(neutral("add", I32 if kind == BOOL else kind))

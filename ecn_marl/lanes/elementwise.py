@@ -6,14 +6,15 @@ scalar for what environments share. The operations are in `operations` and `tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.typing import ArrayLike
 
 from ecn_marl.lanes.builder import Builder, dtype_of, is_key, known, raw_shape
-from ecn_marl.lanes.compat import canonical
+from ecn_marl.lanes.compat import aval_of, canonical
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Operand, View
 from ecn_marl.lanes.primitives import (
@@ -51,7 +52,7 @@ class Writer(Protocol):
     def type(self, dtype: str) -> str:
         """LLVM's name of a type."""
 
-    def number(self, value: object, dtype: str) -> str:
+    def number(self, value: ArrayLike, dtype: str) -> str:
         """A constant."""
 
     def call(self, name: str, dtype: str, *args: str) -> str:
@@ -81,7 +82,7 @@ def operation(
         limits: parameters that are left to XLA, for the documentation.
     """
 
-    def when_known(dtype: str, *numbers: Any) -> Any:
+    def when_known(dtype: str, *numbers: np.ndarray) -> Any:
         floats = any(n.dtype == np.float32 for n in numbers)
         return fold(*numbers) if fold is not None and (folds_floats or not floats) else None
 
@@ -127,7 +128,7 @@ def lower_elementwise(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     Raises:
         Unsupported: a type or a parameter that the operation's record does not have.
     """
-    name, out = canonical(eqn.primitive.name), eqn.outvars[0].aval
+    name, out = canonical(eqn.primitive.name), aval_of(eqn.outvars[0])
     record = PRIMITIVES[name]
     if is_key(out):
         return [_select_keys(build, out, *args)]
@@ -176,7 +177,7 @@ def apply(
     dtype: str,
     kinds: Sequence[str],
     args: Sequence[str],
-    params: dict[str, Any],
+    params: Mapping[str, Any],
 ) -> str:
     """Write an operation.
 

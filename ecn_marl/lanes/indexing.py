@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.arithmetic import reduce
 from ecn_marl.lanes.builder import Builder, known
-from ecn_marl.lanes.compat import canonical, out_of_bounds
+from ecn_marl.lanes.compat import aval_of, canonical, out_of_bounds
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, View
 from ecn_marl.lanes.primitives import primitive
@@ -31,7 +31,7 @@ COMBINING = {
 def gather(build: Builder, eqn: JaxprEqn, x: View, index: View) -> list[View]:
     """Rows of a table; a view, where positions are known when the program is compiled."""
     d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    shape = eqn.outvars[0].aval.shape
+    shape = aval_of(eqn.outvars[0]).shape
     if 0 in shape:
         return [View(x.node, np.zeros(shape, np.int64))]
     skipped = (*d.collapsed_slice_dims, *d.operand_batching_dims)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.custom_batching import custom_vmap
 from jaxtyping import PyTree
 
@@ -117,11 +118,11 @@ def mapped(
     """
 
     @custom_vmap
-    def one(*args: Any) -> Any:
+    def one(*args: Any) -> PyTree:
         return fun(*args)
 
     @one.def_vmap
-    def batch(size: int, batched: PyTree, *args: Any) -> tuple[Any, Any]:
+    def batch(size: int, batched: PyTree, *args: Any) -> tuple[PyTree, Any]:
         own = tuple(any(jax.tree.leaves(b)) for b in batched)
         args = tuple(
             _with_leading_axis(a, b, size) if o else a
@@ -133,14 +134,14 @@ def mapped(
             results = _compiled_or_not(fun, own, updates, load, args)
         return results, jax.tree.map(lambda _: True, results)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any) -> PyTree:
         _check_manual(jax.tree.leaves(args))
         kept = [k for k, arg in enumerate(args) if all(map(_is_array, jax.tree.leaves(arg)))]
         if len(kept) == len(args):
             return one(*args)
 
         def rest(fun: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*some: Any) -> Any:  # what is no array is fixed: parameters of another kind
+            def call(*some: Any) -> PyTree:  # what is no array is fixed: parameters of another kind
                 whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
                 return fun(*whole.values())
 
@@ -167,7 +168,7 @@ def _check_manual(leaves: Sequence[Any]) -> None:
         raise InvalidValue("check_vma", True, allowed)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | float | int | bool)
 
 
@@ -196,11 +197,11 @@ def _nested(
     axes = tuple(0 if o else None for o in own)
 
     @custom_vmap
-    def many(*args: Any) -> Any:
+    def many(*args: Any) -> PyTree:
         return vmap(fun, axes, updates, load)(*args)
 
     @many.def_vmap
-    def more(size: int, batched: PyTree, *args: Any) -> tuple[Any, Any]:
+    def more(size: int, batched: PyTree, *args: Any) -> tuple[PyTree, Any]:
         first = own.index(True)
         (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
         inner = x.shape[1 if b else 0]
@@ -239,13 +240,13 @@ def _one_by_one(
         for a, b, d in zip(args, batched, differ, strict=True)
     ]
 
-    def one(some: list[Any]) -> Any:
+    def one(some: list[Any]) -> PyTree:
         return many(*(s if d else a for s, a, d in zip(some, args, differ, strict=True)))
 
     return jax.lax.map(one, trees)
 
 
-def _with_leading_axis(tree: Any, batched: PyTree, size: int) -> Any:
+def _with_leading_axis(tree: PyTree, batched: PyTree, size: int) -> PyTree:
     """A tree whose leaves all have the leading axis."""
     return jax.tree.map(
         lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x))), tree, batched
@@ -277,7 +278,7 @@ def vmap(
         InvalidValue: when called inside `jax.shard_map` with `check_vma=True`.
     """
 
-    def batch(*args: Any) -> Any:
+    def batch(*args: Any) -> PyTree:
         _check_manual(jax.tree.leaves(args))
         leaves, single, own = _of_one(args, in_axes)
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
@@ -386,11 +387,11 @@ def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tupl
     return name, memory * min(-(-size // WARP), WARPS)
 
 
-def traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[Any, Any]:
+def traced(fun: Callable[..., Any], tree: PyTree, shapes: Sequence[Any]) -> tuple[PyTree, Any]:
     """Jaxpr of a function of flat arguments, and the structure of its results."""
     structure = None
 
-    def flat(*values: Any) -> Any:
+    def flat(*values: Any) -> PyTree:
         nonlocal structure
         out, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, values)))
         return out
@@ -398,11 +399,11 @@ def traced(fun: Callable[..., Any], tree: Any, shapes: Sequence[Any]) -> tuple[A
     return jax.make_jaxpr(flat)(*shapes), structure
 
 
-def _is_key(x: Any) -> bool:
+def _is_key(x: jax.Array | ShapedArray) -> bool:
     return bool(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
-def _raw_aval(aval: Any, size: int) -> jax.ShapeDtypeStruct:
+def _raw_aval(aval: ShapedArray, size: int) -> jax.ShapeDtypeStruct:
     """A batch of results; keys as their words."""
     if _is_key(aval):
         return jax.ShapeDtypeStruct((size, *aval.shape, 2), jnp.uint32)

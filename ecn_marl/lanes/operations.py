@@ -101,7 +101,9 @@ for _name, _fold in {
 
 
 @custom_operation("copy", "fiubk", None, lambda item, x: x, lower=lambda build, eqn, x: [x])
-def _copy(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _copy(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     return args[0]
 
 
@@ -129,7 +131,9 @@ def _select_n(
 
 
 @operation("div", "fiu")
-def _div(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _div(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     if dtype == F32:
         # No product with an inverse, except by constants (`Builder.map`), where XLA does the same:
         # it saves 3.5 % of a step, and whole quotients come out off by one bit.
@@ -156,7 +160,9 @@ def _fold_rem(dtype: str, a: Any, b: Any) -> Any:
 
 
 @custom_operation("rem", "fiu", _fold_rem, None)
-def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _rem(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     if dtype == F32:
         return w.emit(f"frem {w.type(F32)} {args[0]}, {args[1]}")
     q = _quotient(w, dtype, *args)
@@ -166,7 +172,7 @@ def _rem(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping
 
 def _max_min(op: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
     ) -> str:
         if dtype == F32:
             # One comparison and a selection where one side is a number, which is not NaN. The
@@ -189,34 +195,42 @@ _min = operation("min", fold=np.minimum, folds_floats=True)(_max_min("min"))
 
 @operation("clamp", "fiu")
 def _clamp(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     low, x, high = args
     return _min(w, dtype, kinds, (_max(w, dtype, kinds, (x, low), params), high), params)
 
 
 @operation("neg", "fiu")
-def _neg(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _neg(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     if dtype == F32:
         return w.emit(f"fneg {w.type(F32)} {args[0]}")
     return w.emit(f"sub {w.type(dtype)} {w.number(0, dtype)}, {args[0]}")
 
 
 @operation("not", "iub", np.invert)
-def _not(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _not(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     ones = w.number(True, BOOL) if dtype == BOOL else w.number(-1, I32)
     return w.emit(f"xor {w.type(dtype)} {args[0]}, {ones}")
 
 
 @operation("abs", "fi")
-def _abs(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _abs(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     if dtype == F32:
         return w.call("llvm.fabs", F32, args[0])
     return _max(w, dtype, kinds, (args[0], _neg(w, dtype, kinds, args, params)), params)
 
 
 @operation("sign", "fiu")
-def _sign(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]) -> str:
+def _sign(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     zero, one, x = w.number(0, dtype), w.number(1, dtype), args[0]
     if dtype == U32:
         return select(w, dtype, compare(w, "ne", dtype, x, zero), one, zero)
@@ -227,7 +241,7 @@ def _sign(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mappin
 
 def _intrinsic(name: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
     ) -> str:
         return w.call(name, F32, args[0])
 
@@ -241,21 +255,23 @@ operation("sqrt", "f", limits="`accuracy`")(_intrinsic("llvm.sqrt"))
 
 @operation("rsqrt", "f", limits="`accuracy`")
 def _rsqrt(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     root = w.call("llvm.sqrt", F32, args[0])
     return w.emit(f"fdiv {w.type(F32)} {w.number(1, F32)}, {root}")
 
 
 @operation("round", "f")
-def _round(w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: dict[str, Any]) -> str:
+def _round(
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+) -> str:
     even = params["rounding_method"] == RoundingMethod.TO_NEAREST_EVEN
     return w.call("llvm.roundeven" if even else "llvm.round", F32, args[0])
 
 
 @operation("is_finite", "f")
 def is_finite(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     """Whether a float is neither infinite nor NaN."""
     size = w.call("llvm.fabs", F32, args[0])
@@ -264,14 +280,14 @@ def is_finite(
 
 @operation("square", "fiu")
 def _square(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     return combine(w, "mul", dtype, args[0], args[0])
 
 
 @operation("one_minus_square", "fiu")
 def _one_minus_square(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     """(1 + x) (1 - x) as XLA has it, exact near 1; in derivatives from jax 0.12 on."""
     one = w.number(1, dtype)
@@ -281,7 +297,7 @@ def _one_minus_square(
 
 @operation("integer_pow", "fiu")
 def _integer_pow(
-    w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
 ) -> str:
     """By squaring: as many products as the exponent has bits, and one for each that is set."""
     y, square, product = abs(params["y"]), args[0], None
@@ -302,7 +318,7 @@ def _integer_pow(
 
 def _shift(instruction: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Any, args: Sequence[str], params: Mapping[str, Any]
+        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
     ) -> str:
         x, by = args
         t = w.type(dtype)
@@ -344,7 +360,7 @@ operation("lt_to")(_total_order("lt"))
 operation("le_to")(_total_order("le"))
 
 
-def _fold_conversion(dtype: str, x: Any) -> Any:
+def _fold_conversion(dtype: str, x: np.ndarray) -> Any:
     """Conversions of numbers; floats to integers saturate, and are left to the rule below."""
     return None if x.dtype == np.float32 and dtype != F32 else x
 

@@ -8,7 +8,7 @@ only the lowering makes (`inner_ops`). A primitive without a record is left to X
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ Fold = Callable[..., Any]
 Idle = Callable[..., Known | None]
 """`(item, *known)`: what the result is where a flag is False; None if that is not known."""
 
-Emit = Callable[[Any, str, Sequence[str], Sequence[str], dict[str, Any]], str]
+Emit = Callable[[Any, str, Sequence[str], Sequence[str], Mapping[str, Any]], str]
 """`(writer, dtype, kinds, args, params)`: writes instructions; the name of the result."""
 
 Codegen = Callable[[Any, Map], str]

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn
 
-from ecn_marl.lanes.compat import threefry_prng_impl
+from ecn_marl.lanes.compat import aval_of, threefry_prng_impl
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import U32, View
 from ecn_marl.lanes.lowering import Lowering
@@ -23,7 +23,7 @@ KEYS = "fiuk"
 @primitive(GROUP, "threefry2x32", kinds="u")
 def threefry2x32(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     """Both words of a block of the cipher."""
-    shape = eqn.outvars[0].aval.shape
+    shape = aval_of(eqn.outvars[0]).shape
     return [build.map("threefry", U32, shape, *args, word=w) for w in (0, 1)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, is_key, known, raw_shape
+from ecn_marl.lanes.compat import aval_of
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import View
 from ecn_marl.lanes.primitives import primitive
@@ -21,8 +22,8 @@ ALL = "fiubk"
 @primitive(GROUP, "broadcast_in_dim", kinds=ALL)
 def broadcast_in_dim(build: Builder, eqn: JaxprEqn, x: View, *_: View) -> list[View]:
     """Every element is read as often as it is needed."""
-    shape, dims = raw_shape(eqn.outvars[0].aval), eqn.params["broadcast_dimensions"]
-    if is_key(eqn.outvars[0].aval):
+    shape, dims = raw_shape(aval_of(eqn.outvars[0])), eqn.params["broadcast_dimensions"]
+    if is_key(aval_of(eqn.outvars[0])):
         dims = (*dims, len(shape) - 1)
     place = [1] * len(shape)
     for d, size in zip(dims, x.where.shape, strict=True):
@@ -35,7 +36,7 @@ def reshape(build: Builder, eqn: JaxprEqn, x: View, *_: View) -> list[View]:
     """The same elements in another shape."""
     if eqn.params.get("dimensions") is not None:
         raise Unsupported("'reshape' with dimensions")
-    return [View(x.node, x.where.reshape(raw_shape(eqn.outvars[0].aval)))]
+    return [View(x.node, x.where.reshape(raw_shape(aval_of(eqn.outvars[0]))))]
 
 
 @primitive(GROUP, "squeeze", kinds=ALL)
@@ -159,7 +160,7 @@ def _joined(build: Builder, parts: list[View], axis: int) -> View:
 @primitive(GROUP, "pad", limits="negative padding")
 def pad(build: Builder, eqn: JaxprEqn, x: View, value: View) -> list[View]:
     """A store: the array, and the filler around it."""
-    shape = eqn.outvars[0].aval.shape
+    shape = aval_of(eqn.outvars[0]).shape
     numbers = np.arange(math.prod(shape)).reshape(shape)
     inside, outside = [], np.ones(shape, bool)
     for (low, _, gap), n in zip(eqn.params["padding_config"], x.where.shape, strict=True):

@@ -55,7 +55,7 @@ class TrialProgram(NamedTuple):
         rest: its other arguments, and for each whether it has the leading axis, too.
     """
 
-    step: Callable[..., tuple[Any, Any, Any]]
+    step: Callable[..., tuple[PyTree, Any, Any]]
     state: PyTree
     rest: tuple[tuple[Any, bool], ...] = ()
 

@@ -16,10 +16,11 @@ from ecn_marl.baselines.evaluation.episodes import (
     thresholds,
     with_memory,
 )
-from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD
+from ecn_marl.sim.state import SimState
 
 _SLOT_FIELDS = (
     *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),
@@ -130,11 +131,11 @@ def _run(
     sim, policy = env.sim, with_memory(controller)
     tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
-    def tick(state: EnvState, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
+    def tick(state: SimState, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
         state, _ = tick_simulator.interval(state, params.sim, ecn)
         return state, (state.queue, {name: getattr(state.flows, name) for name in _SLOT_FIELDS})
 
-    def step(carry: PyTree, key: jax.Array) -> tuple[Any, Any]:
+    def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         ecn = thresholds(env, params, state, policy(act_key, obs, memory))

@@ -91,7 +91,7 @@ def _watch(
             ]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *options)
 
-            def tick(inner: Any, _: None) -> tuple[Any, Array]:
+            def tick(inner: PyTree, _: None) -> tuple[PyTree, Array]:
                 inner, stats = tick_simulator.interval(inner, params.sim, ecn)
                 return inner, stats.queue
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 from matplotlib.collections import LineCollection
 
 from ecn_marl.envs.ecn import EcnEnv
@@ -57,13 +58,13 @@ def sample_traffic(env: EcnEnv, seed: int) -> Sample | None:
     nic = jnp.asarray(params.net.nic_rate)
 
     @jax.jit
-    def run(key: jax.Array) -> Any:
+    def run(key: jax.Array) -> PyTree:
         episode = jax.random.bits(key, (), jnp.uint32)
         keys = jax.random.split(key, len(sources))
         inputs = zip(sources, keys, params.traffic, strict=True)
         states = tuple(source.init(k, p, nic, episode) for source, k, p in inputs)
 
-        def step(states: Any, _: None) -> Any:
+        def step(states: PyTree, _: None) -> PyTree:
             after, rows = [], []
             for source, state, p in zip(sources, states, params.traffic, strict=True):
                 offer = source.offer(state, p, nic)

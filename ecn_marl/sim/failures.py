@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._checks import Real, Whole, check_value
 from ecn_marl._errors import bad_value
@@ -141,7 +141,7 @@ def reroute(
     resend = (lost > 0) & (flows.stage > life.SENDING)
     chunks = jnp.floor(lost / CHUNK)
 
-    def new(fresh: Any, old: Any) -> Any:
+    def new(fresh: Any, old: Any) -> PyTree:
         return jnp.where(broken, fresh, old)
 
     return Rerouted(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -68,7 +67,7 @@ class Schedule:
         """The next `width` flows of the list."""
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
         n = params.src.shape[0]
-        rows: Any = jax.tree.map(lambda x: jnp.asarray(x)[jnp.minimum(index, n - 1)], params)
+        rows: PyTree = jax.tree.map(lambda x: jnp.asarray(x)[jnp.minimum(index, n - 1)], params)
         start = (rows.start_step - state.step).astype(jnp.float32) * self.dt_us + rows.start_rest
         return Offer(
             start=start,

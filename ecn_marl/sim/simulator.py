@@ -269,7 +269,7 @@ class Simulator(SimConfig):
         """
         params = jax.tree.map(jnp.asarray, params)
 
-        def step(carry: tuple[SimState, PortSums], _: None) -> tuple[Any, None]:
+        def step(carry: tuple[SimState, PortSums], _: None) -> tuple[PyTree, None]:
             thresholds = ecn
             if before is not None and late_ticks:
                 spent = carry[0].step - state.step
@@ -307,7 +307,7 @@ class Simulator(SimConfig):
         )
         no_bytes = jnp.zeros((2,), state.queue.dtype)
 
-        def step(carry: PyTree, _: None) -> tuple[Any, None]:
+        def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
             return self._substep(carry[0], carry[1], carry[2], tick), None
 
         carry: PyTree = (state, sums, no_bytes)

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry, missing_members
@@ -33,17 +33,19 @@ class Source(Protocol):
     `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
     """
 
-    def default_params(self) -> Any:
+    def default_params(self) -> PyTree:
         """Parameters: a pytree of arrays, traced."""
 
-    def init(self, key: Array, params: Any, nic_rate: Array, episode: Array | None = None) -> Any:
+    def init(
+        self, key: Array, params: PyTree, nic_rate: Array, episode: Array | None = None
+    ) -> PyTree:
         """State at the start of an episode; `nic_rate`: bytes/µs, `[H]`."""
 
-    def offer(self, state: Any, params: Any, nic_rate: Array) -> Offer:
+    def offer(self, state: PyTree, params: PyTree, nic_rate: Array) -> Offer:
         """The next flows in order of their start, always as many; see `traffic.Offer`."""
 
     def advance(
-        self, state: Any, params: Any, nic_rate: Array, taken: Array, elapsed: float
+        self, state: PyTree, params: PyTree, nic_rate: Array, taken: Array, elapsed: float
     ) -> Any:
         """State after the first `taken` flows of the offer have begun and `elapsed` µs passed."""
 

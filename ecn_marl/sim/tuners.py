@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.queues import Ecn
@@ -68,12 +68,12 @@ class Tuner(ABC):
         return tuple(f.name for f in fields(cls) if f.type == "float")
 
     @abstractmethod
-    def init(self, net: NetParams) -> Any:
+    def init(self, net: NetParams) -> PyTree:
         """State at the start of an episode, a pytree of `[P]` arrays."""
 
     @abstractmethod
     def update(
-        self, state: Any, stats: PortStats, net: NetParams, interval_us: float
+        self, state: PyTree, stats: PortStats, net: NetParams, interval_us: float
     ) -> tuple[Any, Ecn]:
         """Thresholds for the next interval.
 

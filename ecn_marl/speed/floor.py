@@ -159,8 +159,8 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
 def _repeated(env: EcnEnv, carry: PyTree, tick: Any, plan: Plan) -> Timing:
     """Time substeps in a compiled loop; a step is one substep of all environments."""
 
-    def run(carry: PyTree, tick: Any, n: Array) -> Any:
-        def body(_: object, carry: PyTree) -> Any:
+    def run(carry: PyTree, tick: Any, n: Array) -> PyTree:
+        def body(_: object, carry: PyTree) -> PyTree:
             state, sums, gone = carry
             return jax.vmap(env.sim._substep)(state, sums, gone, tick)
 

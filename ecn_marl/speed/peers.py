@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
@@ -97,18 +98,18 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
 
 
 def _jaxmarl_steps(
-    env: Any, keys: jax.Array, state: PyTree, obs: Any, total: Array, n: Array
-) -> tuple[Any, Any, Any, Array]:
+    env: Any, keys: jax.Array, state: PyTree, obs: ArrayLike, total: Array, n: Array
+) -> tuple[PyTree, Any, Any, Array]:
     """`programs.random_steps` for an environment that has dicts of agents and resets itself."""
 
-    def step(key: jax.Array, state: PyTree) -> tuple[Any, Any, Any, Array]:
+    def step(key: jax.Array, state: PyTree) -> tuple[PyTree, Any, Any, Array]:
         key, act_key, env_key = jax.random.split(key, 3)
         act_keys = jax.random.split(act_key, len(env.agents))
         action = {a: env.action_space(a).sample(act_keys[i]) for i, a in enumerate(env.agents)}
         obs, state, reward, _, _ = env.step(env_key, state, action)
         return key, state, obs, jnp.stack([reward[agent] for agent in env.agents])
 
-    def body(_: object, carry: PyTree) -> Any:
+    def body(_: object, carry: PyTree) -> PyTree:
         keys, state, _, total = carry
         keys, state, obs, reward = jax.vmap(step)(keys, state)
         return keys, state, obs, total + reward

@@ -22,7 +22,7 @@ from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.wrappers import AutoReset
 
-Step = Callable[[Any, Any], tuple[Any, Any]]
+Step = Callable[[Any, Any], tuple[PyTree, Any]]
 """`(state, key) -> (next state, other results of the step)`."""
 
 LOADED = 50
@@ -41,7 +41,7 @@ class NoAdmission(Simulator):
 class NoSubsteps(NoAdmission):
     """A simulator without admission and substeps: senders and queues do not move."""
 
-    def _substep(self, state: SimState, sums: Any, gone: Array, tick: Any) -> Any:
+    def _substep(self, state: SimState, sums: Any, gone: Array, tick: Any) -> PyTree:
         return replace(state, step=state.step + 1), sums, gone
 
 
@@ -80,7 +80,7 @@ def breakdown(
             show(f"stages: {name}")
         advances[name] = _advance(step, first, keys)
 
-    def fixed(state: PyTree, key: jax.Array) -> tuple[Any, Any]:
+    def fixed(state: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
         obs, state, reward, *_ = env.step_ecn(key, state, ecn, params)
         return state, (obs, reward)
 
@@ -135,7 +135,7 @@ def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
 def _random_actions(env: Any, params: PyTree) -> Step:
     """Steps under random actions."""
 
-    def step(state: PyTree, key: jax.Array) -> tuple[Any, Any]:
+    def step(state: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
         obs, state, reward, *_ = env.step(env_key, state, action, params)
@@ -146,7 +146,7 @@ def _random_actions(env: Any, params: PyTree) -> Step:
 
 def _interval(
     sim: Simulator, params: SimParams, ecn: Ecn, state: SimState, key: jax.Array
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, Any]:
     """A tuning interval of the network alone."""
     del key
     return sim.interval(state, params, ecn)
@@ -155,8 +155,8 @@ def _interval(
 def _advance(step: Step, first: Any, keys: jax.Array) -> Callable[[int], None]:
     """Repeated steps of a batch; results are carried, so that XLA cannot drop their computation."""
 
-    def run(carry: PyTree, keys: jax.Array, n: Array) -> Any:
-        def body(i: Array, carry: PyTree) -> Any:
+    def run(carry: PyTree, keys: jax.Array, n: Array) -> PyTree:
+        def body(i: Array, carry: PyTree) -> PyTree:
             step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
             return jax.vmap(step)(carry[0], step_keys)
 

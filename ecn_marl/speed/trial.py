@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.registry import make
 from ecn_marl.lanes.trial import TrialProgram
@@ -26,8 +26,8 @@ def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgr
     action = jax.vmap(lambda key: env.action.sample(key, env.num_agents))(keys)
 
     def step(
-        turn: Any, state: PyTree, key: Any, action: Any, params: PyTree
-    ) -> tuple[Any, Any, Any]:
+        turn: Any, state: PyTree, key: jax.Array, action: Array, params: PyTree
+    ) -> tuple[PyTree, Any, Any]:
         key = jax.random.fold_in(key, turn)
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
         return state, (obs, reward, info), (terminated, truncated)

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl.sim.queues import Ecn
@@ -78,7 +79,7 @@ def _runner(sim: Simulator) -> Any:
 
     @lanes.mapped
     def episode(key: jax.Array, params: Any, ecn: Ecn) -> tuple[jax.Array, jax.Array]:
-        def interval(state: Any, thresholds: Ecn) -> tuple[Any, None]:
+        def interval(state: Any, thresholds: Ecn) -> tuple[PyTree, None]:
             return sim.interval(state, params, thresholds)[0], None
 
         state, _ = jax.lax.scan(interval, sim.init(key, params), ecn)

@@ -18,6 +18,7 @@ from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.clocks import choose_clock
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, size_table
 from ecn_marl.sim.sizing import demand_of, slots_for
@@ -115,8 +116,8 @@ def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimSta
     """`CALL` intervals in all runs; the sum of the ports' mean queues over them, bytes."""
     ecn = scaled_ecn(params.net, 5.0, 200.0, 0.01)
 
-    def run(state: SimState, params: SimParams, ecn: Any) -> tuple[SimState, Any]:
-        def interval(carry: PyTree, _: None) -> tuple[Any, None]:
+    def run(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Any]:
+        def interval(carry: PyTree, _: None) -> tuple[PyTree, None]:
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean.mean() / CALL), None
 

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._types import Leaf
-from ecn_marl.envs.ecn import EnvState
 
 
 @struct.dataclass
@@ -54,7 +53,7 @@ class AutoReset:
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Array, AutoResetState]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, AutoResetState]:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
         return obs, self._fresh(state)
@@ -65,12 +64,12 @@ class AutoReset:
         load = getattr(self.env, "load", None)
         return None if load is None else lambda state: load(state.env)
 
-    def _fresh(self, state: EnvState) -> AutoResetState:
+    def _fresh(self, state: PyTree) -> AutoResetState:
         zero = jnp.zeros((self.env.num_agents,), jnp.float32)
         return AutoResetState(state, zero, jnp.zeros((), jnp.int32))
 
     def step(
-        self, key: jax.Array, state: AutoResetState, action: Array, params: Any
+        self, key: jax.Array, state: AutoResetState, action: Array, params: PyTree
     ) -> tuple[Array, AutoResetState, Array, Array, Array, dict[str, Array]]:
         """One step, and a reset if it ended the episode.
 

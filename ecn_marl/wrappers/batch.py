@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from jaxtyping import PyTree
+
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
 
@@ -45,14 +47,14 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
     from ecn_marl import lanes
 
-    def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
-        def reset_one(word: jax.Array, steps: jax.Array) -> Any:
+    def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> PyTree:
+        def reset_one(word: jax.Array, steps: jax.Array) -> PyTree:
             key = jax.random.wrap_key_data(word, impl="threefry2x32")
             return core.reset(key, replace(params, max_steps=steps))
 
         return jax.vmap(reset_one)(words, max_steps)
 
-    def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> Any:
+    def step(state: EnvState, action: jax.Array, params: EnvParams, max_steps: jax.Array) -> PyTree:
         unused = jax.random.key(0)  # an episode's randomness is in its state
 
         def step_one(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_numbers
+from ecn_marl.sim.queues import Ecn
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Checked:
         obs_and_state: tuple[Array, Any] = self.env.reset(key, params)
         return obs_and_state
 
-    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> Any:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> PyTree:
         """One step; see the wrapped environment.
 
         Raises:
@@ -70,7 +71,7 @@ class Checked:
             self.env.action.check(np.asarray(action), self.env.num_agents)
         return self.env.step(key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Any, params: PyTree) -> Any:
+    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> Any:
         """One step with thresholds instead of actions; see the wrapped environment.
 
         Raises:

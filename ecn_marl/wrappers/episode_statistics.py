@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
@@ -42,10 +42,10 @@ class _Metered:
     def num_agents(self) -> int:
         return int(self.env.num_agents)
 
-    def reset(self, key: jax.Array, params: Any) -> Any:
+    def reset(self, key: jax.Array, params: PyTree) -> PyTree:
         return self.env.reset(key, params)
 
-    def step(self, key: jax.Array, state: EnvState, action: Array, params: Any) -> Any:
+    def step(self, key: jax.Array, state: EnvState, action: Array, params: PyTree) -> PyTree:
         obs, next_state, reward, terminated, truncated, info = self.env.step(
             key, state, action, params
         )
@@ -82,7 +82,7 @@ class EpisodeStatistics:
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, key: jax.Array, params: Any) -> tuple[Array, EpisodeStatisticsState]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, EpisodeStatisticsState]:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
         metrics = jax.eval_shape(self.env.env.episode_metrics, state.env, params)
@@ -91,7 +91,7 @@ class EpisodeStatistics:
         return obs, EpisodeStatisticsState(state, last, jnp.zeros((), jnp.int32))
 
     def step(
-        self, key: jax.Array, state: EpisodeStatisticsState, action: Array, params: Any
+        self, key: jax.Array, state: EpisodeStatisticsState, action: Array, params: PyTree
     ) -> tuple[Array, EpisodeStatisticsState, Array, Array, Array, dict[str, Any]]:
         """One step; see `AutoReset.step`.
 

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
+from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.transports import Dcqcn
 
@@ -195,12 +196,12 @@ class Randomised:
         """One step under the parameters of the episode; see the wrapped environment."""
         return self._step(self.env.step, key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Any, params: PyTree) -> Any:
+    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Ecn, params: PyTree) -> Any:
         """Like `step`, with thresholds instead of actions."""
         return self._step(self.env.step_ecn, key, state, ecn, params)
 
     def _step(
-        self, step: Any, key: jax.Array, state: RandomisedState, action: Any, params: PyTree
+        self, step: Any, key: jax.Array, state: RandomisedState, action: Array | Ecn, params: PyTree
     ) -> Any:
         episode_params = scaled(params, state.factors, self.ranges)
         inner = replace(state.env, steps=state.steps)

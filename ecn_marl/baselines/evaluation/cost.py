@@ -41,7 +41,7 @@ def count_costs(
         reset_key, run_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
 
-        def step(carry: PyTree, key: jax.Array) -> tuple[Any, Array]:
+        def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, Array]:
             obs, state, memory = carry
             memory, action = algorithm.decide(actor, memory, obs)
             obs, state, reward, _, _, info = env.step(key, state, action, params)
@@ -56,7 +56,7 @@ def count_costs(
     return {"reward": float(reward.mean())} | {k: float(v.mean()) for k, v in costs.items()}
 
 
-def inference_us(net: nn.Module, params: EnvParams, *, rows: int = 1000, repeats: int = 5) -> float:
+def inference_us(net: nn.Module, params: PyTree, *, rows: int = 1000, repeats: int = 5) -> float:
     """Time of one inference for one port on this machine, µs: best of `repeats` runs of `rows`.
 
     One observation after the other, compiled, so that only the network is measured.

@@ -43,13 +43,13 @@ Controller = Callable[[jax.Array, jax.Array], Any]
 class StatefulController(Protocol):
     """A controller with memory, a pytree that is carried through an episode."""
 
-    def init(self) -> Any:
+    def init(self) -> PyTree:
         """Memory at the start of an episode."""
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: PyTree) -> Any:
         """Actions or thresholds, as of a `Controller`."""
 
-    def observe(self, memory: PyTree, info: dict[str, jax.Array]) -> Any:
+    def observe(self, memory: PyTree, info: dict[str, jax.Array]) -> PyTree:
         """Memory after an interval, given the `info` of its step."""
 
 
@@ -246,7 +246,7 @@ def roll_out_in_windows(
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
-    def step(carry: tuple[Any, Any, Any], key: jax.Array) -> tuple[Any, Any]:
+    def step(carry: tuple[PyTree, Any, Any], key: jax.Array) -> tuple[PyTree, Any]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         chosen = policy(act_key, obs, memory)

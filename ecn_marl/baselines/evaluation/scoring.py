@@ -18,7 +18,7 @@ from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.envs.ecn import EnvParams, EnvState
+from ecn_marl.envs.ecn import EnvParams
 
 SCORES = ("reward", "objective")
 """What a score can be: the mean reward, or minus J in completion times (`completion`)."""
@@ -150,7 +150,7 @@ def scorer(
             else jax.vmap(policy_episodes)(actor)
         )
 
-    def score(state: EnvState) -> Scores:
+    def score(state: PyTree) -> Scores:
         return score_episodes(by, *jax.device_get(run(state.actor)))
 
     return score

@@ -113,7 +113,7 @@ def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
         return action
 
     @jax.jit
-    def roll(actor: PyTree, keys: jax.Array, params: Any) -> tuple[Array, Array]:
+    def roll(actor: PyTree, keys: jax.Array, params: PyTree) -> tuple[Array, Array]:
         _, state = jax.vmap(env.reset, (0, None))(keys, params)
         _, rows = roll_rates(env, acting, state, keys[0], STEPS, params, actor)
         return rows.valid, rows.obs

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 
@@ -28,7 +29,7 @@ FRACTION = 2**-16
 """Unit of the table of factors of an int8 policy: a NIC multiplies and shifts by 16."""
 
 
-def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
+def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
     """A network in float32: ReLU layers, tanh at the end.
 
     Args:
@@ -49,7 +50,7 @@ def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     return arrays["range"][0] + arrays["range"][1] * xp.tanh(x[..., 0])
 
 
-def int8(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
+def int8(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
     """A quantised network: float observations in, integers until the table of factors.
 
     Args:
@@ -90,7 +91,7 @@ def int8_codes(xp: ModuleType, arrays: Mapping[str, Any], codes: Any) -> Any:
     return codes[..., 0]
 
 
-def tree(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
+def tree(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
     """A complete binary tree of thresholds.
 
     Args:
@@ -167,7 +168,7 @@ class RatePolicy:
         """Length of an observation."""
         return self.history * len(self.columns)
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs: Array | np.ndarray) -> Any:
         """Factors of the rates.
 
         Args:

@@ -157,6 +157,6 @@ def network_flops(hidden: Sequence[int], features: int, outputs: int) -> int:
     return weights + sum(hidden)
 
 
-def one_agent(params: PyTree, shared: bool) -> Any:
+def one_agent(params: PyTree, shared: bool) -> PyTree:
     """The parameters that one agent needs: all of them if shared, else those of agent 0."""
     return params if shared else jax.tree.map(lambda x: x[0], params)

@@ -171,8 +171,8 @@ def collect(
     """
 
     def step(
-        key: jax.Array, carry: tuple[Any, Array], actor: PyTree, params: PyTree
-    ) -> tuple[Any, Any]:
+        key: jax.Array, carry: tuple[PyTree, Array], actor: PyTree, params: PyTree
+    ) -> tuple[PyTree, Any]:
         env_state, obs = carry
         act_key, env_key = jax.random.split(key)
         out = policy(actor, obs)

@@ -28,23 +28,23 @@ from ecn_marl.baselines.rl.optimisers import adam
 class Transition(NamedTuple):
     """One agent's experience, leaves `[..., A, ...]`."""
 
-    obs: Any
+    obs: Leaf
     """Observation in which the agent acted."""
-    action: Any
+    action: Leaf
     """Its action."""
-    reward: Any
+    reward: Leaf
     """Discounted sum of the rewards up to `next_obs`."""
-    discount: Any
+    discount: Leaf
     """Factor of the value of `next_obs`; 0 after termination."""
-    next_obs: Any
+    next_obs: Leaf
     """Observation after the last step of the return."""
-    last_action: Any
+    last_action: Leaf
     """Its action in the interval before `next_obs`."""
-    kept: Any
+    kept: Leaf
     """Whether it had to keep that action (an idle port)."""
-    score: Any
+    score: Leaf
     """Reward of the action's own interval; large ones are replayed more often."""
-    origin: Any
+    origin: Leaf
     """Agent whose experience this is."""
 
 

@@ -33,7 +33,7 @@ class Ring:
         size: number of slots that hold a row; they are the first ones.
     """
 
-    rows: Any
+    rows: PyTree
     head: Leaf
     size: Leaf
 
@@ -55,7 +55,7 @@ def empty(example: Any, capacity: int) -> Ring:
     return Ring(rows, zero, zero)
 
 
-def copies(tree: PyTree, n: int) -> Any:
+def copies(tree: PyTree, n: int) -> PyTree:
     """A pytree `n` times over, leaves `[n, ...]`: a ring per agent, a gate per environment."""
     return jax.tree.map(lambda x: jnp.repeat(x[None], n, axis=0), tree)
 
@@ -66,7 +66,7 @@ def row_bytes(example: Any) -> int:
 
 
 def append(
-    ring: Ring, rows: Any, keep: Bool[Array, " n"] | None = None
+    ring: Ring, rows: PyTree, keep: Bool[Array, " n"] | None = None
 ) -> tuple[Ring, Int[Array, ""]]:
     """Write rows in order, over the oldest ones where the ring is full.
 

@@ -14,12 +14,12 @@ from ecn_marl import lanes
 
 def roll(
     env: Any,
-    step: Callable[..., tuple[Any, Any]],
+    step: Callable[..., tuple[PyTree, Any]],
     carry: PyTree,
     key: jax.Array,
     steps: int,
     *shared: Any,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, Any]:
     """Repeat a step of one environment in a batch of them.
 
     Policy and environment are one program of `ecn_marl.lanes`: states stay in vectors from one
@@ -37,7 +37,7 @@ def roll(
         The carry after, and rows with the axes `[time, envs, ...]`.
     """
 
-    def run_environment(key: jax.Array, carry: PyTree, *shared: Any) -> tuple[Any, Any]:
+    def run_environment(key: jax.Array, carry: PyTree, *shared: Any) -> tuple[PyTree, Any]:
         keys = jax.random.split(key, steps)
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 

@@ -79,7 +79,7 @@ class StochasticRates:
         """The network; it starts close to uniform, or to mean 0."""
         return Mlp(self.hidden, self.head.outputs, 0.01)
 
-    def init(self, key: jax.Array, features: int) -> Any:
+    def init(self, key: jax.Array, features: int) -> PyTree:
         """Fresh parameters."""
         return init_network(self.net, key, features, 1, shared=True)
 

@@ -113,7 +113,7 @@ class Tiers:
         obs, state = self.env.reset(key, params)
         return self.summary(obs), state
 
-    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> Any:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> PyTree:
         """One step; see the wrapped environment. `info` has means over the ports, `[1]`."""
         obs, state, reward, terminated, truncated, info = self.env.step(
             key, state, self.to_ports(action), params

@@ -186,7 +186,7 @@ class Checkpoints:
                 if path.is_dir() and not path.name.isdecimal():
                     shutil.rmtree(path, ignore_errors=True)
 
-    def restore(self, like: PyTree, step: int | None = None) -> Any:
+    def restore(self, like: PyTree, step: int | None = None) -> PyTree:
         """A saved state.
 
         Args:

@@ -35,8 +35,8 @@ def start_environments(
 
 
 def run_randomly(
-    env: Any, key: jax.Array, params: PyTree, carry: tuple[Any, Array], steps: int
-) -> tuple[tuple[Any, Array], Float[Array, " obs"], Float[Array, " obs"]]:
+    env: Any, key: jax.Array, params: PyTree, carry: tuple[PyTree, Array], steps: int
+) -> tuple[tuple[PyTree, Array], Float[Array, " obs"], Float[Array, " obs"]]:
     """Take random actions for some intervals, to measure the moments of observations.
 
     Args:
@@ -51,7 +51,7 @@ def run_randomly(
         observation over time, environments and agents.
     """
 
-    def step(key: jax.Array, carry: tuple[Any, Array], params: PyTree) -> tuple[Any, Array]:
+    def step(key: jax.Array, carry: tuple[PyTree, Array], params: PyTree) -> tuple[PyTree, Array]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
         obs, state, *_ = env.step(env_key, carry[0], action, params)

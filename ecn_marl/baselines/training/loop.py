@@ -39,7 +39,7 @@ class Algorithm(Protocol):
 
     config: Any
 
-    def init(self, key: jax.Array, params: PyTree) -> Any:
+    def init(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh training state."""
 
     def update(self, state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
@@ -165,7 +165,7 @@ def initial_state(
     return start(np.uint32(seed), params)
 
 
-def _start(algorithm: Algorithm, seeds: int, seed: Any, params: PyTree) -> Any:
+def _start(algorithm: Algorithm, seeds: int, seed: jax.Array, params: PyTree) -> PyTree:
     if seeds == 1:
         return algorithm.init(training_key(seed), params)
     keys = jax.vmap(training_key)(seed + jnp.arange(seeds, dtype=jnp.uint32))
@@ -380,7 +380,7 @@ class _Loop:
         )
 
 
-def _actor(state: PyTree) -> Any:
+def _actor(state: PyTree) -> PyTree:
     """The parameters of the policy; few, so they are checked after every update."""
     return {"actor": getattr(state, "actor", None)}
 

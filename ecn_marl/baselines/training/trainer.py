@@ -108,7 +108,7 @@ class Trainer(ABC):
         self.head = head_for(env.action)
 
     @abstractmethod
-    def init(self, key: jax.Array, params: PyTree) -> Any:
+    def init(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh training state: a pytree dataclass with the policy's parameters as `actor`.
 
         Args:

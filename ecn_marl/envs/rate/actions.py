@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value, unknown_name
@@ -55,7 +56,7 @@ class ContinuousFactor:
 
         return spaces.Box(self.low, self.high, (), np.float32)
 
-    def check(self, agent: str, action: Any) -> float:
+    def check(self, agent: str, action: ArrayLike) -> float:
         """An action from outside.
 
         Raises:
@@ -105,7 +106,7 @@ class DiscreteFactor:
 
         return spaces.Discrete(len(self.factors))
 
-    def check(self, agent: str, action: Any) -> int:
+    def check(self, agent: str, action: ArrayLike) -> int:
         """An action from outside.
 
         Raises:

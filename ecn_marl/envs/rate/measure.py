@@ -65,19 +65,19 @@ class Subject(Protocol):
     def sim(self) -> Simulator:
         """The simulator."""
 
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """Parameters."""
 
-    def network_params(self, params: Any) -> SimParams:
+    def network_params(self, params: PyTree) -> SimParams:
         """Parameters of the network."""
 
-    def start(self, key: jax.Array, params: Any) -> Any:
+    def start(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh state."""
 
-    def network(self, state: Any) -> SimState:
+    def network(self, state: PyTree) -> SimState:
         """The network in a state."""
 
-    def advance(self, state: Any, params: Any, actor: PyTree) -> tuple[Any, PortSums]:
+    def advance(self, state: PyTree, params: PyTree, actor: PyTree) -> tuple[PyTree, PortSums]:
         """A step; `actor` holds the parameters of the policy."""
 
 
@@ -134,16 +134,16 @@ class Steered:
         """The simulator."""
         return self.env.sim
 
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """Parameters."""
         return self.env.default_params
 
-    def network_params(self, params: Any) -> SimParams:
+    def network_params(self, params: PyTree) -> SimParams:
         """Parameters of the network."""
         sim: SimParams = params.sim
         return sim
 
-    def start(self, key: jax.Array, params: Any) -> RateState:
+    def start(self, key: jax.Array, params: PyTree) -> RateState:
         """A fresh state."""
         return self.env.reset(key, params)[1]
 
@@ -152,7 +152,9 @@ class Steered:
         sim: SimState = state.sim
         return sim
 
-    def advance(self, state: RateState, params: Any, actor: PyTree) -> tuple[RateState, PortSums]:
+    def advance(
+        self, state: RateState, params: PyTree, actor: PyTree
+    ) -> tuple[RateState, PortSums]:
         """A step."""
         return self.env.advance(state, self.act(actor, self.env.observe(state)), params)
 
@@ -244,10 +246,10 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
     """`ROWS` rows of `steps` steps each, of a batch of episodes."""
     sim, congested = subject.sim, np.array(ports)
 
-    def row(state: Any, params: Any, actor: PyTree) -> tuple[Any, Row]:
+    def row(state: PyTree, params: PyTree, actor: PyTree) -> tuple[PyTree, Row]:
         rate = jnp.asarray(subject.network_params(params).net.port_rate)[congested]
 
-        def step(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
+        def step(state: PyTree, _: None) -> tuple[Any, tuple[Array, Array]]:
             state, sums = subject.advance(state, params, actor)
             sent = sums.sent[congested] / (rate * sim.interval_us)
             return state, (sent, sums.queue[congested] / (rate * sim.interval_steps))
@@ -257,10 +259,10 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
         remaining = (net.flows.rest_high[0], net.flows.rest_low[0])
         return state, Row(sent.mean(0), queue.mean(0), remaining, net.totals.finished.sum())
 
-    def block(state: Any, params: Any, actor: PyTree) -> tuple[Any, Row]:
+    def block(state: PyTree, params: PyTree, actor: PyTree) -> tuple[PyTree, Row]:
         return jax.lax.scan(lambda s, _: row(s, params, actor), state, None, length=ROWS)
 
-    def load(state: Any, params: Any, actor: PyTree) -> Array:
+    def load(state: PyTree, params: PyTree, actor: PyTree) -> Array:
         return sim.load(subject.network(state))
 
     use_lanes = sim.slots <= MOST_IN_LANES

@@ -50,13 +50,13 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
     import jax
     import jax.numpy as jnp
 
-    def step(state: RateState, action: jax.Array, params: RateParams) -> Any:
+    def step(state: RateState, action: jax.Array, params: RateParams) -> PyTree:
         unused = jax.random.key(0)  # an episode's randomness is in its state
 
         def over(carry: PyTree) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
 
-        def go_on(carry: PyTree) -> Any:
+        def go_on(carry: PyTree) -> PyTree:
             obs, state, reward, _, truncated, info = core.step(unused, carry[1], action, params)
             return obs, state, truncated, reward, info
 
@@ -111,7 +111,7 @@ class RateParallelEnv(ParallelEnv):
         self.observation_spaces = dict.fromkeys(self.possible_agents, box)
         self.action_spaces = {a: core.action.gymnasium_space() for a in self.possible_agents}
         self._stream: np.random.Generator | None = None
-        self._params: Any = None
+        self._params: PyTree = None
         self._state: RateState | None = None
 
     def __repr__(self) -> str:

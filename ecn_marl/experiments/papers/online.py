@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
@@ -25,7 +26,7 @@ from ecn_marl.baselines.evaluation.windows import counters, in_windows
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.envs.ecn import EnvParams, EnvState
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.engine import Scored, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
@@ -81,7 +82,7 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
             batch_of_one = jax.tree.map(lambda x: jnp.asarray(x)[None], fresh)
             state = replace(state, env=batch_of_one, obs=obs[None])
 
-            def update(state: EnvState, _: None) -> tuple[Any, dict[str, jax.Array]]:
+            def update(state: PyTree, _: None) -> tuple[Any, dict[str, jax.Array]]:
                 state = algorithm.update(state, endless)[0]
                 return state, counters(_first(state.env).env)
 
@@ -94,7 +95,7 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
     return run
 
 
-def _first(states: Any) -> Any:
+def _first(states: PyTree) -> PyTree:
     """The state of the first environment, here the only one."""
     return jax.tree.map(lambda x: x[0], states)
 
@@ -185,7 +186,7 @@ def _acc(env: Any, config: DDQNConfig, offline: Any) -> tuple[Any, Callable[[jax
     """ACC: the Q-network of the offline model on every port, with empty replay memories."""
     algorithm = DDQN(env, config)
 
-    def init(key: jax.Array, params: EnvParams) -> Any:
+    def init(key: jax.Array, params: EnvParams) -> PyTree:
         state = algorithm.init(key, params)
         q = state.q
         copies = jax.tree.map(

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
@@ -53,10 +53,12 @@ class Transport(Protocol):
     def needs(self) -> frozenset[str]:
         """Signals that `update` reads."""
 
-    def default_params(self) -> Any:
+    def default_params(self) -> PyTree:
         """Constants: a pytree of scalars, traced."""
 
-    def init(self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1) -> Any:
+    def init(
+        self, slots: int, dtype: jax.typing.DTypeLike = jnp.float32, levels: int = 1
+    ) -> PyTree:
         """State of `slots` idle flows.
 
         Arrays whose last axis has the length F are one column per slot, and those of free slots
@@ -65,12 +67,12 @@ class Transport(Protocol):
 
     def start(
         self,
-        state: Any,
-        params: Any,
+        state: PyTree,
+        params: PyTree,
         new: Bool[Array, " flows"],
         line: Float[Array, " flows"],
         base_rtt: Float[Array, ""] | float,
-    ) -> Any:
+    ) -> PyTree:
         """Start flows in the slots `new`.
 
         Args:
@@ -81,13 +83,13 @@ class Transport(Protocol):
             base_rtt: longest round-trip time of the network without queues, µs.
         """
 
-    def rate(self, state: Any) -> Float[Array, " flows"]:
+    def rate(self, state: PyTree) -> Float[Array, " flows"]:
         """Rate that each sender allows, bytes/µs, `[F]`."""
 
-    def window(self, state: Any) -> Float[Array, " flows"] | None:
+    def window(self, state: PyTree) -> Float[Array, " flows"] | None:
         """Payload bytes each flow may have on the way, `[F]`; None if it has no window."""
 
-    def update(self, state: Any, params: Any, heard: Feedback, dt: float) -> Any:
+    def update(self, state: PyTree, params: PyTree, heard: Feedback, dt: float) -> PyTree:
         """Advance all senders by one substep of `dt` µs, with the feedback that reaches them."""
 
 

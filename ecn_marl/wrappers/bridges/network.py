@@ -39,7 +39,7 @@ class NetworkEnv(gymnasium.Env):
         obs, _ = self.face.reset(seed, options)
         return np.stack(list(obs.values())), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Apply the actions of all agents for one tuning interval."""
         joint = dict(zip(self.face.possible_agents, action, strict=True))
         obs, rewards, terminated, truncated, infos = self.face.step(joint)

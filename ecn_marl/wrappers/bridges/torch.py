@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 
-def to_torch(tree: PyTree) -> Any:
+def to_torch(tree: PyTree) -> PyTree:
     """A pytree of JAX arrays as one of tensors on the same device.
 
     Tensors share the arrays' memory and keep it alive. JAX assumes that it does not change: clone a
@@ -30,7 +30,7 @@ def to_torch(tree: PyTree) -> Any:
     return jax.tree.map(lambda x: from_dlpack(jax.block_until_ready(x)), tree)
 
 
-def to_jax(tree: PyTree) -> Any:
+def to_jax(tree: PyTree) -> PyTree:
     """A pytree of tensors as one of JAX arrays on the same device.
 
     Tensors that need a gradient are detached. Integers of 64 bits, which PyTorch samples, become

@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_numbers, check_value
 from ecn_marl._errors import bad_value, unknown_name
@@ -95,7 +97,7 @@ class EcnVectorEnv(VectorEnv):
         self._steps = np.broadcast_to(steps.astype(np.int32), (num_networks,)).copy()
         self._streams: list[np.random.Generator] = []
         self._ended = np.zeros(num_networks, bool)
-        self._params: Any = None
+        self._params: PyTree = None
         self._state: EnvState | None = None
         self._obs: Any = None
 
@@ -142,7 +144,7 @@ class EcnVectorEnv(VectorEnv):
         return self._rows(np.array(self._obs)), {}
 
     def step(
-        self, actions: Any
+        self, actions: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply actions for one tuning interval.
 
@@ -227,7 +229,7 @@ class EcnVectorEnv(VectorEnv):
             raise bad_value("reset_mask", mask.tolist(), "the same for all agents of a network")
         return rows.all(1)
 
-    def _check(self, actions: Any) -> np.ndarray:
+    def _check(self, actions: ArrayLike) -> np.ndarray:
         """Checked actions, `[num_networks, A, ...]`."""
         core, n = self.core, self.num_networks
         array = np.asarray(actions)
