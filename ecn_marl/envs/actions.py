@@ -31,7 +31,6 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -39,7 +38,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ecn_marl._checks import Each, Real, Whole, check, check_value
@@ -98,7 +96,7 @@ class ActionCodec(ABC):
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest allowed entries, each of one agent's shape."""
 
-    def check(self, action: ArrayLike | Sequence[ArrayLike], num_agents: int) -> np.ndarray:
+    def check(self, action: object, num_agents: int) -> np.ndarray:
         """Checks the actions of all agents that come from outside.
 
         Args:
@@ -134,7 +132,7 @@ class ActionCodec(ABC):
         checked: np.ndarray = array.astype(self.dtype)
         return checked
 
-    def describe(self, action: ArrayLike) -> EcnSetting:
+    def describe(self, action: object) -> EcnSetting:
         """The setting that one agent's action means on a 25 Gb/s port, to six digits.
 
         Returns:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from jax.typing import ArrayLike
-
 from ecn_marl._errors import bad_value
 
 Space = TypeVar("Space")
@@ -44,7 +42,7 @@ def check_actions(actions: object, agents: Sequence[str]) -> None:
     raise bad_value("actions", actions, f"{allowed}, {agent_range(agents)}")
 
 
-def check_shape(action: ArrayLike, shape: tuple[int, ...]) -> None:
+def check_shape(action: object, shape: tuple[int, ...]) -> None:
     """Check the shape of all agents' actions, known or traced.
 
     Raises:

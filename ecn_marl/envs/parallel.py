@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
@@ -348,7 +347,7 @@ def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
-def _shape(action: ArrayLike) -> tuple[int, ...] | str:
+def _shape(action: object) -> tuple[int, ...] | str:
     """Shape of an action, or what is wrong with it."""
     try:
         return np.shape(action)

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
@@ -98,7 +97,7 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
 
 
 def _jaxmarl_steps(
-    env: Any, keys: jax.Array, state: PyTree, obs: ArrayLike, total: Array, n: Array
+    env: Any, keys: jax.Array, state: PyTree, obs: Array | dict[str, Array], total: Array, n: Array
 ) -> tuple[PyTree, Any, Any, Array]:
     """`programs.random_steps` for an environment that has dicts of agents and resets itself."""
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
@@ -118,7 +118,9 @@ class Policy:
             "interval_us": self.header["interval_us"],
         }
 
-    def outputs(self, obs: ArrayLike, port: int | None = None) -> np.ndarray:
+    def outputs(
+        self, obs: ArrayLike | Mapping[str, ArrayLike], port: int | None = None
+    ) -> np.ndarray:
         """Outputs of the network: logits, values of actions, or means.
 
         Args:
@@ -151,7 +153,7 @@ class Policy:
                 x = activation(x)
         return x
 
-    def __call__(self, obs: ArrayLike, port: int | None = None) -> Any:
+    def __call__(self, obs: ArrayLike | Mapping[str, ArrayLike], port: int | None = None) -> Any:
         """Actions for observations, as the environment takes them.
 
         Args:
@@ -192,7 +194,10 @@ class Policy:
         return {agent: self(agent_obs, ports[agent]) for agent, agent_obs in obs.items()}
 
     def thresholds(
-        self, obs: ArrayLike, port: int | None = None, gbps: float | None = None
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike],
+        port: int | None = None,
+        gbps: float | None = None,
     ) -> Thresholds:
         """ECN settings for observations.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._errors import bad_value, unknown_name
@@ -56,7 +55,7 @@ class ContinuousFactor:
 
         return spaces.Box(self.low, self.high, (), np.float32)
 
-    def check(self, agent: str, action: ArrayLike) -> float:
+    def check(self, agent: str, action: object) -> float:
         """An action from outside.
 
         Raises:
@@ -106,7 +105,7 @@ class DiscreteFactor:
 
         return spaces.Discrete(len(self.factors))
 
-    def check(self, agent: str, action: ArrayLike) -> int:
+    def check(self, agent: str, action: object) -> int:
         """An action from outside.
 
         Raises:

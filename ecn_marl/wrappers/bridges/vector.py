@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from jax.typing import ArrayLike
 from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 
 from ecn_marl._checks import Whole, check_numbers, check_value
 from ecn_marl._errors import bad_value, unknown_name
@@ -144,7 +144,7 @@ class EcnVectorEnv(VectorEnv):
         return self._rows(np.array(self._obs)), {}
 
     def step(
-        self, actions: ArrayLike
+        self, actions: ArrayLike | tuple[ArrayLike, ...]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply actions for one tuning interval.
 
@@ -229,7 +229,7 @@ class EcnVectorEnv(VectorEnv):
             raise bad_value("reset_mask", mask.tolist(), "the same for all agents of a network")
         return rows.all(1)
 
-    def _check(self, actions: ArrayLike) -> np.ndarray:
+    def _check(self, actions: ArrayLike | tuple[ArrayLike, ...]) -> np.ndarray:
         """Checked actions, `[num_networks, A, ...]`."""
         core, n = self.core, self.num_networks
         array = np.asarray(actions)
