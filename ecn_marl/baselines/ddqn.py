@@ -42,7 +42,6 @@ from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
-from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 FLOAT_BYTES = 4
@@ -227,7 +226,7 @@ class DDQN(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
+    def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
@@ -318,7 +317,7 @@ class DDQN(Trainer):
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
         return StatefulPolicy(self, actor, env)
 
-    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, exchange, learn.
 
         Args:
@@ -339,7 +338,7 @@ class DDQN(Trainer):
         return state, metrics | moved | losses | self._memory(state)
 
     def _collect(
-        self, state: TrainState, key: jax.Array, params: EnvParams
+        self, state: TrainState, key: jax.Array, params: PyTree
     ) -> tuple[TrainState, Transition, dict[str, Array]]:
         """Act for `rollout` intervals in all environments; rows are `[A, rollout * envs, ...]`."""
         c = self.config
@@ -350,7 +349,7 @@ class DDQN(Trainer):
             carry: tuple[PyTree, Array, Gate],
             actor: PyTree,
             chance: Array,
-            params: EnvParams,
+            params: PyTree,
         ) -> tuple[PyTree, Any]:
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
-from ecn_marl.envs.ecn import EnvParams, EnvState
+from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.stats import from_info
@@ -59,5 +60,5 @@ class Dynamic:
         stats = from_info(info)
         return self._next(memory[0], stats)
 
-    def _next(self, state: EnvState, stats: PortStats) -> Memory:
+    def _next(self, state: PyTree, stats: PortStats) -> Memory:
         return self.tuner.update(state, stats, self.net, self.interval_us)

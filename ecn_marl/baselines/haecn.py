@@ -47,7 +47,6 @@ from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Trainer
-from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)
@@ -235,7 +234,7 @@ class HAECN(Trainer):
             network_flops(c.hidden, obs, self.head.outputs),
         )
 
-    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
+    def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
@@ -337,7 +336,7 @@ class HAECN(Trainer):
         """The greedy policy for evaluation in `env`."""
         return StatefulPolicy(self, actor, env)
 
-    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, learn.
 
         Args:
@@ -372,7 +371,7 @@ class HAECN(Trainer):
         ), metrics
 
     def _collect(
-        self, state: TrainState, key: jax.Array, params: EnvParams
+        self, state: TrainState, key: jax.Array, params: PyTree
     ) -> tuple[TrainState, tuple[Transition, Transition, Array], dict[str, Array]]:
         """Act for `rollout` intervals in all environments.
 
@@ -388,7 +387,7 @@ class HAECN(Trainer):
             carry: tuple[PyTree, Array, Saved],
             actor: PyTree,
             chance: Array,
-            params: EnvParams,
+            params: PyTree,
         ) -> tuple[PyTree, Any]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)

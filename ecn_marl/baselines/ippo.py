@@ -54,7 +54,6 @@ from ecn_marl.baselines.rl.ppo import (
 )
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
-from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 
@@ -105,7 +104,7 @@ class IPPO(Trainer):
         self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr, config.shared)
 
-    def init(self, key: jax.Array, params: EnvParams) -> TrainState:
+    def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """Fresh networks (or those to start from), optimisers and environments."""
         c, env = self.config, self.env
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
@@ -166,7 +165,7 @@ class IPPO(Trainer):
         """Value of observations."""
         return apply_network(self.critic, critic, obs, self.config.shared)[..., 0]
 
-    def update(self, state: TrainState, params: EnvParams) -> tuple[TrainState, dict[str, Array]]:
+    def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, estimate advantages, improve policy and value function.
 
         Args:

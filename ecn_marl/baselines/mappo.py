@@ -64,7 +64,6 @@ from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
-from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
@@ -185,7 +184,7 @@ class MAPPO(Trainer):
         self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr)
 
-    def init(self, key: jax.Array, params: EnvParams) -> MAPPOState:
+    def init(self, key: jax.Array, params: PyTree) -> MAPPOState:
         """Fresh networks, optimisers and environments."""
         c, env = self.config, self.env
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
@@ -245,7 +244,7 @@ class MAPPO(Trainer):
         """The critic's output, a normalised value."""
         return jnp.asarray(self.critic.apply(critic, obs))
 
-    def update(self, state: MAPPOState, params: EnvParams) -> tuple[MAPPOState, dict[str, Array]]:
+    def update(self, state: MAPPOState, params: PyTree) -> tuple[MAPPOState, dict[str, Array]]:
         """Roll out, estimate advantages, improve policy and value function.
 
         Args:

@@ -347,7 +347,7 @@ def _box(core: EcnEnv, size: int) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
-def _shape(action: object) -> tuple[int, ...] | str:
+def _shape(action: Any) -> tuple[int, ...] | str:
     """Shape of an action, or what is wrong with it."""
     try:
         return np.shape(action)

@@ -12,7 +12,6 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.envs.ecn import EnvState
 from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
 
 
@@ -45,7 +44,7 @@ class _Metered:
     def reset(self, key: jax.Array, params: PyTree) -> PyTree:
         return self.env.reset(key, params)
 
-    def step(self, key: jax.Array, state: EnvState, action: Array, params: PyTree) -> PyTree:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> PyTree:
         obs, next_state, reward, terminated, truncated, info = self.env.step(
             key, state, action, params
         )
