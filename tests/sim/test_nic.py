@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ecn_marl.sim.nic import water_level
+from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.nic import LAST_BYTE, Nic, send, water_level
+from ecn_marl.sim.sizes import CHUNK
 
 N_FLOWS = 8
 
@@ -78,3 +84,83 @@ def test_water_level_by_hand():
     np.testing.assert_allclose(start, 5)
     _, start = shares(demand, src, f32([15]), start)
     np.testing.assert_allclose(start, 15, err_msg="no limit where all demands fit")
+
+
+# One substep of the NICs, flow by flow
+
+DT, PACKET = 2.0, 1048.0
+SLOTS = {
+    "stage": npst.arrays(
+        np.int32, N_FLOWS, elements=st.sampled_from([life.FREE, *[life.SENDING] * 3])
+    ),
+    "start": npst.arrays(np.float32, N_FLOWS, elements=st.sampled_from([0.0, 0.0, 0.5, 1.25, 7.0])),
+    "high": npst.arrays(np.int32, N_FLOWS, elements=st.sampled_from([0, 0, 1, 5])),
+    "low": floats(1, 2 * CHUNK, N_FLOWS),
+    "rate": floats(1, 12500, N_FLOWS),
+    "pace": floats(1, 12500, N_FLOWS),
+    "spaced": floats(-100, PACKET, N_FLOWS),
+    "room": floats(-100, 50_000, N_FLOWS),
+    "may_send": npst.arrays(np.bool_, N_FLOWS, elements=st.sampled_from([True, True, False])),
+    "src": npst.arrays(np.int32, N_FLOWS, elements=st.integers(0, HOSTS - 1)),
+}
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def one_substep(windowed, slots, capacity, latched):
+    flows = life.empty_flows(N_FLOWS, 1, 1, None, jnp.float32)
+    flows = replace(
+        flows,
+        stage=slots["stage"],
+        src=slots["src"],
+        start_in=slots["start"],
+        rest_high=slots["high"],
+        rest_low=slots["low"],
+        pace=slots["pace"],
+        spaced=slots["spaced"],
+    )
+    nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET))
+    level = jnp.full(HOSTS, jnp.inf)
+    return send(flows, level, nic, slots["rate"], slots["room"] if windowed else None, DT, latched)
+
+
+@settings(deadline=None)
+@given(slots=st.fixed_dictionaries(SLOTS), windowed=st.booleans(), latched=st.booleans())
+def test_a_substep_flow_by_flow(slots, windowed, latched):
+    """What a flow sends, when it ends and when its next packet is due, by the rules in words."""
+    capacity = np.float32([6250, 12500])
+    # As long as there are whole chunks left, the rest is at least one.
+    slots["low"] = np.where(slots["high"] > 0, CHUNK + slots["low"] / 2, slots["low"])
+    slots["low"] = slots["low"].astype(np.float32)
+    sent = one_substep(windowed, slots, capacity, latched)
+    level = np.asarray(sent.level, np.float64)
+    for f in range(N_FLOWS):
+        x = {name: column[f].item() for name, column in slots.items()}
+        is_new_packet = not x["spaced"] > 0
+        rate = x["pace"] if latched and not is_new_packet else x["rate"]
+        may = x["stage"] == life.SENDING and x["start"] < DT and x["may_send"]
+        begin = min(max(x["start"], 0.0), DT)
+        want = min(rate * (1.0 - begin / DT), x["low"] / DT)
+        if windowed:
+            want = min(want, max(x["room"], 0.0) / DT)
+        give = min(want, level[x["src"]]) * DT if may else 0.0
+        ends = may and x["high"] == 0 and x["low"] - give < LAST_BYTE
+        give = x["low"] if ends else give
+        close = dict(rel=1e-5, abs=0.05)  # a float32 of up to 2^19
+        assert float(sent.give[f]) == pytest.approx(give, **close)
+        assert bool(sent.finished[f]) == ends or abs(x["low"] - give - LAST_BYTE) < 0.05
+        left = float(sent.flows.rest_high[f]) * CHUNK + float(sent.flows.rest_low[f])
+        before = x["high"] * CHUNK + x["low"]
+        is_borrowed = int(sent.flows.rest_high[f]) < x["high"]  # the sum is rounded to 1/32 byte
+        assert abs(left + float(sent.give[f]) - before) <= is_borrowed / 32
+        assert float(sent.flows.rest_low[f]) >= CHUNK or sent.flows.rest_high[f] == 0
+        if ends:
+            pace = max(min(rate, level[x["src"]]), 1e-6)
+            assert float(sent.finished_at[f]) == pytest.approx(
+                min(begin + x["low"] / pace, DT), rel=1e-5
+            )
+        if latched:
+            spaced = x["spaced"] + (PACKET if is_new_packet else 0.0) - give
+            due = x["spaced"] if give == 0 else (0.0 if give >= PACKET else spaced)
+            assert float(sent.flows.pace[f]) == np.float32(rate)
+            if abs(give - PACKET) > 0.05 and not 0 < give < 0.05:
+                assert float(sent.flows.spaced[f]) == pytest.approx(due, **close)

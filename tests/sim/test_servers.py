@@ -28,6 +28,7 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.servers import burst
 from ecn_marl.sim.topology import GBPS, Link
 from ecn_marl.sim.trace import read_flows
 
@@ -141,6 +142,17 @@ def test_no_flow_stays_within_a_server(name):
         squared = ((counts - n * share)[cells] ** 2 / (n * share[cells])).sum()
         degrees = cells.sum() - 1
         assert squared < degrees + 5 * np.sqrt(2 * degrees) + 5
+
+
+@pytest.mark.parametrize("n", [3, 6, 7])
+def test_all_other_servers_send_once_before_one_sends_again(n):
+    """A round of a burst, from every server but the one that receives it."""
+    for number in range(20):
+        seed, flows = jnp.uint32(5), jnp.arange(2 * (n - 1))
+        src, dst = burst(tuple(range(n)), -1, seed, jnp.int32(number), flows)
+        others = sorted({*range(n)} - {int(dst[0])})
+        assert len({*dst.tolist()}) == 1
+        assert sorted(src[: n - 1].tolist()) == sorted(src[n - 1 :].tolist()) == others
 
 
 @pytest.mark.parametrize("name", ["uniform", "incast", "incast to one"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecn_marl.sim.sizes import exact_add
+from ecn_marl.sim.sizes import exact_add, make_table, size_class
 
 UNIT = float(2**18)
 
@@ -46,3 +47,31 @@ def test_fractions_of_a_byte_add_up():
     """A million times 1/32 B more than 3 KB."""
     high, low = total_of(np.full(1_000_000, 3000 + 1 / 32))
     assert int(high) * 2**18 + float(low) == 1e6 * (3000 + 1 / 32)
+
+
+def test_mice_end_at_100_kb_and_elephants_begin_above_1_mb():
+    """The classes of PET (§4.2.2) and ACC: up to 100 KB, above 1 MB, and between."""
+    payload = jnp.asarray([1.0, 100_000.0, 100_001.0, 1_000_000.0, 1_000_001.0, 1e9])
+    np.testing.assert_array_equal(size_class(payload), [0, 0, 1, 1, 2, 2])
+
+
+GOOD = ([0.0, 10.0, 20.0], [0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("size", "cdf", "message"),
+    [
+        ([-1.0, 10.0, 20.0], GOOD[1], "sizes >= 0"),
+        ([0.0, 30.0, 20.0], GOOD[1], "non-decreasing sizes"),
+        (GOOD[0], [0.0, 0.7, 0.5], "non-decreasing sizes"),
+        (GOOD[0], [0.0, 1.0, 1.5], "a last value of 1"),
+        (GOOD[0], [0.0, 0.5, 0.9], "a last value of 1"),
+        (GOOD[0], [-0.1, 0.5, 1.0], "a first value >= 0"),
+        ([5.0], [1.0], "at least 2 rows"),
+        (GOOD[0], [0.0, 1.0], "equally long"),
+    ],
+)
+def test_tables_that_are_no_distributions_are_refused(size, cdf, message):
+    make_table(*map(np.array, GOOD))
+    with pytest.raises(ValueError, match=message):
+        make_table(np.array(size), np.array(cdf))

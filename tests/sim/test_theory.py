@@ -364,6 +364,10 @@ def test_dctcp_sawtooth_of_marks_at_dequeue(bdp, k, n):
     assert abs(tooth.q_max - np.mean(run.tops[late])) <= n
     paper = theory.dctcp_sawtooth(1.0, bdp, k, n, 1.0)
     assert tooth.amplitude < 0.95 * paper.amplitude, "marks that return sooner"
+    kilobytes = theory.dctcp_sawtooth(1e3, bdp, 1e3 * k, n, 1e3, at_dequeue=True)
+    for name in ("q_max", "q_min", "amplitude"):
+        assert getattr(kilobytes, name) == pytest.approx(1e3 * getattr(tooth, name))
+    assert kilobytes.period == pytest.approx(tooth.period)
 
 
 @given(st.floats(100, 1e5), st.floats(10, 1000), st.floats(0, 1e6), st.integers(1, 50))

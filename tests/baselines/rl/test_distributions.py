@@ -34,6 +34,14 @@ def test_samples_follow_the_probabilities():
     assert stats.chisquare(np.bincount(draws, minlength=4), expected).pvalue > 1e-4
 
 
+def test_gaussian_samples_follow_the_density():
+    head = Head(dim=1)
+    out = jnp.array([0.7, 0.4])
+    draws = jax.vmap(head.sample, (0, None))(jax.random.split(jax.random.key(1), 20000), out)
+    normal = stats.norm(np.tanh(0.7), np.exp(0.4 - 0.5))
+    assert stats.kstest(np.asarray(draws[:, 0], np.float64), normal.cdf).pvalue > 1e-4
+
+
 def test_gaussian_density_and_entropy():
     head = Head(dim=3)
     out = jnp.array([0.3, -0.2, 2.0, 0.1, -1.0, 0.4])

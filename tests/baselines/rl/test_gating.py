@@ -24,7 +24,7 @@ def reference(queue, kmin, reward, tolerance, intervals):
 def test_rule_over_random_intervals():
     rng = np.random.default_rng(0)
     time, ports = 200, 5
-    queue = rng.uniform(0, 20, (time, ports))
+    queue = rng.integers(0, 20, (time, ports)).astype(float)  # at times exactly Kmin
     kmin = rng.choice([5.0, 10.0], (time, ports))
     reward = rng.choice([0.2, 0.2005, 0.8], (time, ports), p=[0.45, 0.45, 0.1])
     action = np.zeros((time, ports), np.int32)
