@@ -1,6 +1,6 @@
 """Writes the tables of the documentation that follow from the code.
 
-    python docs/tables.py            # rewrite the tables in README.md and docs/**/*.md
+    python docs/tables.py            # rewrite the tables in README.md and docs/**/*.md; plot of speed
     python docs/tables.py --check    # fail if one is out of date
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of a
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generated import command_line, decisions, network, recorded
+from generated import command_line, decisions, network, performance, recorded
 
 HERE = Path(__file__).parent
 
@@ -50,6 +50,12 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.papers_acc,
         recorded.papers_haecn,
         recorded.reliability,
+        performance.speed_machine,
+        performance.speed_environments,
+        performance.speed_training,
+        performance.speed_packets,
+        performance.speed_peers,
+        performance.speed_scaling,
     )
 }
 """Tables by name."""
@@ -82,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale.append(str(page.relative_to(HERE.parent)))
             if not args.check:
                 page.write_text(new)
+    if not args.check:
+        performance.PICTURE.write_bytes(performance.plot())
     if stale:
         print("out of date:" if args.check else "written:", ", ".join(stale))
     return 1 if args.check and stale else 0

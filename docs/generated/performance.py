@@ -1,0 +1,180 @@
+"""Tables and the plot of speed, from `results/speed.json`, which `ecn-marl speed --out` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from generated.markdown import markdown
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "results" / "speed.json"
+PICTURE = ROOT / "docs" / "pictures" / "speed.png"
+
+REPLAY = "d_WebSearch_60_arrival_window run SECN2"
+"""The recorded run of packets that replays are compared with."""
+
+
+@cache
+def record() -> dict[str, Any]:
+    """What was measured."""
+    result: dict[str, Any] = json.loads(RECORD.read_text())
+    return result
+
+
+def speed_machine() -> str:
+    """The command, the machine and the versions."""
+    machine = record()["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    load = machine["load_average"]
+    load = load[0] if isinstance(load, list) else next(iter(load.values()))
+    return (
+        f"    {machine['command']}\n\n{machine['processor']}, {machine['cores']} cores; {versions}. "
+        f"Load average at the start: {load:.1f}. Medians of {record()['plan']['runs']} runs after "
+        "a warm-up, with their least and greatest."
+    )
+
+
+def speed_environments() -> str:
+    """Environments under random actions."""
+    rows, before = [], None
+    for row in record()["environments"]:
+        name = f"`{row['scenario']}` ({row['agents']} agents, {row['slots']} slots)"
+        rows.append(
+            (
+                name if name != before else "",
+                row["envs"],
+                _rate(row["env_steps_per_s"]),
+                si(row["agent_steps_per_s"]["median"]),
+                f"{row['cpu_ns_per_flow_substep']:.2g}",
+                f"{row['trace_s'] + row['compile_s']:.1f}",
+            )
+        )
+        before = name
+    head = (
+        "scenario",
+        "envs",
+        "steps/s, min–max",
+        "agent-steps/s",
+        "CPU ns per slot and substep",
+        "compile, s",
+    )
+    return markdown(head, rows)
+
+
+def speed_training() -> str:
+    """Training beside the environments alone."""
+    alone = {(row["scenario"], row["envs"]): row for row in record()["environments"]}
+    rows = []
+    for row in record()["training"]:
+        other = alone[row["scenario"], row["envs"]]["env_steps_per_s"]["median"]
+        rate = row["env_steps_per_s"]
+        share = f"{100 * rate['median'] / other:.0f} %"
+        agents = si(row["agent_steps_per_s"]["median"])
+        rows.append((f"`{row['scenario']}`", row["envs"], _rate(rate), agents, share))
+    head = ("scenario", "envs", "steps/s, min–max", "agent-steps/s", "of the environments alone")
+    return markdown(head, rows)
+
+
+def speed_packets() -> str:
+    """Replays of a recorded flow list beside the packet simulator."""
+    packets, one, many = replays()
+    base = packets["sim_ms_per_wall_s"]["median"]
+    machine = f"here, {record()['machine']['cores']} cores"
+    rows = [
+        (name, _rate(row["sim_ms_per_wall_s"]), f"{row['sim_ms_per_wall_s']['median'] / base:.3g}", on)
+        for name, row, on in (
+            ("ns-3 (HPCC's fork, optimised build)", packets, "recorded, one core of an AMD EPYC"),
+            ("one replay", one, "here, one core"),
+            ("64 replays at once", many, machine),
+        )
+    ]
+    head = ("simulator", "simulated ms per wall second, min–max", "over packets", "machine")
+    return markdown(head, rows)
+
+
+def speed_peers() -> str:
+    """Environments of other packages."""
+    rows = []
+    for row in record()["peers"]:
+        if "agent_steps_per_s" in row:
+            name = f"{row['name']} ({row['agents']} agents, {row['envs']} environments)"
+            rows.append((name, _rate(row["agent_steps_per_s"])))
+    for row in record()["environments"]:
+        if row["envs"] == 1000:
+            name = f"`{row['scenario']}` ({row['agents']} agents, 1000 environments)"
+            rows.append((name, _rate(row["agent_steps_per_s"])))
+    return markdown(("environment", "agent-steps/s, min–max"), rows)
+
+
+def speed_scaling() -> str:
+    """Growth of the time of a step, from the smallest to the largest size of every sweep."""
+    sweeps: dict[str, list[dict[str, Any]]] = {}
+    for row in record()["scaling"]:
+        sweeps.setdefault(row["sweep"], []).append(row)
+    rows = []
+    for sweep, points in sweeps.items():
+        growth = [p["per_doubling_cpu"] for p in points if p["per_doubling_cpu"] is not None]
+        rows.append(
+            (
+                sweep,
+                f"{points[0]['size']} to {points[-1]['size']}",
+                f"{1e-3 * points[0]['step_us']['median']:.3g}",
+                f"{1e-3 * points[-1]['step_us']['median']:.3g}",
+                f"{min(growth):.2f}–{max(growth):.2f}" if growth else "–",
+            )
+        )
+    head = ("what grows", "from, to", "ms per step: smallest", "largest", "CPU time per doubling")
+    return markdown(head, rows)
+
+
+def replays() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Rows of the recorded packets, of one replay, and of many at once."""
+    rows = [row for row in record()["peers"] if REPLAY in row["name"]]
+    packets = next(row for row in rows if row["name"].startswith("packets"))
+    one, many = sorted(
+        (row for row in rows if row["name"].startswith("replay")), key=lambda row: row["lanes"]
+    )
+    return packets, one, many
+
+
+def plot() -> bytes:
+    """Speed over the number of environments, and replays beside packets, as PNG."""
+    from ecn_marl.render.plots import COLOURS, INK, Page
+
+    page = Page(1, (9.0, 3.4), columns=2, width_ratios=(3, 2))
+    left, right = page.axes
+    scenarios = list(dict.fromkeys(row["scenario"] for row in record()["environments"]))
+    for colour, name in zip(COLOURS, scenarios, strict=False):
+        rows = [row for row in record()["environments"] if row["scenario"] == name]
+        envs = [row["envs"] for row in rows]
+        rates = [row["agent_steps_per_s"] for row in rows]
+        label = f"{name} ({rows[0]['agents']} agents)"
+        left.plot(envs, [r["median"] for r in rates], "o-", color=colour, label=label, ms=4)
+        low, high = [r["min"] for r in rates], [r["max"] for r in rates]
+        left.fill_between(envs, low, high, color=colour, alpha=0.2, linewidth=0)
+    left.set(xscale="log", yscale="log", xlabel="environments stepped at once")
+    left.set_title(f"agent-steps per second, {record()['machine']['cores']} cores", fontsize=10)
+    left.legend(fontsize=7.5, frameon=False)
+    names = ("ns-3, packets", "one replay", "64 replays")
+    values = [row["sim_ms_per_wall_s"]["median"] for row in replays()]
+    bars = right.barh(names[::-1], values[::-1], color=(*COLOURS[:1] * 2, INK), height=0.6)
+    right.bar_label(bars, [f"{x:.3g}" for x in values[::-1]], padding=3, fontsize=9)
+    right.set(xscale="log", xlim=(1.0, 10 * max(values)))
+    right.set_title("simulated ms per second of wall time", fontsize=10)
+    return page.png()
+
+
+def _rate(rate: Mapping[str, float]) -> str:
+    return f"{si(rate['median'])}, {si(rate['min'])}–{si(rate['max'])}"
+
+
+def si(x: float) -> str:
+    """Three digits, with k or M."""
+    for limit, unit in ((1e6, " M"), (1e3, " k")):
+        if x >= limit:
+            return f"{x / limit:.3g}{unit}"
+    return f"{x:.3g}"
