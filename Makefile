@@ -36,10 +36,10 @@ robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts 
 	$(BIN)/python tests/robustness/campaign.py --out tests/robustness/counts.json
 	$(BIN)/python docs/tables.py
 
-coverage: $(STAMP)  ## branches of sim, envs and wrappers that the suite runs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
+coverage: $(STAMP)  ## branches of sim, envs and wrappers that their tests run (half an hour)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered tests/sim tests/envs tests/wrappers tests/test_*.py
 
-mutation: $(STAMP)  ## faults put into the simulator and the maths of learning, which tests have to find (an hour)
+mutation: $(STAMP)  ## faults put into the simulator and the maths of learning, which tests have to find (20 minutes)
 	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.7,<9"
 	$(BIN)/python tests/robustness/mutation.py
 

@@ -1,6 +1,6 @@
 """Writes the tables of the documentation that follow from the code.
 
-    python docs/tables.py            # rewrite the tables in README.md and docs/**/*.md; plot of speed
+    python docs/tables.py            # rewrite the tables in README.md and docs/**/*.md, plot speed
     python docs/tables.py --check    # fail if one is out of date
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of a
@@ -56,6 +56,7 @@ TABLES: dict[str, Callable[[], str]] = {
         performance.speed_packets,
         performance.speed_peers,
         performance.speed_scaling,
+        performance.speed_senders,
     )
 }
 """Tables by name."""

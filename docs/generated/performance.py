@@ -1,4 +1,4 @@
-"""Tables and the plot of speed, from `results/speed.json`, which `ecn-marl speed --out` writes."""
+"""Tables and the plot of speed, from `results/speed*.json`, which `ecn-marl speed --out` writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from generated.markdown import markdown
 
 ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "results" / "speed.json"
+RECORDS = ROOT / "results"
 PICTURE = ROOT / "docs" / "pictures" / "speed.png"
 
 REPLAY = "d_WebSearch_60_arrival_window run SECN2"
@@ -19,22 +19,25 @@ REPLAY = "d_WebSearch_60_arrival_window run SECN2"
 
 
 @cache
-def record() -> dict[str, Any]:
+def record(name: str = "speed") -> dict[str, Any]:
     """What was measured."""
-    result: dict[str, Any] = json.loads(RECORD.read_text())
+    result: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text())
     return result
 
 
 def speed_machine() -> str:
     """The command, the machine and the versions."""
-    machine = record()["machine"]
+    return _about(record())
+
+
+def _about(found: Mapping[str, Any]) -> str:
+    machine = found["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    load = machine["load_average"]
-    load = load[0] if isinstance(load, list) else next(iter(load.values()))
     return (
-        f"    {machine['command']}\n\n{machine['processor']}, {machine['cores']} cores; {versions}. "
-        f"Load average at the start: {load:.1f}. Medians of {record()['plan']['runs']} runs after "
-        "a warm-up, with their least and greatest."
+        f"    {machine['command']}\n\n"
+        f"{machine['processor']}, {machine['cores']} cores; {versions}. "
+        f"Load average at the start: {machine['load_average'][0]:.1f}. Medians of "
+        f"{found['plan']['runs']} runs after a warm-up, with their least and greatest."
     )
 
 
@@ -67,16 +70,18 @@ def speed_environments() -> str:
 
 def speed_training() -> str:
     """Training beside the environments alone."""
-    alone = {(row["scenario"], row["envs"]): row for row in record()["environments"]}
-    rows = []
-    for row in record()["training"]:
-        other = alone[row["scenario"], row["envs"]]["env_steps_per_s"]["median"]
-        rate = row["env_steps_per_s"]
-        share = f"{100 * rate['median'] / other:.0f} %"
-        agents = si(row["agent_steps_per_s"]["median"])
-        rows.append((f"`{row['scenario']}`", row["envs"], _rate(rate), agents, share))
-    head = ("scenario", "envs", "steps/s, min–max", "agent-steps/s", "of the environments alone")
-    return markdown(head, rows)
+    found = record("speed-training")
+    head = ("", "envs", "steps/s, min–max", "agent-steps/s")
+    rows = [
+        (
+            f"`{row['scenario']}`, {row['program']}",
+            row["envs"],
+            _rate(row["env_steps_per_s"]),
+            si(row["agent_steps_per_s"]["median"]),
+        )
+        for row in (*found["environments"], *found["training"])
+    ]
+    return f"{_about(found)}\n\n{markdown(head, rows)}"
 
 
 def speed_packets() -> str:
@@ -84,14 +89,15 @@ def speed_packets() -> str:
     packets, one, many = replays()
     base = packets["sim_ms_per_wall_s"]["median"]
     machine = f"here, {record()['machine']['cores']} cores"
-    rows = [
-        (name, _rate(row["sim_ms_per_wall_s"]), f"{row['sim_ms_per_wall_s']['median'] / base:.3g}", on)
-        for name, row, on in (
-            ("ns-3 (HPCC's fork, optimised build)", packets, "recorded, one core of an AMD EPYC"),
-            ("one replay", one, "here, one core"),
-            ("64 replays at once", many, machine),
-        )
-    ]
+    measured = (
+        ("ns-3 (HPCC's fork, optimised build)", packets, "recorded, one core of an AMD EPYC"),
+        ("one replay", one, "here, one core"),
+        ("64 replays at once", many, machine),
+    )
+    rows = []
+    for name, row, where in measured:
+        speed = row["sim_ms_per_wall_s"]
+        rows.append((name, _rate(speed), f"{speed['median'] / base:.3g}", where))
     head = ("simulator", "simulated ms per wall second, min–max", "over packets", "machine")
     return markdown(head, rows)
 
@@ -128,6 +134,31 @@ def speed_scaling() -> str:
             )
         )
     head = ("what grows", "from, to", "ms per step: smallest", "largest", "CPU time per doubling")
+    return markdown(head, rows)
+
+
+def speed_senders() -> str:
+    """What a flow costs under each kind of sender."""
+    found = record()["senders"]
+    rows = [
+        (
+            f"`{row['sender']}`",
+            f"{row['busy']:.1f} of {row['slots']}",
+            f"{row['step_cpu_us']:.1f}",
+            f"{row['cpu_ns_per_busy_flow_substep']:.1f}",
+            f"{row['over_first']:.2f}",
+            f"{100 * row['skipped']:.1f} %",
+        )
+        for row in found["rows"]
+    ]
+    head = (
+        "sender",
+        "slots in use",
+        "CPU of a step, µs",
+        "CPU of a flow in use and substep, ns",
+        "over the first",
+        "work that skips",
+    )
     return markdown(head, rows)
 
 

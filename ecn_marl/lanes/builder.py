@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
-from jax.typing import DTypeLike
 
 from ecn_marl.lanes import compat
 from ecn_marl.lanes.errors import Unsupported
@@ -323,7 +322,7 @@ def raw(value: object) -> Any:
     return value
 
 
-def dtype_of(dtype: DTypeLike) -> str:
+def dtype_of(dtype: Any) -> str:
     """Element type of an array.
 
     Raises:

@@ -13,7 +13,6 @@ import jax
 from jax.core import ShapedArray
 from jax.extend import core, source_info_util
 from jax.extend.random import threefry_prng_impl
-from jax.typing import DTypeLike
 
 from ecn_marl.lanes.errors import Unsupported
 
@@ -129,7 +128,7 @@ def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
     return fun
 
 
-def is_key(dtype: DTypeLike) -> bool:
+def is_key(dtype: Any) -> bool:
     """Whether a type is that of typed keys, which are two words each.
 
     Raises:

@@ -30,7 +30,8 @@ LANES = (4, 8, 16)
 
 Small batches in wide vectors would compute lanes that nobody needs: one environment takes 1.1 times
 as long in 8 lanes as in 4, and 1.7 times in 16. Large batches are faster in 16 lanes than in 8,
-though more elements are busy in one of 16 environments than in one of 8 (`docs/performance-log.md`).
+though more elements are busy in one of 16 environments than in one of 8; see
+`docs/performance-log.md`.
 """
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)

@@ -16,14 +16,13 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
-from ecn_marl.envs.ecn import EnvParams
 
 Costs = dict[str, float]
 """`reward`, `inferences_per_decision`, `flops_per_decision`, for HAECN `activation_frequency`."""
 
 
 def count_costs(
-    env: Any, params: EnvParams, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
+    env: Any, params: PyTree, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
 ) -> Costs:
     """Mean reward and costs of a greedy policy over evaluation episodes.
 

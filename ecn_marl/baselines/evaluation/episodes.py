@@ -29,7 +29,7 @@ from ecn_marl.baselines.evaluation.completion import (
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
-from ecn_marl.envs.ecn import FLOWLETS, EnvParams, EnvState, PhaseEcn
+from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
 from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -187,7 +187,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
     return tuning_keys("report", seed, episodes)
 
 
-def thresholds(env: Any, params: EnvParams, state: EnvState, chosen: Any) -> Ecn:
+def thresholds(env: Any, params: PyTree, state: PyTree, chosen: Any) -> Ecn:
     """Thresholds for the choice of a controller, bytes, `[A]` each.
 
     Args:
@@ -205,7 +205,7 @@ def thresholds(env: Any, params: EnvParams, state: EnvState, chosen: Any) -> Ecn
 
 
 def roll_out(
-    env: Any, params: EnvParams, controller: Controller | StatefulController, key: jax.Array
+    env: Any, params: PyTree, controller: Controller | StatefulController, key: jax.Array
 ) -> tuple[Any, Float[Array, ""], Any]:
     """One whole episode.
 
@@ -224,7 +224,7 @@ def roll_out(
 
 def roll_out_in_windows(
     env: Any,
-    params: EnvParams,
+    params: PyTree,
     controller: Controller | StatefulController,
     key: jax.Array,
     windows: int,
@@ -265,7 +265,7 @@ def roll_out_in_windows(
 
 
 def episodes_runner(
-    env: Any, params: EnvParams, build: Callable[[Any], Any], windows: int = 0
+    env: Any, params: PyTree, build: Callable[[Any], Any], windows: int = 0
 ) -> Callable[..., Any]:
     """A compiled function that runs episodes of policies which differ in their parameters only.
 
@@ -303,7 +303,7 @@ BATCH = 32
 
 def evaluate(
     env: Any,
-    params: EnvParams,
+    params: PyTree,
     controller: Controller | StatefulController,
     *,
     name: str,

@@ -18,7 +18,6 @@ from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.envs.ecn import EnvParams
 
 SCORES = ("reward", "objective")
 """What a score can be: the mean reward, or minus J in completion times (`completion`)."""
@@ -105,7 +104,7 @@ def greedy_controller(algorithm: Any, actor: PyTree, env: Any) -> Any:
 def scorer(
     algorithm: Any,
     env: Any,
-    params: EnvParams,
+    params: PyTree,
     *,
     episodes: int = 16,
     seed: int = 0,
