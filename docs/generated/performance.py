@@ -14,6 +14,11 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"
 PICTURE = ROOT / "docs" / "pictures" / "speed.png"
 
+NO_BREAK = "\u00a0"
+
+GREY = "#808890"
+"""Ink that can be read on white and on black."""
+
 REPLAY = "d_WebSearch_60_arrival_window run SECN2"
 """The recorded run of packets that replays are compared with."""
 
@@ -60,7 +65,7 @@ def speed_environments() -> str:
     head = (
         "scenario",
         "envs",
-        "steps/s, min–max",
+        "steps/s (min–max)",
         "agent-steps/s",
         "CPU ns per slot and substep",
         "compile, s",
@@ -71,7 +76,7 @@ def speed_environments() -> str:
 def speed_training() -> str:
     """Training beside the environments alone."""
     found = record("speed-training")
-    head = ("", "envs", "steps/s, min–max", "agent-steps/s")
+    head = ("", "envs", "steps/s (min–max)", "agent-steps/s")
     rows = [
         (
             f"`{row['scenario']}`, {row['program']}",
@@ -98,7 +103,7 @@ def speed_packets() -> str:
     for name, row, where in measured:
         speed = row["sim_ms_per_wall_s"]
         rows.append((name, _rate(speed), f"{speed['median'] / base:.3g}", where))
-    head = ("simulator", "simulated ms per wall second, min–max", "over packets", "machine")
+    head = ("simulator", "simulated ms per wall second (min–max)", "over packets", "machine")
     return markdown(head, rows)
 
 
@@ -106,14 +111,14 @@ def speed_peers() -> str:
     """Environments of other packages."""
     rows = []
     for row in record()["peers"]:
-        if "agent_steps_per_s" in row:
+        if "agent_steps_per_s" in row and row["envs"] == 1000:
             name = f"{row['name']} ({row['agents']} agents, {row['envs']} environments)"
             rows.append((name, _rate(row["agent_steps_per_s"])))
     for row in record()["environments"]:
         if row["envs"] == 1000:
             name = f"`{row['scenario']}` ({row['agents']} agents, 1000 environments)"
             rows.append((name, _rate(row["agent_steps_per_s"])))
-    return markdown(("environment", "agent-steps/s, min–max"), rows)
+    return markdown(("environment", "agent-steps/s (min–max)"), rows)
 
 
 def speed_scaling() -> str:
@@ -174,10 +179,16 @@ def replays() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
 
 def plot() -> bytes:
     """Speed over the number of environments, and replays beside packets, as PNG."""
-    from ecn_marl.render.plots import COLOURS, INK, Page
+    from ecn_marl.render.plots import COLOURS, Page
 
     page = Page(1, (9.0, 3.4), columns=2, width_ratios=(3, 2))
     left, right = page.axes
+    page.figure.patch.set_alpha(0.0)
+    for axis in page.axes:
+        axis.patch.set_alpha(0.0)
+        axis.grid(True, color=GREY, alpha=0.25, linewidth=0.7)
+        axis.spines[["left", "bottom"]].set_color(GREY)
+        axis.tick_params(which="both", colors=GREY)
     scenarios = list(dict.fromkeys(row["scenario"] for row in record()["environments"]))
     for colour, name in zip(COLOURS, scenarios, strict=False):
         rows = [row for row in record()["environments"] if row["scenario"] == name]
@@ -187,20 +198,27 @@ def plot() -> bytes:
         left.plot(envs, [r["median"] for r in rates], "o-", color=colour, label=label, ms=4)
         low, high = [r["min"] for r in rates], [r["max"] for r in rates]
         left.fill_between(envs, low, high, color=colour, alpha=0.2, linewidth=0)
-    left.set(xscale="log", yscale="log", xlabel="environments stepped at once")
-    left.set_title(f"agent-steps per second, {record()['machine']['cores']} cores", fontsize=10)
-    left.legend(fontsize=7.5, frameon=False)
+    left.set(xscale="log", yscale="log")
+    left.set_xlabel("environments stepped at once", color=GREY)
+    title = f"agent-steps per second, {record()['machine']['cores']} cores"
+    left.set_title(title, fontsize=10, color=GREY)
+    left.legend(fontsize=7.5, frameon=False, labelcolor=GREY)
     names = ("ns-3, packets", "one replay", "64 replays")
     values = [row["sim_ms_per_wall_s"]["median"] for row in replays()]
-    bars = right.barh(names[::-1], values[::-1], color=(*COLOURS[:1] * 2, INK), height=0.6)
-    right.bar_label(bars, [f"{x:.3g}" for x in values[::-1]], padding=3, fontsize=9)
+    bars = right.barh(names[::-1], values[::-1], color=(*COLOURS[:1] * 2, GREY), height=0.6)
+    labels = [f"{x:.3g}" for x in values[::-1]]
+    right.bar_label(bars, labels, padding=3, fontsize=9, color=GREY)
     right.set(xscale="log", xlim=(1.0, 10 * max(values)))
-    right.set_title("simulated ms per second of wall time", fontsize=10)
+    right.set_title("simulated ms per second of wall time", fontsize=10, color=GREY)
     return page.png()
 
 
 def _rate(rate: Mapping[str, float]) -> str:
-    return f"{si(rate['median'])}, {si(rate['min'])}–{si(rate['max'])}"
+    """A median with its least and greatest, such as 7.87 k (7.58–8.24 k)."""
+    low, high = si(rate["min"]), si(rate["max"])
+    if low[-1] == high[-1] and low[-1].isalpha():
+        low = low[:-2]
+    return f"{si(rate['median'])} ({low}–{high})".replace(" ", NO_BREAK)
 
 
 def si(x: float) -> str:
