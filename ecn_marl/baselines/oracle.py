@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.envs.ecn import EnvParams, PhaseEcn
+from ecn_marl.envs.ecn import PhaseEcn
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
 
@@ -80,7 +80,7 @@ def group_names(env: Any) -> tuple[str, ...]:
 class Settings:
     """A controller with one setting for each phase and group of ports."""
 
-    def __init__(self, env: Any, params: EnvParams, settings: Any) -> None:
+    def __init__(self, env: Any, params: PyTree, settings: Any) -> None:
         """Scale the settings to the ports.
 
         Args:
@@ -132,7 +132,7 @@ class Rule:
     only a counter of flows for it.
     """
 
-    def __init__(self, env: Any, params: EnvParams, settings: RuleSettings) -> None:
+    def __init__(self, env: Any, params: PyTree, settings: RuleSettings) -> None:
         """Scale the settings to the ports.
 
         Args:

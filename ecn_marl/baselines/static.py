@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from ecn_marl.envs.actions import EcnSetting, parse_ecn
-from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.sim.queues import Ecn
 
 PREFIX = "static:"
@@ -21,7 +21,7 @@ class Static:
     and DCTCP's step; others are given as `KMIN,KMAX,PMAX` (KB for a 25 Gb/s port).
     """
 
-    def __init__(self, env: Any, params: EnvParams, setting: str) -> None:
+    def __init__(self, env: Any, params: PyTree, setting: str) -> None:
         """Read the setting.
 
         Args:

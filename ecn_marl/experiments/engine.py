@@ -323,7 +323,7 @@ def _decision_costs(
     return facts
 
 
-def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[PyTree, Any]] | None:
+def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
     """Learning curves from a run's metrics: steps and J of the checkpoints that were scored.
 
     Args:

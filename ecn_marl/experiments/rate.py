@@ -47,7 +47,7 @@ from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios
 from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import parse_transport
 
-ALGORITHMS: dict[str, tuple[PyTree, Any]] = {
+ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
     "adpg": (ADPG, ADPGConfig),
     "ppo": (RatePPO, RatePPOConfig),
     "reinforce": (Reinforce, ReinforceConfig),
@@ -184,7 +184,7 @@ def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
-def _kinds(algorithm: str) -> tuple[PyTree, Any]:
+def _kinds(algorithm: str) -> tuple[type[Any], type[Any]]:
     if algorithm not in ALGORITHMS:
         raise unknown_name("learner of rates", algorithm, ALGORITHMS)
     return ALGORITHMS[algorithm]

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, without_nan, write_all
@@ -106,7 +105,7 @@ class Record:
         name: str,
         evaluations: Sequence[Evaluation],
         meta: Mapping[str, Any],
-        curves: Sequence[tuple[PyTree, Any]] | None = None,
+        curves: Sequence[tuple[Any, Any]] | None = None,
     ) -> Record:
         """The record of a policy.
 
@@ -213,5 +212,5 @@ def _floats(rows: Sequence[Any]) -> np.ndarray:
     return np.array(rows, np.float64)
 
 
-def _json(tree: PyTree) -> str:
+def _json(tree: Any) -> str:
     return json.dumps(tree, separators=(",", ":"), allow_nan=False)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import PyTree
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -48,9 +47,7 @@ def pages(done: Sequence[Finished]) -> dict[str, bytes]:
     return plots
 
 
-def _figure(
-    rows: int, columns: int, size: tuple[float, float], **shared: Any
-) -> tuple[PyTree, Any]:
+def _figure(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:
     """A figure with a grid of axes `[rows, columns]`; no global state of pyplot is touched."""
     figure = Figure(figsize=size, dpi=130, layout="constrained")
     FigureCanvasAgg(figure)

@@ -25,7 +25,7 @@ from ecn_marl.wrappers import AutoReset
 AT_ONCE = 8
 """Steps under random actions compiled as one: between them `lanes` keeps the state in vectors."""
 
-Carry = tuple[PyTree, Any, Any, Any]
+Carry = tuple[PyTree, PyTree, Any, Any]
 """Keys, states, observations and summed rewards of a batch."""
 
 

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 
 from ecn_marl._errors import bad_value, unknown_name
 
@@ -29,7 +28,7 @@ FRACTION = 2**-16
 """Unit of the table of factors of an int8 policy: a NIC multiplies and shifts by 16."""
 
 
-def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
+def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A network in float32: ReLU layers, tanh at the end.
 
     Args:
@@ -50,7 +49,7 @@ def dense(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) ->
     return arrays["range"][0] + arrays["range"][1] * xp.tanh(x[..., 0])
 
 
-def int8(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
+def int8(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A quantised network: float observations in, integers until the table of factors.
 
     Args:
@@ -91,7 +90,7 @@ def int8_codes(xp: ModuleType, arrays: Mapping[str, Any], codes: Any) -> Any:
     return codes[..., 0]
 
 
-def tree(xp: ModuleType, arrays: Mapping[str, Any], obs: Array | np.ndarray) -> Any:
+def tree(xp: ModuleType, arrays: Mapping[str, Any], obs: Any) -> Any:
     """A complete binary tree of thresholds.
 
     Args:
@@ -168,7 +167,7 @@ class RatePolicy:
         """Length of an observation."""
         return self.history * len(self.columns)
 
-    def __call__(self, obs: Array | np.ndarray) -> Any:
+    def __call__(self, obs: Any) -> Any:
         """Factors of the rates.
 
         Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
@@ -32,7 +32,7 @@ Dicts = tuple[
 """`obs, state, rewards, dones, infos` of a step."""
 
 
-def _space_classes() -> tuple[PyTree, Any, Any]:
+def _space_classes() -> tuple[type[Any], type[Any], type[Any]]:
     """JaxMARL's classes where it is installed: `CTRolloutManager` asks for them by type."""
     try:
         spaces = import_module("jaxmarl.environments.spaces")
