@@ -33,7 +33,7 @@ INT32 = 2**31 - 1
 class Rule(Protocol):
     """The values that a field may have."""
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: object) -> bool:
         """Whether this is allowed."""
 
     @property
@@ -86,7 +86,7 @@ class Real:
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iuf"
 
-    def _is_kind(self, value: Any) -> bool:
+    def _is_kind(self, value: object) -> bool:
         return isinstance(value, RealNumber)
 
     @property
@@ -114,7 +114,7 @@ class Whole(Real):
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iu"
 
-    def _is_kind(self, value: Any) -> bool:
+    def _is_kind(self, value: object) -> bool:
         return isinstance(value, Integral)
 
     @property
@@ -126,7 +126,7 @@ class Whole(Real):
 class Flag:
     """True or False; no other value that converts to one of them."""
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: object) -> bool:
         """Whether it is one."""
         return isinstance(value, bool)
 
@@ -148,7 +148,7 @@ class Kind:
     types: tuple[type | str, ...]
     what: str
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: object) -> bool:
         """Whether it is of one of the types, or has one of the methods."""
         return any(
             hasattr(value, kind) if isinstance(kind, str) else isinstance(value, kind)
@@ -175,7 +175,7 @@ class Each:
     count: int | None = None
     least: int = 0
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: object) -> bool:
         """Whether it is such a tuple."""
         if not isinstance(value, tuple | list | range) or len(value) < self.least:
             return False
@@ -204,7 +204,7 @@ TEXT = Kind((str,), "a word")
 OPTIONS = Kind((Mapping,), "a dict of options by name")
 
 
-def check(checked: Any) -> None:
+def check(checked: object) -> None:
     """Check the fields of a dataclass that declare a rule.
 
     Raises:
@@ -226,7 +226,7 @@ def check_value(field: str, value: object, rule: Rule) -> None:
         raise bad_value(field, value, rule.allowed)
 
 
-def check_numbers(tree: Any, where: str = "params") -> None:
+def check_numbers(tree: object, where: str = "params") -> None:
     """Check the numbers of traced parameters: every entry keeps the rule of its field.
 
     Floats without a rule have to be finite. Inside a transformation (`jit`, `vmap`) the numbers are
@@ -254,7 +254,7 @@ def check_numbers(tree: Any, where: str = "params") -> None:
         _check_entries(where, tree, FINITE)
 
 
-def _check_entries(name: str, numbers: Any, rule: Real) -> None:
+def _check_entries(name: str, numbers: object, rule: Real) -> None:
     """Check every entry of an array whose numbers are known."""
     try:
         entries = np.asarray(numbers)

@@ -71,12 +71,12 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
             draft.unlink(missing_ok=True)
 
 
-def json_text(tree: Any) -> str:
+def json_text(tree: object) -> str:
     """A tree of dicts and lists as JSON, `null` for numbers that JSON does not have."""
     return json.dumps(without_nan(tree), indent=2, allow_nan=False)
 
 
-def without_nan(tree: Any) -> Any:
+def without_nan(tree: object) -> Any:
     """The same tree with `None` for numbers that are not finite."""
     if isinstance(tree, dict):
         return {key: without_nan(value) for key, value in tree.items()}

@@ -17,7 +17,6 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from ecn_marl._errors import bad_value
 from ecn_marl._registry import GROUPS, IMPORTING, REGISTRIES, SCRIPT
@@ -102,7 +101,7 @@ def _error_with_line(error: Exception, file: str) -> str:
     return f"{type(error).__name__}: {error}{position}"
 
 
-def needed_imports(*facts: Any) -> dict[str, list[str]]:
+def needed_imports(*facts: object) -> dict[str, list[str]]:
     """Origins of the registered names that some objects mention.
 
     Args:

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -117,7 +117,7 @@ def _holder(file: int) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _is_stale(holder: dict[str, Any], file: int, free: bool | None) -> bool:
+def _is_stale(holder: Mapping[str, object], file: int, free: bool | None) -> bool:
     """Whether the holder has ended; `free` is True for a free lock and None without locks."""
     if not holder:
         return True
@@ -127,7 +127,7 @@ def _is_stale(holder: dict[str, Any], file: int, free: bool | None) -> bool:
     return time.time() - os.fstat(file).st_mtime > DEAD
 
 
-def _is_running(pid: Any) -> bool:
+def _is_running(pid: object) -> bool:
     if not isinstance(pid, int) or pid < 1:
         return False
     try:
@@ -152,7 +152,7 @@ def _beat(file: int, over: threading.Event) -> None:
         os.utime(file)
 
 
-def _message(path: Path, holder: dict[str, Any]) -> str:
+def _message(path: Path, holder: Mapping[str, object]) -> str:
     user = "another process"
     if holder:
         user = (

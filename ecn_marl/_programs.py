@@ -48,7 +48,7 @@ class Programs(Generic[Key]):
         """Number of programs, with and without users."""
         return len(self._alive)
 
-    def of(self, key: Key, user: Any = None) -> tuple[Callable[..., Any], ...]:
+    def of(self, key: Key, user: object = None) -> tuple[Callable[..., Any], ...]:
         """The functions of a key.
 
         Args:

@@ -178,7 +178,7 @@ def _origin() -> str:
     return SCRIPT if file is None else f"{SCRIPT}:{Path(file).resolve()}"
 
 
-def _is_ours(module: Mapping[str, Any]) -> bool:
+def _is_ours(module: Mapping[str, object]) -> bool:
     """Whether a frame's module is of this package or of the type checkers used in its tests."""
     top = str(module.get("__name__", "ecn_marl")).partition(".")[0]
     return top in ("ecn_marl", "beartype", "jaxtyping")

@@ -107,7 +107,7 @@ def fitting_devices(envs: int, devices: int) -> int:
     return max(n for n in range(1, devices + 1) if envs % n == 0)
 
 
-def shard_envs(tree: Any, mesh: Mesh) -> PyTree:
+def shard_envs(tree: PyTree, mesh: Mesh) -> PyTree:
     """A tree of arrays with their leading axis, the environments, split over the devices.
 
     Raises:
@@ -121,7 +121,7 @@ def shard_envs(tree: Any, mesh: Mesh) -> PyTree:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
 
 
-def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> PyTree:
+def state_shardings(state: PyTree, mesh: Mesh, per_env: tuple[str, ...], axis: int = 0) -> PyTree:
     """Shardings of a training state: environments are split, all else is on every device.
 
     Args:
@@ -139,7 +139,7 @@ def state_shardings(state: Any, mesh: Mesh, per_env: tuple[str, ...], axis: int 
     replicated = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXIS))
 
-    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+    def place(path: tuple[object, ...], leaf: Any) -> NamedSharding:
         name = getattr(path[0], "name", getattr(path[0], "key", None))
         if name not in per_env:
             return replicated
@@ -174,7 +174,7 @@ def per_device(
     """
     split, replicated = PartitionSpec(AXIS), PartitionSpec()
 
-    def run(*args: Any) -> PyTree:
+    def run(*args: object) -> PyTree:
         specs = tuple(replicated if i in shared else split for i in range(len(args)))
         mapped = jax.shard_map(
             function, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -84,7 +83,7 @@ class ADPGState:
 
     actor: PyTree
     opt: PyTree
-    env: tuple[Any, ...]
+    env: tuple[PyTree, ...]
     key: Leaf
     updates: Leaf
 

@@ -46,7 +46,7 @@ def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False)
     ALGORITHMS.register(name, trainer, replace)
 
 
-def algorithm_config(algorithm: str, **settings: Any) -> Any:
+def algorithm_config(algorithm: str, **settings: object) -> Any:
     """Settings of an algorithm by name, defaults where nothing is given.
 
     Raises:

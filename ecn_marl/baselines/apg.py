@@ -21,7 +21,6 @@ Gradients that are not finite are counted (`lost_gradients`) and left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +118,7 @@ class APG(Deterministic):
 
     def gradients(
         self, env: RateEnv, actor: PyTree, state: RateState, params: RateParams
-    ) -> tuple[Any, tuple[RateState, Events]]:
+    ) -> tuple[PyTree, tuple[RateState, Events]]:
         """Gradient of each environment's loss, a leading axis of environments.
 
         Args:
@@ -133,8 +132,8 @@ class APG(Deterministic):
         """
         windows = self.config.rollout // self.config.horizon
 
-        def environment_gradient(state: RateState) -> tuple[Any, tuple[RateState, Events]]:
-            def window(state: RateState, _: None) -> tuple[RateState, tuple[Any, Events]]:
+        def environment_gradient(state: RateState) -> tuple[PyTree, tuple[RateState, Events]]:
+            def window(state: RateState, _: None) -> tuple[RateState, tuple[PyTree, Events]]:
                 grad, (state, rows) = jax.grad(self.loss, 1, has_aux=True)(
                     env, actor, state, params
                 )
@@ -153,7 +152,7 @@ class APG(Deterministic):
         """Mean cost over the events of one environment's window; its state after; its events."""
 
         @jax.checkpoint
-        def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, Any]]:
+        def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, PyTree]]:
             obs = env.observe(state)
             action = self.act(actor, obs)
             row = Events(state.acts, obs, action, state.x / params.target - 1.0)
@@ -165,7 +164,7 @@ class APG(Deterministic):
         return cost / jnp.maximum(acts.sum(), 1), (state, jax.lax.stop_gradient(rows))
 
 
-def mean_of_finite(grads: Any) -> tuple[PyTree, Array]:
+def mean_of_finite(grads: PyTree) -> tuple[PyTree, Array]:
     """Mean of the gradients that are finite in all entries; and how many are not.
 
     Args:

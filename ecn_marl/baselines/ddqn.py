@@ -176,7 +176,7 @@ class TrainState:
     local: Ring
     shared: Ring
     gate: Gate
-    env: Any
+    env: PyTree
     obs: Leaf
     key: Leaf
     updates: Leaf
@@ -309,7 +309,7 @@ class DDQN(Trainer):
         share = memory.inferences / jnp.maximum(memory.decisions, 1)
         return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
 
@@ -350,7 +350,7 @@ class DDQN(Trainer):
             actor: PyTree,
             chance: Array,
             params: PyTree,
-        ) -> tuple[PyTree, Any]:
+        ) -> tuple[PyTree, PyTree]:
             env_state, obs, gate = carry
             act_key, env_key = jax.random.split(key)
             q = self.learner.values(actor, obs)
@@ -476,7 +476,7 @@ class CentralACC(DDQN):
         """None: the network takes the observations of all ports at once."""
         return None
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
         numbers = env.num_agents * (env.feature.width + 3)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)

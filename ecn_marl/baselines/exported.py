@@ -153,7 +153,7 @@ class Exported:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def _same(options: dict[str, Any], actions: Mapping[str, Any]) -> bool:
+def _same(options: Mapping[str, object], actions: Mapping[str, object]) -> bool:
     """Whether options of a codec are those of a header, where lists stand for tuples."""
     return bool(_plain(options) == _plain(actions["options"]))
 

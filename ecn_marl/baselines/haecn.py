@@ -179,7 +179,7 @@ class TrainState:
     intervals: Ring
     settings: Ring
     saved: Saved
-    env: Any
+    env: PyTree
     obs: Leaf
     key: Leaf
     updates: Leaf
@@ -327,7 +327,7 @@ class HAECN(Trainer):
             "flops_per_decision": small + large * share,
         }
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         nets = {"decision": self.decision.net, "policy": self.policy.net}
         return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
@@ -388,7 +388,7 @@ class HAECN(Trainer):
             actor: PyTree,
             chance: Array,
             params: PyTree,
-        ) -> tuple[PyTree, Any]:
+        ) -> tuple[PyTree, PyTree]:
             env_state, obs, saved = carry
             act_key, env_key = jax.random.split(key)
             saved, trigger, decision_obs = self._act(actor, saved, obs, act_key, chance)

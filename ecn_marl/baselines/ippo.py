@@ -140,7 +140,7 @@ class IPPO(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 

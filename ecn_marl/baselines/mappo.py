@@ -215,7 +215,7 @@ class MAPPO(Trainer):
         """Floating-point operations of one inference."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.actor, one_agent(actor, self.config.shared))}
 
@@ -223,7 +223,7 @@ class MAPPO(Trainer):
         """The policy, to be exported."""
         return Network(self.head, actor)
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes of the critic's input in training."""
         return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.baselines.rate_exported import device_arrays
@@ -41,11 +40,11 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
     arrays, decide = device_arrays(policy), MODELS[policy.model]
 
     @jax.jit
-    def together(arrays: Any, obs: Array) -> Array:
+    def together(arrays: PyTree, obs: Array) -> Array:
         return jnp.asarray(decide(jnp, arrays, obs))
 
     @jax.jit
-    def alone(arrays: Any, obs: Array) -> Array:
+    def alone(arrays: PyTree, obs: Array) -> Array:
         def decide_next(last: Array, x: Array) -> tuple[Array, None]:
             # The decision before enters (times zero), or XLA could batch the decisions.
             return jnp.asarray(decide(jnp, arrays, x + 0.0 * last)), None
@@ -65,7 +64,7 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
     }
 
 
-def _median_us(run: Callable[[], Any], decisions: int) -> float:
+def _median_us(run: Callable[[], object], decisions: int) -> float:
     """Median time per decision, µs; one run before is not counted."""
     run()
     times = []

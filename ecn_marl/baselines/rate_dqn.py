@@ -115,7 +115,7 @@ class RateDQNState:
 
     q: QState
     memory: replay.Ring
-    env: tuple[Any, ...]
+    env: tuple[PyTree, ...]
     key: Leaf
     updates: Leaf
 

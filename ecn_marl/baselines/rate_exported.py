@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exported import is_exported
@@ -27,7 +27,7 @@ class Deployed:
 
     model: str
 
-    def __call__(self, arrays: Any, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
+    def __call__(self, arrays: PyTree, obs: Float[Array, "*b obs"]) -> Float[Array, "*b"]:
         """Factors of the rates."""
         return jnp.asarray(MODELS[self.model](jnp, arrays, obs))
 

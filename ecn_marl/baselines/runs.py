@@ -127,7 +127,7 @@ def train_run(
     *,
     steps: int,
     options: dict[str, Any] | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     seed: int = 0,
     seeds: int = 1,
     out: str | Path,
@@ -135,8 +135,8 @@ def train_run(
     eval_every: int | None = None,
     eval_episodes: int = 16,
     score_by: str = "reward",
-    about: Mapping[str, Any] | None = None,
-    randomise: Mapping[str, Any] | None = None,
+    about: Mapping[str, object] | None = None,
+    randomise: Mapping[str, object] | None = None,
     session: Session | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> TrainResult:
@@ -323,7 +323,7 @@ def trainer_of(config: dict[str, Any], start: tuple[PyTree, Any] | None = None) 
     return ALGORITHMS[config["algorithm"]](env, settings, **optional)
 
 
-def shared_networks(run: str | Path, env: EcnEnv) -> tuple[PyTree, Any]:
+def shared_networks(run: str | Path, env: EcnEnv) -> tuple[PyTree, PyTree]:
     """Actor and critic of a run of ippo, to be installed on every port of another network.
 
     Args:

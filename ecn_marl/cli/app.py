@@ -20,7 +20,7 @@ UNEXPECTED = 70
 """Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
 
 
-def import_all(context: Any, _: object, names: list[str] | None) -> list[str] | None:
+def import_all(context: object, _: object, names: list[str] | None) -> list[str] | None:
     """Import modules and files, before the other options are read."""
     if names:
         from ecn_marl._imports import import_extension
@@ -30,7 +30,7 @@ def import_all(context: Any, _: object, names: list[str] | None) -> list[str] | 
     return names
 
 
-def _help(command: Any, show: Callable[[Any], str], context: Any) -> str:
+def _help(command: Any, show: Callable[[Any], str], context: object) -> str:
     """The help of a command, with names that the user registered."""
     from ecn_marl._imports import added_names
 

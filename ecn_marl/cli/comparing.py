@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -207,7 +207,7 @@ def bench(
 
 
 def _bench_rates(
-    unfit: dict[str, Any],
+    unfit: Mapping[str, object],
     algorithms: str | None,
     seeds: int,
     scenarios: tuple[bool, int | None],

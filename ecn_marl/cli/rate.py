@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def evaluate(
     scenario: str | None,
     episodes: int,
     seed: int,
-    unfit: dict[str, Any],
+    unfit: Mapping[str, object],
     fields: list[str],
     as_json: bool,
 ) -> None:

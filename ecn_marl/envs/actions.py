@@ -63,7 +63,7 @@ class ActionCodec(ABC):
     name: ClassVar[str]
     components: ClassVar[tuple[str, ...]]
     """Names of the entries of one agent's action; empty for a scalar."""
-    dtype: ClassVar[Any]
+    dtype: ClassVar[type[np.generic]]
     """numpy dtype of actions: int32 or float32."""
 
     @classmethod
@@ -171,7 +171,7 @@ class MultiDiscreteAction(ActionCodec):
 
     name: ClassVar[str] = "multidiscrete"
     components: ClassVar[tuple[str, ...]] = ("kmin", "gap", "pmax")
-    dtype: ClassVar[Any] = np.int32
+    dtype: ClassVar[type[np.generic]] = np.int32
 
     alpha_kb: Annotated[float, Real(above=0.0, high=LARGEST_KB, unit="KB")] = 5.0
     levels: Annotated[int, Whole(low=2, high=24)] = 10
@@ -248,7 +248,7 @@ class DiscreteAction(ActionCodec):
 
     name: ClassVar[str] = "discrete"
     components: ClassVar[tuple[str, ...]] = ()
-    dtype: ClassVar[Any] = np.int32
+    dtype: ClassVar[type[np.generic]] = np.int32
 
     template: tuple[tuple[float, float, float], ...] = _default_template()
 
@@ -307,7 +307,7 @@ class BoxAction(ActionCodec):
 
     name: ClassVar[str] = "box"
     components: ClassVar[tuple[str, ...]] = ("kmin", "ratio", "pmax")
-    dtype: ClassVar[Any] = np.float32
+    dtype: ClassVar[type[np.generic]] = np.float32
 
     kmin_kb: tuple[float, float] = (5.0, 1280.0)
     kmax_kb: float = 2560.0
@@ -384,7 +384,7 @@ ACTIONS: dict[str, type[ActionCodec]] = {
 """The action codecs known by name."""
 
 
-def action_codec(name: str | ActionCodec, **overrides: Any) -> ActionCodec:
+def action_codec(name: str | ActionCodec, **overrides: object) -> ActionCodec:
     """Build an action codec by name; return a codec as it is.
 
     Args:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._types import Leaf
@@ -271,7 +271,7 @@ class EcnEnv:
         timelines = [getattr(source, "timeline", None) for source in self.sim.traffic]
         return next((timeline for timeline in timelines if timeline is not None), None)
 
-    def phase(self, state: EnvState, params: Any) -> Int[Array, " agents"]:
+    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " agents"]:
         """Index of the phase that every port is in at the start of the next interval, `[A]`.
 
         Ports to the hosts of a group are in the group's phase, all others in the timeline's.

@@ -175,7 +175,7 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
     return FeatureSet(",".join(words), tuple(columns), HISTORY if history is None else history)
 
 
-def _custom_feature(item: Any) -> tuple[str, Feature]:
+def _custom_feature(item: object) -> tuple[str, Feature]:
     """Check a pair of a name and a custom feature."""
     if isinstance(item, tuple) and len(item) == 2:
         name, feature = item

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -39,7 +39,7 @@ MAX_CYCLES = 2**31 - 1
 """Longest episode; intervals are counted in int32."""
 
 
-def _compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+def _compiled(core: EcnEnv, user: object = None) -> tuple[Callable[..., Any], ...]:
     """Compiled functions of an environment's `program`, unless this process cannot run them.
 
     Args:
@@ -175,7 +175,7 @@ class EcnParallelEnv(ParallelEnv):
         return self.core.port_info(self._index[agent])
 
     def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
+        self, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         """Start an episode.
 
@@ -216,7 +216,7 @@ class EcnParallelEnv(ParallelEnv):
         )
 
     def step(
-        self, actions: dict[str, Any]
+        self, actions: Mapping[str, object]
     ) -> tuple[
         dict[str, np.ndarray],
         dict[str, float],
@@ -263,7 +263,7 @@ class EcnParallelEnv(ParallelEnv):
             {a: dict(zip(info, row, strict=True)) for a, row in zip(acted, facts, strict=True)},
         )
 
-    def _stack(self, actions: dict[str, Any]) -> np.ndarray:
+    def _stack(self, actions: Mapping[str, object]) -> np.ndarray:
         """Checked actions as one array, `[A, *action.shape]`."""
         check_actions(actions, self.possible_agents)
         if actions.keys() != self._index.keys():
@@ -392,7 +392,7 @@ def env(
     scenario: str = "websearch-v0",
     render_mode: str | None = None,
     max_cycles: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> AECEnv:
     """A PettingZoo `AECEnv` (agents act in turn); arguments as in `parallel_env`."""
     return EcnAECEnv(parallel_env(scenario, render_mode, max_cycles, **options))

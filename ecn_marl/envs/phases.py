@@ -13,6 +13,7 @@ a slot.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams, SimState
 from ecn_marl.sim.tickets import tickets_of
-from ecn_marl.sim.traffic import Offer, program_of
+from ecn_marl.sim.traffic import Offer, Source, program_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Phase:
     """
 
     name: Annotated[str, TEXT]
-    traffic: Annotated[tuple[Any, ...], Each(SOURCE)] = ()
+    traffic: Annotated[tuple[Source, ...], Each(SOURCE)] = ()
     delay_us: Annotated[float | None, Real(low=0.0, high=1e6, unit="µs", none=True)] = None
     utilisation_weight: Annotated[float | None, Real(low=0.0, high=1.0, none=True)] = None
 
@@ -67,7 +68,7 @@ class StoppableState:
         phase: index of the phase whose parameters it has.
     """
 
-    source: Any
+    source: PyTree
     stop: Leaf
     phase: Leaf
 
@@ -85,7 +86,7 @@ class Stoppable:
         source: the source, an open-loop one.
     """
 
-    source: Any
+    source: Source
 
     def __post_init__(self) -> None:
         """Refuse sources whose flows follow from earlier ones: they cannot stop at a given time."""
@@ -98,9 +99,9 @@ class Stoppable:
             raise bad_value("traffic", kind, allowed)
 
     @property
-    def width(self) -> int:
+    def width(self) -> int | str:
         """Flows offered per tick."""
-        width: int = self.source.width
+        width: int | str = getattr(self.source, "width", 1)
         return width
 
     @property
@@ -117,25 +118,25 @@ class Stoppable:
         return self.source.default_params()
 
     def init(
-        self, key: jax.Array, params: Any, nic_rate: Array, episode: Array | None = None
+        self, key: jax.Array, params: PyTree, nic_rate: Array, episode: Array
     ) -> StoppableState:
         """A fresh process that goes on."""
         inner = self.source.init(key, params, nic_rate, episode)
         return StoppableState(inner, jnp.float32(jnp.inf), jnp.zeros((), jnp.int32))
 
-    def offer(self, state: StoppableState, params: Any, nic_rate: Array) -> Offer:
+    def offer(self, state: StoppableState, params: PyTree, nic_rate: Array) -> Offer:
         """The next flows of the source, those before its stop."""
         offered: Offer = self.source.offer(state.source, params, nic_rate)
         return replace(offered, valid=offered.valid & (offered.start < state.stop))
 
     def advance(
-        self, state: StoppableState, params: Any, nic_rate: Array, taken: Array, elapsed: float
+        self, state: StoppableState, params: PyTree, nic_rate: Array, taken: Array, elapsed: float
     ) -> StoppableState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
         inner = self.source.advance(state.source, params, nic_rate, taken, elapsed)
         return replace(state, source=inner, stop=state.stop - elapsed)
 
-    def waits(self, state: StoppableState, params: Any, nic_rate: Array) -> Array:
+    def waits(self, state: StoppableState, params: PyTree, nic_rate: Array) -> Array:
         """Whether flows from before its stop have no slot yet."""
         stopped = replace(state, stop=jnp.minimum(state.stop, 0.0))
         return self.offer(stopped, params, nic_rate).valid.any()
@@ -174,10 +175,13 @@ class PhasedEnv(EcnEnv):
         if self.phase_steps < 1:
             raise bad_value("phase_steps", self.phase_steps, "an integer >= 1")
         sources = [getattr(s, "source", s) for s in self.sim.traffic]
-        kinds = [(type(s), getattr(s, "width", None)) for s in sources]
+
+        def kinds(traffic: Iterable[Source]) -> list[tuple[type, object]]:
+            return [(type(s), getattr(s, "width", None)) for s in traffic]
+
         longest = min(p.delay_us for p in self.sim.topology.ports)
         for phase in self.phases:
-            if phase.traffic and [(type(s), s.width) for s in phase.traffic] != kinds:
+            if phase.traffic and kinds(phase.traffic) != kinds(sources):
                 allowed = "sources of the kinds and widths of the scenario's"
                 raise bad_value(f"traffic of phase {phase.name}", phase.traffic, allowed)
             if phase.delay_us is not None and not 0.0 < phase.delay_us <= longest:
@@ -225,7 +229,7 @@ class PhasedEnv(EcnEnv):
         """Names of the phases."""
         return tuple(phase.name for phase in self.phases)
 
-    def phase(self, state: EnvState, params: Any) -> Int[Array, " agents"]:
+    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " agents"]:
         """Index of the phase that the next tuning interval belongs to, the same for all ports."""
         n = len(self.phases)
         slot = state.steps // params.phase_steps
@@ -233,10 +237,10 @@ class PhasedEnv(EcnEnv):
         phase_index = jnp.argsort(draws)[slot % n].astype(jnp.int32)
         return jnp.broadcast_to(phase_index, (self.num_agents,))
 
-    def at(self, params: Any, phase: Int[Array, ""]) -> PhasedParams:
+    def at(self, params: PyTree, phase: Int[Array, ""]) -> PhasedParams:
         """The parameters that hold during a phase."""
 
-        def pick(fixed: Any, varied: Any) -> PyTree:
+        def pick(fixed: object, varied: object) -> PyTree:
             return fixed if varied is None else jnp.asarray(varied)[phase]
 
         sim, reward = jax.tree.map(pick, (params.sim, params.reward), params.vary)
@@ -268,7 +272,7 @@ class PhasedEnv(EcnEnv):
         state, phase_params = self._change_phase(state, params, phase_index[0])
         return super().step_ecn(key, state, ecn, phase_params)
 
-    def accounts(self, sim: SimState, params: Any) -> dict[str, Array]:
+    def accounts(self, sim: SimState, params: PyTree) -> dict[str, Array]:
         """Counts of the flows; see `EcnEnv.accounts`.
 
         Flows that wait are those of the phase that their source is in.
@@ -278,7 +282,7 @@ class PhasedEnv(EcnEnv):
         return super().accounts(sim, replace(params, sim=replace(params.sim, traffic=traffic)))
 
     def _change_phase(
-        self, state: EnvState, params: Any, phase_index: Int[Array, ""]
+        self, state: EnvState, params: PyTree, phase_index: Int[Array, ""]
     ) -> tuple[EnvState, PhasedParams]:
         """State and parameters of the interval: sources change to the current phase.
 
@@ -295,6 +299,7 @@ class PhasedEnv(EcnEnv):
         sources = zip(self.sim.traffic, keys, state.sim.traffic, new_traffic, strict=True)
         for i, (source, key, old_state, new_params) in enumerate(sources):
             old_params = self.at(params, old_state.phase).sim.traffic[i]
+            assert isinstance(source, Stoppable)  # see `__post_init__`
             due = begins | (old_state.stop <= 0)
             starts = due & ~source.waits(old_state, old_params, nic)
             fresh = replace(source.init(key, new_params, nic, state.sim.seed), phase=phase_index)
@@ -307,7 +312,7 @@ class PhasedEnv(EcnEnv):
         return state, replace(phase_params, sim=replace(phase_params.sim, traffic=tuple(constants)))
 
 
-def _stack(*leaves: Any) -> np.ndarray | None:
+def _stack(*leaves: PyTree) -> np.ndarray | None:
     """Leaves of all phases as one array, None if they are the same.
 
     Size tables of different lengths are padded with their last point, which does not change them.

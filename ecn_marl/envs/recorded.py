@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -93,14 +93,14 @@ class Recorded(Schedule):
         )
 
     def init(
-        self, key: jax.Array, params: Any, nic_rate: Array, episode: Array | None = None
+        self, key: jax.Array, params: PyTree, nic_rate: Array, episode: Array | None = None
     ) -> ScheduleState:
         """Start at a random substep of the list."""
         step = jax.random.randint(key, (), 0, params.period, jnp.int32)
         at = jnp.searchsorted(jnp.asarray(params.flows.start_step), step)
         return ScheduleState(at.astype(jnp.int32), step)
 
-    def offer(self, state: ScheduleState, params: Any, nic_rate: Array) -> Offer:
+    def offer(self, state: ScheduleState, params: PyTree, nic_rate: Array) -> Offer:
         """The next `width` flows; after the last one, those of the next repetition."""
         n = params.flows.src.shape[0]
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
@@ -111,7 +111,7 @@ class Recorded(Schedule):
         return replace(offered, flow_id=jnp.full((self.width,), -1, jnp.int32))
 
     def advance(
-        self, state: ScheduleState, params: Any, nic_rate: Array, taken: Array, elapsed: float
+        self, state: ScheduleState, params: PyTree, nic_rate: Array, taken: Array, elapsed: float
     ) -> ScheduleState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
         return super().advance(state, params.flows, nic_rate, taken, elapsed)

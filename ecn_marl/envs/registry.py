@@ -37,7 +37,7 @@ from ecn_marl.sim.transports import as_transport
 FILE = Kind((str, PathLike), "the name of a file")  # a number would be an open file's
 
 
-def _as_factory(name: str, factory: Any) -> Callable[[], Scenario]:
+def _as_factory(name: str, factory: object) -> Callable[[], Scenario]:
     """A factory that can be called."""
     if not callable(factory):
         raise bad_value(f"factory of {name}", factory, "a function that returns the scenario")
@@ -119,7 +119,7 @@ def make(
     telemetry: Telemetry | Mapping[str, Any] | None = None,
     decision_delay_us: float | None = None,
     counts: tuple[str, ...] = (),
-    **overrides: Any,
+    **overrides: object,
 ) -> EcnEnv:
     """Make a functional environment.
 
@@ -307,7 +307,7 @@ def _weights(spec: Scenario) -> dict[str, float]:
     return dict(zip(names, spec.slowdown_weights, strict=True))
 
 
-def _options_for(actions: str | ActionCodec, options: dict[str, Any]) -> dict[str, Any]:
+def _options_for(actions: str | ActionCodec, options: Mapping[str, object]) -> dict[str, Any]:
     """Options of the scenario that this codec has (a template list has no scale)."""
     from ecn_marl.envs.actions import ACTIONS
 

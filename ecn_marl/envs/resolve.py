@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
 
 from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
@@ -17,7 +16,7 @@ from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import TrafficClass
-from ecn_marl.sim.traffic import LOAD
+from ecn_marl.sim.traffic import LOAD, Source
 from ecn_marl.sim.transports import Mixed, Transport, as_transport
 
 TRAFFIC = ("traffic", "topology", "load", "flows", "phases")
@@ -78,7 +77,7 @@ def with_load(spec: Scenario, load: float) -> Scenario:
     return replace(spec, traffic=traffic)
 
 
-def _has_load(source: Any) -> bool:
+def _has_load(source: Source) -> bool:
     return is_dataclass(source) and any(f.name == "load" for f in fields(source))
 
 
@@ -152,7 +151,7 @@ def with_room(spec: Scenario, overridden: Collection[str]) -> Scenario:
     return replace(spec, slots=_slots(spec, [traffic, *phase_sources], overridden, tick_us))
 
 
-def _check_width(source: Any, spec: Scenario, tick_us: float) -> None:
+def _check_width(source: Source, spec: Scenario, tick_us: float) -> None:
     """Refuse a width that is less than what arrives in a tick on average."""
     width, demand = getattr(source, "width", "auto"), _demand(source, spec, tick_us)
     if not isinstance(width, int) or demand is None:
@@ -167,7 +166,7 @@ def _check_width(source: Any, spec: Scenario, tick_us: float) -> None:
 
 def _slots(
     spec: Scenario,
-    alternatives: Sequence[Sequence[Any]],
+    alternatives: Sequence[Sequence[Source]],
     overridden: Collection[str],
     tick_us: float,
 ) -> int:
@@ -205,5 +204,5 @@ def _overloaded(demands: Sequence[Sequence[sizing.Demand]], spec: Scenario) -> b
     return bool(max(loads, default=math.inf) >= sizing.FULL)
 
 
-def _demand(source: Any, spec: Scenario, tick_us: float) -> sizing.Demand | None:
+def _demand(source: Source, spec: Scenario, tick_us: float) -> sizing.Demand | None:
     return sizing.demand_of(source, spec.topology, tick_us)

@@ -100,7 +100,9 @@ def _described(value: object) -> str:
     return repr(value)
 
 
-def reward_facts(reward: Reward, options: Mapping[str, Any], interval_us: float) -> dict[str, Any]:
+def reward_facts(
+    reward: Reward, options: Mapping[str, object], interval_us: float
+) -> dict[str, Any]:
     """What identifies a reward in a file: rewards with equal facts have equal returns.
 
     The sum of a reward in completion times does not depend on the length of intervals; other

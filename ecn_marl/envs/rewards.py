@@ -303,7 +303,7 @@ class Reward:
         return reward
 
 
-def _as_reward(name: str, reward: Any) -> Reward:
+def _as_reward(name: str, reward: object) -> Reward:
     """A reward of this name, from one or from its rule."""
     if isinstance(reward, Reward):
         return replace(reward, name=name)

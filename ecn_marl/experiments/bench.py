@@ -97,7 +97,7 @@ def _keys(
     plan: Comparison,
     place: Place,
     missing: Sequence[str],
-    requests: Mapping[str, Any],
+    requests: Mapping[str, object],
     repository: Checkout | None,
 ) -> jax.Array:
     """Keys of the episodes; those of sealed episodes only after their use is noted on disk."""

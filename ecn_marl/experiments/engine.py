@@ -49,7 +49,7 @@ Keys = Callable[[Comparison, Place, Sequence[str], Mapping[str, Any]], jax.Array
 
 
 def report_keys(
-    plan: Comparison, place: Place, missing: Sequence[str], requests: Mapping[str, Any]
+    plan: Comparison, place: Place, missing: Sequence[str], requests: Mapping[str, object]
 ) -> jax.Array:
     """Keys of the tuning episodes that nothing was chosen on."""
     del place, missing, requests
@@ -98,7 +98,7 @@ def scored(
     return {name: record for name, record in records.items() if record is not None}
 
 
-def _stored(file: Path, request: Mapping[str, Any]) -> Record | None:
+def _stored(file: Path, request: Mapping[str, object]) -> Record | None:
     """The record in a file if it answers a request."""
     if not file.is_file():
         return None
@@ -245,7 +245,7 @@ CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 """Policies that are drawn as lines beside learning curves."""
 
 
-def _curve_level(plan: Comparison, place: Place, env: Any, fixed: Any) -> float:
+def _curve_level(plan: Comparison, place: Place, env: Any, fixed: object) -> float:
     """J of fixed thresholds on the episodes that checkpoints are scored on."""
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # compiled already for scores, if it fits

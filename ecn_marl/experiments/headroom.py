@@ -30,7 +30,7 @@ ENOUGH = 0.1
 
 def headroom(
     scenario: str,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     *,
     episodes: int = 64,
     seed: int = 0,

@@ -24,7 +24,7 @@ DEFAULT_STEPS = 1_000_000
 """Environment steps where no recipe sets them."""
 
 
-def not_none(**options: Any) -> dict[str, Any]:
+def not_none(**options: object) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -137,7 +137,7 @@ def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
     return values
 
 
-def _convert(name: str, text: str, default: Any) -> Any:
+def _convert(name: str, text: str, default: object) -> Any:
     """`text` as the type of `default`; lists as `[64,64]` or `64,64`."""
     allowed = {bool: "true or false", tuple: "a list, e.g. [64,64]", int: "an integer"}
     try:

@@ -20,7 +20,7 @@ and the same number of runs and steps of every algorithm. So there are two envir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ def marl_eval(
     return {SCORED: scored} | ({CURVES: curves} if curves else {})
 
 
-def _runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _runs(runs: Sequence[Mapping[str, object]]) -> dict[str, Any]:
     return {f"run_{i}": run for i, run in enumerate(runs)}
 
 

@@ -113,7 +113,7 @@ def stored_facts(folder: Path) -> dict[str, Any]:
 
 
 def publish(
-    scenarios: Scenarios, out: Path, facts: Mapping[str, Any] | None = None
+    scenarios: Scenarios, out: Path, facts: Mapping[str, object] | None = None
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write tables, results and figures.
 

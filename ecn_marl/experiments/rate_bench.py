@@ -65,7 +65,9 @@ SMALL_UPDATES = 1000
 """Updates of every learner with `--small`."""
 
 
-def up_to(scenarios: Mapping[str, Mapping[str, Any]], largest: int) -> dict[str, Mapping[str, Any]]:
+def up_to(
+    scenarios: Mapping[str, Mapping[str, object]], largest: int
+) -> dict[str, Mapping[str, Any]]:
     """The scenarios with at most `largest` flows to a host, or that interrupt the long flow.
 
     Raises:
@@ -208,7 +210,7 @@ def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, 
 
 
 def _cell(
-    plan: RatePlan, scenario: str, policy: str, seed: int, trained: dict[str, Any], move: Show
+    plan: RatePlan, scenario: str, policy: str, seed: int, trained: Mapping[str, object], move: Show
 ) -> dict[str, float]:
     """Metrics of one policy and seed in a scenario."""
     spec = plan.spec(scenario)

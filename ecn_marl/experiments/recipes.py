@@ -104,7 +104,7 @@ class Recipe:
                 raise bad_value("option of a recipe", name, f"one of {', '.join(OPTIONS)}")
 
     def settings_for(
-        self, steps: int, changes: Mapping[str, Any] = MappingProxyType({})
+        self, steps: int, changes: Mapping[str, object] = MappingProxyType({})
     ) -> dict[str, Any]:
         """Settings of the trainer for a run of some length.
 
@@ -194,7 +194,7 @@ winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`d
 settings are used in every scenario; nothing was tuned in another one."""
 
 
-def with_settings(base: Recipe, settings: Mapping[str, Any], tuning: Tuning | None) -> Recipe:
+def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning | None) -> Recipe:
     """A recipe with some settings changed, and the budget of the search for them."""
     return replace(base, settings={**base.settings, **settings}, tuning=tuning)
 

@@ -104,7 +104,7 @@ class Record:
         cls,
         name: str,
         evaluations: Sequence[Evaluation],
-        meta: Mapping[str, Any],
+        meta: Mapping[str, object],
         curves: Sequence[tuple[Any, Any]] | None = None,
     ) -> Record:
         """The record of a policy.
@@ -207,10 +207,10 @@ def _plain(array: np.ndarray) -> Any:
     ]
 
 
-def _floats(rows: Sequence[Any]) -> np.ndarray:
+def _floats(rows: Sequence[object]) -> np.ndarray:
     """Nested lists of numbers and `None` as float64."""
     return np.array(rows, np.float64)
 
 
-def _json(tree: Any) -> str:
+def _json(tree: object) -> str:
     return json.dumps(tree, separators=(",", ":"), allow_nan=False)

@@ -105,8 +105,8 @@ def returns(
 
 def measure(
     scenario: str,
-    rewards: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any] | None = None,
+    rewards: Sequence[Mapping[str, object]],
+    options: Mapping[str, object] | None = None,
     *,
     episodes: int = 128,
     seed: int = 0,
@@ -188,7 +188,7 @@ def _entry(
     }
 
 
-def _without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _without(options: Mapping[str, object], *names: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
 
 
@@ -216,7 +216,7 @@ def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> 
     return {key: float(f"{x:.7g}") for key, x in row.items()}
 
 
-def write_references(file: Path, references: Mapping[str, Any]) -> None:
+def write_references(file: Path, references: Mapping[str, object]) -> None:
     """Write what `measure` returned."""
     text = json_text(dict(references)) + "\n"
     write_all({file: Output("w", lambda out: out.write(text))})

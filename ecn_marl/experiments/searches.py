@@ -34,7 +34,7 @@ def file_name(policy: str) -> str:
     return "".join(c if c.isalnum() or c in "-.+" else "_" for c in policy)
 
 
-def search_request(scenario: str, options: Mapping[str, Any], effort: Effort) -> dict[str, Any]:
+def search_request(scenario: str, options: Mapping[str, object], effort: Effort) -> dict[str, Any]:
     """Everything that a search depends on, in JSON's types."""
     used_options = {name: x for name, x in options.items() if name not in UNSEEN}
     facts = {
@@ -98,7 +98,7 @@ def shipped(scenario: str) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
 
 
-def shipped_search(name: str, scenario: str, options: Mapping[str, Any]) -> SearchResult | None:
+def shipped_search(name: str, scenario: str, options: Mapping[str, object]) -> SearchResult | None:
     """A search that ships with the package; None if it was made for other episodes.
 
     Args:
@@ -128,7 +128,7 @@ def listed(result: SearchResult) -> list[list[float]]:
     return rows[:1] if all(row == rows[0] for row in rows) else rows
 
 
-def _write(file: Path, facts: dict[str, Any], result: SearchResult) -> None:
+def _write(file: Path, facts: Mapping[str, object], result: SearchResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json_text({"asked": facts, "found": result.as_dict()}) + "\n"
     write_all({file: Output("w", lambda out: out.write(text))})

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import ecn_marl
 from ecn_marl._errors import bad_value
@@ -46,13 +45,13 @@ def code() -> dict[str, str]:
     return {"ecn-marl": version("ecn-marl"), "jax": version("jax"), "sources": sources_hash()}
 
 
-def own_sources(*facts: Any) -> dict[str, dict[str, str]]:
+def own_sources(*facts: object) -> dict[str, dict[str, str]]:
     """Hashes, as `own`, of the user's files that registered names in `facts`; empty without any."""
     digests = source_digests(needed_imports(*facts))
     return {"own": digests} if digests else {}
 
 
-def settings_hash(settings: Any) -> str:
+def settings_hash(settings: object) -> str:
     """Short hash of JSON-able settings."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -106,7 +106,7 @@ def _failed(share: float, at_us: float, repair_us: float | None) -> dict[str, An
     return {"failing": {"share": share, "at_us": at_us, "repair_us": repair_us}}
 
 
-def _each(make: Callable[..., dict[str, Any]], **cases: tuple[Any, ...]) -> dict[str, Variant]:
+def _each(make: Callable[..., dict[str, Any]], **cases: tuple[object, ...]) -> dict[str, Variant]:
     return {name.replace("_", "-"): partial(make, *case) for name, case in cases.items()}
 
 

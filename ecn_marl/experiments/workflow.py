@@ -5,7 +5,7 @@ A policy is named by a string, see `experiments.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -198,7 +198,7 @@ def _learner(policy: str, number: str) -> int:
     return int(number or 0)
 
 
-def arena(policies: list[str], scenario: str | None, **overrides: Any) -> Arena:
+def arena(policies: list[str], scenario: str | None, **overrides: object) -> Arena:
     """Scenario, options and reward of the first trained policy, unless the caller sets them."""
     for policy in policies:
         if is_exported(policy):
@@ -258,7 +258,7 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
     show(before + done, note)
 
 
-def _records(evaluations: dict[str, Evaluation], meta: dict[str, Any]) -> dict[str, Record]:
+def _records(evaluations: dict[str, Evaluation], meta: Mapping[str, object]) -> dict[str, Record]:
     """A record of every policy, then one over all seeds of every run with several seeds."""
     groups: dict[str, list[Evaluation]] = {
         policy: [evaluation] for policy, evaluation in evaluations.items()
@@ -286,7 +286,7 @@ def _summary(record: Record) -> dict[str, Any]:
     return summary | {"statistics": over_seeds(seed_means[:, None]) | {"of": "J"}}
 
 
-def write_evaluation(folder: Path, result: dict[str, Any]) -> None:
+def write_evaluation(folder: Path, result: Mapping[str, object]) -> None:
     """Write `evaluation.json` to the folder of a run; `result` is what `evaluate` returned."""
     text = json_text(result) + "\n"
     write_all({folder / EVALUATION: Output("w", lambda file: file.write(text))})

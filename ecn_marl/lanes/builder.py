@@ -124,7 +124,7 @@ class Builder:
         blocks = [o.node.block for o in operands if o.node.block is not None]
         return varies, max(blocks, key=lambda b: b.depth, default=self.top)
 
-    def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: Any) -> View:
+    def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: object) -> View:
         """An elementwise operation on views of one shape."""
         args = tuple(View(a.node, np.broadcast_to(a.where, shape)) for a in args)
         one = decided(op, args)
@@ -203,7 +203,7 @@ class Builder:
         strides, limits = tuple(p[1] for p in parts), tuple(p[2] for p in parts)
         return Place(np.ascontiguousarray(fixed.reshape(-1)), indices, strides, limits, mode)
 
-    def look_up(self, table: View, place: Place, shape: Sequence[int], fill: Any = None) -> View:
+    def look_up(self, table: View, place: Place, shape: Sequence[int], fill: object = None) -> View:
         """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
         if table.node.dtype == BOOL:  # a bit per lane: single lanes have no address
             return self.flag(self.look_up(self.number(table), place, shape, 1))
@@ -216,7 +216,7 @@ class Builder:
             self._looked_up(source, place, fill).node, np.arange(math.prod(shape)).reshape(shape)
         )
 
-    def _looked_up(self, source: Node, place: Place, fill: Any) -> View:
+    def _looked_up(self, source: Node, place: Place, fill: object) -> View:
         varies, block = self.common([*place.indices, Operand(source, place.fixed)])
         size = len(place.fixed)
         node = Map(size, source.dtype, varies, block, "look_up", (), {"fill": fill}, place, source)
@@ -268,7 +268,7 @@ class Builder:
             self.put(block, write)
         return node
 
-    def _split_write(self, op: str, value: View, place: Any) -> list[tuple[str, View, Any]]:
+    def _split_write(self, op: str, value: View, place: object) -> list[tuple[str, View, Any]]:
         """A write of a bundle, part by part: each is written as it is computed."""
         if value.node.size == 0 or value.where.size == 0:
             return [(op, value, place)] if not isinstance(value.node, Bundle) else []

@@ -142,7 +142,7 @@ def is_key(dtype: Any) -> bool:
     return True
 
 
-def out_of_bounds(mode: Any) -> str:
+def out_of_bounds(mode: object) -> str:
     """What a gather or scatter does out of bounds: `promise`, `clip` or `fill_or_drop`."""
     name = str(mode).rsplit(".", 1)[-1].lower()
     return {"promise_in_bounds": "promise", "clip": "clip", "fill_or_drop": "fill_or_drop"}[name]

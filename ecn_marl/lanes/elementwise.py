@@ -177,7 +177,7 @@ def apply(
     dtype: str,
     kinds: Sequence[str],
     args: Sequence[str],
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
 ) -> str:
     """Write an operation.
 

@@ -128,7 +128,7 @@ class Explanation:
 
 
 def explain(
-    fun: Callable[..., Any], *args: Any, shared: Sequence[int] = (), lanes: int = LANES[-1]
+    fun: Callable[..., Any], *args: object, shared: Sequence[int] = (), lanes: int = LANES[-1]
 ) -> Explanation:
     """What `fun` becomes when a batch of it is compiled for lanes; compiles and runs nothing.
 

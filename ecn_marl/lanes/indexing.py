@@ -191,7 +191,7 @@ def _rows(index: View, batch: list[np.ndarray], shape: Sequence[int]) -> list[Vi
     ]
 
 
-def _mode(mode: Any, fill: str) -> str:
+def _mode(mode: object, fill: str) -> str:
     """What happens to positions out of bounds, as `Place.mode` says it."""
     return {"fill_or_drop": fill}.get(out_of_bounds(mode), out_of_bounds(mode))
 

@@ -388,7 +388,7 @@ class LoopBody(Code):
         if item in self.module.plan.stored:
             self._stores_at_end.append((item, self.index, value))
 
-    def computed_once(self, key: tuple[str, ...], compute: Callable[[], Any]) -> Any:
+    def computed_once(self, key: tuple[str, ...], compute: Callable[[], object]) -> Any:
         """What is written once in a turn for all that need the same."""
         if key not in self._once:
             self._once[key] = compute()

@@ -23,11 +23,11 @@ from ecn_marl.lanes.primitives import PRIMITIVES
 class Lowering(Builder):
     """Nodes of one program; see `lower`."""
 
-    def run(self, jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[View]) -> list[View]:
+    def run(self, jaxpr: core.Jaxpr, consts: Sequence[object], args: Sequence[View]) -> list[View]:
         """Lower a jaxpr applied to views."""
         env: dict[Any, View] = {}
 
-        def read(atom: Any) -> View:
+        def read(atom: object) -> View:
             if isinstance(atom, core.Literal):
                 return self.constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
             return env[atom]
@@ -43,7 +43,7 @@ class Lowering(Builder):
                 env[var] = view
         return [read(v) for v in jaxpr.outvars]
 
-    def inline(self, inner: Any, args: Sequence[View]) -> list[View]:
+    def inline(self, inner: object, args: Sequence[View]) -> list[View]:
         """Lower a jaxpr that stands in a parameter."""
         return self.run(*jaxpr_and_constants(inner), args)
 

@@ -119,11 +119,11 @@ def mapped(
     """
 
     @custom_vmap
-    def one(*args: Any) -> PyTree:
+    def one(*args: object) -> PyTree:
         return fun(*args)
 
     @one.def_vmap
-    def batch(size: int, batched: PyTree, *args: Any) -> tuple[PyTree, Any]:
+    def batch(size: int, batched: PyTree, *args: object) -> tuple[PyTree, Any]:
         own = tuple(any(jax.tree.leaves(b)) for b in batched)
         args = tuple(
             _with_leading_axis(a, b, size) if o else a
@@ -135,14 +135,16 @@ def mapped(
             results = _compiled_or_not(fun, own, updates, load, args)
         return results, jax.tree.map(lambda _: True, results)
 
-    def call(*args: Any) -> PyTree:
+    def call(*args: object) -> PyTree:
         _check_manual(jax.tree.leaves(args))
         kept = [k for k, arg in enumerate(args) if all(map(_is_array, jax.tree.leaves(arg)))]
         if len(kept) == len(args):
             return one(*args)
 
         def rest(fun: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*some: Any) -> PyTree:  # what is no array is fixed: parameters of another kind
+            def call(
+                *some: object,
+            ) -> PyTree:  # what is no array is fixed: parameters of another kind
                 whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
                 return fun(*whole.values())
 
@@ -198,11 +200,11 @@ def _nested(
     axes = tuple(0 if o else None for o in own)
 
     @custom_vmap
-    def many(*args: Any) -> PyTree:
+    def many(*args: object) -> PyTree:
         return vmap(fun, axes, updates, load)(*args)
 
     @many.def_vmap
-    def more(size: int, batched: PyTree, *args: Any) -> tuple[PyTree, Any]:
+    def more(size: int, batched: PyTree, *args: object) -> tuple[PyTree, Any]:
         first = own.index(True)
         (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
         inner = x.shape[1 if b else 0]
@@ -279,7 +281,7 @@ def vmap(
         InvalidValue: when called inside `jax.shard_map` with `check_vma=True`.
     """
 
-    def batch(*args: Any) -> PyTree:
+    def batch(*args: object) -> PyTree:
         _check_manual(jax.tree.leaves(args))
         leaves, single, own = _of_one(args, in_axes)
         size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
@@ -312,7 +314,7 @@ def vmap(
 
 
 def _of_one(
-    args: Sequence[Any], in_axes: Sequence[int | None]
+    args: Sequence[object], in_axes: Sequence[int | None]
 ) -> tuple[list[Any], list[Any], list[bool]]:
     """All arrays of a batch, what one environment has of each, and which of them have the axis."""
     leaves, single, own = [], [], []
@@ -388,11 +390,11 @@ def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tupl
     return name, memory * min(-(-size // WARP), WARPS)
 
 
-def traced(fun: Callable[..., Any], tree: PyTree, shapes: Sequence[Any]) -> tuple[PyTree, Any]:
+def traced(fun: Callable[..., Any], tree: PyTree, shapes: Sequence[object]) -> tuple[PyTree, Any]:
     """Jaxpr of a function of flat arguments, and the structure of its results."""
     structure = None
 
-    def flat(*values: Any) -> PyTree:
+    def flat(*values: object) -> PyTree:
         nonlocal structure
         out, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, values)))
         return out
@@ -411,7 +413,7 @@ def _raw_aval(aval: ShapedArray, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *aval.shape), aval.dtype)
 
 
-def _aliases(args: tuple[Any, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
+def _aliases(args: tuple[object, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
     """Leaves of arguments and the leaves of results that take their places."""
     counts = [len(jax.tree.leaves(a)) for a in args]
     aliases = {}

@@ -33,7 +33,11 @@ def _instruction(real: str, signed: str, unsigned: str, flag: str) -> Emit:
     names = {F32: real, I32: signed, U32: unsigned, BOOL: flag}
 
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         return w.emit(f"{names[kinds[0]]} {w.type(dtype)} {args[0]}, {args[1]}")
 
@@ -42,7 +46,11 @@ def _instruction(real: str, signed: str, unsigned: str, flag: str) -> Emit:
 
 def _compared(op: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         return compare(w, op, kinds[0], *args)
 
@@ -102,7 +110,7 @@ for _name, _fold in {
 
 @custom_operation("copy", "fiubk", None, lambda item, x: x, lower=lambda build, eqn, x: [x])
 def _copy(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     return args[0]
 
@@ -118,7 +126,7 @@ def _idle_select(item: Map, which: Known, *cases: Known) -> Known | None:
     "select_n", "fiubk", lambda dtype, which, *cases: np.choose(which, cases), _idle_select
 )
 def _select_n(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     which, no, *others = args
     if kinds[0] != BOOL:
@@ -132,7 +140,7 @@ def _select_n(
 
 @operation("div", "fiu")
 def _div(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     if dtype == F32:
         # No product with an inverse, except by constants (`Builder.map`), where XLA does the same:
@@ -161,7 +169,7 @@ def _fold_rem(dtype: str, a: Any, b: Any) -> Any:
 
 @custom_operation("rem", "fiu", _fold_rem, None)
 def _rem(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     if dtype == F32:
         return w.emit(f"frem {w.type(F32)} {args[0]}, {args[1]}")
@@ -172,7 +180,11 @@ def _rem(
 
 def _max_min(op: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         if dtype == F32:
             # One comparison and a selection where one side is a number, which is not NaN. The
@@ -195,7 +207,7 @@ _min = operation("min", fold=np.minimum, folds_floats=True)(_max_min("min"))
 
 @operation("clamp", "fiu")
 def _clamp(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     low, x, high = args
     return _min(w, dtype, kinds, (_max(w, dtype, kinds, (x, low), params), high), params)
@@ -203,7 +215,7 @@ def _clamp(
 
 @operation("neg", "fiu")
 def _neg(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     if dtype == F32:
         return w.emit(f"fneg {w.type(F32)} {args[0]}")
@@ -212,7 +224,7 @@ def _neg(
 
 @operation("not", "iub", np.invert)
 def _not(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     ones = w.number(True, BOOL) if dtype == BOOL else w.number(-1, I32)
     return w.emit(f"xor {w.type(dtype)} {args[0]}, {ones}")
@@ -220,7 +232,7 @@ def _not(
 
 @operation("abs", "fi")
 def _abs(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     if dtype == F32:
         return w.call("llvm.fabs", F32, args[0])
@@ -229,7 +241,7 @@ def _abs(
 
 @operation("sign", "fiu")
 def _sign(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     zero, one, x = w.number(0, dtype), w.number(1, dtype), args[0]
     if dtype == U32:
@@ -241,7 +253,11 @@ def _sign(
 
 def _intrinsic(name: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         return w.call(name, F32, args[0])
 
@@ -255,7 +271,7 @@ operation("sqrt", "f", limits="`accuracy`")(_intrinsic("llvm.sqrt"))
 
 @operation("rsqrt", "f", limits="`accuracy`")
 def _rsqrt(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     root = w.call("llvm.sqrt", F32, args[0])
     return w.emit(f"fdiv {w.type(F32)} {w.number(1, F32)}, {root}")
@@ -263,7 +279,7 @@ def _rsqrt(
 
 @operation("round", "f")
 def _round(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     even = params["rounding_method"] == RoundingMethod.TO_NEAREST_EVEN
     return w.call("llvm.roundeven" if even else "llvm.round", F32, args[0])
@@ -271,7 +287,7 @@ def _round(
 
 @operation("is_finite", "f")
 def is_finite(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """Whether a float is neither infinite nor NaN."""
     size = w.call("llvm.fabs", F32, args[0])
@@ -280,14 +296,14 @@ def is_finite(
 
 @operation("square", "fiu")
 def _square(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     return combine(w, "mul", dtype, args[0], args[0])
 
 
 @operation("one_minus_square", "fiu")
 def _one_minus_square(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """(1 + x) (1 - x) as XLA has it, exact near 1; in derivatives from jax 0.12 on."""
     one = w.number(1, dtype)
@@ -318,7 +334,11 @@ def _integer_pow(
 
 def _shift(instruction: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         x, by = args
         t = w.type(dtype)
@@ -341,7 +361,11 @@ operation("shift_right_arithmetic", "iu")(_shift("ashr"))
 
 def _total_order(op: str) -> Emit:
     def rule(
-        w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+        w: Writer,
+        dtype: str,
+        kinds: Sequence[str],
+        args: Sequence[str],
+        params: Mapping[str, object],
     ) -> str:
         if kinds[0] != F32:
             return compare(w, op, kinds[0], *args)
@@ -371,7 +395,7 @@ def _idle_conversion(item: Map, x: Known) -> Known | None:
 
 @custom_operation("convert_element_type", "fiub", _fold_conversion, _idle_conversion)
 def convert(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """The number in another type."""
     (kind,), (x,) = kinds, args
@@ -406,7 +430,7 @@ def _to_integer(w: Writer, dtype: str, x: str) -> str:
 
 @operation("bitcast_convert_type", "fiu", limits="types of different sizes")
 def _bitcast(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     if w.type(kinds[0]) == w.type(dtype):
         return args[0]

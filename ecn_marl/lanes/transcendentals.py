@@ -6,7 +6,6 @@ No call of a library: a call would end the vector code of a loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 
 @operation("exp", "f", limits=LIMITS)
 def _exp(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """`exp(n ln 2 + r) = 2^n exp(r)`, |r| <= ln(2)/2, by the series of exp up to r^7."""
     x = args[0]
@@ -92,14 +91,14 @@ def _log(w: Writer, x: str) -> str:
 
 @operation("log", "f", limits=LIMITS)
 def _log_rule(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     return _log(w, args[0])
 
 
 @operation("log1p", "f", limits=LIMITS)
 def _log1p(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """`log(u) + (x - (u - 1)) / u` with u = 1 + x as rounded: makes up for that rounding."""
     x, t = args[0], w.type(F32)
@@ -114,7 +113,7 @@ def _log1p(
 
 @operation("expm1", "f", limits=LIMITS)
 def _expm1(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """The series for small arguments, `exp(x) - 1` for others."""
     x = args[0]
@@ -127,7 +126,7 @@ def _expm1(
 
 @operation("logistic", "f", limits=LIMITS)
 def _logistic(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     minus = w.emit(f"fneg {w.type(F32)} {args[0]}")
     below = _f(w, "add", _exp(w, F32, kinds, [minus], params), 1.0)
@@ -136,7 +135,7 @@ def _logistic(
 
 @operation("tanh", "f", limits=LIMITS)
 def _tanh(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """`e / (e + 2)` with e = expm1(2x); 2x is kept below 40, where the result is 1."""
     twice = _f(w, "mul", args[0], 2.0)
@@ -162,7 +161,7 @@ of w from 0 to 5 and from 5 to 17, and are off by 1e-7 at most.
 
 @operation("erf_inv", "f")
 def _erf_inv(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """`x p(w)`; infinite at 1 and -1, NaN beyond. `jax.random.normal` is made of it."""
     x, one = args[0], w.number(1, F32)
@@ -180,7 +179,7 @@ def _erf_inv(
 
 @operation("pow", "fiu")
 def _pow(
-    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, Any]
+    w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     """`exp(y log |x|)`; for x < 0 negative if y is odd, and NaN if it is no whole number."""
     x, y = args

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ecn_marl.render.tables import DASH
@@ -259,7 +259,7 @@ def _share(value: float) -> str:
     return "0" if value == 0.0 else f"{100.0 * value:.2g} %"
 
 
-def _costs(rows: list[dict[str, Any]]) -> list[str]:
+def _costs(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """A table of costs and its note; empty if no record has costs."""
     cells = [_cost_cells(row) for row in rows]
     rows_with_costs = [row for row in cells if set(row[1:]) != {DASH}]

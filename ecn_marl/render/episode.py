@@ -131,11 +131,11 @@ def _run(
     sim, policy = env.sim, with_memory(controller)
     tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
-    def tick(state: SimState, ecn: Ecn) -> tuple[Any, tuple[Array, dict[str, Array]]]:
+    def tick(state: SimState, ecn: Ecn) -> tuple[PyTree, tuple[Array, dict[str, Array]]]:
         state, _ = tick_simulator.interval(state, params.sim, ecn)
         return state, (state.queue, {name: getattr(state.flows, name) for name in _SLOT_FIELDS})
 
-    def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
+    def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         ecn = thresholds(env, params, state, policy(act_key, obs, memory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _painter(core: EcnEnv) -> Painter:
 
 
 def draw(
-    core: EcnEnv, queue: np.ndarray, ecn: Ecn, past: Sequence[Mapping[str, Any]], steps: int
+    core: EcnEnv, queue: np.ndarray, ecn: Ecn, past: Sequence[Mapping[str, object]], steps: int
 ) -> np.ndarray:
     """A frame: the network, queues of the ports with thresholds and marks, and their past.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +26,7 @@ SCORE_AXES = {
 
 
 def learning_curve(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     title: str,
     references: Mapping[str, float] | None = None,
     window: int = 1,
@@ -79,13 +78,13 @@ def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
     return (total[..., ends] - total[..., starts]) / (ends - starts)
 
 
-def _per_seed(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+def _per_seed(rows: Sequence[Mapping[str, object]], name: str) -> np.ndarray:
     """A metric, `[seeds, rows]`."""
     return np.atleast_2d(np.array([row[name] for row in rows], float).T)
 
 
 def score_band(
-    scored: Sequence[Mapping[str, Any]],
+    scored: Sequence[Mapping[str, object]],
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Mean score over seeds and its 95 % interval: over seeds, of one seed over episodes.
 
@@ -107,7 +106,7 @@ def score_band(
 
 def draw_scores(
     axis: Axes,
-    scored: Sequence[Mapping[str, Any]],
+    scored: Sequence[Mapping[str, object]],
     references: Mapping[str, float],
     score_by: str,
 ) -> None:

@@ -135,7 +135,7 @@ def _line(cells: Sequence[Mapping[str, Any]], name: str, figure: str, over_time:
 
 
 def report_html(
-    outcomes: Sequence[Mapping[str, Any]], machine: Mapping[str, Any], command: str
+    outcomes: Sequence[Mapping[str, object]], machine: Mapping[str, object], command: str
 ) -> str:
     """One self-contained page of one paper or several.
 

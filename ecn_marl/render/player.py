@@ -6,7 +6,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def check_format(option: str, path: Path) -> str:
     return suffix
 
 
-def episode_data(side: Side, seed: int, axes: dict[str, Any]) -> dict[str, Any]:
+def episode_data(side: Side, seed: int, axes: Mapping[str, object]) -> dict[str, Any]:
     """Everything that the page shows, in JSON's types.
 
     Bytes are rounded to whole ones, shares to 1e-4, times to 0.01 µs, rates to 1 Mb/s, rewards to
@@ -133,7 +133,7 @@ def _digits(values: np.ndarray) -> list[list[float]]:
     return [[float(f"{x:.5g}") for x in row] for row in np.asarray(values, np.float64)]
 
 
-def page(data: dict[str, Any]) -> str:
+def page(data: Mapping[str, object]) -> str:
     """A self-contained page, from `episode_data`."""
     folder = files("ecn_marl.render") / "templates"
     template, style, script = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +81,7 @@ def _watch(
     policies = [with_memory(controller) for controller in controllers]
 
     def episode(index: Array) -> dict[str, Array]:
-        def step(carry: PyTree, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+        def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, dict[str, Array]]:
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
             options = [

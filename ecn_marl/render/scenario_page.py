@@ -175,12 +175,12 @@ def _facts(axis: Any, env: EcnEnv) -> None:
     axis.text(0.0, 1.0, "\n".join(lines), va="top", fontsize=9, color=INK, wrap=True)
 
 
-def _inner(source: Any) -> Any:
+def _inner(source: object) -> Any:
     """The source in a `Stoppable`."""
     return getattr(source, "source", source)
 
 
-def _source_fields(source: Any) -> str:
+def _source_fields(source: object) -> str:
     """The fields of a source that describe its traffic."""
     names = ("load", "table", "n_min", "n_max", "flow_kb", "fill")
     texts = [f"{n} {getattr(source, n)}" for n in names if getattr(source, n, "") not in ("", None)]

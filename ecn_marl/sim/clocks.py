@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.transports.base import Bound, Transport
 
 CERTIFIED_US = 2.0
 """Longest substep at which incasts of up to 32 senders keep the queue statistics of 0.25 µs
@@ -19,14 +19,7 @@ TICK_US = 10.0
 """Longest tick that `choose_clock` takes, µs."""
 
 
-class Bound(NamedTuple):
-    """The longest substep that senders tolerate, µs, and what bounds it."""
-
-    dt_us: float
-    why: str
-
-
-def longest_dt_us(transport: Any, topology: Topology) -> Bound:
+def longest_dt_us(transport: Transport, topology: Topology) -> Bound:
     """The longest substep at which the state machine of the senders works correctly.
 
     Args:
@@ -40,7 +33,7 @@ def longest_dt_us(transport: Any, topology: Topology) -> Bound:
     return bound
 
 
-def check_dt(dt_us: float, transport: Any, topology: Topology) -> None:
+def check_dt(dt_us: float, transport: Transport, topology: Topology) -> None:
     """Refuse a substep that is too long for the senders.
 
     Raises:
@@ -54,7 +47,7 @@ def check_dt(dt_us: float, transport: Any, topology: Topology) -> None:
         raise bad_value("dt_us", dt_us, allowed)
 
 
-def choose_clock(transport: Any, topology: Topology, interval_us: float) -> tuple[float, int]:
+def choose_clock(transport: Transport, topology: Topology, interval_us: float) -> tuple[float, int]:
     """Substep and substeps per tick for some senders in a network.
 
     The tick is the longest one up to `TICK_US` that divides the interval, halved until `MAX_TICK`

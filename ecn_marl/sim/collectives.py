@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.errors import InvalidInput
@@ -164,7 +163,7 @@ def read_graph(path: str | Path) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _node(where: str, row: int, entry: Any) -> Node:
+def _node(where: str, row: int, entry: object) -> Node:
     """A node of a file; `check_nodes` checks its values."""
     if not isinstance(entry, dict):
         raise bad_value(f"{where}: nodes[{row}]", entry, "an object with the fields of a node")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic import Source
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport, with_window
 from ecn_marl.sim.ways import BALANCINGS, ECMP, FLOWLET, SPRAY
 
@@ -93,7 +94,7 @@ class SimConfig:
     """
 
     topology: Annotated[Topology, NETWORK]
-    traffic: Annotated[tuple[Any, ...], Each(SOURCE)]
+    traffic: Annotated[tuple[Source, ...], Each(SOURCE)]
     transport: Transport = field(default_factory=Dcqcn)
     dt_us: Annotated[float, Real(above=0.0, high=1e4, unit="µs")] = 1.0
     tick_steps: Annotated[int, Whole(low=1, high=MAX_TICK)] = 5

@@ -8,7 +8,7 @@ flow with no path left waits until a repair.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +141,7 @@ def reroute(
     resend = (lost > 0) & (flows.stage > life.SENDING)
     chunks = jnp.floor(lost / CHUNK)
 
-    def new(fresh: Any, old: Any) -> PyTree:
+    def new(fresh: PyTree, old: PyTree) -> PyTree:
         return jnp.where(broken, fresh, old)
 
     return Rerouted(

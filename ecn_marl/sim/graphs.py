@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -364,7 +365,9 @@ class Graph:
             last=jnp.where(over, time, state.last),
         )
 
-    def metrics(self, state: GraphState, elapsed_us: Any, xp: ModuleType = np) -> dict[str, Any]:
+    def metrics(
+        self, state: GraphState, elapsed_us: ArrayLike, xp: ModuleType = np
+    ) -> dict[str, Any]:
         """Steps since the start; every entry a number, or a batch of them.
 
         Args:

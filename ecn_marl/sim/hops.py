@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
@@ -298,7 +299,7 @@ def per_queue(cfg: SimConfig, ecn: Ecn) -> Ecn:
     """
     n, c = cfg.topology.n_ports, cfg.n_classes
 
-    def to_queues(x: Any) -> Array:
+    def to_queues(x: ArrayLike) -> Array:
         x = jnp.asarray(x)
         if x.shape not in ((n,), (n, c)):
             raise bad_value("shape of ecn", x.shape, f"({n},) or ({n}, {c}): ports, or and classes")

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
@@ -31,7 +31,7 @@ from ecn_marl.sim.random import FlowSetStream, RequestStream, Stream, hash_bits,
 from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.tickets import check_hosts
-from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
+from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, Source, anonymous_offer, fixed_width
 
 FAR = 1e9
 """Start of a flow that is not due within any tick, µs from now."""
@@ -479,7 +479,7 @@ class FlowSets:
         )
 
 
-def clock_of(sources: tuple[Any, ...], states: tuple[Any, ...]) -> Clock | None:
+def clock_of(sources: tuple[Source, ...], states: tuple[PyTree, ...]) -> Clock | None:
     """The clock of the first source with a timeline; None without one."""
     for source, state in zip(sources, states, strict=True):
         if getattr(source, "timeline", None) is not None:

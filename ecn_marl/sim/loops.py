@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Flag, Real, Whole, check
@@ -294,7 +295,7 @@ class ClosedLoop:
         )
 
     def metrics(
-        self, state: ClosedLoopState, elapsed_us: Any, xp: ModuleType = np
+        self, state: ClosedLoopState, elapsed_us: ArrayLike, xp: ModuleType = np
     ) -> dict[str, Any]:
         """Operations since the start; every entry a number, or a batch of them.
 

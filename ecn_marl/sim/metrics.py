@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.lifecycle import SLOWDOWN_TOP
@@ -16,7 +17,7 @@ CLASS_NAMES = ("mice", "medium", "elephants")
 """Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""
 
 
-def histogram_quantile(counts: Any, q: float) -> np.ndarray:
+def histogram_quantile(counts: ArrayLike, q: float) -> np.ndarray:
     """Quantile of slowdowns from their log-spaced histogram, interpolated within a bin.
 
     Args:

@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
+from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import find_paths
@@ -142,13 +143,13 @@ class Settings:
 class Rows(NamedTuple):
     """Statistics of the samples of one chunk, every leaf `[chunk, P]`, see `PortStats`."""
 
-    queue: Any
-    tx_bytes: Any
-    queue_mean: Any
-    queue_sq: Any
-    queue_max: Any
-    marked_bytes: Any
-    paused: Any
+    queue: Leaf
+    tx_bytes: Leaf
+    queue_mean: Leaf
+    queue_sq: Leaf
+    queue_max: Leaf
+    marked_bytes: Leaf
+    paused: Leaf
 
 
 class Record:

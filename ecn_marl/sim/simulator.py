@@ -170,7 +170,7 @@ class Simulator(SimConfig):
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
-    def _empty_flows(self, transport: Any, real: DTypeLike) -> Flows:
+    def _empty_flows(self, transport: PyTree, real: DTypeLike) -> Flows:
         """Free slots, with the fields that tickets, go-back-N and flowlets need."""
         gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
         flows = life.empty_flows(
@@ -188,7 +188,7 @@ class Simulator(SimConfig):
             flows = replace(flows, flowlets=flowlets.empty(self.slots, real))
         return replace(flows, gaps=gaps)
 
-    def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[Any, ...]:
+    def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[PyTree, ...]:
         """States of the traffic sources at the start."""
         nic = jnp.asarray(params.net.nic_rate)
         states = [

@@ -126,7 +126,7 @@ def size_table(name: str) -> SizeTable:
     return read_table(table)
 
 
-def read_table(path: Any) -> SizeTable:
+def read_table(path: str | Path) -> SizeTable:
     """A flow-size table from a CSV file; it is read again when it has changed.
 
     Args:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import poisson
@@ -34,6 +34,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._memory import check_memory
 from ecn_marl.sim.servers import apart
 from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic import Source
 
 DEEP_US = 5120e3 / (25.0 * GBPS)
 """Wait behind a queue of 5120 KB on a port of 25 Gb/s, the deepest Kmax of the literature, µs."""
@@ -82,7 +83,7 @@ def uniform_pairs(sources: Iterable[int], destinations: Iterable[int], hosts: in
     return pairs / max(pairs.sum(), 1.0)
 
 
-def demand_of(source: Any, topology: Topology, tick_us: float) -> Demand | None:
+def demand_of(source: Source, topology: Topology, tick_us: float) -> Demand | None:
     """Demand of a source; None if it has no method `demand`."""
     method = getattr(source, "demand", None)
     if method is None:
@@ -99,8 +100,11 @@ def width_for(demand: Demand, tick_us: float) -> int:
 
 
 def with_widths(
-    traffic: Sequence[Any], topology: Topology, tick_us: float, phases: Sequence[Any] = ()
-) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
+    traffic: Sequence[Source],
+    topology: Topology,
+    tick_us: float,
+    phases: Sequence[Sequence[Source]] = (),
+) -> tuple[tuple[Source, ...], tuple[tuple[Source, ...], ...]]:
     """Sources whose `width` is a number.
 
     Args:
@@ -135,7 +139,7 @@ def with_widths(
     return first, tuple(others)
 
 
-def _with_servers(source: Any, topology: Topology, tick_us: float) -> Any:
+def _with_servers(source: Source, topology: Topology, tick_us: float) -> Source:
     """A source that knows which hosts are NICs of one server."""
     if hasattr(source, "check_network"):
         source.check_network(topology.n_hosts)
@@ -152,7 +156,7 @@ def _with_servers(source: Any, topology: Topology, tick_us: float) -> Any:
     return source
 
 
-def _width(source: Any, topology: Topology, tick_us: float) -> int:
+def _width(source: Source, topology: Topology, tick_us: float) -> int:
     width = getattr(source, "width", 1)
     if width != "auto":
         if not isinstance(width, int) or width < 1:

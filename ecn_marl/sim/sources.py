@@ -12,48 +12,19 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
-
-from jaxtyping import Array, PyTree
+from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry, missing_members
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.loops import ClosedLoop
 from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.traffic import Offer
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Where flows come from: a frozen dataclass, its parameters and its state.
-
-    A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
-    flow slots follows (without it a scenario has to set `slots`); a field `load`, which
-    `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
-    """
-
-    def default_params(self) -> PyTree:
-        """Parameters: a pytree of arrays, traced."""
-
-    def init(
-        self, key: Array, params: PyTree, nic_rate: Array, episode: Array | None = None
-    ) -> PyTree:
-        """State at the start of an episode; `nic_rate`: bytes/µs, `[H]`."""
-
-    def offer(self, state: PyTree, params: PyTree, nic_rate: Array) -> Offer:
-        """The next flows in order of their start, always as many; see `traffic.Offer`."""
-
-    def advance(
-        self, state: PyTree, params: PyTree, nic_rate: Array, taken: Array, elapsed: float
-    ) -> Any:
-        """State after the first `taken` flows of the offer have begun and `elapsed` µs passed."""
-
+from ecn_marl.sim.traffic import Source
 
 MEMBERS = ("default_params", "init", "offer", "advance")
 
 
-def _as_builder(name: str, build: Any) -> Callable[..., Source]:
+def _as_builder(name: str, build: object) -> Callable[..., Source]:
     """A class of sources, or a function that makes one."""
     lacking = missing_members(build, MEMBERS) if isinstance(build, type) else ()
     if lacking or not callable(build):
@@ -63,7 +34,7 @@ def _as_builder(name: str, build: Any) -> Callable[..., Source]:
     return builder
 
 
-SOURCES: Registry[Callable[..., Any]] = Registry(
+SOURCES: Registry[Callable[..., Source]] = Registry(
     "traffic source",
     {"poisson": Poisson, "incast": Incast, "closed-loop": ClosedLoop},
     _as_builder,
@@ -71,7 +42,7 @@ SOURCES: Registry[Callable[..., Any]] = Registry(
 """Classes of traffic sources by name; those whose fields are numbers, words and lists of them."""
 
 
-def register_source(name: str, source: Callable[..., Any], replace: bool = False) -> None:
+def register_source(name: str, source: Callable[..., Source], replace: bool = False) -> None:
     """Register a kind of traffic source, to be named in `Scenario.traffic`.
 
     Args:
@@ -86,7 +57,7 @@ def register_source(name: str, source: Callable[..., Any], replace: bool = False
     SOURCES.register(name, source, replace)
 
 
-def as_sources(traffic: Any) -> Any:
+def as_sources(traffic: object) -> Any:
     """Traffic as `Scenario` has it, in which sources may be texts and dicts; one may stand alone.
 
     Raises:

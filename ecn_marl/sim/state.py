@@ -8,9 +8,10 @@ Bytes, µs, bytes/µs throughout.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from flax import struct
+from jaxtyping import PyTree
 
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE
 from ecn_marl._types import Leaf
@@ -75,8 +76,8 @@ class SimParams:
     """
 
     net: NetParams
-    transport: Any
-    traffic: tuple[Any, ...]
+    transport: PyTree
+    traffic: tuple[PyTree, ...]
     window: tuple[Leaf, Leaf]
 
 
@@ -162,11 +163,11 @@ class Flows:
     marks: Leaf
     late_marks: Leaf
     coin: Leaf
-    transport: Any
+    transport: PyTree
     ticket: Leaf = None
-    gaps: Any = None
+    gaps: PyTree = None
     by_way: Leaf = None
-    flowlets: Any = None
+    flowlets: PyTree = None
     level: Leaf = None
     beyond: Leaf = None
 
@@ -244,13 +245,13 @@ class SimState:
     pool: Leaf
     ack_rate: Leaf
     nic_acks: Leaf
-    echo: Any
+    echo: PyTree
     level: Leaf
     queue: Leaf
     sent: Leaf
     paused: Leaf
     full: Leaf
-    traffic: tuple[Any, ...]
+    traffic: tuple[PyTree, ...]
     totals: Totals
     fct_log: Leaf
     pace: Leaf = None
@@ -383,7 +384,7 @@ class PortSums:
     marked: Leaf
     paused: Leaf
     by_class: Leaf = None
-    counts: Any = None
+    counts: PyTree = None
     accrued: Leaf = None
     progress: Leaf = None
 

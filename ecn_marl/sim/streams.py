@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Each, Real, Whole, check
@@ -238,7 +239,7 @@ class Streams:
         )
 
 
-def _drawn(ranges: Any, row: Array, u: Array) -> Int[Array, "*n"]:
+def _drawn(ranges: ArrayLike, row: Array, u: Array) -> Int[Array, "*n"]:
     """Whole numbers drawn evenly between the limits of a phase."""
     low, high = jnp.asarray(ranges)[row]
     return jnp.minimum(jnp.floor(low + u * (high - low + 1.0)), high).astype(jnp.int32)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
@@ -37,7 +37,7 @@ class Tick(NamedTuple):
     nic: Nic
     ports: Ports
     line: fb.Line
-    transport: Any
+    transport: PyTree
     busy: Bool[Array, " flows"]
 
 

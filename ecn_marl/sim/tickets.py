@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from types import ModuleType
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value
@@ -35,7 +35,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.lifecycle import DONE
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic import Offer, Source
 
 LONGEST_US = 1e6
 """Longest delay between flows, µs: float32 counts it down without loss."""
@@ -57,12 +57,26 @@ class Finished:
     ago: Leaf
 
 
-def tickets_of(source: Any) -> int:
+@runtime_checkable
+class TicketedSource(Source, Protocol):
+    """A source that is told which of its flows have finished."""
+
+    @property
+    def n_tickets(self) -> int:
+        """Number of its tickets."""
+
+    def finished(
+        self, state: PyTree, params: PyTree, nic_rate: Array, ends: Finished, elapsed: float
+    ) -> PyTree:
+        """State after the flows with the tickets in `ends` finished, within `elapsed` µs."""
+
+
+def tickets_of(source: Source) -> int:
     """Number of tickets of a source, 0 of an open-loop one."""
     return int(getattr(source, "n_tickets", 0))
 
 
-def ticket_bounds(traffic: Sequence[Any]) -> tuple[int, ...]:
+def ticket_bounds(traffic: Sequence[Source]) -> tuple[int, ...]:
     """First ticket of each source among those of the simulator, and one past the last."""
     return tuple(accumulate((tickets_of(s) for s in traffic), initial=0))
 
@@ -100,13 +114,13 @@ def finished(flows: Flows, before: Flows, n: int) -> Finished:
 
 
 def report_finished(
-    traffic: Sequence[Any],
-    states: Sequence[Any],
-    params: Sequence[Any],
+    traffic: Sequence[Source],
+    states: Sequence[PyTree],
+    params: Sequence[PyTree],
     nic_rate: Array,
     ends: Finished | None,
     tick_us: float,
-) -> tuple[Any, ...]:
+) -> tuple[PyTree, ...]:
     """States of all sources, after those with tickets learnt which flows have finished.
 
     Args:
@@ -120,11 +134,10 @@ def report_finished(
     bounds, updated = ticket_bounds(traffic), []
     for i, (source, state, p) in enumerate(zip(traffic, states, params, strict=True)):
         n, span = tickets_of(source), slice(bounds[i], bounds[i + 1])
-        if n and ends is None:
+        if n:
+            assert isinstance(source, TicketedSource)
             none = Finished(jnp.zeros((n,), bool), jnp.zeros((n,), nic_rate.dtype))
-            state = source.finished(state, p, nic_rate, none, tick_us)
-        elif n and ends is not None:
-            own = Finished(ends.done[span], ends.ago[span])
+            own = none if ends is None else Finished(ends.done[span], ends.ago[span])
             state = source.finished(state, p, nic_rate, own, tick_us)
         updated.append(state)
     return tuple(updated)
@@ -173,7 +186,7 @@ class Pending:
         )
 
 
-def as_reals(xp: ModuleType, *values: Any) -> tuple[Any, ...]:
+def as_reals(xp: ModuleType, *values: PyTree) -> tuple[PyTree, ...]:
     """Arrays of reals: float64 of `numpy`, the default float of `jax.numpy`."""
     real = np.float64 if xp is np else jnp.result_type(float)
     return tuple(xp.asarray(value, real) for value in values)

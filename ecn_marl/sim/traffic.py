@@ -15,11 +15,12 @@ seed, which all sources share.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import Real, Whole
 from ecn_marl._errors import bad_value
@@ -71,6 +72,41 @@ class Offer:
     ticket: Leaf = None
 
 
+@runtime_checkable
+class Source(Protocol):
+    """Where flows come from: a frozen dataclass, its parameters and its state.
+
+    A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
+    flow slots follows (without it a scenario has to set `slots`); a field `load`, which
+    `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def default_params(self) -> PyTree:
+        """Parameters: a pytree of arrays, traced."""
+
+    def init(self, key: Array, params: PyTree, nic_rate: Array, episode: Array) -> PyTree:
+        """State at the start of an episode; `nic_rate`: bytes/µs, `[H]`; `episode`: its seed."""
+
+    def offer(self, state: PyTree, params: PyTree, nic_rate: Array) -> Offer:
+        """The next flows in order of their start, always as many; see `Offer`."""
+
+    def advance(
+        self, state: PyTree, params: PyTree, nic_rate: Array, taken: Array, elapsed: float
+    ) -> PyTree:
+        """State after the first `taken` flows of the offer have begun and `elapsed` µs passed."""
+
+
+@runtime_checkable
+class SizedSource(Source, Protocol):
+    """A source that offers `width` flows per tick; `auto` until a simulator makes it a number."""
+
+    @property
+    def width(self) -> int | str:
+        """Flows offered per tick."""
+
+
 def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
     """An offer of hashed, unnumbered flows."""
     wire = wire_bytes(payload)
@@ -90,7 +126,7 @@ def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid:
     )
 
 
-def program_of(source: Any) -> Any:
+def program_of(source: Source) -> Source:
     """The part of a source that is compiled: it has no numbers that are traced parameters.
 
     Sources with a method `program()` return themselves with these numbers set to fixed ones. Two
@@ -100,7 +136,7 @@ def program_of(source: Any) -> Any:
     return source if program is None else program()
 
 
-def fixed_width(source: Any) -> int:
+def fixed_width(source: SizedSource) -> int:
     """The width of a source as a number.
 
     Raises:

@@ -133,7 +133,7 @@ def _numpy_copy(floats: int, plan: Plan) -> float:
     return 8 * floats / timing.least_cpu_s
 
 
-def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, Any, Any]:
+def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, PyTree, PyTree]:
     """One substep of a batch of loaded networks, compiled by itself.
 
     Args:
@@ -156,10 +156,10 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, A
     return compiled(jitted, *arguments, tick), arguments, tick
 
 
-def _repeated(env: EcnEnv, carry: PyTree, tick: Any, plan: Plan) -> Timing:
+def _repeated(env: EcnEnv, carry: PyTree, tick: PyTree, plan: Plan) -> Timing:
     """Time substeps in a compiled loop; a step is one substep of all environments."""
 
-    def run(carry: PyTree, tick: Any, n: Array) -> PyTree:
+    def run(carry: PyTree, tick: PyTree, n: Array) -> PyTree:
         def body(_: object, carry: PyTree) -> PyTree:
             state, sums, gone = carry
             return jax.vmap(env.sim._substep)(state, sums, gone, tick)

@@ -98,10 +98,10 @@ def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, An
 
 def _jaxmarl_steps(
     env: Any, keys: jax.Array, state: PyTree, obs: Array | dict[str, Array], total: Array, n: Array
-) -> tuple[PyTree, Any, Any, Array]:
+) -> tuple[PyTree, PyTree, PyTree, Array]:
     """`programs.random_steps` for an environment that has dicts of agents and resets itself."""
 
-    def step(key: jax.Array, state: PyTree) -> tuple[PyTree, Any, Any, Array]:
+    def step(key: jax.Array, state: PyTree) -> tuple[PyTree, PyTree, PyTree, Array]:
         key, act_key, env_key = jax.random.split(key, 3)
         act_keys = jax.random.split(act_key, len(env.agents))
         action = {a: env.action_space(a).sample(act_keys[i]) for i, a in enumerate(env.agents)}

@@ -101,7 +101,7 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
 
 def compiled_steps(
     env: EcnEnv, envs: int, devices: int, seed: int = 0, at_once: int = 1
-) -> tuple[Compiled, Carry, Any]:
+) -> tuple[Compiled, Carry, PyTree]:
     """The program of `random_steps` over devices, a batch to start from, and the parameters."""
     wrapped, params = AutoReset(env), env.default_params
     mesh = env_mesh(devices)

@@ -41,7 +41,7 @@ class NoAdmission(Simulator):
 class NoSubsteps(NoAdmission):
     """A simulator without admission and substeps: senders and queues do not move."""
 
-    def _substep(self, state: SimState, sums: Any, gone: Array, tick: Any) -> PyTree:
+    def _substep(self, state: SimState, sums: PyTree, gone: Array, tick: PyTree) -> PyTree:
         return replace(state, step=state.step + 1), sums, gone
 
 
@@ -50,8 +50,8 @@ class NoCompletion(NoSubsteps):
     """A simulator without completions either: only preparations of ticks and PFC are left."""
 
     def _complete(
-        self, state: SimState, sums: Any, params: SimParams, tick: Any, gone: Array
-    ) -> tuple[SimState, Any]:
+        self, state: SimState, sums: PyTree, params: SimParams, tick: PyTree, gone: Array
+    ) -> tuple[SimState, PyTree]:
         return state, sums
 
 
@@ -75,12 +75,12 @@ def breakdown(
     ecn = env.static_ecn("secn1", params)
     advances: dict[str, Callable[[int], None]] = {}
 
-    def variant(name: str, step: Step, first: Any) -> None:
+    def variant(name: str, step: Step, first: PyTree) -> None:
         if show:
             show(f"stages: {name}")
         advances[name] = _advance(step, first, keys)
 
-    def fixed(state: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
+    def fixed(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, reward, *_ = env.step_ecn(key, state, ecn, params)
         return state, (obs, reward)
 
@@ -135,7 +135,7 @@ def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
 def _random_actions(env: Any, params: PyTree) -> Step:
     """Steps under random actions."""
 
-    def step(state: PyTree, key: jax.Array) -> tuple[PyTree, Any]:
+    def step(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
         obs, state, reward, *_ = env.step(env_key, state, action, params)
@@ -146,13 +146,13 @@ def _random_actions(env: Any, params: PyTree) -> Step:
 
 def _interval(
     sim: Simulator, params: SimParams, ecn: Ecn, state: SimState, key: jax.Array
-) -> tuple[PyTree, Any]:
+) -> tuple[PyTree, PyTree]:
     """A tuning interval of the network alone."""
     del key
     return sim.interval(state, params, ecn)
 
 
-def _advance(step: Step, first: Any, keys: jax.Array) -> Callable[[int], None]:
+def _advance(step: Step, first: PyTree, keys: jax.Array) -> Callable[[int], None]:
     """Repeated steps of a batch; results are carried, so that XLA cannot drop their computation."""
 
     def run(carry: PyTree, keys: jax.Array, n: Array) -> PyTree:

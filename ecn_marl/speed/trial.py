@@ -27,7 +27,7 @@ def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgr
 
     def step(
         turn: Any, state: PyTree, key: jax.Array, action: Array, params: PyTree
-    ) -> tuple[PyTree, Any, Any]:
+    ) -> tuple[PyTree, PyTree, PyTree]:
         key = jax.random.fold_in(key, turn)
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)
         return state, (obs, reward, info), (terminated, truncated)

@@ -78,8 +78,8 @@ def _runner(sim: Simulator) -> Any:
     """Compiled: `(keys [S], params, thresholds [T, P]) -> (fct µs [S, N], deferred [S])`."""
 
     @lanes.mapped
-    def episode(key: jax.Array, params: Any, ecn: Ecn) -> tuple[jax.Array, jax.Array]:
-        def interval(state: Any, thresholds: Ecn) -> tuple[PyTree, None]:
+    def episode(key: jax.Array, params: PyTree, ecn: Ecn) -> tuple[jax.Array, jax.Array]:
+        def interval(state: PyTree, thresholds: Ecn) -> tuple[PyTree, None]:
             return sim.interval(state, params, thresholds)[0], None
 
         state, _ = jax.lax.scan(interval, sim.init(key, params), ecn)

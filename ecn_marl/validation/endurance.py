@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -112,11 +112,11 @@ def long_run(name: str, topology: Topology, seconds: float, runs: int) -> Outcom
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimState, Any]:
+def _advance(sim: Simulator, state: SimState, params: SimParams) -> tuple[SimState, PyTree]:
     """`CALL` intervals in all runs; the sum of the ports' mean queues over them, bytes."""
     ecn = scaled_ecn(params.net, 5.0, 200.0, 0.01)
 
-    def run(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Any]:
+    def run(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, PyTree]:
         def interval(carry: PyTree, _: None) -> tuple[PyTree, None]:
             state, stats = sim.interval(carry[0], params, ecn)
             return (state, carry[1] + stats.queue_mean.mean() / CALL), None

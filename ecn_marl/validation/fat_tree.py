@@ -72,7 +72,7 @@ def _run(
 
 
 def _completion_times(
-    topology: Topology, rows: list[tuple[int, int, float]], intervals: int, **options: Any
+    topology: Topology, rows: list[tuple[int, int, float]], intervals: int, **options: object
 ) -> np.ndarray:
     """Completion times of flows `(source, destination, start in µs)`, µs, `[N]`."""
     src, dst, start = (np.array(x) for x in zip(*rows, strict=True))

@@ -11,13 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ecn_marl import lanes
+from ecn_marl._types import Leaf
 from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.lifecycle import SENDING
 from ecn_marl.sim.queues import Ecn
@@ -103,13 +104,13 @@ class Rows(NamedTuple):
         rate: rate of the sender of the list's first flow, bytes/µs.
     """
 
-    queue: Any
-    mean: Any
-    square: Any
-    peak: Any
-    utilisation: Any
-    pauses: Any
-    rate: Any
+    queue: Leaf
+    mean: Leaf
+    square: Leaf
+    peak: Leaf
+    utilisation: Leaf
+    pauses: Leaf
+    rate: Leaf
 
 
 @dataclass(frozen=True)

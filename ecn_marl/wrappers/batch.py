@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 
 
-def compiled(core: EcnEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+def compiled(core: EcnEnv, user: object = None) -> tuple[Callable[..., Any], ...]:
     """`compile_batch` of an environment's `program`, unless this process cannot run it.
 
     Args:
@@ -59,13 +59,13 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
         def step_one(
             state: EnvState, action: jax.Array, steps: jax.Array, params: EnvParams
-        ) -> Any:
+        ) -> PyTree:
             return core.step(unused, state, action, replace(params, max_steps=steps))
 
         mapped_step = lanes.mapped(step_one, load=lambda state, *rest: core.load(state))
         return jax.vmap(mapped_step, (0, 0, 0, None))(state, action, max_steps, params)
 
-    def choose(mask: jax.Array, new: Any, old: Any) -> Any:
+    def choose(mask: jax.Array, new: PyTree, old: PyTree) -> PyTree:
         select = jax.vmap(jax.lax.select)
         return jax.tree.map(lambda a, b: select(mask, a, b), new, old)
 

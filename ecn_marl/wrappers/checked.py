@@ -50,7 +50,7 @@ class Checked:
         """
         check_numbers(params)
 
-    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, Any]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, PyTree]:
         """Start an episode; see the wrapped environment.
 
         Raises:
@@ -71,7 +71,7 @@ class Checked:
             self.env.action.check(np.asarray(action), self.env.num_agents)
         return self.env.step(key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> Any:
+    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> PyTree:
         """One step with thresholds instead of actions; see the wrapped environment.
 
         Raises:

@@ -69,7 +69,7 @@ def draw(key: jax.Array, ranges: Ranges) -> Float[Array, " kinds"]:
     return jnp.exp(jax.random.uniform(key, (len(ranges),), jnp.float32, low, high))
 
 
-def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> Any:
+def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> PyTree:
     """Parameters times factors.
 
     Args:
@@ -95,7 +95,7 @@ def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> A
     return replace(params, sim=replace(sim, net=net, transport=senders, traffic=traffic))
 
 
-def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> Any:
+def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> PyTree:
     """A dataclass with those of the named fields that it has multiplied by a factor."""
     field_names = {f.name for f in fields(tree)}
     changed = {
@@ -104,7 +104,7 @@ def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> Any:
     return replace(tree, **changed)
 
 
-def randomised(params: PyTree, key: jax.Array, ranges: Ranges) -> Any:
+def randomised(params: PyTree, key: jax.Array, ranges: Ranges) -> PyTree:
     """Parameters of one episode, drawn.
 
     Args:
@@ -196,13 +196,13 @@ class Randomised:
         """One step under the parameters of the episode; see the wrapped environment."""
         return self._step(self.env.step, key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Ecn, params: PyTree) -> Any:
+    def step_ecn(self, key: jax.Array, state: RandomisedState, ecn: Ecn, params: PyTree) -> PyTree:
         """Like `step`, with thresholds instead of actions."""
         return self._step(self.env.step_ecn, key, state, ecn, params)
 
     def _step(
         self, step: Any, key: jax.Array, state: RandomisedState, action: Array | Ecn, params: PyTree
-    ) -> Any:
+    ) -> PyTree:
         episode_params = scaled(params, state.factors, self.ranges)
         inner = replace(state.env, steps=state.steps)
         obs, inner, *rest = step(key, inner, action, episode_params)

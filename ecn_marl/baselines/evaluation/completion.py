@@ -93,7 +93,7 @@ _CHECKED = (
 )
 
 
-def accounts(columns: Mapping[str, Any]) -> dict[str, Any]:
+def accounts(columns: Mapping[str, object]) -> dict[str, Any]:
     """Counters of flows among `columns`, by the names of `EcnEnv.accounts`.
 
     Columns may hold episodes or totals. Records of old versions lack `deferred_us`.

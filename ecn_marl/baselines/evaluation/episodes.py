@@ -187,7 +187,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
     return tuning_keys("report", seed, episodes)
 
 
-def thresholds(env: Any, params: PyTree, state: PyTree, chosen: Any) -> Ecn:
+def thresholds(env: Any, params: PyTree, state: PyTree, chosen: object) -> Ecn:
     """Thresholds for the choice of a controller, bytes, `[A]` each.
 
     Args:
@@ -206,7 +206,7 @@ def thresholds(env: Any, params: PyTree, state: PyTree, chosen: Any) -> Ecn:
 
 def roll_out(
     env: Any, params: PyTree, controller: Controller | StatefulController, key: jax.Array
-) -> tuple[Any, Float[Array, ""], Any]:
+) -> tuple[PyTree, Float[Array, ""], PyTree]:
     """One whole episode.
 
     Args:
@@ -228,7 +228,7 @@ def roll_out_in_windows(
     controller: Controller | StatefulController,
     key: jax.Array,
     windows: int,
-) -> tuple[Any, Float[Array, ""], Any, dict[str, Array]]:
+) -> tuple[PyTree, Float[Array, ""], PyTree, dict[str, Array]]:
     """`roll_out`, with the numbers of equal windows of the episode.
 
     Args:
@@ -246,7 +246,7 @@ def roll_out_in_windows(
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
-    def step(carry: tuple[PyTree, Any, Any], key: jax.Array) -> tuple[PyTree, Any]:
+    def step(carry: tuple[PyTree, Any, Any], key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         chosen = policy(act_key, obs, memory)

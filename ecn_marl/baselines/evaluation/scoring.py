@@ -7,11 +7,11 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 from scipy import stats
 
 from ecn_marl._errors import unknown_name
@@ -41,7 +41,7 @@ Score = Callable[[Any], Scores]
 """Scores of a training state, one policy per seed."""
 
 
-def score_episodes(by: str, reward: np.ndarray, metrics: Any) -> Scores:
+def score_episodes(by: str, reward: np.ndarray, metrics: PyTree) -> Scores:
     """Scores from episodes that are the same for all policies.
 
     The interval is Student's t over episodes (of log J for `objective`). Differences between
@@ -75,14 +75,27 @@ def _half_width(values: np.ndarray) -> np.ndarray | None:
     return width
 
 
+class Acting(Protocol):
+    """A learner whose policy takes observations alone; see `Trainer.act`."""
+
+    def act(
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
+    ) -> Array:
+        """Actions for observations; the most likely ones if `greedy`."""
+
+
 class Greedy:
     """The mode of an algorithm's `act` as a controller: one inference for every decision."""
 
-    def __init__(self, algorithm: Any, actor: PyTree) -> None:
+    def __init__(self, algorithm: Acting, actor: PyTree) -> None:
         """Keep the algorithm and the parameters of its policy."""
         self.algorithm, self.actor = algorithm, actor
 
-    def __call__(self, key: jax.Array, obs: jax.Array) -> Any:
+    def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
         """Actions for observations."""
         return self.algorithm.act(self.actor, key, obs, greedy=True)
 
@@ -94,7 +107,7 @@ class Greedy:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def greedy_controller(algorithm: Any, actor: PyTree, env: Any) -> Any:
+def greedy_controller(algorithm: Acting, actor: PyTree, env: Any) -> Any:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
     if hasattr(algorithm, "controller"):
         return algorithm.controller(actor, env)
@@ -102,7 +115,7 @@ def greedy_controller(algorithm: Any, actor: PyTree, env: Any) -> Any:
 
 
 def scorer(
-    algorithm: Any,
+    algorithm: Acting,
     env: Any,
     params: PyTree,
     *,

@@ -7,7 +7,7 @@ rewards of every interval to a controller, which computes observations from them
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 from jaxtyping import Array, PyTree
@@ -22,7 +22,7 @@ from ecn_marl.sim.stats import from_info
 class Memory(NamedTuple):
     """Memory of `StatefulPolicy`."""
 
-    policy: Any
+    policy: PyTree
     """Memory of the policy."""
     history: Array
     """Features of the last k intervals, `[A, k, width]`."""
@@ -30,15 +30,30 @@ class Memory(NamedTuple):
     """The thresholds for the next interval, bytes, `[A]` each."""
 
 
+class Deciding(Protocol):
+    """A learner whose policy has a memory."""
+
+    def start(self, num_agents: int) -> PyTree:
+        """Memory at the start of an episode."""
+
+    def decide(self, actor: PyTree, memory: PyTree, obs: Array) -> tuple[PyTree, Array]:
+        """Memory and actions after observations."""
+
+    def watch(self, memory: PyTree, reward: Array, info: dict[str, Array]) -> PyTree:
+        """Memory after the rewards and statistics of an interval."""
+
+    def costs(self, memory: PyTree) -> dict[str, Array]:
+        """Costs of the decisions so far, per port and interval."""
+
+
 class StatefulPolicy:
     """A trained policy with a memory, as a `StatefulController`."""
 
-    def __init__(self, algorithm: Any, actor: PyTree, env: EcnEnv) -> None:
+    def __init__(self, algorithm: Deciding, actor: PyTree, env: EcnEnv) -> None:
         """Set up.
 
         Args:
-            algorithm: has `start(num_agents)`, `decide(actor, memory, obs)` and
-                `watch(memory, reward, info)`.
+            algorithm: the learner.
             actor: its parameters.
             env: environment to act in.
 
@@ -76,9 +91,8 @@ class StatefulPolicy:
 
         They include the decision after the last interval, which is not applied.
         """
-        costs: dict[str, Array] = self.algorithm.costs(memory.policy)
-        return costs
+        return self.algorithm.costs(memory.policy)
 
-    def _next(self, policy: Any, history: Array) -> Memory:
+    def _next(self, policy: PyTree, history: Array) -> Memory:
         policy, action = self.algorithm.decide(self.actor, policy, flatten(history))
         return Memory(policy, history, self.env.action.decode(action, self.scale))

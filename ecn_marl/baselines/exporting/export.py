@@ -28,7 +28,7 @@ def export_policy(
     *,
     algorithm: str,
     activation: str = ACTIVATION,
-    **about: Any,
+    **about: object,
 ) -> Policy:
     """A greedy policy without JAX; for a Q-network, the action of the highest value.
 

@@ -333,7 +333,9 @@ def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Pa
     return policy
 
 
-def _rate_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> RatePolicy:
+def _rate_policy(
+    header: Mapping[str, object], arrays: dict[str, np.ndarray], path: Path
+) -> RatePolicy:
     """A policy of flows; one call checks that its arrays fit its form."""
     try:
         policy = RatePolicy(header, arrays)

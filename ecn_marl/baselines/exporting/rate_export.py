@@ -142,12 +142,12 @@ def _tree(
     }
 
 
-def _tree_act(arrays: Any, obs: Array) -> Array:
+def _tree_act(arrays: PyTree, obs: Array) -> Array:
     """A tree as a policy of flows."""
     return jnp.asarray(tree(jnp, arrays, obs))
 
 
-def _layers(trainer: Any, actor: PyTree, algorithm: str) -> Layers:
+def _layers(trainer: object, actor: PyTree, algorithm: str) -> Layers:
     """Weights and biases of the network; biases are 0 where it has none."""
     from ecn_marl.baselines.adpg import Policy
 

@@ -167,7 +167,7 @@ class RatePolicy:
         """Length of an observation."""
         return self.history * len(self.columns)
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs: object) -> Any:
         """Factors of the rates.
 
         Args:

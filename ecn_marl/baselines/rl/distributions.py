@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl import lanes
 
@@ -109,13 +109,13 @@ def _evaluate_rows(head: Head, out: Array, action: Array) -> tuple[Array, Array]
     return log_prob_and_entropy
 
 
-def _evaluate_forward(head: Head, out: Array, action: Array) -> Any:
+def _evaluate_forward(head: Head, out: Array, action: Array) -> PyTree:
     return _evaluate_rows(head, out, action), (out, action)
 
 
 def _evaluate_backward(
     head: Head, residuals: tuple[Array, Array], grad: tuple[Array, Array]
-) -> Any:
+) -> PyTree:
     def row(out: Array, action: Array, grad: tuple[Array, Array]) -> Array:
         _, pull = jax.vjp(lambda out: _evaluate_row(head, out, action), out)
         return jnp.asarray(pull(grad)[0])

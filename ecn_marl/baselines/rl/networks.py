@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -45,7 +44,7 @@ def _layer(width: int, scale: float) -> nn.Dense:
     )
 
 
-def _layer_product(x: Array, w: Array, dimensions: Any, precision: Any = None) -> Array:
+def _layer_product(x: Array, w: Array, dimensions: object, precision: object = None) -> Array:
     """`x @ w` for `nn.Dense`."""
     return _product(x, w)
 
@@ -78,7 +77,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 def init_network(
     net: nn.Module, key: jax.Array, features: int, num_agents: int, shared: bool
-) -> Any:
+) -> PyTree:
     """Parameters of a network.
 
     Those of several agents are drawn one after the other, or the program could deadlock. Orthogonal
@@ -113,7 +112,7 @@ FEATURE_STD_MIN = 0.02
 
 def standardise(
     params: PyTree, mean: Float[Array, " features"], std: Float[Array, " features"]
-) -> Any:
+) -> PyTree:
     """Parameters of a standardised `Mlp` that centres and scales its features by these moments.
 
     Features lie in [0, 1], most of them in a narrow band around a large mean. Without this, a

@@ -112,9 +112,9 @@ class TrainState:
 
     actor: PyTree
     critic: PyTree
-    actor_opt: Any
-    critic_opt: Any
-    env: Any
+    actor_opt: PyTree
+    critic_opt: PyTree
+    env: PyTree
     obs: Leaf
     key: Leaf
     updates: Leaf
@@ -154,7 +154,7 @@ def collect(
     key: jax.Array,
     params: PyTree,
     steps: int,
-) -> tuple[Any, Rollout, dict[str, Array]]:
+) -> tuple[PyTree, Rollout, dict[str, Array]]:
     """Run the policy of a training state in all its environments.
 
     Args:
@@ -172,7 +172,7 @@ def collect(
 
     def step(
         key: jax.Array, carry: tuple[PyTree, Array], actor: PyTree, params: PyTree
-    ) -> tuple[PyTree, Any]:
+    ) -> tuple[PyTree, PyTree]:
         env_state, obs = carry
         act_key, env_key = jax.random.split(key)
         out = policy(actor, obs)
@@ -260,14 +260,14 @@ LossFunction = Callable[[Any, Batch], tuple[Array, dict[str, Array]]]
 
 
 def improve(
-    networks: tuple[Any, ...],
-    optimisers: tuple[Any, ...],
+    networks: tuple[PyTree, ...],
+    optimisers: tuple[PyTree, ...],
     rules: tuple[tuple[LossFunction, optax.GradientTransformation], ...],
     batch: Batch,
     key: jax.Array,
     epochs: int,
     minibatches: int,
-) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Array]]:
+) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...], dict[str, Array]]:
     """Several passes of minibatch gradient steps over a rollout.
 
     Args:
@@ -285,7 +285,7 @@ def improve(
     total = batch.target.shape[0] * batch.target.shape[1]
     flat = jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), batch)
 
-    def gradient_step(carry: PyTree, rows: Array) -> tuple[Any, dict[str, Array]]:
+    def gradient_step(carry: PyTree, rows: Array) -> tuple[PyTree, dict[str, Array]]:
         minibatch = jax.tree.map(lambda x: x[rows], flat)
         updated = []
         logged: dict[str, Array] = {}
@@ -297,7 +297,7 @@ def improve(
         nets, opts = zip(*updated, strict=True)
         return (tuple(nets), tuple(opts)), logged
 
-    def epoch(carry: PyTree, key: jax.Array) -> tuple[Any, dict[str, Array]]:
+    def epoch(carry: PyTree, key: jax.Array) -> tuple[PyTree, dict[str, Array]]:
         rows = jax.random.permutation(key, total).reshape(minibatches, -1)
         return jax.lax.scan(gradient_step, carry, rows)
 

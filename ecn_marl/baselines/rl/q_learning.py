@@ -62,7 +62,7 @@ def transition_shapes(obs_dim: int, action: tuple[int, ...]) -> Transition:
     return Transition(obs, acted, real, real, obs, acted, flag, real, index)
 
 
-def discrete_head(codec: Any) -> Head:
+def discrete_head(codec: object) -> Head:
     """The components of an action codec.
 
     Raises:
@@ -266,7 +266,7 @@ class QLearner:
         return apply_network(self.net, params, obs, self.shared)
 
     def loss(
-        self, params: PyTree, target: Any, batch: Transition, weight: Float[Array, "rows agents"]
+        self, params: PyTree, target: PyTree, batch: Transition, weight: Float[Array, "rows agents"]
     ) -> tuple[Array, dict[str, Array]]:
         """Weighted squared error to the target (ACC, Eq. 5), and its metrics.
 

@@ -66,7 +66,7 @@ class RateConfig:
         return len(self.senders) * self.envs * self.rollout
 
 
-def count_tuples(config: Any, *names: str) -> None:
+def count_tuples(config: object, *names: str) -> None:
     """Check tuples of counts.
 
     Raises:

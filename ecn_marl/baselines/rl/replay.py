@@ -10,7 +10,7 @@ experience is sampled periodically, both ways: `exchange`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ class Ring:
         return int(jax.tree.leaves(self.rows)[0].shape[0])
 
 
-def empty(example: Any, capacity: int) -> Ring:
+def empty(example: PyTree, capacity: int) -> Ring:
     """A ring without rows.
 
     Args:
@@ -60,7 +60,7 @@ def copies(tree: PyTree, n: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.repeat(x[None], n, axis=0), tree)
 
 
-def row_bytes(example: Any) -> int:
+def row_bytes(example: PyTree) -> int:
     """Bytes of one row."""
     return sum(int(x.size) * x.dtype.itemsize for x in jax.tree.leaves(example))
 
@@ -154,7 +154,7 @@ def draw(
 
 def draw_each(
     key: jax.Array, rings: Ring, table: SamplingTable, n: int, correction: float
-) -> tuple[Any, Float[Array, "n agents"]]:
+) -> tuple[PyTree, Float[Array, "n agents"]]:
     """Rows that every agent draws from its own ring, and their weights; see `draw`.
 
     Args:
@@ -218,7 +218,7 @@ def exchange(
     return local, shared, Moved(copied_up, copied_down, lost_up, lost_down.sum(dtype=jnp.int32))
 
 
-def _pick(key: jax.Array, ring: Ring, n: int) -> tuple[Any, Bool[Array, " n"]]:
+def _pick(key: jax.Array, ring: Ring, n: int) -> tuple[PyTree, Bool[Array, " n"]]:
     """`n` rows at random, and which of them count: no more than the ring holds."""
     slot = jax.random.randint(key, (n,), 0, jnp.maximum(ring.size, 1))
     return jax.tree.map(lambda x: x[slot], ring.rows), jnp.arange(n) < ring.size

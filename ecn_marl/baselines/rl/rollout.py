@@ -18,8 +18,8 @@ def roll(
     carry: PyTree,
     key: jax.Array,
     steps: int,
-    *shared: Any,
-) -> tuple[PyTree, Any]:
+    *shared: PyTree,
+) -> tuple[PyTree, PyTree]:
     """Repeat a step of one environment in a batch of them.
 
     Policy and environment are one program of `ecn_marl.lanes`: states stay in vectors from one
@@ -37,7 +37,7 @@ def roll(
         The carry after, and rows with the axes `[time, envs, ...]`.
     """
 
-    def run_environment(key: jax.Array, carry: PyTree, *shared: Any) -> tuple[PyTree, Any]:
+    def run_environment(key: jax.Array, carry: PyTree, *shared: PyTree) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, steps)
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 

@@ -46,9 +46,9 @@ class PolicyState:
 
     actor: PyTree
     critic: PyTree
-    actor_opt: Any
-    critic_opt: Any
-    env: tuple[Any, ...]
+    actor_opt: PyTree
+    critic_opt: PyTree
+    env: tuple[PyTree, ...]
     key: Leaf
     updates: Leaf
 

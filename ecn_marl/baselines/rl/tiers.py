@@ -108,7 +108,7 @@ class Tiers:
         ports = by_tier[..., np.asarray(self.tier), :]
         return ports[..., 0] if head.scalar else ports
 
-    def reset(self, key: jax.Array, params: PyTree) -> tuple[Float[Array, "1 obs"], Any]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Float[Array, "1 obs"], PyTree]:
         """Start an episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
         return self.summary(obs), state

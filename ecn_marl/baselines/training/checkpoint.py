@@ -318,7 +318,7 @@ def _stored(state: PyTree) -> dict[str, Any]:
     return {name: x for name, x in _named(state) if x.size}
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all."""
     text = json.dumps(content, indent=2) + "\n"
     write_all({path: Output("w", lambda file: file.write(text))})
@@ -353,7 +353,7 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
     return config
 
 
-def warn_of_versions(run: str | Path, config: Mapping[str, Any]) -> None:
+def warn_of_versions(run: str | Path, config: Mapping[str, object]) -> None:
     """Warn (`VersionWarning`) where jax or ecn-marl are not those that a run was started with."""
     saved_versions, changes = config.get("versions"), []
     for name in VERSIONS:

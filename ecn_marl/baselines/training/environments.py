@@ -13,7 +13,7 @@ from ecn_marl.baselines.rl.rollout import roll
 
 def start_environments(
     env: Any, key: jax.Array, phase_key: jax.Array, params: PyTree, n: int
-) -> tuple[Array, Any]:
+) -> tuple[Array, PyTree]:
     """Reset `n` auto-resetting environments.
 
     The first episodes start at a random step. Else all environments would always be at the same

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -176,7 +176,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases; needs `pip install ecn-marl[wandb]`."""
 
-    def __init__(self, run: Path, project: str, config: dict[str, Any]) -> None:
+    def __init__(self, run: Path, project: str, config: Mapping[str, object]) -> None:
         """Start a run, or continue that of the same folder.
 
         Args:

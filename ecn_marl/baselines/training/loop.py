@@ -42,7 +42,7 @@ class Algorithm(Protocol):
     def init(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh training state."""
 
-    def update(self, state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
+    def update(self, state: PyTree, params: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
         """One update and its metrics."""
 
 
@@ -101,8 +101,8 @@ class TrainResult:
 
 
 def compiled_update(
-    algorithm: Algorithm, updates: int = 1, seeds: int = 1, shardings: Any = None
-) -> Any:
+    algorithm: Algorithm, updates: int = 1, seeds: int = 1, shardings: PyTree = None
+) -> jax.stages.Wrapped:
     """Several updates in one compiled call, which reuses the memory of its input state.
 
     Args:
@@ -117,12 +117,12 @@ def compiled_update(
         A jitted function `(state, params) -> (state, metrics)`.
     """
 
-    def run(state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
+    def run(state: PyTree, params: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
         with nullcontext() if shardings is None else lanes.off():
             return updates_in_turn(state, params)
 
-    def updates_in_turn(state: PyTree, params: PyTree) -> tuple[Any, dict[str, jax.Array]]:
-        def one_update(state: PyTree, _: None) -> tuple[Any, dict[str, jax.Array]]:
+    def updates_in_turn(state: PyTree, params: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+        def one_update(state: PyTree, _: None) -> tuple[PyTree, dict[str, jax.Array]]:
             if seeds == 1:
                 return algorithm.update(state, params)
             return jax.vmap(algorithm.update, (0, None))(state, params)
@@ -135,14 +135,14 @@ def compiled_update(
     return jax.jit(run, donate_argnums=0, out_shardings=(shardings, replicated))
 
 
-def _mesh(shardings: Any) -> Mesh:
+def _mesh(shardings: PyTree) -> Mesh:
     mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
     return mesh
 
 
 def state_shapes(
     algorithm: Algorithm, params: PyTree, seeds: int = 1, mesh: Mesh | None = None
-) -> Any:
+) -> PyTree:
     """Shapes of a training state, with its shardings if there is a mesh."""
     shapes = jax.eval_shape(partial(_start, algorithm, seeds), np.uint32(0), params)
     if mesh is None:
@@ -156,7 +156,7 @@ def state_shapes(
 
 def initial_state(
     algorithm: Algorithm, params: PyTree, seed: int, seeds: int = 1, mesh: Mesh | None = None
-) -> Any:
+) -> PyTree:
     """A fresh training state; with several seeds those of `seed`, `seed + 1`, … stacked."""
     places = None
     if mesh is not None:

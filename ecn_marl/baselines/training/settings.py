@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ecn_marl._checks import Each, Real, Rule, Whole, check_value
 from ecn_marl._errors import bad_value
 
@@ -11,12 +9,12 @@ WIDEST = 2**16
 """Largest number of units of a layer."""
 
 
-def _all(settings: Any, names: tuple[str, ...], rule: Rule) -> None:
+def _all(settings: object, names: tuple[str, ...], rule: Rule) -> None:
     for name in names:
         check_value(name, getattr(settings, name), rule)
 
 
-def at_least_one(settings: Any, *names: str) -> None:
+def at_least_one(settings: object, *names: str) -> None:
     """Check counts.
 
     Raises:
@@ -25,7 +23,7 @@ def at_least_one(settings: Any, *names: str) -> None:
     _all(settings, names, Whole(low=1, high=2**53))
 
 
-def shares(settings: Any, *names: str) -> None:
+def shares(settings: object, *names: str) -> None:
     """Check probabilities, discounts and the like.
 
     Raises:
@@ -36,7 +34,7 @@ def shares(settings: Any, *names: str) -> None:
             raise bad_value(name, getattr(settings, name), "a number in [0, 1]")
 
 
-def positive(settings: Any, *names: str, infinite: bool = False) -> None:
+def positive(settings: object, *names: str, infinite: bool = False) -> None:
     """Check rates and bounds.
 
     Raises:
@@ -45,7 +43,7 @@ def positive(settings: Any, *names: str, infinite: bool = False) -> None:
     _all(settings, names, Real(above=0.0, infinite=infinite))
 
 
-def not_negative(settings: Any, *names: str) -> None:
+def not_negative(settings: object, *names: str) -> None:
     """Check weights and tolerances.
 
     Raises:
@@ -54,7 +52,7 @@ def not_negative(settings: Any, *names: str) -> None:
     _all(settings, names, Real(low=0.0))
 
 
-def widths(settings: Any, *names: str, least: int = 0) -> None:
+def widths(settings: object, *names: str, least: int = 0) -> None:
     """Check widths of hidden layers.
 
     Raises:

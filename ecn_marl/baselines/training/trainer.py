@@ -47,7 +47,7 @@ class TrainingState:
     """
 
     actor: PyTree
-    env: Any
+    env: PyTree
     obs: Leaf
     key: Leaf
 
@@ -63,7 +63,7 @@ class Network(NamedTuple):
     """
 
     head: Head
-    layers: Any
+    layers: PyTree
     activation: str = "tanh"
 
 
@@ -92,11 +92,11 @@ class Trainer(ABC):
     recipe: ClassVar[Mapping[str, Any] | None] = None
     space: ClassVar[Space | None] = None
 
-    env: Any
+    env: AutoReset
     config: Any
     head: Head
 
-    def __init__(self, env: Any, config: Any) -> None:
+    def __init__(self, env: Any, config: object) -> None:
         """Set up networks and optimisers.
 
         Args:
@@ -117,7 +117,7 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def update(self, state: PyTree, params: PyTree) -> tuple[Any, dict[str, Array]]:
+    def update(self, state: PyTree, params: PyTree) -> tuple[PyTree, dict[str, Array]]:
         """One update; a pure function, as it is compiled and mapped over seeds.
 
         Args:
@@ -160,7 +160,7 @@ class Trainer(ABC):
         """Floating-point operations of one inference; None if not counted."""
         return None
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """Network and parameters of one port, as `policy`, to time them; empty for no timing."""
         return {}
 
@@ -168,7 +168,7 @@ class Trainer(ABC):
         """The policy to be exported; None if it is not one network from observation to action."""
         return None
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes that agents exchange, or send to a centre, per second of a network's time.
 
         Learners that share parameters are trained in one place, which is not counted.
@@ -184,7 +184,7 @@ CALLS: dict[str, int] = {"__init__": 3, "init": 3, "update": 3, "act": 4, "contr
 """Methods of a trainer, and how many arguments they are called with."""
 
 
-def as_trainer(name: str, trainer: Any) -> type[Trainer]:
+def as_trainer(name: str, trainer: object) -> type[Trainer]:
     """The class of a trainer, after checks of its members and signatures.
 
     Args:
@@ -227,7 +227,7 @@ def _takes(method: Any, count: int) -> bool:
     return True
 
 
-def _wrong_config(kind: Any) -> list[str]:
+def _wrong_config(kind: object) -> list[str]:
     """What is wrong with the class of a trainer's settings."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return ["config_class, a frozen dataclass of settings, is missing"]
@@ -294,7 +294,7 @@ def check_training(name: str, trainer: Trainer, params: PyTree) -> None:
             raise bad_value(f"metric {metric} of {name}", got, "a scalar")
 
 
-def _changes(before: Any, after: Any) -> list[tuple[str, str]]:
+def _changes(before: object, after: object) -> list[tuple[str, str]]:
     """Leaves whose shape or type an update changes: path and change."""
     old, new = (jax.tree_util.tree_flatten_with_path(tree)[0] for tree in (before, after))
     if [path for path, _ in old] != [path for path, _ in new]:

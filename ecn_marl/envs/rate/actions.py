@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class ContinuousFactor:
     """
 
     name: ClassVar[str] = "continuous"
-    dtype: ClassVar[Any] = np.float32
+    dtype: ClassVar[type[np.generic]] = np.float32
     shape: ClassVar[tuple[int, ...]] = ()
 
     low: float = 0.8
@@ -78,7 +78,7 @@ class DiscreteFactor:
     """
 
     name: ClassVar[str] = "discrete"
-    dtype: ClassVar[Any] = np.int32
+    dtype: ClassVar[type[np.generic]] = np.int32
     shape: ClassVar[tuple[int, ...]] = ()
 
     factors: tuple[float, ...] = FACTORS

@@ -249,7 +249,7 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
     def row(state: PyTree, params: PyTree, actor: PyTree) -> tuple[PyTree, Row]:
         rate = jnp.asarray(subject.network_params(params).net.port_rate)[congested]
 
-        def step(state: PyTree, _: None) -> tuple[Any, tuple[Array, Array]]:
+        def step(state: PyTree, _: None) -> tuple[PyTree, tuple[Array, Array]]:
             state, sums = subject.advance(state, params, actor)
             sent = sums.sent[congested] / (rate * sim.interval_us)
             return state, (sent, sums.queue[congested] / (rate * sim.interval_steps))

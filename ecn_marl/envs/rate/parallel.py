@@ -9,7 +9,7 @@ ignored, the agents' observations do not change, and their rewards are 0.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ MAX_STEPS = 2**31 - 1
 """Longest episode; steps are counted in int32."""
 
 
-def _compiled(core: RateEnv, user: Any = None) -> tuple[Callable[..., Any], ...]:
+def _compiled(core: RateEnv, user: object = None) -> tuple[Callable[..., Any], ...]:
     """Compiled functions of an environment, unless this process cannot run them.
 
     Args:
@@ -131,7 +131,7 @@ class RateParallelEnv(ParallelEnv):
         return space_of(self.action_spaces, agent)
 
     def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
+        self, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         """Start an episode; no flow acts yet.
 
@@ -168,7 +168,7 @@ class RateParallelEnv(ParallelEnv):
         )
 
     def step(
-        self, actions: dict[str, Any]
+        self, actions: Mapping[str, object]
     ) -> tuple[
         dict[str, np.ndarray],
         dict[str, float],

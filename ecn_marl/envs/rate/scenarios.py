@@ -264,7 +264,7 @@ def make_rate(
     history: int = 2,
     target: float = 0.064,
     offset: float = 1.5,
-    **overrides: Any,
+    **overrides: object,
 ) -> RateEnv:
     """Make a functional environment whose agents are flows.
 

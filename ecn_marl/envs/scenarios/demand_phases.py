@@ -7,25 +7,24 @@ with the traffic, as PET weighs WebSearch and DataMining differently (section 5.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic import Source
 
 NOTHING = 1e-6
 """Load of a source that is off."""
 
 
-def _queries(table: str, load: float) -> tuple[Any, ...]:
+def _queries(table: str, load: float) -> tuple[Source, ...]:
     """Poisson arrivals alone."""
     bursts = Incast(load=NOTHING, n_min=1, n_max=1, flow_kb=1.0, receiver=-1, width=8)
     return (Poisson(load=load, table=table, width=4), bursts)
 
 
-def _transfers(senders: int, flow_kb: float) -> tuple[Any, ...]:
+def _transfers(senders: int, flow_kb: float) -> tuple[Source, ...]:
     """Bulk transfers to hosts chosen at random, and a few queries."""
     bulk = Incast(load=0.9, n_min=senders, n_max=senders, flow_kb=flow_kb, receiver=-1, width=8)
     return (Poisson(load=0.01, table="FbHdp", width=4), bulk)

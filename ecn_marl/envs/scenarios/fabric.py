@@ -22,6 +22,7 @@ from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.topology import Topology, leaf_spine
+from ecn_marl.sim.traffic import Source
 
 TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("load", "serve"))
 
@@ -91,7 +92,7 @@ def traffic(
     near_per_us: float = 0.3,
     far_per_us: tuple[float, float] = (0.02, 0.05),
     width: int = 4,
-) -> tuple[Any, ...]:
+) -> tuple[Source, ...]:
     """Traffic to the hosts of a job.
 
     Args:

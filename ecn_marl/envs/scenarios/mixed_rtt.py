@@ -19,6 +19,7 @@ from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.topology import Link, Topology, from_links
+from ecn_marl.sim.traffic import Source
 
 HALF = 4
 """Rack hosts of a tenant, and its storage hosts."""
@@ -41,7 +42,7 @@ def network(gbps: float = 100.0) -> Topology:
     return from_links(f"star:{4 * HALF}-near-and-far", hosts, ["switch0"], links)
 
 
-def _tenant(me: int, streams: int = 6) -> tuple[Any, ...]:
+def _tenant(me: int, streams: int = 6) -> tuple[Source, ...]:
     """Traffic to the hosts of a tenant; the second one runs a phase behind."""
     rack, storage = RACKS[me], STORAGE[me]
     other_rack, other_storage = RACKS[1 - me], STORAGE[1 - me]

@@ -8,13 +8,13 @@ scenario has all times divided by 100: 41, 81 and 91 ms of 100.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
 from ecn_marl.sim.jobs import Requests, Timeline
 from ecn_marl.sim.sizes import size_table
 from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.traffic import Source
 
 AT_US = (0.0, 4.1e6, 8.1e6, 9.1e6, 10e6)
 """Times at which traffic changes, and the end."""
@@ -30,7 +30,7 @@ def timeline(factor: float) -> Timeline:
     return Timeline(lengths, names=NAMES)
 
 
-def traffic(small: bool, factor: float, load: float = LOAD) -> tuple[Any, ...]:
+def traffic(small: bool, factor: float, load: float = LOAD) -> tuple[Source, ...]:
     """Two sources that take turns, each with its table of sizes."""
     net = pn.network(small)
     hosts = tuple(range(net.n_hosts))

@@ -17,7 +17,8 @@ from typing import Any
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import dumbbell
+from ecn_marl.sim.topology import Topology, dumbbell
+from ecn_marl.sim.traffic import Source
 
 RACK, STORAGE = 4, 8
 """Hosts of the rack, numbers 0 to 3, and of the storage system, 4 to 11."""
@@ -33,7 +34,7 @@ def tenant(
     streams: int = 6,
     timeline: Timeline = TIMELINE,
     rpc_per_us: float = 0.2,
-) -> tuple[Any, ...]:
+) -> tuple[Source, ...]:
     """Traffic to some hosts of the rack.
 
     Args:
@@ -66,7 +67,7 @@ def tenant(
     )
 
 
-def network(gbps: float = 100.0, trunk_gbps: float = 800.0) -> Any:
+def network(gbps: float = 100.0, trunk_gbps: float = 800.0) -> Topology:
     """Two switches 40 µs apart: 4 rack hosts on one, 8 storage hosts on the other."""
     return dumbbell(RACK, STORAGE, gbps=gbps, uplink_gbps=trunk_gbps, uplink_delay_us=40.0)
 

@@ -10,25 +10,24 @@ visible at a port: many short flows from all hosts, or a few long ones that star
 
 from __future__ import annotations
 
-from typing import Any
-
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic import Source
 
 NOTHING = 1e-6
 """Load of a source that is off."""
 
 
-def _requests() -> tuple[Any, ...]:
+def _requests() -> tuple[Source, ...]:
     """Requests and answers between all hosts, sizes of Facebook's Hadoop clusters."""
     off = Incast(load=NOTHING, n_min=1, n_max=1, flow_kb=1.0, receiver=-1, width=8)
     return (Poisson(load=0.8, table="FbHdp", width=4), off)
 
 
-def _blocks() -> tuple[Any, ...]:
+def _blocks() -> tuple[Source, ...]:
     """Blocks of 1.2 MB that three hosts at once send to a fourth, and a few requests."""
     blocks = Incast(load=0.9, n_min=3, n_max=3, flow_kb=1_200.0, receiver=-1, width=8)
     return (Poisson(load=0.01, table="FbHdp", width=4), blocks)

@@ -54,7 +54,7 @@ class Online(NamedTuple):
     begin: Callable[[Any, Any, Any], tuple[Any, Callable[[jax.Array, Any], Any]]]
 
 
-def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callable[..., Any]:
+def episode_runner(kind: Online, env: Any, config: object, updates: int) -> Callable[..., Any]:
     """Runs episodes of a learner that goes on learning in them.
 
     Args:
@@ -72,7 +72,7 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
     endless = replace(params, max_steps=np.int32(env.horizon + 1))
 
     @jax.jit
-    def run(start: Any, keys: jax.Array) -> dict[str, jax.Array]:
+    def run(start: object, keys: jax.Array) -> dict[str, jax.Array]:
         algorithm, init = kind.begin(env, config, start)
 
         def episode(key: jax.Array) -> dict[str, jax.Array]:
@@ -82,7 +82,7 @@ def episode_runner(kind: Online, env: Any, config: Any, updates: int) -> Callabl
             batch_of_one = jax.tree.map(lambda x: jnp.asarray(x)[None], fresh)
             state = replace(state, env=batch_of_one, obs=obs[None])
 
-            def update(state: PyTree, _: None) -> tuple[Any, dict[str, jax.Array]]:
+            def update(state: PyTree, _: None) -> tuple[PyTree, dict[str, jax.Array]]:
                 state = algorithm.update(state, endless)[0]
                 return state, counters(_first(state.env).env)
 
@@ -182,7 +182,9 @@ def acc_config(settings: dict[str, Any], intervals: int, windows: int) -> DDQNCo
     )
 
 
-def _acc(env: Any, config: DDQNConfig, offline: Any) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
+def _acc(
+    env: Any, config: DDQNConfig, offline: object
+) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
     """ACC: the Q-network of the offline model on every port, with empty replay memories."""
     algorithm = DDQN(env, config)
 

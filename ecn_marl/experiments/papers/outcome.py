@@ -23,7 +23,7 @@ from ecn_marl.experiments.papers.suite import COLUMNS, Cell, Claim, Plot, Result
 from ecn_marl.experiments.records import Record
 
 
-def outcome(suite: Suite, results: Results, protocol: Mapping[str, Any]) -> dict[str, Any]:
+def outcome(suite: Suite, results: Results, protocol: Mapping[str, object]) -> dict[str, Any]:
     """Everything that the report shows of a paper.
 
     Args:

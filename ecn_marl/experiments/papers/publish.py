@@ -25,7 +25,7 @@ RESULTS, REPORT, CLAIMS, FIGURES = "results.json", "report.html", "claims.csv", 
 
 
 def publish(
-    outcomes: Sequence[Mapping[str, Any]], out: Path, machine: Mapping[str, Any], command: str
+    outcomes: Sequence[Mapping[str, object]], out: Path, machine: Mapping[str, object], command: str
 ) -> tuple[str, list[Path]]:
     """Write everything.
 

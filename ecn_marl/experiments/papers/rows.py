@@ -24,7 +24,7 @@ _SCALE: dict[str, Any] = {"actions": "multidiscrete", "action_options": {"alpha_
 """Kmin and Kmax from E(n), Pmax of 1 %, 5 %, 10 % … 100 %: PET, eq. (4)-(5); ACC."""
 
 
-def as_published(learner: str, settings: Mapping[str, Any], **options: Any) -> Recipe:
+def as_published(learner: str, settings: Mapping[str, object], **options: object) -> Recipe:
     """A paper's learner with the paper's action space in place of the benchmark's list.
 
     Args:

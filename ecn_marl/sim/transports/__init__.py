@@ -63,11 +63,11 @@ class Senders(NamedTuple):
         presets: presets by name.
     """
 
-    build: Callable[..., Any]
+    build: Callable[..., Transport]
     presets: Mapping[str, Any]
 
 
-def _as_senders(kind: str, senders: Any) -> Senders:
+def _as_senders(kind: str, senders: object) -> Senders:
     """Senders that are objects: a preset each."""
     presets = senders if isinstance(senders, Mapping) else {getattr(senders, "name", ""): senders}
     for name, member in presets.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,13 @@ MBPS = 0.125
 
 Overrides = tuple[tuple[str, float], ...]
 """Constants that differ from a preset, as sorted pairs (so that senders stay hashable)."""
+
+
+class Bound(NamedTuple):
+    """The longest substep that senders tolerate, µs, and what bounds it."""
+
+    dt_us: float
+    why: str
 
 
 @runtime_checkable

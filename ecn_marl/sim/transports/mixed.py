@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim.clocks import Bound
 from ecn_marl.sim.feedback import Feedback
-from ecn_marl.sim.transports.base import Transport
+from ecn_marl.sim.transports.base import Bound, Transport
 
 
 @struct.dataclass
@@ -22,7 +21,7 @@ class MixedState:
     """Which member each slot belongs to, `[F]`, and the members' states (each of all slots)."""
 
     kind: Leaf
-    members: tuple[Any, ...]
+    members: tuple[Transport, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Mixed:
         """All that any member needs."""
         return frozenset().union(*(m.needs for m in self.members))
 
-    def default_params(self) -> tuple[Any, ...]:
+    def default_params(self) -> tuple[PyTree, ...]:
         """Constants of each member."""
         return tuple(m.default_params() for m in self.members)
 
@@ -83,7 +82,7 @@ class Mixed:
     def start(
         self,
         state: MixedState,
-        params: tuple[Any, ...],
+        params: tuple[PyTree, ...],
         new: Bool[Array, " flows"],
         line: Float[Array, " flows"],
         base_rtt: Float[Array, ""] | float,
@@ -113,7 +112,11 @@ class Mixed:
         return self._choose(state, [free if w is None else w for w in windows])
 
     def notify(
-        self, state: MixedState, params: tuple[Any, ...], marked: Bool[Array, " flows"], dt: float
+        self,
+        state: MixedState,
+        params: tuple[PyTree, ...],
+        marked: Bool[Array, " flows"],
+        dt: float,
     ) -> tuple[MixedState, Bool[Array, " flows"]]:
         """Let the receivers of each member decide which marks leave as CNPs, see `Transport`."""
         states, cnps = list(state.members), marked
@@ -125,7 +128,7 @@ class Mixed:
         return replace(state, members=tuple(states)), cnps
 
     def update(
-        self, state: MixedState, params: tuple[Any, ...], heard: Feedback, dt: float
+        self, state: MixedState, params: tuple[PyTree, ...], heard: Feedback, dt: float
     ) -> MixedState:
         """Advance all senders by one substep, see `Transport.update`."""
         states = tuple(

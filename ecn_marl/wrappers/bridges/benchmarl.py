@@ -38,7 +38,7 @@ class EcnTask(TaskClass):
     """
 
     def get_env_fun(
-        self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
+        self, num_envs: int, continuous_actions: bool, seed: int | None, device: object
     ) -> Callable[[], EcnTorchRL]:
         """A function that makes a batch of `num_envs` networks; it can be pickled."""
         defaults = {"actions": "box" if continuous_actions else "discrete"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -85,7 +85,7 @@ def compare(
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Mapping[str, object]) -> None:
     """Print what `compare` returned."""
     console = Console()
     for table in evaluation_tables(result, str, console.width):

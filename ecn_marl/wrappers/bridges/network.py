@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -32,7 +33,7 @@ class NetworkEnv(gymnasium.Env):
         self.action_space = batch_space(face.action_space(first), n)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; see `EcnParallelEnv.reset`."""
         super().reset(seed=seed)
@@ -67,7 +68,7 @@ def network_env(
     scenario: str = "websearch-v0",
     render_mode: str | None = None,
     max_cycles: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> NetworkEnv:
     """A gymnasium `Env` of one network; arguments as in `ecn_marl.parallel_env`.
 

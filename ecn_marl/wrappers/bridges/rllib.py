@@ -35,7 +35,7 @@ from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, networks_for
 class QuietAgentVectorEnv(AgentVectorEnv):
     """`AgentVectorEnv` without infos: RLlib would turn them into a dict per agent and step."""
 
-    def _infos(self, info: dict[str, Any], reported: np.ndarray) -> dict[str, Any]:
+    def _infos(self, info: Mapping[str, object], reported: np.ndarray) -> dict[str, Any]:
         return {}
 
 

@@ -60,26 +60,30 @@ class EcnSB3VecEnv(VecEnv):
         """Release the wrapped environment."""
         self.agents.close()
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: object = None) -> list[Any]:
         """An attribute of the wrapped environment, the same for all."""
         return [getattr(self.agents, attr_name)] * len(self._selected(indices))
 
-    def set_attr(self, attr_name: str, value: object, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: object = None) -> None:
         """Set an attribute of the wrapped environment, for all."""
         setattr(self.agents, attr_name, value)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+        self,
+        method_name: str,
+        *method_args: object,
+        indices: object = None,
+        **method_kwargs: object,
     ) -> list[Any]:
         """Call a method of the wrapped environment, once."""
         result = getattr(self.agents, method_name)(*method_args, **method_kwargs)
         return [result] * len(self._selected(indices))
 
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: object = None) -> list[bool]:
         """No sub-environment is wrapped on its own."""
         return [False] * len(self._selected(indices))
 
-    def _selected(self, indices: Any) -> Sequence[int]:
+    def _selected(self, indices: object) -> Sequence[int]:
         return list(self._get_indices(indices))
 
 
@@ -88,7 +92,7 @@ def sb3_env(
     num_networks: int = 8,
     *,
     max_steps: int | Sequence[int] | None = None,
-    **options: Any,
+    **options: object,
 ) -> EcnSB3VecEnv:
     """A `VecEnv` for Stable-Baselines3, one policy shared by all agents.
 

@@ -5,7 +5,7 @@ A single network is `torchrl.envs.PettingZooWrapper(ecn_marl.parallel_env(...))`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -93,7 +93,7 @@ class EcnTorchRL(EnvBase):
         names = ("done", "terminated", "truncated")
         self.done_spec = Composite({k: flag.clone() for k in names}, shape=(n,), device=self.device)
 
-    def _grouped(self, name: str, spec: Any) -> Composite:
+    def _grouped(self, name: str, spec: object) -> Composite:
         n, agents = self.num_networks, self.core.num_agents
         inner = Composite({name: spec}, shape=(n, agents), device=self.device)
         return Composite({GROUP: inner}, shape=(n,), device=self.device)
@@ -105,7 +105,7 @@ class EcnTorchRL(EnvBase):
             for i in range(self.num_networks)
         ]
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         """Start the next episode of the networks that `_reset` marks, of all without it."""
         reset, _, choose = compiled(self.core.program, self)
         requested = None if tensordict is None else tensordict.get("_reset", None)
@@ -144,7 +144,7 @@ class EcnTorchRL(EnvBase):
             device=self.device,
         )
 
-    def _agents(self, entries: dict[str, Any]) -> TensorDict:
+    def _agents(self, entries: Mapping[str, object]) -> TensorDict:
         size = (self.num_networks, self.core.num_agents)
         return TensorDict(entries, batch_size=size, device=self.device)
 
@@ -157,7 +157,7 @@ class EcnTorchRL(EnvBase):
         return {k: x.clone().unsqueeze(-1) for k, x in flags.items()}
 
 
-def _action_spec(space: Any, shape: Sequence[int], device: Any) -> Any:
+def _action_spec(space: Any, shape: Sequence[int], device: object) -> Any:
     """Spec of the actions of all agents, given gymnasium's space of one."""
     if hasattr(space, "nvec"):
         nvec = torch.as_tensor(space.nvec)

@@ -5,7 +5,7 @@ Inputs and outputs are numpy arrays. JAX starts at the first reset.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -109,7 +109,7 @@ class EcnVectorEnv(VectorEnv):
         self,
         *,
         seed: int | np.integer | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start episodes.
 
