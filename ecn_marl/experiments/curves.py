@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import write_all
 from ecn_marl.baselines.evaluation.episodes import episodes_runner
 from ecn_marl.baselines.evaluation.scoring import Scores, score_episodes
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -27,16 +27,15 @@ from ecn_marl.baselines.training.logs import METRICS
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make, out_of_view
 from ecn_marl.experiments.compare import ORACLES
+from ecn_marl.experiments.json_files import json_types, output, save_json
 from ecn_marl.experiments.policies import label
 from ecn_marl.experiments.searches import shipped_search
 from ecn_marl.experiments.sources import code, own_sources
+from ecn_marl.experiments.workflow import Show
 
 CURVE, REFERENCES = "learning_curve.png", "references.json"
 
 SECN1 = "secn1"
-
-Show = Callable[..., None]
-"""`show(done, note)`: moves a progress bar."""
 
 
 def curve_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,8 +100,7 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
     config = read_config(folder)
     names = ("scenario", "options", "seed", "eval_episodes", "score_by")
     request: dict[str, Any] = {name: config.get(name) for name in names}
-    request |= {"code": code()} | own_sources(request)
-    request = json.loads(json.dumps(request))
+    request = json_types(request | {"code": code()} | own_sources(request))
     file = folder / REFERENCES
     stored = json.loads(file.read_text()) if file.is_file() else {}
     if stored.get("asked") != request:
@@ -112,8 +110,7 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
             for name, score in scores.items()
         }
         stored = {"asked": request, "scores": rows}
-        text = json_text(stored) + "\n"
-        write_all({file: Output("w", lambda out: out.write(text))})
+        save_json(file, stored)
     return {label(name): row["value"] for name, row in stored["scores"].items()}
 
 
@@ -124,6 +121,7 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
         folder: the run.
         show: called with the per cent of reference policies that have been scored.
     """
+    # Imported here: matplotlib is slow to load, and most users of this module draw nothing.
     from ecn_marl.render.learning_curve import learning_curve
 
     config = read_config(folder)
@@ -131,6 +129,7 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
     scored = any(row.get("score") is not None for row in rows)
     horizon = make(config["scenario"], **config["options"]).horizon
     rollout = int(config["settings"].get("rollout", horizon))
+    # Updates that cover whole episodes; if these are too many for the run, as many as one episode.
     window = math.lcm(horizon, rollout) // rollout
     if window > len(rows) // 3:
         window = -(-horizon // rollout)
@@ -143,4 +142,4 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
         window,
         config.get("score_by", "reward"),
     )
-    write_all({folder / CURVE: Output("wb", lambda file: file.write(content))})
+    write_all({folder / CURVE: output(content)})

@@ -30,6 +30,7 @@ from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import SEARCHED
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
+from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import METRICS
@@ -37,6 +38,7 @@ from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import BASELINE, ORACLES
+from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.recipes import Recipe
@@ -82,7 +84,9 @@ def scored(
     missing = [name for name in policies if records[name] is None]
     if not missing:
         return {name: record for name, record in records.items() if record is not None}
-    for name in missing:  # searches come before the keys of the episodes are given
+    # Searches come before the keys: `bench --sealed` notes a use of the episodes when it gives
+    # the keys, and a search that fails must not leave such a note.
+    for name in missing:
         if name in SEARCHED:
             _search(plan, place, name, show)
     episode_keys = (keys or report_keys)(plan, place, missing, requests)
@@ -129,8 +133,7 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
     if _beside_curves(place, name):
         request["eval_episodes"] = plan.eval_episodes
     request |= own_sources(request, lookup(place.scenario))
-    plain: dict[str, Any] = json.loads(json.dumps(request, default=str))
-    return plain
+    return json_types(request, str)
 
 
 def _recipe(plan: Comparison, site: Site, name: str) -> Recipe:
@@ -156,8 +159,7 @@ def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
         "score_by": "objective",
         "randomise": dict(site.randomise),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(training))
-    return plain
+    return json_types(training)
 
 
 def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
     return facts | plan.facts(name)
 
 
-def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> Any:
+def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> SearchResult:
     """The settings of a reference policy; searched once, then read from the folder."""
     move = show(f"{place.name}: search {name}")
     expected = 200 * plan.effort.episodes  # for progress only: the length of a search is not known
@@ -189,7 +191,10 @@ def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Sho
     )
 
 
-Scored = tuple[list[Evaluation], dict[str, Any], Any]
+Curves = list[tuple[np.ndarray, np.ndarray]]
+"""Steps and scores of each seed's learning curve."""
+
+Scored = tuple[list[Evaluation], dict[str, Any], Curves | None]
 """Evaluations (one per seed), entries of `meta` beside `_facts`, learning curves."""
 
 Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Scored]
@@ -199,7 +204,7 @@ Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Sc
 def _score_rule(
     plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
 ) -> Scored:
-    """Score a rule."""
+    """Score a policy that is not trained here: a rule, or an exported policy."""
     move = show(f"{place.name}: {name}")
     arena = Arena(
         place.scenario, place.options, effort=plan.effort, searches=place.folder / "searches"
@@ -248,7 +253,7 @@ CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 def _curve_level(plan: Comparison, place: Place, env: Any, fixed: object) -> float:
     """J of fixed thresholds on the episodes that checkpoints are scored on."""
     count = plan.eval_episodes
-    size = max(count, min(plan.episodes, BATCH))  # compiled already for scores, if it fits
+    size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
     metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
@@ -276,8 +281,9 @@ def _score_learner(
         delay_option = {"decision_delay_us": delay_us}
     env = make(place.scenario, **options, **delay_option)
     params = env.default_params
+    # The policy's parameters are an argument of the program, which is compiled once for all seeds.
     compiled = episodes_runner(
-        env, params, lambda x: greedy_controller(algorithm, x, env), place.windows
+        env, params, lambda actor: greedy_controller(algorithm, actor, env), place.windows
     )
     evaluations: list[Evaluation] = []
     for i, actor in enumerate(actors):
@@ -323,7 +329,7 @@ def _decision_costs(
     return facts
 
 
-def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any]] | None:
+def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
     """Learning curves from a run's metrics: steps and J of the checkpoints that were scored.
 
     Args:
@@ -334,8 +340,8 @@ def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> list[tuple[Any, Any
     if not scored:
         return None
     steps = np.array([row["steps"] for row in scored], np.float64)
-    score = np.array([np.atleast_1d(row["score"]) for row in scored], np.float64)
-    return [(steps, -score[:, i]) for i in range(seeds)]
+    minus_j = np.array([np.atleast_1d(row["score"]) for row in scored], np.float64)
+    return [(steps, -minus_j[:, i]) for i in range(seeds)]
 
 
 def run_folder(site: Site, name: str) -> Path:
@@ -382,6 +388,7 @@ def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) 
         return
     config = read_config(run)
     stored = {key: config.get(key) for key in training if key != "settings"}
+    # The file has all settings of the trainer, a recipe only those that are not its defaults.
     stored["settings"] = {key: config["settings"].get(key) for key in training["settings"]}
     if stored != training:
         raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")

@@ -6,7 +6,6 @@ that nothing else uses. `envs.reward_reference` uses the numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.evaluation.episodes import BATCH, roll_out
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import BEST, ORACLE, Settings, group_names, phase_names
@@ -28,6 +26,7 @@ from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import lookup, make, resolve_scenario
 from ecn_marl.envs.reward_reference import fingerprint, reward_facts
 from ecn_marl.experiments.compare import ORACLES
+from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.recipes import LEARNERS
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.experiments.sources import code
@@ -95,7 +94,7 @@ def returns(
     for number, (name, chosen) in enumerate(settings.items()):
         parts = []
         for start in range(0, episodes, size):
-            # The last batch wraps around, so that all have the compiled size.
+            # The last batch wraps around: a shorter one would be compiled anew.
             batch = np.arange(start, start + size) % episodes
             parts.append(np.asarray(run(keys[batch], np.asarray(chosen, np.float32)), np.float64))
             show(number * episodes + min(start + size, episodes), name)
@@ -154,8 +153,7 @@ def measure(
         "settings": {name: np.asarray(x).tolist() for name, x in settings.items()},
         "entries": entries,
     }
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
-    return plain
+    return json_types(facts)
 
 
 def _entry(
@@ -170,7 +168,8 @@ def _entry(
     """The entry of one reward."""
     fields = {name: x for name, x in options.items() if name != "telemetry"}
     env = make(scenario, **{**options, **reward})
-    if env.reward.accrues:  # per-port shares are stored; a team's return is their sum
+    # A team's return is the sum of the ports' shares, so one entry per port serves both.
+    if env.reward.accrues:
         env = replace(env, reward=replace(env.reward, team=False))
     returns_of = returns(env, settings, episodes, seed, show)
     *others, oracle = returns_of
@@ -201,7 +200,7 @@ def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> 
     gain = (oracle - other).mean(1)
     value, count = float(gain.mean()), len(gain)
     half_width = float(stats.t.ppf(0.975, count - 1) * gain.std(ddof=1) / count**0.5)
-    if not value - half_width > 0.0:
+    if not value - half_width > 0.0:  # also refuses NaN, the half-width of a single episode
         allowed = (
             f"one that the oracle earns more than: under {reward!r} it earns {value:.4g} more "
         )
@@ -218,5 +217,4 @@ def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> 
 
 def write_references(file: Path, references: Mapping[str, object]) -> None:
     """Write what `measure` returned."""
-    text = json_text(dict(references)) + "\n"
-    write_all({file: Output("w", lambda out: out.write(text))})
+    save_json(file, dict(references))

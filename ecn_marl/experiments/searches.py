@@ -13,20 +13,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ecn_marl._files import Output, json_text, write_all
 from ecn_marl.baselines.oracle import NEEDS, RULE
 from ecn_marl.baselines.search import Effort, Progress, Search, SearchResult
 from ecn_marl.envs.registry import VIEW, lookup, make
+from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.sources import code, own_sources
 
-UNSEEN = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
-"""Options of `make` that a search by completion times does not depend on."""
+IRRELEVANT = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
+"""Options of `make` that do not change a search by completion times, so requests leave them out."""
 
 REFERENCES = Path(__file__).parent / "references"
 """Searches that ship with the package, `SCENARIO/NAME.json`: those of the recorded results."""
 
 _SEARCHES: dict[str, Search] = {}
-"""Searches of this process, by their requests."""
+"""Searches of this process, by their requests: policies of one scenario share compiled programs and
+results, since the oracle starts from the settings of `static:best`."""
 
 
 def file_name(policy: str) -> str:
@@ -36,7 +37,7 @@ def file_name(policy: str) -> str:
 
 def search_request(scenario: str, options: Mapping[str, object], effort: Effort) -> dict[str, Any]:
     """Everything that a search depends on, in JSON's types."""
-    used_options = {name: x for name, x in options.items() if name not in UNSEEN}
+    used_options = {name: x for name, x in options.items() if name not in IRRELEVANT}
     facts = {
         "scenario": scenario,
         "options": used_options,
@@ -44,8 +45,7 @@ def search_request(scenario: str, options: Mapping[str, object], effort: Effort)
         "code": code(),
     }
     facts |= own_sources(scenario, used_options, lookup(scenario))
-    plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
-    return plain
+    return json_types(facts, str)
 
 
 def find(
@@ -75,7 +75,7 @@ def find(
     facts = search_request(scenario, options, effort)
     key = json.dumps(facts, sort_keys=True)
     if key not in _SEARCHES:
-        env = make(scenario, **{n: x for n, x in options.items() if n not in UNSEEN})
+        env = make(scenario, **{n: x for n, x in options.items() if n not in IRRELEVANT})
         _SEARCHES[key] = Search(env, env.default_params, effort)
     search = _SEARCHES[key]
     search.report_to(progress)
@@ -130,5 +130,4 @@ def listed(result: SearchResult) -> list[list[float]]:
 
 def _write(file: Path, facts: Mapping[str, object], result: SearchResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = json_text({"asked": facts, "found": result.as_dict()}) + "\n"
-    write_all({file: Output("w", lambda out: out.write(text))})
+    save_json(file, {"asked": facts, "found": result.as_dict()})

@@ -30,7 +30,7 @@ from zlib import crc32
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import write_all
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import episodes_runner, evaluate
@@ -40,6 +40,7 @@ from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
+from ecn_marl.experiments.json_files import json_types, output, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
 
@@ -164,6 +165,7 @@ class Search:
         if trial == 0:
             return {}
         name = f"{self.scenario} {self.learner}".encode()
+        # Not `hash`, which Python salts anew in every process.
         rng = np.random.default_rng([crc32(name), trial])
         return {setting: kind.draw(rng) for setting, kind in self.space.items()}
 
@@ -173,8 +175,7 @@ class Search:
         facts |= own_sources(facts, lookup(self.scenario))
         facts["space"] = {n: [type(x).__name__, asdict(x)] for n, x in self.space.items()}
         del facts["trials"]
-        plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
-        return plain
+        return json_types(facts, str)
 
 
 def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -206,10 +207,10 @@ def _tune(search: Search, out: Path, show: Progress) -> dict[str, Any]:
         rows.append(_trial(search, out, trial, show))
         with (out / TRIALS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(rows[-1]) + "\n")
+        # Only now: a search that is killed before the line is written needs the run to go on.
         shutil.rmtree(out / RUNS / f"{trial:04d}", ignore_errors=True)
     result = _result(search, rows[: search.trials])
-    text = json_text(result) + "\n"
-    write_all({out / RESULT: Output("w", lambda file: file.write(text))})
+    save_json(out / RESULT, result)
     return result
 
 
@@ -228,13 +229,12 @@ def _open(search: Search, out: Path) -> list[dict[str, Any]]:
     """The finished trials; an incomplete last line is dropped."""
     request, file = _check_folder(search, out), out / REQUEST
     out.mkdir(parents=True, exist_ok=True)
-    text = json_text(request) + "\n"
-    write_all({file: Output("w", lambda part: part.write(text))})
+    save_json(file, request)
     log = out / TRIALS
     lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
     complete = [line for line in lines if line.endswith("\n")]
     if len(complete) < len(lines):
-        write_all({log: Output("w", lambda part: part.write("".join(complete)))})
+        write_all({log: output("".join(complete))})
     return [json.loads(line) for line in complete]
 
 
@@ -243,6 +243,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
     drawn = search.drawn(trial)
     settings = search.recipe.settings_for(search.steps, {**drawn, **search.settings})
     run, began = out / RUNS / f"{trial:04d}", time.perf_counter()
+    # Below 1 until the trial is scored: runs are rounded up to whole updates, beyond their steps.
     session = Session(
         save_seconds=60.0,
         progress=lambda row: show(trial + min(row["steps"] / search.steps, 0.99), f"trial {trial}"),
@@ -253,6 +254,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
         if (run / "config.json").is_file():
             resume_run(run, session=session)
         else:
+            # What a process left that was killed before it wrote the configuration.
             shutil.rmtree(run, ignore_errors=True)
             train_run(
                 search.recipe.algorithm,
@@ -260,7 +262,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
                 steps=search.steps,
                 options=search.make_options,
                 settings=settings,
-                seed=trial * search.seeds,
+                seed=trial * search.seeds,  # no two trials share a seed
                 seeds=search.seeds,
                 out=run,
                 eval_every=0,
@@ -275,10 +277,11 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
 
 
 def _score(search: Search, run: Path) -> float | None:
-    """Geometric mean of J of a run's last policies over the tuning episodes, None without any."""
+    """Geometric mean of J over the seeds, each by its last policy; None if one of them has no J."""
     algorithm, actors = run_actors(run, which="latest")
     env = make(search.scenario, **search.make_options)
     params, keys = env.default_params, tuning_keys("trials", 0, search.episodes)
+    # The policy's parameters are an argument of the program, which is compiled once for all seeds.
     compiled = episodes_runner(env, params, lambda actor: greedy_controller(algorithm, actor, env))
     logs = []
     for actor in actors:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import write_all
 from ecn_marl._imports import needed_imports
 from ecn_marl._registry import SCRIPT
 from ecn_marl.baselines.algorithms import algorithm_config
@@ -41,6 +41,7 @@ from ecn_marl.envs.registry import VIEW, in_view, lookup, make, out_of_view
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import DEFAULT_SCENARIO, Job
+from ecn_marl.experiments.json_files import output, save_json
 from ecn_marl.experiments.policies import is_rule, label, run_config
 from ecn_marl.experiments.policies import learners as learners
 from ecn_marl.experiments.records import Record
@@ -49,7 +50,7 @@ from ecn_marl.parallelism import host_devices, join_processes, parse_processes
 
 EVALUATION, QUEUES = "evaluation.json", "queues.png"
 
-Show = Callable[..., None]
+Show = Callable[[float, str], None]
 """`show(done, note)`: moves a progress bar."""
 
 
@@ -85,7 +86,7 @@ def train(
     horizon = job.env().horizon
 
     by_objective = lookup(job.scenario).benchmark
-    score = ""
+    score = ""  # only some rows have one, and the note shows the last
 
     def progress(row: dict[str, Any]) -> None:
         nonlocal score
@@ -100,8 +101,7 @@ def train(
     session = replace(session or Session(), progress=progress)
     if resume:
         metrics = resume_run(folder, steps=job.steps, session=session).metrics
-        text = job_text(job)
-        write_all({folder / FILE: Output("w", lambda file: file.write(text))})
+        write_all({folder / FILE: output(job_text(job))})
         return metrics
     return train_run(
         job.algorithm,
@@ -158,6 +158,7 @@ class Arena:
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
         if is_rule(policy):
+            # A rule has no view: it acts at the scenario's own interval.
             options = {name: x for name, x in self.options.items() if name != "interval_us"}
             return make(self.scenario, **options, **NEEDS.get(policy, {}))
         if is_exported(policy):
@@ -202,8 +203,8 @@ def arena(policies: list[str], scenario: str | None, **overrides: object) -> Are
     """Scenario, options and reward of the first trained policy, unless the caller sets them."""
     for policy in policies:
         if is_exported(policy):
-            own, options = episodes_of(read_exported(policy))
-            return Arena(scenario or own, options | overrides)
+            trained_in, options = episodes_of(read_exported(policy))
+            return Arena(scenario or trained_in, options | overrides)
         if not is_rule(policy):
             config = run_config(policy.partition("#")[0])
             options = out_of_view(config["scenario"], config["options"])
@@ -288,8 +289,7 @@ def _summary(record: Record) -> dict[str, Any]:
 
 def write_evaluation(folder: Path, result: Mapping[str, object]) -> None:
     """Write `evaluation.json` to the folder of a run; `result` is what `evaluate` returned."""
-    text = json_text(result) + "\n"
-    write_all({folder / EVALUATION: Output("w", lambda file: file.write(text))})
+    save_json(folder / EVALUATION, dict(result))
 
 
 def draw_queues(folder: Path, arena: Arena, result: dict[str, Any]) -> None:
@@ -300,6 +300,7 @@ def draw_queues(folder: Path, arena: Arena, result: dict[str, Any]) -> None:
         arena: scenario and options of the evaluation.
         result: what `evaluate` returned; the plot shows its first three policies.
     """
+    # Imported here: matplotlib is slow to load, and most users of this module draw nothing.
     from ecn_marl.render.plots import queues
     from ecn_marl.render.queues import queue_series
 
@@ -310,4 +311,4 @@ def draw_queues(folder: Path, arena: Arena, result: dict[str, Any]) -> None:
     port, series = queue_series(env, env.default_params, controllers, result["seed"])
     title = f"Queue of {port} in {arena.scenario}, evaluation seed {result['seed']}, episode 0"
     content = queues(series, title)
-    write_all({folder / QUEUES: Output("wb", lambda file: file.write(content))})
+    write_all({folder / QUEUES: output(content)})
