@@ -168,7 +168,7 @@ CASES = [
     ("Requests(LINE, (nan, 1.0), (0,), (1,))", "per_us"),
     ("sim(Requests(LINE, (1e-4, 1e-4), (0,), (9,)))", "destinations"),
     ("sim(Requests(LINE, (1e-4, 1e-4), (0,), (9,), width=4))", "destinations"),
-    *of("FlowSets(LINE, 0, ((0, 1),), *)", fill=NUMBER, size_spread=["nan"], start_us=NUMBER),
+    *of("FlowSets(LINE, 0, ((0, 1),), *)", fill=NUMBER, size_jitter=["nan"], start_us=NUMBER),
     ("FlowSets(LINE, 0, ((0, 1.5),))", "pairs"),
     ("sim(FlowSets(LINE, 0, ((0, 9),), start_us=100.0))", "pairs"),
     *of("FlowGroup((0,), (1,), *)", each=["1.5", "0"], flow_kb=["nan", "-1"], start_us=NUMBER),

@@ -36,10 +36,10 @@ LONG_AGO_US = -1e7
 
 @struct.dataclass
 class FlowGroupParams:
-    """Traced parameters of `FlowGroup`: start and spread, µs; payload of each flow, bytes."""
+    """Traced parameters of `FlowGroup`: start and start window, µs; payload of each flow, bytes."""
 
     start_us: Annotated[Leaf, NOT_NEGATIVE]
-    spread_us: Annotated[Leaf, NOT_NEGATIVE]
+    start_window_us: Annotated[Leaf, NOT_NEGATIVE]
     payload: Annotated[Leaf, Real(above=0.0, infinite=True, unit="bytes")]
 
 
@@ -56,8 +56,8 @@ class FlowGroupState:
 class FlowGroup:
     """Flows between two sets of hosts, each once.
 
-    The flows start one after the other over `spread_us`, in a random order of the pairs, each at a
-    random moment of its share of that time.
+    The window of `start_window_us` is split evenly among the flows, in a random order of the pairs.
+    Each flow starts at a random moment of its part.
 
     Attributes:
         sources: hosts that send.
@@ -66,7 +66,7 @@ class FlowGroup:
         flow_kb: payload of each flow, KB; infinite for flows that do not end, each an equal
             share of `ENDLESS_CHUNKS`.
         start_us: when the group starts, µs.
-        spread_us: time over which its flows start, µs.
+        start_window_us: time within which all its flows start, µs.
         width: flows offered per tick; `auto` for as many as start in one.
     """
 
@@ -75,7 +75,7 @@ class FlowGroup:
     each: Annotated[int, Whole(low=1)] = 1
     flow_kb: Annotated[float, Real(low=1e-3, high=1e9, unit="KB", infinite=True)] = math.inf
     start_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 0.0
-    spread_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 0.0
+    start_window_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 0.0
     width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class FlowGroup:
         """Traced parameters for the fields above."""
         payload = self._chunks * CHUNK if self.endless else 1000.0 * self.flow_kb
         return FlowGroupParams(
-            np.float32(self.start_us), np.float32(self.spread_us), np.float32(payload)
+            np.float32(self.start_us), np.float32(self.start_window_us), np.float32(payload)
         )
 
     def check_network(self, hosts: int) -> None:
@@ -128,7 +128,9 @@ class FlowGroup:
         self.check_network(hosts)
         share = np.zeros((hosts, hosts))
         np.add.at(share, tuple(self.pairs.T), 1.0 / n)
-        per_tick = n if self.spread_us <= 0 else math.ceil(n * tick_us / self.spread_us) + 1
+        per_tick = (
+            n if self.start_window_us <= 0 else math.ceil(n * tick_us / self.start_window_us) + 1
+        )
         return Demand(0.0, 1.0, 0.0, 0.0, share, most=min(per_tick, n), bound=n)
 
     def init(
@@ -147,7 +149,9 @@ class FlowGroup:
         """The next `width` flows."""
         n, pairs = self.n_flows, jnp.asarray(self.pairs)
         number = state.next + jnp.arange(fixed_width(self), dtype=jnp.int32)
-        late = (number + uniform(state.seed, number, GroupStream.START)) * (params.spread_us / n)
+        late = (number + uniform(state.seed, number, GroupStream.START)) * (
+            params.start_window_us / n
+        )
         bits = jax.lax.bitcast_convert_type(state.seed, jnp.uint32)
         order = shuffled(jnp.stack([bits, bits >> 16]), jnp.minimum(number, n - 1), n)
         payload = jnp.broadcast_to(jnp.asarray(params.payload, jnp.float32), number.shape)

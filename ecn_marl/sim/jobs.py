@@ -58,6 +58,7 @@ class Timeline:
     """
 
     lengths_us: Annotated[tuple[float, ...], Each(Real(above=0.0, unit="µs"), least=1)]
+    # Hashes in the shipped reward references hold this name, see `reward_reference.fingerprint`.
     spread: Annotated[float, Real(low=0.0, below=1.0)] = 0.0
     names: Annotated[tuple[str, ...], Each(TEXT)] = ()
 
@@ -332,11 +333,11 @@ def _below(u: Float[Array, " n"], n: int) -> Int[Array, " n"]:
 
 @struct.dataclass
 class FlowSetsParams:
-    """Traced parameters of `FlowSets`, see there for `fill`, `size_spread` and `start_us`."""
+    """Traced parameters of `FlowSets`, see there for `fill`, `size_jitter` and `start_us`."""
 
     timeline: TimelineParams
     fill: Annotated[Leaf, POSITIVE]
-    size_spread: Annotated[Leaf, Real(low=0.0, below=1.0)]
+    size_jitter: Annotated[Leaf, Real(low=0.0, below=1.0)]
     start_us: Annotated[Leaf, NOT_NEGATIVE]
 
 
@@ -366,15 +367,15 @@ class FlowSets:
     The flows start one after the other within `start_us`, in an order drawn each time. The flows to
     one host together fill its link for a share `fill` of the rest of the phase. So in a phase of
     length T, a flow to a host of rate C that receives n flows of the set has a payload of
-    `fill (T - start_us) C (1000 / 1048) / n`, times a factor uniform within `size_spread` of 1.
+    `fill (T - start_us) C (1000 / 1048) / n`, times a factor uniform within `size_jitter` of 1.
 
     Attributes:
         timeline: the phases.
         phase: index of the phase.
         pairs: source and destination host of every flow.
         fill: share of the phase that the set needs at line rate; may be above 1.
-        size_spread: spread of the sizes.
-        start_us: the starts are spread evenly over this time, µs.
+        size_jitter: sizes are uniform within this share of their mean, up and down.
+        start_us: time within which the flows start, evenly, µs.
         shift: phases by which these hosts are behind the timeline.
         width: flows offered per tick; `auto` for what the starts need.
     """
@@ -383,7 +384,7 @@ class FlowSets:
     phase: Annotated[int, Whole(low=0)]
     pairs: Annotated[tuple[tuple[int, int], ...], Each(Each(HOST, 2), least=1)]
     fill: Annotated[float, Real(above=0.0, high=1e6)] = 0.9
-    size_spread: Annotated[float, Real(low=0.0, below=1.0)] = 0.15
+    size_jitter: Annotated[float, Real(low=0.0, below=1.0)] = 0.15
     start_us: Annotated[float, Real(low=0.0, unit="µs")] = 1000.0
     shift: Annotated[int, SHIFT] = 0
     width: Annotated[int | str, WIDTH] = "auto"
@@ -418,7 +419,7 @@ class FlowSets:
         return FlowSetsParams(
             self.timeline.default_params(),
             np.float32(self.fill),
-            np.float32(self.size_spread),
+            np.float32(self.size_jitter),
             np.float32(self.start_us),
         )
 
@@ -452,7 +453,7 @@ class FlowSets:
         span = self.timeline.length(params.timeline, state.clock.seed, state.slot) - params.start_us
         wire = params.fill * span * jnp.asarray(nic_rate)[dst] / jnp.asarray(sharing)[order]
         coin = uniform(state.seed, index, FlowSetStream.SIZE)
-        factor = 1.0 + params.size_spread * (2.0 * coin - 1.0)
+        factor = 1.0 + params.size_jitter * (2.0 * coin - 1.0)
         payload = jnp.maximum(jnp.floor(wire * PAYLOAD / (PAYLOAD + HEADER) * factor), 1.0)
         return anonymous_offer(start, src, dst, payload, number < n)
 

@@ -117,8 +117,8 @@ class ClosedLoop:
         think_us: time from the last ACK of a response to the next request, µs; the mean if it is
             exponential.
         think: `fixed` or `exponential`.
-        spread: whether a server is drawn for each operation; otherwise client i always uses
-            server i, modulo their number.
+        random_server: whether a server is drawn for each operation; otherwise client i always
+            uses server i, modulo their number.
         width: flows that may begin in a tick; `auto` for all at once.
     """
 
@@ -131,7 +131,7 @@ class ClosedLoop:
     service_us: float = 0.0
     think_us: float = 0.0
     think: Annotated[str, TEXT] = "fixed"
-    spread: Annotated[bool, Flag()] = True
+    random_server: Annotated[bool, Flag()] = True
     width: Annotated[int | str, WIDTH] = "auto"
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class ClosedLoop:
 
     def _choices(self) -> list[tuple[int, ...]]:
         """Servers of each client."""
-        if not self.spread:
+        if not self.random_server:
             n = len(self.servers)
             return [(self.servers[i % n],) for i in range(len(self.clients))]
         return [tuple(s for s in self.servers if s != c) for c in self.clients]

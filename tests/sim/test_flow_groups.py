@@ -42,16 +42,16 @@ def arrivals(group: FlowGroup, seed: int, tick_us: float, ticks: int) -> list[tu
     ("sources", "destinations", "each"),
     [((1, 2, 3), (0,), 4), ((0, 1, 2, 3), (0, 1, 2, 3), 1), ((4, 1), (2, 3), 3)],
 )
-def test_every_pair_begins_once_within_the_spread(sources, destinations, each):
+def test_every_pair_begins_once_within_the_window(sources, destinations, each):
     want = Counter((s, d) for s in sources for d in destinations if s != d for _ in range(each))
-    group = FlowGroup(sources, destinations, each, start_us=7.0, spread_us=40.0)
+    group = FlowGroup(sources, destinations, each, start_us=7.0, start_window_us=40.0)
     width = group.demand(np.asarray(NIC), 5.0).most
     assert width < group.n_flows
-    group = FlowGroup(sources, destinations, each, start_us=7.0, spread_us=40.0, width=width)
+    group = FlowGroup(sources, destinations, each, start_us=7.0, start_window_us=40.0, width=width)
     flows = arrivals(group, 3, 5.0, 12)
     assert Counter((a, b) for _, a, b in flows) == want
     starts = np.array([s for s, _, _ in flows])
-    share = 40.0 / len(flows)  # the i-th begins in the i-th part of the spread
+    share = 40.0 / len(flows)  # the i-th begins in the i-th part of the window
     assert (np.floor((starts - 7.0) / share) == np.arange(len(flows))).all()
     assert flows == arrivals(group, 3, 5.0, 12)
     assert flows != arrivals(group, 4, 5.0, 12)
@@ -103,7 +103,7 @@ def test_bytes_are_conserved_and_endless_flows_go_on():
         ({"each": 0}, "each = 0 .* integer >= 1"),
         ({"flow_kb": 0.0}, r"flow_kb = 0\.0 .* infinity"),
         ({"start_us": -1.0}, r"start_us = -1\.0"),
-        ({"spread_us": float("nan")}, "spread_us = nan"),
+        ({"start_window_us": float("nan")}, "start_window_us = nan"),
     ],
 )
 def test_bad_groups_are_refused(change, message):

@@ -124,7 +124,7 @@ def test_servers_kinds_sizes_and_think_times_follow_their_distributions():
 
 
 def test_a_server_of_ones_own():
-    source = ClosedLoop((0, 1, 2), (3, 4), spread=False, request=1.0, response=(1.0, 100.0))
+    source = ClosedLoop((0, 1, 2), (3, 4), random_server=False, request=1.0, response=(1.0, 100.0))
     source = replace(source, width=3)
     flows, *_ = drive(source, source.default_params(), 600, lambda _: 3.0)
     requests = [f for f in flows if f.src in source.clients]
@@ -304,7 +304,10 @@ def test_phases_refuse_them():
         ({"clients": (-1,)}, "clients"),
         ({"clients": (1,), "servers": (1,)}, "servers .* other than itself for client 1"),
         ({"clients": (1, 2), "servers": (2, 1)}, None),
-        ({"clients": (1, 2), "servers": (1, 2), "spread": False}, "other than itself for client 1"),
+        (
+            {"clients": (1, 2), "servers": (1, 2), "random_server": False},
+            "other than itself for client 1",
+        ),
         ({"depth": 0}, "depth"),
         ({"request": -1.0}, "request"),
         ({"response": (5.0, 1.0)}, "response"),

@@ -307,7 +307,9 @@ def test_errors(make, message):
 def test_hosts_of_different_servers_are_fine():
     assert Simulator(DUAL, (requests(0, 1, 8),)).n_queues == DUAL.n_ports
     assert Simulator(DUAL, (flow_set((0, 1), (2, 3)),)).n_queues == DUAL.n_ports
-    assert Simulator(DUAL, (ClosedLoop((0,), (1, 6), spread=False),)).n_queues == DUAL.n_ports
+    assert (
+        Simulator(DUAL, (ClosedLoop((0,), (1, 6), random_server=False),)).n_queues == DUAL.n_ports
+    )
     assert Simulator(DUAL, (Graph(ring_all_reduce((0, 4, 6), 300)),)).n_queues == DUAL.n_ports
 
 

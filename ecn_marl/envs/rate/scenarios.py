@@ -137,9 +137,11 @@ class RateScenario:
         hosts, per_host = self.hosts
         if self.kind == "all-to-all":
             everyone = tuple(range(hosts))
-            return (FlowGroup(everyone, everyone, spread_us=spread_us),)
+            return (FlowGroup(everyone, everyone, start_window_us=spread_us),)
         if self.kind == "many-to-one":
-            return (FlowGroup(tuple(range(1, hosts + 1)), (0,), per_host, spread_us=spread_us),)
+            return (
+                FlowGroup(tuple(range(1, hosts + 1)), (0,), per_host, start_window_us=spread_us),
+            )
         return (FlowGroup((1,), (0,)), *self._short_flows())
 
     def _short_flows(self) -> tuple[FlowGroup, ...]:
@@ -155,7 +157,7 @@ class RateScenario:
                 flows,
                 flow_kb=self.short_kb,
                 start_us=self.interrupt_us,
-                spread_us=self.short_spread_us,
+                start_window_us=self.short_spread_us,
             )
             for hosts, flows in groups
             if hosts and flows
