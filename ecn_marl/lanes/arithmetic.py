@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn
 
-from ecn_marl.lanes.builder import Builder, dtype_of, known, neutral
+from ecn_marl.lanes.builder import Builder, constant_value, dtype_of, neutral
 from ecn_marl.lanes.compat import aval_of, canonical
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, Map, Store, View, Write, axes_of
@@ -171,7 +171,7 @@ def _matmul(build: Builder, a: View, b: View, sizes: Sequence[int], shape: Seque
 
 def _is_identity(x: View) -> bool:
     """Whether a view is a constant identity matrix."""
-    numbers = known(x)
+    numbers = constant_value(x)
     if numbers is None or numbers.ndim != 2:
         return False
     return bool(np.array_equal(numbers, np.eye(*numbers.shape)))

@@ -1,8 +1,8 @@
 """Makes nodes of a program, and joins arrays in name only.
 
-An array that is put together of others (`concatenate`, `stack`) is a `Bundle` of their views. What
-reads it is computed piece by piece, from the parts; only where one reader needs many parts at
-once are they written side by side.
+An array that is put together from others (`concatenate`, `stack`) is a `Bundle` of their views. Its
+readers are computed piece by piece, from the parts. Only if one reader needs many parts at once are
+they written side by side.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
+from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes import compat
 from ecn_marl.lanes.errors import Unsupported
@@ -36,21 +37,25 @@ from ecn_marl.lanes.graph import (
 )
 
 PIECES = 16
-"""An array made of several is computed in so many pieces, at most; more are joined first."""
+"""Largest number of pieces in which a reader of joined arrays is computed; more are joined first.
+
+Each piece is an item of its own, and makes the code longer.
+"""
 
 
-def known(view: View) -> np.ndarray | None:
+def constant_value(view: View) -> np.ndarray | None:
     """The numbers of a view, if they are known when the program is compiled."""
     if not isinstance(view.node, Constant):
         return None
     return np.asarray(view.node.data[view.where])
 
 
-def decided(op: str, args: Sequence[View]) -> View | None:
+def operand_decided_by_constant(op: str, args: Sequence[View]) -> View | None:
     """The operand that a constant makes the result: `x & False`, or one case of a selection.
 
-    Parameters that are fixed when a program is traced decide many of them. What they leave unused
-    would otherwise be computed, and could keep a loop from passing over what is idle.
+    Parameters that are fixed when a program is traced decide many operations. The operands that
+    they leave unused would otherwise be computed, and could keep a loop from skipping idle
+    elements.
 
     Args:
         op: name of the operation.
@@ -60,14 +65,14 @@ def decided(op: str, args: Sequence[View]) -> View | None:
         The operand; None if none is known to be the result.
     """
     if op == "select_n":
-        which = known(args[0])
+        which = constant_value(args[0])
         if which is None or not which.size or (which != which.flat[0]).any():
             return None
         return args[1 + int(which.flat[0])]
     if op not in ("and", "or"):
         return None
     for one, other in (args, args[::-1]):
-        bits = known(one)
+        bits = constant_value(one)
         if bits is None or bits.dtype != np.bool_ or not bits.size:
             continue
         if (bits == (op == "or")).all():
@@ -92,20 +97,22 @@ class Builder:
         self.top = Block(None)
         self.block = self.top
         self.flags: list[Map] = []
-        self.origin: Any = None
-        self.origins: dict[Map | Write, Any] = {}
+        self.origin: JaxprEqn | None = None
+        self.origins: dict[Map | Write, JaxprEqn | None] = {}
         self._constants: dict[tuple[str, bytes], Constant] = {}
 
     def constant(self, value: object, dtype: str | None = None) -> View:
-        """A view of numbers known now; `dtype` only where numpy's is not the right one."""
+        """A view of constant numbers; `dtype` is given if it is not that of numpy's array."""
         data = np.asarray(value)
         if data.dtype not in DTYPES:
             short = {"f": np.float32, "i": np.int32, "u": np.uint32}.get(data.dtype.kind)
             if short is None:
                 raise Unsupported(f"arrays of {data.dtype} cannot be compiled for lanes")
+            # Python's numbers become 64 bits in numpy; JAX's programs have 32.
             data = data.astype(short)
         kind = dtype or DTYPES[data.dtype]
         flat = np.ascontiguousarray(data.reshape(-1))
+        # By bits: 0 and -0 are not the same constant, equal NaNs are.
         key = (kind, flat.tobytes())
         node = self._constants.get(key)
         if node is None:
@@ -127,7 +134,7 @@ class Builder:
     def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: object) -> View:
         """An elementwise operation on views of one shape."""
         args = tuple(View(a.node, np.broadcast_to(a.where, shape)) for a in args)
-        one = decided(op, args)
+        one = operand_decided_by_constant(op, args)
         if one is not None:
             return one
         pieces = self._pieces(args)
@@ -135,8 +142,8 @@ class Builder:
             parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]
             return self.bundle(parts, pieces, shape)
         args = tuple(self.settled(a) for a in args)
-        numbers = known(args[1]) if op == "div" and dtype == F32 else None
-        if numbers is not None:  # a product with the inverse, as XLA does it: rounded alike
+        numbers = constant_value(args[1]) if op == "div" and dtype == F32 else None
+        if numbers is not None:  # XLA multiplies by the inverse, too, so results round alike
             with np.errstate(divide="ignore"):
                 op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
@@ -145,7 +152,9 @@ class Builder:
         self.put(block, node)
         return View(node, np.arange(node.size).reshape(shape))
 
-    def bundle(self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Any) -> View:
+    def bundle(
+        self, parts: Sequence[View], pieces: Sequence[np.ndarray], shape: Sequence[int]
+    ) -> View:
         """Views side by side; `pieces` are the flat positions of each in an array of `shape`."""
         starts = np.cumsum([0, *(p.where.size for p in parts)])
         where = np.empty(math.prod(shape), np.int64)
@@ -182,7 +191,10 @@ class Builder:
         return view
 
     def _pieces(self, views: Sequence[View]) -> list[np.ndarray] | None:
-        """Flat positions that belong to the same parts of all bundles; None for one piece."""
+        """Flat positions that belong to the same parts of all bundles.
+
+        None if there is one piece only, or if there are too many.
+        """
         owners = [self._owners(v) for v in views if isinstance(v.node, Bundle) and v.where.size]
         owners = [o for o in owners if (o != o[0]).any()]
         if not owners:
@@ -205,9 +217,11 @@ class Builder:
 
     def look_up(self, table: View, place: Place, shape: Sequence[int], fill: object = None) -> View:
         """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
-        if table.node.dtype == BOOL:  # a bit per lane: single lanes have no address
+        if table.node.dtype == BOOL:  # flags are a bit per lane: single lanes have no address
             return self.flag(self.look_up(self.number(table), place, shape, 1))
         source = self.whole(table).node
+        # A column of looked-up rows is a value of its own: it can stay in a register, where whole
+        # rows would be written to memory.
         windows = _windows(place)
         if windows is not None:
             parts = [self._looked_up(source, _cut(place, w), fill) for w in windows]
@@ -244,15 +258,18 @@ class Builder:
         if view.node.varies:
             return view
         copy = self.map("copy", view.node.dtype, view.where.shape, view)
+        # Results are given back from the workspace of each vector, also those that all share.
         copy.node.varies = True
         return copy
 
-    def store(self, size: int, dtype: str, writes: Sequence[tuple[str, View, Any]]) -> Node:
+    def store(
+        self, size: int, dtype: str, writes: Sequence[tuple[str, View, Place | np.ndarray]]
+    ) -> Node:
         """A store and its writes, (operation, value, `Place` or positions), in order."""
         if dtype == BOOL and any(isinstance(place, Place) for _, _, place in writes):
             numbers = [(op, self.number(value), place) for op, value, place in writes]
-            done = self.store(size, I32, numbers)  # as in `look_up`
-            return self.flag(View(done, np.arange(size))).node
+            stored = self.store(size, I32, numbers)  # as in `look_up`
+            return self.flag(View(stored, np.arange(size))).node
         writes = [part for w in writes for part in self._split_write(*w)]
         operands = [w[1].flat for w in writes]
         for _, _, place in writes:
@@ -268,10 +285,13 @@ class Builder:
             self.put(block, write)
         return node
 
-    def _split_write(self, op: str, value: View, place: object) -> list[tuple[str, View, Any]]:
+    def _split_write(
+        self, op: str, value: View, place: Place | np.ndarray
+    ) -> list[tuple[str, View, Place | np.ndarray]]:
         """A write of a bundle, part by part: each is written as it is computed."""
         if value.node.size == 0 or value.where.size == 0:
             return [(op, value, place)] if not isinstance(value.node, Bundle) else []
+        # Positions that depend on data may overlap: the last write has to win, element by element.
         ordered = isinstance(place, Place) and op == "set"
         pieces = None if ordered else self._pieces([value])
         if pieces is None:
@@ -280,9 +300,9 @@ class Builder:
         for piece in pieces:
             (part,) = self._at([value], piece)
             if isinstance(place, Place):
-                there: Any = _cut(place, piece)
+                there: Place | np.ndarray = _cut(place, piece)
             else:
-                there = np.asarray(place).reshape(-1)[piece]
+                there = place.reshape(-1)[piece]
             parts += self._split_write(op, part, there)
         return parts
 
@@ -295,7 +315,7 @@ class Builder:
 def _windows(place: Place) -> list[np.ndarray] | None:
     """Flat positions of each element of the rows that are looked up; None if a row is one element.
 
-    Elements of a row have the same indices: they are next to each other.
+    Elements of a row have the same indices and are next to each other.
     """
     if not place.indices:
         return None
@@ -334,7 +354,7 @@ def dtype_of(dtype: Any) -> str:
         raise Unsupported(f"arrays of {dtype} cannot be compiled for lanes") from None
 
 
-def neutral(op: str, dtype: str) -> Any:
+def neutral(op: str, dtype: str) -> np.generic | np.ndarray:
     """The neutral element of an operation: combined with it, a number stays what it is."""
     if op in ("add", "or"):
         return np.zeros((), NUMPY[dtype])

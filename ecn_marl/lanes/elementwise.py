@@ -1,7 +1,8 @@
-"""What all operations on elements have in common: their records, their lowering, how to write them.
+"""Records, lowering and helpers for writing of all elementwise operations.
 
-Instructions take and return values of one type: a vector with one element per environment, or a
-scalar for what environments share. The operations are in `operations` and `transcendentals`.
+An instruction's operands and result are all vectors with one element per environment, or all
+scalars, for values that environments share. The operations are in `operations` and
+`transcendentals`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn
 from jax.typing import ArrayLike
 
-from ecn_marl.lanes.builder import Builder, dtype_of, is_key, known, raw_shape
+from ecn_marl.lanes.builder import Builder, constant_value, dtype_of, is_key, raw_shape
 from ecn_marl.lanes.compat import aval_of, canonical
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, NUMPY, U32, Map, Operand, View
@@ -34,20 +36,20 @@ LETTERS = {F32: "f", I32: "i", U32: "u", BOOL: "b"}
 """Types as `Primitive.kinds` names them."""
 
 MOST_FOLDED = 100_000
-"""Numbers that are computed while compiling, at most: larger tables only make the code long."""
+"""Largest number of operands' elements that are folded: larger tables only make the code long."""
 
 USED_PARAMETERS = ("y", "rounding_method")
-"""Parameters of primitives that rules read."""
+"""Parameters of primitives that the operations' instructions depend on."""
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """What operations are written with; `wide` is whether values are vectors."""
+    """Writes LLVM instructions; `wide` says whether values are vectors."""
 
     wide: bool
 
     def emit(self, text: str) -> str:
-        """Append an instruction; the name of its result."""
+        """Append an instruction and return the name of its result."""
 
     def type(self, dtype: str) -> str:
         """LLVM's name of a type."""
@@ -76,8 +78,8 @@ def operation(
         name: of the JAX primitive.
         kinds: types of its operands.
         fold: numpy's function. It is used for idle elements, too, unless `idle` is given.
-        folds_floats: whether numpy's result for floats is the processor's to the bit. Else floats
-            are left to the processor: `mul` and `add` may be contracted to one rounding there.
+        folds_floats: whether numpy and the processor agree to the bit on floats. If not, floats are
+            not folded: the processor may fuse `mul` and `add`, and round once.
         idle: follows values of idle elements.
         limits: parameters that are left to XLA, for the documentation.
     """
@@ -111,7 +113,7 @@ def custom_operation(
         fold: `(dtype, *numbers)`; None for what is left to the processor.
         idle: follows values of idle elements; None if it does not.
         limits: parameters that are left to XLA, for the documentation.
-        lower: makes its nodes, if not `lower_elementwise`.
+        lower: makes its nodes; `lower_elementwise` if None.
     """
 
     def enter(rule: Emit) -> Emit:
@@ -143,26 +145,28 @@ def lower_elementwise(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     folded = _folded(build, record, dtype, out.shape, args)
     if folded is not None:
         return [folded]
+    # A view of the same node costs nothing; an operation would end up as a copy.
     if name == "convert_element_type" and args[0].node.dtype == dtype:
         return [args[0]]
     params = {k: v for k, v in eqn.params.items() if k in USED_PARAMETERS}
     return [build.map(name, dtype, out.shape, *args, **params)]
 
 
-def _select_keys(build: Builder, out: Any, which: View, *cases: View) -> View:
-    """Typed keys are rows of two words; both are selected alike."""
+def _select_keys(build: Builder, out: ShapedArray, which: View, *cases: View) -> View:
+    """A selection among typed keys: each is a row of two words that are selected together."""
     which = View(which.node, which.where[..., None])
     return build.map("select_n", U32, raw_shape(out), which, *cases)
 
 
 def _folded(
-    build: Builder, record: Primitive, dtype: str, shape: Any, args: Sequence[View]
+    build: Builder, record: Primitive, dtype: str, shape: Sequence[int], args: Sequence[View]
 ) -> View | None:
     """The result where all operands are known when the program is compiled."""
-    numbers = [n for a in args if (n := known(a)) is not None]
+    numbers = [n for a in args if (n := constant_value(a)) is not None]
     total = sum(n.size for n in numbers)
     if record.fold is None or len(numbers) < len(args) or total > MOST_FOLDED:
         return None
+    # Overflow is no fault of the program: the processor does not report it either.
     with np.errstate(over="ignore"):
         result = record.fold(dtype, *(np.broadcast_to(n, shape) for n in numbers))
     return None if result is None else build.constant(np.asarray(result).astype(NUMPY[dtype]))
@@ -207,6 +211,7 @@ def combine(w: Writer, op: str, dtype: str, a: str, b: str) -> str:
 
 COMPARISONS = {
     "eq": ("oeq", "eq", "eq"),
+    # `une` is also true of NaN: NaN is unequal to itself.
     "ne": ("une", "ne", "ne"),
     "lt": ("olt", "slt", "ult"),
     "le": ("ole", "sle", "ule"),
@@ -230,8 +235,9 @@ def select(w: Writer, dtype: str, which: str, yes: str, no: str) -> str:
 
 
 def bound(w: Writer, op: str, x: str, by: float | str) -> str:
-    """`max` or `min` with a number; one instruction, as the number is not NaN."""
+    """`max` or `min` with a number that is not NaN: one comparison and one selection."""
     number = by if isinstance(by, str) else w.number(by, F32)
+    # Ordered comparisons are False for NaN: a NaN in x stays.
     beyond = "ogt" if op == "max" else "olt"
     beaten = w.emit(f"fcmp {beyond} {w.type(F32)} {number}, {x}")
     return select(w, F32, beaten, number, x)

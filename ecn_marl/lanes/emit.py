@@ -13,13 +13,13 @@ from ecn_marl.lanes.steps import Group, Step, Turns
 from ecn_marl.lanes.transfer import transfer
 
 UNROLLED = 2
-"""Loops over at most so many elements are written out, turn after turn."""
+"""Loops over at most this many elements are unrolled: their positions are then constants."""
 
 SPACES = ("args", "own", "shared")
-"""What all functions are given: pointers to arguments, and the two workspaces."""
+"""Arguments of every function: the pointers to the program's arguments, and both workspaces."""
 
 GLOBAL = "ptr addrspace(1)"
-"""A pointer to a GPU's memory: loads and stores need not look where it points to."""
+"""A pointer to a GPU's global memory. Instructions on it need not find out which memory it is."""
 
 
 def write_steps(module: Module, steps: list[Step]) -> list[str]:
@@ -41,9 +41,12 @@ def write_steps(module: Module, steps: list[Step]) -> list[str]:
 def _write_function(module: Module, prefix: str, lines: list[str]) -> str:
     """Write a function; its name."""
     name = module.name(prefix)
+    # `noalias`: no store changes these pointers, so LLVM may load them before a loop.
     head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
     if module.threads:
         head = f"define internal void {name}({', '.join(f'{GLOBAL} %{p}.g' for p in SPACES)}) #0 {{"
+        # Code for the CPU and for GPUs is the same after this cast: LLVM follows it back and still
+        # knows the address space.
         lines = [f"  %{p} = addrspacecast {GLOBAL} %{p}.g to ptr" for p in SPACES] + lines
     module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
     return name
@@ -59,6 +62,7 @@ def write_group(module: Module, group: Group) -> str:
         lines, first = [], 0
         for i in range(group.size):
             body = _body(module, group, str(i), first)
+            # Local names of a function have to differ from turn to turn.
             first = body.named
             lines += body.lines
         return _write_function(module, "@group", lines)
@@ -118,7 +122,9 @@ def _loop_over_list(module: Module, group: Group, body: LoopBody) -> list[str]:
         start, values, ahead = body.loads()
         start = [*_listed_element("%i.first", "0", "0"), *start]
         phis = [*phis, *values]
+        # The last turn loads ahead, too: it needs an element that exists.
         within = "  %row.next = select i1 %over, i64 0, i64 %next.row"
+        # Loads for the next turn come before this turn computes, so that it need not wait for them.
         ahead = [*following, within, *_listed_element("%i.next", "%turn", "%row.next"), *ahead]
         lines = [*_listed_element("%i", "%j", "%row"), *ahead, *body.lines]
     return [
@@ -157,16 +163,16 @@ def _listed_element(name: str, place: str, row: str) -> list[str]:
 
 
 def _list_address(module: Module, flag: Map) -> str:
-    """Where the list of a flag lies: threads that run in step have one together."""
+    """Address of a flag's list; the threads of a warp share one."""
     space = "%shared" if module.threads else "%own"
     return f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}"
 
 
 def _flag_in_any_lane(module: Module) -> tuple[list[str], list[str], list[str]]:
-    """Lines that tell whether a flag is set in any lane, and lines before and after the loop.
+    """Lines before a loop that lists elements, lines of its test, and lines after it.
 
-    Threads vote. None of them may list anything while another still reads the list of before, nor
-    read while another writes: that is what they wait for.
+    The test is whether a flag is set in any lane; threads vote. They wait for each other before and
+    after the loop, as no thread may write the list while another one reads it.
     """
     if not module.threads:
         bits = f"i{module.lanes}"
@@ -196,7 +202,7 @@ def _flag_in_any_lane(module: Module) -> tuple[list[str], list[str], list[str]]:
 def _write_list(module: Module, flag: Map) -> str:
     """Write the function that lists the elements where a flag is set in any lane."""
     n = flag.size
-    before, some, after = _flag_in_any_lane(module)
+    before, any_set, after = _flag_in_any_lane(module)
     return _write_function(
         module,
         "@list",
@@ -208,11 +214,13 @@ def _write_list(module: Module, flag: Map) -> str:
             "loop:",
             "  %i = phi i64 [0, %0], [%next, %loop]",
             "  %count = phi i64 [0, %0], [%more, %loop]",
-            *some[:-1],
+            *any_set[:-1],
+            # Every element is stored, and the next one overwrites it if its flag is not set. This
+            # takes no branch.
             "  %place = getelementptr i32, ptr %list, i64 %count",
             "  %short = trunc i64 %i to i32",
             "  store i32 %short, ptr %place, align 4",
-            some[-1],
+            any_set[-1],
             "  %one = zext i1 %some to i64",
             "  %more = add nuw i64 %count, %one",
             "  %next = add nuw i64 %i, 1",
@@ -228,7 +236,7 @@ def _write_list(module: Module, flag: Map) -> str:
 
 
 def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry, Operand]]:
-    """Values to copy to where a loop carries them: those that do not lie there already.
+    """Values that have to be copied to their carry's place, as they do not lie there already.
 
     Args:
         plan: where everything lies.
@@ -261,10 +269,10 @@ def _write_copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list
 
 def calls(module: Module, names: list[str]) -> list[str]:
     """Call functions for steps."""
-    given = "ptr %args, ptr %own, ptr %shared"
+    operands = "ptr %args, ptr %own, ptr %shared"
     if module.threads:
-        given = ", ".join(f"{GLOBAL} %{p}.g" for p in SPACES)
-    return [f"  call void {n}({given})" for n in names]
+        operands = ", ".join(f"{GLOBAL} %{p}.g" for p in SPACES)
+    return [f"  call void {n}({operands})" for n in names]
 
 
 def _write_turns(module: Module, turns: Turns) -> str:
@@ -301,8 +309,7 @@ def write_module(
     """A module with a function `run(args, rets, batch)`.
 
     `args` and `rets` point to the buffers of arguments and results; those that differ between
-    environments have a leading axis of `batch`. The last result is memory to work in: its size is
-    returned with the text, bytes.
+    environments have a leading axis of `batch`. The last result is the workspace.
 
     Args:
         plan: what to do.
@@ -311,12 +318,16 @@ def write_module(
         lanes: environments in a vector.
         threads: threads that share a batch, at most.
         ordered: whether one more argument tells in which order environments fill vectors.
+
+    Returns:
+        The module's text, and the bytes of the workspace.
     """
     module = Module(plan, lanes)
     shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
     own: list[tuple[Node, int]] = [(a, a.slot) for a in arguments if a.varies and a in plan.offsets]
     transfer(module, "@take", own, True, ordered)
     transfer(module, "@give", [(r.node, k) for k, r in enumerate(results)], False, ordered)
+    # Whole lines of 64 bytes: vectors are loaded as aligned, and threads share no cache line.
     size = -(-(plan.own_bytes + plan.shared_bytes + 64) // 64) * 64
     text = RUN.format(
         lanes=lanes,
@@ -325,7 +336,7 @@ def write_module(
         stride=lanes * threads,
         bytes=size,
         work=len(results),
-        order=len(arguments) if ordered else 0,  # not looked at otherwise
+        order=len(arguments) if ordered else 0,  # 0 is never dereferenced then
         shared_at=plan.own_bytes,
         once="\n".join(calls(module, shared)),
         each="\n".join(calls(module, steps)),
@@ -334,7 +345,8 @@ def write_module(
 
 
 RUN = """
-; Vectors of environments from %from on, one of as many as there are threads.
+; The vectors of one thread: the first begins at environment %from, and the other threads' vectors
+; are left out. Each thread computes what environments share for itself, and need not wait.
 define internal void @span(ptr %args, ptr %rets, i64 %thread, i64 %from, i64 %batch) #1 {{
   %order.at = getelementptr ptr, ptr %args, i64 {order}
   %order = load ptr, ptr %order.at, align 8
@@ -370,7 +382,8 @@ define internal ptr @work(ptr %j) #1 {{
   ret ptr null
 }}
 
-; Vectors are dealt to threads in turn, as those that follow one another cost much the same.
+; Vectors are dealt to threads in turn: where environments are sorted by load, neighbours cost much
+; the same. The calling thread takes part, so that a single vector starts no thread.
 define void @run(ptr %args, ptr %rets, i64 %batch) #1 {{
 entry:
   %jobs = alloca [{threads} x %job], align 8
@@ -379,10 +392,10 @@ start:
   %k = phi i64 [1, %entry], [%k1, %next]
   %from = mul i64 %k, {lanes}
   %job = getelementptr %job, ptr %jobs, i64 %k
-  %some = icmp ult i64 %from, %batch
+  %left = icmp ult i64 %from, %batch
   %in = icmp ult i64 %k, {threads}
-  %go = and i1 %some, %in
-  br i1 %go, label %spawn, label %mine
+  %go = and i1 %left, %in
+  br i1 %go, label %spawn, label %caller
 spawn:
   %a = insertvalue %job poison, ptr %args, 0
   %b = insertvalue %job %a, ptr %rets, 1
@@ -395,18 +408,18 @@ spawn:
   %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @work, ptr %job)
   %ok = icmp eq i32 %failed, 0
   br i1 %ok, label %next, label %alone
-alone: ; no thread to be had
+alone: ; the system has no thread to give: the caller does this work
   store i64 0, ptr %thread, align 8
   call ptr @work(ptr %job)
   br label %next
 next:
   %k1 = add i64 %k, 1
   br label %start
-mine:
+caller:
   call void @span(ptr %args, ptr %rets, i64 0, i64 0, i64 %batch)
   br label %join
 join:
-  %n = phi i64 [1, %mine], [%n1, %joined]
+  %n = phi i64 [1, %caller], [%n1, %joined]
   %waiting = icmp ult i64 %n, %k
   br i1 %waiting, label %one, label %done
 one:
@@ -426,6 +439,8 @@ done:
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
+; `noinline`: LLVM's passes take twice as long over one function of all loops.
+; `prefer-vector-width`: else LLVM splits vectors of 512 bits in two for some processors.
 attributes #0 = {{ noinline nounwind "prefer-vector-width"="{bits}" }}
 attributes #1 = {{ nounwind "prefer-vector-width"="{bits}" }}
 attributes #2 = {{ alwaysinline nounwind "prefer-vector-width"="{bits}" }}

@@ -1,12 +1,13 @@
-"""What every value is where a flag is False: the proof that a loop may skip idle elements.
+"""Proves which loops may skip idle elements: an abstract interpretation where a flag is False.
 
 A program marks a flag (`optimisation_hints.busy`). An element is *idle* where the flag is False.
-Every value is followed under this assumption: for an idle element it is a number, or an element of
-some other array, or unknown. A loop may skip the element if all that it would do for it is
+The analysis follows every value under this assumption. For an idle element, a value is a number, or
+an element of some other array, or unknown. A loop may skip the element if, for it, the loop would
+only
 
-* to add nothing to a sum,
-* to store what lies there already, such as the old value of what is carried, or
-* to store what is only read by loops that skip the same element.
+* add nothing to a sum,
+* store the value that is there already, such as a carried value that does not change, or
+* store a value that only loops read which skip the same element.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from ecn_marl.lanes.primitives import PRIMITIVES, Known, is_movable, is_skippabl
 class IdleAnalysis:
     """What is known of every array where a flag is False.
 
-    Element `e` of an array belongs to element `e % n` of the flag, `n` its size: arrays of several
-    rows of flows are written row by row.
+    Element `e` of an array belongs to element `e % n` of the flag, where `n` is the flag's size. So
+    an array of several rows has one element of the flag in each row.
 
     Attributes:
         flag: the flag.
         n: its size.
         block: the loop body in which it is computed; outside it nothing is assumed.
-        lazy: items that have nothing to do where idle, if what they change lies in its old place.
+        lazy: items that have nothing to do where idle, if their nodes share the old values' places.
     """
 
     def __init__(self, flag: Map, results: set[Node], needed: set[object]) -> None:
@@ -76,6 +77,7 @@ class IdleAnalysis:
         node, where = operand
         if isinstance(node, Constant):
             return node.data[where]
+        # An assumption holds whatever the node is computed from, so it comes first.
         known = self._assumed.get(node, self._known.get(node))
         if known is None or node.size % self.n or not self.aligned(where):
             return operand
@@ -90,12 +92,14 @@ class IdleAnalysis:
     def _lazy(self, results: set[Node], needed: set[object]) -> list[Map | Write]:
         """The items of `lazy`: idle elements that are known, unread, or add nothing."""
         before = self._before()
+        # The flag itself needs all elements of what it is computed from, idle or not.
         live = self._live([*results, *before], needed)
         lazy: list[Map | Write] = []
         for item in items(self.block):
             if item not in needed or not item.size or item.size % self.n:
                 continue
             node = item if isinstance(item, Map) else item.store
+            # The flag is not known before these are computed.
             if node in before or (isinstance(item, Map) and not is_skippable(item)):
                 continue
             adds_nothing = isinstance(item, Write) and self.adds_nothing(item)
@@ -137,6 +141,8 @@ class IdleAnalysis:
             waiting += [o.node for o in reads(item) if not self.aligned(o.where)]
             if isinstance(item, Map):
                 waiting += item.factors
+                # A busy element's look-up may read idle ones. With a flag without axes, all
+                # elements are busy or idle together.
                 waiting += [item.table] if self.n > 1 and item.table is not None else []
         for carry in needed:
             if isinstance(carry, Carry) and carry.block is self.block:
@@ -161,13 +167,14 @@ class IdleAnalysis:
         return sources(node)
 
     def used(self, item: Map | Write) -> list[Operand]:
-        """What an item reads that matters where it is idle: a selection takes one of its cases."""
+        """Operands that matter where an item is idle: of a selection, only the case taken."""
         if not isinstance(item, Map) or item.op != "select_n":
             return list(reads(item))
         which, *cases = item.operands
         chosen = self.value(which)
         if isinstance(chosen, Operand) or (chosen != chosen[0]).any() or item.size % self.n:
             return list(item.operands)
+        # A case that is not aligned stays: busy elements may read idle ones of it.
         taken = int(chosen[0])
         return [which, *(c for k, c in enumerate(cases) if k == taken or not self.aligned(c.where))]
 
@@ -181,14 +188,16 @@ class IdleAnalysis:
         )
 
     def _assume(self, node: Node, value: np.ndarray) -> None:
-        """Take a value as given, and what follows for what it was computed from."""
+        """Assume a value, and what follows from it for the node's operands."""
         self._assumed[node] = value
         if not isinstance(node, Map) or not node.operands:
             return
         one = [o.node for o in node.operands if is_identity(o, node.size)]
+        # `a or b` is False only if both are.
         if node.op in ("copy", "or") and node.dtype == BOOL and not value.any():
             for operand in one:
                 self._assume(operand, value)
+        # `a != constant` is False only if a is that constant.
         if node.op == "ne" and not value.any():
             (a, b) = node.operands
             for x, other in ((a, b), (b, a)):
@@ -204,21 +213,24 @@ class IdleAnalysis:
             node = item if isinstance(item, Map) else item.store
             value = self._map(item) if isinstance(item, Map) else self._store(item.store)
             if value is None:
+                # The body of a loop is followed more than once: what held in an earlier round need
+                # not hold now.
                 self._known.pop(node, None)
             else:
                 self._known[node] = value
 
     def _turns(self, loop: Loop) -> None:
-        """What a loop carries stays what it was at the start, or is unknown.
+        """Which carried values stay what they were at the start; the others are unknown.
 
-        All carries are assumed to stay; those that do not are made unknown, and the body is
-        followed again until the rest holds.
+        First, all are assumed to stay. Those that do not are made unknown, and the body is followed
+        again, until the assumption holds for those that are left.
         """
         unchanged = set()
         for carry, start in zip(loop.carries, loop.initial, strict=True):
             if carry.size % self.n == 0 and carry.size:
                 self._known[carry] = self.value(start)
                 unchanged.add(carry)
+        # Ends: every round but the last makes a carry unknown.
         while True:
             self._follow(loop.body)
             changed = [
@@ -226,6 +238,7 @@ class IdleAnalysis:
                 for c, after in zip(loop.carries, loop.following, strict=True)
                 if c in unchanged and not same(self.value(after), self._known[c])
             ]
+            # The assumption now proves itself, by induction over the turns.
             if not changed:
                 break
             for carry in changed:
@@ -258,6 +271,8 @@ class IdleAnalysis:
             else:
                 data = np.zeros(store.size, value.dtype) if data is None else data
                 data[write.fixed] = value
+        # One value stands for all elements: a mixture of numbers and another array's elements has
+        # none.
         if not written.all() or (owner is None) == (data is None):
             return None
         return data if owner is None else Operand(owner, where)
@@ -297,6 +312,8 @@ class IdleAnalysis:
         read = value.node
         if read.table is not first.value.node or read.place is None or not _copies(first):
             return False
+        # A dropped write leaves the old value, too. A clipped one has to be clipped where it was
+        # read.
         modes_agree = place.mode == "drop" or place.mode == read.place.mode
         return (
             modes_agree

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.arithmetic import reduce
-from ecn_marl.lanes.builder import Builder, known
+from ecn_marl.lanes.builder import Builder, constant_value
 from ecn_marl.lanes.compat import aval_of, canonical, out_of_bounds
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, F32, I32, View
@@ -158,7 +158,7 @@ def sort(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
 def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.ndarray | None:
     """Positions clipped to their bounds, if they are known when the program is compiled."""
     for view, stride, limit in parts:
-        numbers = known(view)
+        numbers = constant_value(view)
         if numbers is None:
             return None
         fixed = fixed + np.clip(numbers.astype(np.int64), 0, limit) * stride
@@ -167,7 +167,7 @@ def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.nd
 
 def _in_bounds(parts: list[tuple[View, int, int]]) -> bool:
     """Whether all positions are known and within bounds."""
-    numbers = [(known(view), limit) for view, _, limit in parts]
+    numbers = [(constant_value(view), limit) for view, _, limit in parts]
     return bool(parts) and all(
         n is not None and bool((n >= 0).all() and (n <= limit).all()) for n, limit in numbers
     )

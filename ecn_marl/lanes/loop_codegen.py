@@ -1,14 +1,15 @@
-"""The code of one turn of a loop over elements.
+"""The code of one turn of a loop over elements: addresses, operands, stores.
 
-In the workspace, element `e` of a node that varies between environments is a vector: a number per
-environment, or a bit per environment for flags. Where every environment has a thread of its own,
-values are scalars, `%own` points to the thread's column of such vectors, and a flag is a number.
+In the workspace, an element of a node that varies between environments is a vector: a number per
+environment, or a bit per environment for flags. On a GPU every environment has a thread of its own.
+There values are scalars, `%own` points to the thread's column of the vectors, and a flag is a
+number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from ecn_marl.lanes.row_access import is_row, load_row, store_row
 from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 
+T = TypeVar("T")
+
 
 def _kind(node: Node) -> str:
     """LLVM's type of an element in a thread's column of the workspace."""
@@ -54,10 +57,11 @@ class LoopBody(Code):
         """
         super().__init__(module, first)
         self.group, self.index = group, index
+        # A turn that is written out has no loop, and so no registers that stay from turn to turn.
         self._in_registers = (
             set() if index.isdigit() else sums_in_registers(group, not module.threads)
         )
-        self._ahead = {index: 0}
+        self._distance = {index: 0}
         self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
         self.computed = {i: None for i in group.items if isinstance(i, Map)}
@@ -71,7 +75,8 @@ class LoopBody(Code):
     def element(self, where: np.ndarray) -> str:
         """Number of the element that this turn needs, an i64.
 
-        A multiple of the turn's number where elements lie at equal steps, else read from a table.
+        Where elements lie at equal steps, it is computed from the turn's number. Elsewhere it is
+        read from a table.
         """
         key = ("at", where.tobytes())
         if key in self.values:
@@ -88,10 +93,11 @@ class LoopBody(Code):
                 scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
                 number = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
                 if step == 1:
-                    self._ahead[number] = first
+                    self._distance[number] = first
         elif self.index.isdigit():
             number = str(int(where[int(self.index)]))
         else:
+            # 32 bits an entry: half the memory of the i64 that addresses are computed in.
             table = self.module.table(where, I32)
             place = self.emit(f"getelementptr i32, ptr {table}, i64 {self.index}")
             short = self.emit(f"load i32, ptr {place}, align 4")
@@ -106,6 +112,7 @@ class LoopBody(Code):
             if isinstance(node, Argument) and not node.varies:
                 place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
                 if self.module.threads:
+                    # The address space says: global memory, for which there are quicker loads.
                     far = self.emit(f"load ptr addrspace(1), ptr {place}, align 8")
                     self.values[key] = self.emit(f"addrspacecast ptr addrspace(1) {far} to ptr")
                 else:
@@ -123,8 +130,8 @@ class LoopBody(Code):
         size = element_bytes(node, self.module.lanes, self.module.threads)
         if element.isdigit():
             offset = str(int(element) * size)
-        elif self.module.threads and self._in_plan(node) and element in self._ahead:
-            fixed = self.module.plan.offsets[node] + self._ahead[element] * size
+        elif self.module.threads and self._in_plan(node) and element in self._distance:
+            fixed = self.module.plan.offsets[node] + self._distance[element] * size
             return self.emit(f"getelementptr inbounds i8, ptr {self._turn()}, i64 {fixed}")
         else:
             offset = self.emit(f"mul nsw i64 {element}, {size}")
@@ -136,7 +143,7 @@ class LoopBody(Code):
     def _turn(self) -> str:
         """An address at a fixed distance from this turn's element of every array.
 
-        On a GPU one register then serves all loads, which have the distance in the instruction.
+        On a GPU one register then serves all loads: each instruction holds its own distance.
         """
         key = ("turn",)
         if key not in self.values:
@@ -153,6 +160,7 @@ class LoopBody(Code):
             return self.emit(f"icmp ne i32 {value}, 0") if node.dtype == BOOL else value
         if node.dtype == BOOL:
             if node.varies:
+                # A flag takes a bit per lane, as in the processor's mask registers.
                 bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
                 return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
             byte = self.emit(f"load i8, ptr {place}, align 1")
@@ -191,6 +199,7 @@ class LoopBody(Code):
         """Value of an operand in this turn, a vector or a scalar as `wide` says."""
         node, where = operand
         if isinstance(node, Constant):
+            # One number for all turns becomes an operand of the instruction, without a load.
             numbers = node.data[where]
             if (numbers == numbers[0]).all() or self.index.isdigit():
                 at = int(self.index) if self.index.isdigit() else 0
@@ -205,20 +214,21 @@ class LoopBody(Code):
                     value = self.emit(f"icmp ne i8 {value}, 0")
                 self.values[key] = value
             return self.widened(self.values[key], node)
+        # Computed in this very turn: it is still in a register.
         if node in self.computed and is_identity(operand, self.group.size):
             return self.widened(self.values[node], node)
         element = self.element(where)
         key = ("element", node, element)
         if key not in self.values:
-            if self._listed and element in self._ahead and self._in_plan(node):
-                self.values[key] = self._load_before(node, self._ahead[element])
+            if self._listed and element in self._distance and self._in_plan(node):
+                self.values[key] = self._load_before(node, self._distance[element])
             else:
                 self.values[key] = self.load(node, element)
         return self.widened(self.values[key], node)
 
     @property
     def _listed(self) -> bool:
-        """Whether a thread goes through a list: then it loads what a turn needs one turn ahead."""
+        """Whether a thread's loop goes through a list of elements; its loads are a turn ahead."""
         return self.module.threads and self.group.flag is not None
 
     def _load_before(self, node: Node, first: int) -> str:
@@ -229,9 +239,9 @@ class LoopBody(Code):
     def loads(self) -> tuple[list[str], list[str], list[str]]:
         """Loads of the first turn, values of this turn, loads of the next.
 
-        They come before all that a turn stores. That changes nothing: what a loop over elements
-        reads at its own elements was written before the loop, and what is stored first overwrites
-        none that is read later (`schedule`). So waiting for memory overlaps with computing.
+        A turn waits for memory while it computes: it loads what the next one needs before it stores
+        anything. Results stay the same. What a loop reads at its own elements was written before
+        the loop, and no store overwrites what a later turn reads (`schedule`).
         """
         codes = []
         for stem, index in (("%first", "%i.first"), ("%ahead", "%i.next")):
@@ -239,7 +249,7 @@ class LoopBody(Code):
             code.stem = stem
             names = []
             for node, first in self._loaded:
-                code._ahead[f"{index}+{first}"] = first
+                code._distance[f"{index}+{first}"] = first
                 place = code.pointer(node, f"{index}+{first}")
                 names.append(code.emit(f"load {_kind(node)}, ptr {place}, align 4"))
             codes.append((code.lines, names))
@@ -267,10 +277,12 @@ class LoopBody(Code):
         for index, stride, limit in zip(place.indices, place.strides, place.limits, strict=True):
             at = self.operand(index)
             if place.mode in ("fill", "drop"):
+                # Unsigned, a negative index is huge: one comparison checks both bounds.
                 fits = self.emit(f"icmp ule {t} {at}, {self.number(limit, U32)}")
                 inside = (
                     fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
                 )
+                # A thread loads first and selects after, so every address has to be valid.
                 at = select(self, I32, fits, at, self.number(0, I32))
             elif place.mode == "clip":
                 at = self.call("llvm.smax", I32, at, self.number(0, I32))
@@ -291,9 +303,9 @@ class LoopBody(Code):
         return self.emit(f"add {t} {total}, {start}"), inside
 
     def rows(self, place: Place) -> list[tuple[str, str]] | None:
-        """For a short table: where each row is meant, and its element; None for longer ones.
+        """Rows of a short table: which lanes mean it, and its element. None for longer tables.
 
-        Comparing with every row is cheaper than a gather or scatter (`register_sums.DENSE`).
+        Comparing with every row costs less than a gather or scatter (`register_sums.DENSE`).
         """
         if not self.wide or not is_dense(place):
             return None
@@ -304,6 +316,7 @@ class LoopBody(Code):
             at = self.call("llvm.smin", I32, at, self.number(limit, I32))
         rows = []
         for row in range(limit + 1):
+            # Look-ups at the same index share these comparisons.
             key = ("row", at, row)
             if key not in self.values:
                 self.values[key] = self.emit(
@@ -315,6 +328,7 @@ class LoopBody(Code):
     def addresses(self, node: Node, at: str) -> str:
         """Addresses of one element per lane."""
         n = self.module.lanes
+        # Lane k looks at its own column of the table, so that lanes never meet in a scatter.
         if node.varies:
             at = self.emit(f"mul {self.vector('i32')} {at}, splat (i32 {n})")
             lane = ", ".join(f"i32 {k}" for k in range(n))
@@ -349,7 +363,7 @@ class LoopBody(Code):
         )
 
     def _dense_look_up(self, item: Map, rows: list[tuple[str, str]]) -> str:
-        """Select among all rows; where none is meant, the first, or the filler with `fill`."""
+        """Select among all rows; an index of no row gives the first row, or the filler."""
         assert item.table is not None
         assert item.place is not None
         entries = [self.operand_at(item.table, element) for _, element in rows]
@@ -381,18 +395,19 @@ class LoopBody(Code):
             kinds = [o.node.dtype for o in item.operands]
             value = apply(self, item.op, item.dtype, kinds, args, item.params)
             if item.op == "copy" and not value.startswith("%"):
-                # LLVM has no instruction that only gives a number a name.
+                # LLVM has no instruction that only names a constant.
                 kind = self.type(item.dtype)
                 value = self.emit(f"select i1 true, {kind} {value}, {kind} {value}")
         self.values[item] = value
         if item in self.module.plan.stored:
             self._stores_at_end.append((item, self.index, value))
 
-    def computed_once(self, key: tuple[str, ...], compute: Callable[[], object]) -> Any:
-        """What is written once in a turn for all that need the same."""
+    def computed_once(self, key: tuple[str, ...], compute: Callable[[], T]) -> T:
+        """The result of `compute`, whose instructions are written once per turn for all items."""
         if key not in self._once:
             self._once[key] = compute()
-        return self._once[key]
+        value: T = self._once[key]
+        return value
 
     def write(self, item: Write) -> None:
         """Write an element into a store."""
@@ -400,6 +415,7 @@ class LoopBody(Code):
         store, dtype = item.store, item.store.dtype
         if item.place is None:
             assert item.fixed is not None
+            # Nothing to write: the element is read from the very place that it would be written to.
             if self._lies_there(item):
                 return
             value, at = self.operand(item.value), self.element(item.fixed)
@@ -411,6 +427,7 @@ class LoopBody(Code):
         value = self.operand(item.value)
         rows = self.rows(item.place)
         if rows is not None:
+            # Every row is written, unchanged where it is not meant: no scatter, and no branch.
             for meant, element in rows:
                 before = self._sum(store, element)
                 after = value if item.op == "set" else combine(self, item.op, dtype, before, value)
@@ -427,6 +444,7 @@ class LoopBody(Code):
             self.scatter(value, places, dtype, inside)
             return
         at = self.emit(f"sext i32 {at} to i64")
+        # Stored in any case; out of bounds it is the old value. Threads of a warp must not diverge.
         before = self.load(store, at)
         if item.op != "set":
             value = combine(self, item.op, dtype, before, value)
@@ -449,6 +467,7 @@ class LoopBody(Code):
     def sums(self) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, at the start of each turn and after it, for sums in registers."""
         phis: list[str] = []
+        # Names continue those of the turn, as both are in one function.
         code = LoopBody(self.module, Group(0), "%i", self.named)
         for k, ((store, element), last) in enumerate(self._sums.items()):
             kind = self.vector(SCALAR[store.dtype])
@@ -460,7 +479,7 @@ class LoopBody(Code):
         return before, phis, code.lines
 
     def _lies_there(self, item: Write) -> bool:
-        """Whether a value is in its place already, as both share it: nothing is to be copied."""
+        """Whether a value lies in the place it is written to, because both nodes share it."""
         offsets, node = self.module.plan.offsets, item.value.node
         together = (
             not isinstance(node, Constant)
@@ -468,15 +487,16 @@ class LoopBody(Code):
             and node.varies == item.store.varies
             and offsets[node] == offsets[item.store]
             and node.dtype == item.store.dtype
+            # What this turn computes is in a register, and not in memory yet.
             and node not in self.computed
         )
         return together and bool((item.value.where == item.fixed).all())
 
     def finish(self) -> None:
-        """Store what is kept, after all that this turn reads.
+        """Store the values that are kept, after everything that this turn reads.
 
-        Values share places where each element is read before it is overwritten (`schedule`), in
-        this turn, too.
+        Nodes may share a place if each element is read before it is overwritten (`schedule`).
+        Within a turn this holds only if stores come last.
         """
         for node, at, value in self._stores_at_end:
             self.save(node, at, value)

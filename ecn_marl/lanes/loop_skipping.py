@@ -1,8 +1,8 @@
-"""Which loops over elements skip idle ones; `idle_analysis` knows what each element is there.
+"""Which loops over elements skip idle ones, by what `idle_analysis` knows of each element.
 
-A loop may skip if all that it stores is unread, unchanged, or adds nothing where the flag is False.
-Whether something is unread depends on which other loops skip: all are assumed to, and those that
-may not are taken out until no more have to be.
+A loop may skip if everything that it stores for idle elements is unread, unchanged, or adds
+nothing. Whether a value is unread depends on which other loops skip. So all loops are assumed to
+skip, and those that may not are taken out, until none is left to take out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoopSkipping:
         classes: dict[Node, list[Node]],
         starts: dict[Node, int],
     ) -> None:
-        """Find who reads and who writes what."""
+        """Collect the readers and writers of all nodes."""
         self.analysis, self.skipping = analysis, skipping
         self.classes, self.starts = classes, starts
         self._lazy = set(analysis.lazy)
@@ -68,12 +68,12 @@ class LoopSkipping:
     def take_out(self, stored: set[Node], others: Sequence[LoopSkipping]) -> bool:
         """Take out the loops of this flag that may not skip; whether there were any.
 
-        A loop may still go by another flag that asks less of it: values that do not serve where a
-        slot is not *new* may be read wherever it is *in use*.
+        A loop may still go by another flag. A value made for *new* slots, say, may be read in all
+        slots *in use*: then its loop cannot skip slots that are not new, but those not in use.
 
         Args:
             stored: nodes kept in memory.
-            others: the flags to try then, in their order.
+            others: the flags to try next, in order.
         """
         not_allowed = {}
         for group, flag in self.skipping.items():
@@ -133,7 +133,7 @@ class LoopSkipping:
                 inside = [n for n in inside if self.starts[n] >= self.starts[value.node]]
         if not all(same(self.analysis.whole(n), value) for n in inside):
             return False
-        # The first of them has to be written whole: before it, something else lay there.
+        # The first of them has to be written whole: before it, the place held something else.
         first = min(inside, key=self.starts.__getitem__)
         return not any(group in self.skipping for group in self.writers[first])
 
@@ -162,7 +162,9 @@ def mark_skipping(
     flags = [analysis.flag for analysis in analyses]
     skipping = {g: g.key for g in _groups(steps) if g.key is not None and g.key in flags}
     proofs = [LoopSkipping(a, skipping, steps, results, classes, starts) for a in analyses]
-    # Start from all, and take out until nothing changes: what one loop may do hangs on the others.
+    # Start from all, and take out until nothing changes: whether one loop may skip depends on
+    # others. A list, not a generator: `any` would stop at the first flag, and all are settled
+    # together.
     while any([proof.take_out(stored, proofs[k + 1 :]) for k, proof in enumerate(proofs)]):
         pass
     for group, flag in skipping.items():

@@ -1,7 +1,7 @@
 """Products of matrices by blocks whose sums stay in registers while the inner index runs.
 
-One product is a fused multiply-add per term and lane, so that what limits it are loads: a block of
-r rows and c columns loads r + c numbers for r * c terms.
+Each term takes one fused multiply-add, so loads limit the speed. A block of r rows and c columns
+loads r + c numbers for r * c terms.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ecn_marl.lanes.loop_codegen import LoopBody
 from ecn_marl.lanes.steps import Group
 
 SUMS = 24
-"""Elements of a block: as many sums stay in registers, of 32 vectors of 512 bits; the rest hold the
-factors."""
+"""Elements of a block. Their sums stay in registers; a processor has 32 of 512 bits, and the others
+hold the factors."""
 
 ROWS = 6
 """Rows of a block, where the matrix has more than one row."""
@@ -32,10 +32,12 @@ def write_matmul(module: Module, item: Map) -> list[str]:
     """
     _, rows, columns, _ = item.params["shape"]
     tall, most = (THREADS_ROWS, THREADS_SUMS) if module.threads else (ROWS, SUMS)
+    # Fewer rows leave registers for more columns.
     height = min(rows, tall)
     width = min(columns, most // height)
     lines: list[str] = []
     before = "0"
+    # A loop for each size of block: the number of sums in registers is fixed in the code.
     for m, block_height in _parts(rows, height):
         for n, block_width in _parts(columns, width):
             block = _Block(module, item, f"b{m[0]}x{n[0]}", before, block_height, block_width)
@@ -45,7 +47,7 @@ def write_matmul(module: Module, item: Map) -> list[str]:
 
 
 def _parts(size: int, most: int) -> list[tuple[tuple[int, int], int]]:
-    """Ranges (start, end), each with the size of its blocks: whole ones, and the rest."""
+    """Ranges (start, end), each with the size of its blocks: whole ones, and the remainder."""
     whole = size - size % most
     ranges = [((0, whole), most)] if whole else []
     return [*ranges, ((whole, size), size - whole)] if size > whole else ranges
@@ -70,7 +72,8 @@ class _Block:
         s, item, code = self.stem, self.item, self.code
         batch, rows, columns, depth = item.params["shape"]
         across, down = (n[1] - n[0]) // self.width, (m[1] - m[0]) // self.height
-        bases = [code.base(node) for node in item.factors]  # before the loops
+        # Before the loops: addresses that are first computed in one block are not known in others.
+        bases = [code.base(node) for node in item.factors]
         assert all(bases)
         code.base(item)
         head, code.lines = code.lines, []
@@ -80,9 +83,9 @@ class _Block:
 
         t = f"%{s}t"
         column = number("add", number("mul", number("urem", t, across), self.width), n[0])
-        rest = number("udiv", t, across)
-        row = number("add", number("mul", number("urem", rest, down), self.height), m[0])
-        part = number("udiv", rest, down)
+        remaining = number("udiv", t, across)
+        row = number("add", number("mul", number("urem", remaining, down), self.height), m[0])
+        part = number("udiv", remaining, down)
 
         def start(axes: Axes, outer: str) -> str:
             moved = code.emit(
@@ -121,7 +124,7 @@ class _Block:
         ]
 
     def _turn(self, lefts: str, rights: str) -> tuple[list[str], list[str]]:
-        """One turn of the inner index, and the names of the sums after it."""
+        """Lines of one turn of the inner index, and the names of the sums after it."""
         s, item, code = self.stem, self.item, self.code
         k, kind = f"%{s}ki", code.type(F32)
         zero = "zeroinitializer" if code.wide else code.number(0.0, F32)
@@ -131,6 +134,7 @@ class _Block:
             moved = code.emit(f"mul i64 {k}, {axes.inner}")
             at = code.emit(f"add i64 {first}, {moved}")
             values = []
+            # Elements of a factor next to each other lie at fixed steps: no table of positions.
             for i in range(count):
                 place = code.emit(f"add i64 {at}, {i * axes.outer}")
                 values.append(code.widened(code.load(node, place), node))
@@ -141,6 +145,7 @@ class _Block:
         phis, sums = [], []
         for x in range(self.height * self.width):
             before = f"%{s}s{x}"
+            # `llvm.fma` is always fused; `contract` would only allow it.
             after = code.call("llvm.fma", F32, a[x // self.width], b[x % self.width], before)
             phis.append(f"  {before} = phi {kind} [{zero}, %{s}], [{after}, %{s}k]")
             sums.append(after)

@@ -1,7 +1,7 @@
-"""Machine code, and how JAX calls it.
+"""Machine code for this processor, and how XLA calls it.
 
-LLVM compiles the module for this very processor. XLA calls it through its foreign function
-interface (`xla/ffi/api/c_api.h`): no copies, and no Python while it runs.
+LLVM compiles the module for the processor that runs it. XLA calls the code through its foreign
+function interface (`xla/ffi/api/c_api.h`), without copies and without Python.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import llvmlite.binding as llvm
 from ecn_marl.lanes.compat import FFI
 
 HEAD = """
-; The start of a call from XLA's foreign function interface: what is left to a handler comes after
-; `work`, with %na arguments at %a, %nr results at %r, and %batch, the number at %d.
+; The start of a handler for XLA's foreign function interface. The handler's own code comes after
+; `work`. It finds %na arguments at %a, %nr results at %r, and the size of the batch, %batch, at %d.
 define ptr @handler(ptr %frame) {{
   %e = getelementptr i8, ptr %frame, i64 {extension}
   %extension = load ptr, ptr %e, align 8
-  %asked = icmp ne ptr %extension, null
-  br i1 %asked, label %kind, label %work
+  %extended = icmp ne ptr %extension, null
+  br i1 %extended, label %kind, label %work
 kind:
   %k = getelementptr i8, ptr %extension, i64 {extension_kind}
-  %what = load i32, ptr %k, align 4
-  %metadata = icmp eq i32 %what, {metadata_kind}
+  %kind.number = load i32, ptr %k, align 4
+  %metadata = icmp eq i32 %kind.number, {metadata_kind}
   br i1 %metadata, label %tell, label %work
-tell: ; XLA asks which version of the interface this is
+tell: ; registration: XLA asks which version of the interface the handler was made for
   %m = getelementptr i8, ptr %extension, i64 {metadata}
   %to = load ptr, ptr %m, align 8
   %major = getelementptr i8, ptr %to, i64 {version_major}
@@ -69,11 +69,11 @@ HANDLER = (
 
 
 def pointers(name: str, value: str) -> str:
-    """A function of a handler: `value` of every buffer of a list.
+    """LLVM's text of a function that writes `value` of every buffer of a list to an array.
 
     Args:
         name: its name.
-        value: `%data`, where a buffer's numbers are, or `%data.at`, where that is written.
+        value: `%data`, the address of a buffer's numbers, or `%data.at`, where that address is.
     """
     return f"""
 define internal void @{name}(ptr %from, ptr %to, i64 %n) {{
@@ -121,10 +121,13 @@ def register(text: str) -> str:
     Returns:
         The name of the target, for `jax.ffi.ffi_call`.
     """
+    # By content: the same program is compiled once per process, and has the same name in all of
+    # them, as JAX's compilation cache needs.
     name = "ecn_marl_lanes_" + hashlib.sha256(text.encode()).hexdigest()[:24]
     if name in _loaded:
         return name
     engine, handler = load(text + HANDLER + pointers("buffers", "%data"))
+    # XLA keeps only the address, so `_loaded` has to keep the code.
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     _loaded[name] = engine, handler
     return name
@@ -133,9 +136,10 @@ def register(text: str) -> str:
 def load(text: str) -> tuple[Any, Any]:
     """Compile a module for this processor: what keeps it loaded, and its function `handler`.
 
-    Only the machine code stays in memory. The module, and a machine that has compiled one, take
-    ten times as much.
+    Only the machine code stays in memory. The module and the target machine that compiled it would
+    take ten times as much.
     """
+    # The engine gets finished machine code instead of the module, which it would keep.
     module, machine = llvm.parse_assembly(text), _machine()
     optimize(module, machine)
     code = machine.emit_object(module)
@@ -149,9 +153,11 @@ def load(text: str) -> tuple[Any, Any]:
 
 
 def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """Optimize a module for a machine; its loops stay as they are."""
+    """Optimise a module for a machine, without changing the structure of its loops."""
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # The code is vectors already: the vectorisers find next to nothing, and unrolling makes it a
+    # sixth larger. All three lengthen compilation.
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)

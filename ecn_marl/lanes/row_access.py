@@ -1,9 +1,9 @@
-"""Rows of tables at a position that all lanes mostly share, such as the row of a history.
+"""Access to rows of tables whose position all lanes mostly share, such as the row of a history.
 
-Environments that started together write the same row of their histories. Then a row is a vector in
-memory, and one load or store does for all lanes what a gather or scatter does for each of them,
-some ten times slower. Which it is is known at run time only: functions with both are inlined into
-the loops, and LLVM moves the question out of them.
+Environments that started together write the same row of their histories. This row is a vector in
+memory: one load or store serves all lanes. A gather or scatter accesses each lane by itself, and is
+some ten times slower. Only at run time is it known whether lanes agree. So functions with both
+cases are inlined into the loops, and LLVM moves the test out of them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SAME_ROW = """  %first = extractelement <{n} x i32> %at, i32 0
   %place = sext i32 %first to i64
   %row = getelementptr <{n} x {kind}>, ptr %base, i64 %place
 """
-"""Whether all lanes mean one row, and where it is."""
+"""Whether all lanes access the same row, and its address."""
 
 EACH = """  %scaled = mul <{n} x i32> %at, splat (i32 {n})
   %own = add <{n} x i32> %scaled, <{lanes}>
   %each = getelementptr {kind}, ptr %base, <{n} x i32> %own
 """
-"""Where the element of each lane is."""
+"""Addresses of each lane's element."""
 
 LOAD = (
     """define internal <{n} x {kind}> {name}(
@@ -82,7 +82,8 @@ done:
 def is_row(node: Node, place: Place) -> bool:
     """Whether a position is the same for all elements of a loop, but for a fixed part.
 
-    Then lanes often agree in it. Positions that differ from element to element seldom do.
+    Lanes often agree in such a position. In positions that differ from element to element they
+    seldom do.
     """
     return (
         node.varies
@@ -93,7 +94,7 @@ def is_row(node: Node, place: Place) -> bool:
 
 
 def load_row(loop: LoopBody, item: Map, place: Place, table: Node) -> str:
-    """Write a load of an element of a row for every lane; the name of its value.
+    """Write a load of an element of a row for every lane, and return the name of its value.
 
     Args:
         loop: the loop around it.
@@ -117,7 +118,7 @@ def store_row(loop: LoopBody, item: Write, place: Place, value: str) -> None:
         loop: the loop around it.
         item: the write.
         place: where it writes.
-        value: what, a name.
+        value: name of the value that it writes.
     """
     scatter = (
         "declare void @llvm.masked.scatter.v{n}{short}.v{n}p0({v}, <{n} x ptr>, i32, <{n} x i1>)"
@@ -130,7 +131,8 @@ def store_row(loop: LoopBody, item: Write, place: Place, value: str) -> None:
 def _row(loop: LoopBody, place: Place, node: Node) -> str:
     """The first arguments of both functions: base, position and mask.
 
-    The fixed part is in the base, so that whether lanes agree does not depend on the element.
+    The fixed part goes into the base. The test whether lanes agree is then the same in every turn,
+    and can be moved out of the loop.
     """
     at, inside = loop.position(place._replace(fixed=np.zeros_like(place.fixed)))
     base, n = loop.pointer(node, loop.element(place.fixed)), loop.module.lanes
@@ -138,7 +140,7 @@ def _row(loop: LoopBody, place: Place, node: Node) -> str:
 
 
 def _function(module: Module, stem: str, text: str, far: str, dtype: str) -> str:
-    """Write a function once for a type; its name."""
+    """Write a function, once for each type, and return its name."""
     n, short, kind = module.lanes, MANGLED[dtype], SCALAR[dtype]
     name = f"@{stem}.v{n}{short}"
     parts = {
@@ -146,6 +148,7 @@ def _function(module: Module, stem: str, text: str, far: str, dtype: str) -> str
         "short": short,
         "kind": kind,
         "name": name,
+        # A row of the workspace is one aligned vector.
         "align": 4 * n,
         "lanes": ", ".join(f"i32 {k}" for k in range(n)),
     }

@@ -1,9 +1,9 @@
 """The schedule: in what order, in which loops and where in memory nodes are computed.
 
-*Loops*: items of one size that read each other element by element share a loop (`Group`) and hand
-their values on in registers. *Places*: what has to be kept gets a place in a workspace. Values that
-follow one another, such as what a loop carries and what a turn makes of it, share a place where no
-element is overwritten before its last use (coalescing). So state is updated where it lies.
+*Loops*: items of one size that read each other element by element share a loop (`Group`). Their
+values pass from one to the next in registers. *Places*: nodes that have to be stored get a place in
+a workspace. A carried value and its next value share a place, if no element is overwritten before
+its last use (coalescing). State is then updated in place.
 """
 
 from __future__ import annotations
@@ -89,11 +89,12 @@ def make_plan(
     kept: set[Node] = {r.node for r in results}
     flags = [f for f in flags if f in needed and f.varies]
     analyses = [IdleAnalysis(f, kept, needed) for f in flags]
+    # Reversed: an item that could go by several flags goes by the one marked first.
     keys = {item: analysis.flag for analysis in reversed(analyses) for item in analysis.lazy}
     shared = _steps([i for i in top.items if not _differs(i)], needed, {})
     steps = _steps([i for i in top.items if _differs(i)], needed, keys)
-    for some in (shared, steps):
-        _sink_all(some, kept | set(flags), {})
+    for program_steps in (shared, steps):
+        _sink_all(program_steps, kept | set(flags), {})
     count = itertools.count(1)
     for step in (*shared, *steps):
         _number(step, count)
@@ -107,6 +108,7 @@ def make_plan(
     offsets, own, common = _allocated(live, classes, lanes, threads)
     lists = {}
     for flag in used:
+        # Whole lines of 64 bytes, so that what comes next stays aligned.
         size = -(-4 * (flag.size + 1) // 64) * 64
         if threads:
             lists[flag], common = common, common + size
@@ -153,7 +155,7 @@ def _steps(
     items: list[Map | Write | Loop],
     needed: set[object],
     keys: dict[Map | Write, Map],
-    known: frozenset[Map] = frozenset(),
+    computed_flags: frozenset[Map] = frozenset(),
 ) -> list[Step]:
     """Put the needed items of a block into loops, each as early as what it reads allows.
 
@@ -161,26 +163,27 @@ def _steps(
         items: items of a block.
         needed: those that are needed.
         keys: the flag that each item waits for, if any.
-        known: flags that are computed before.
+        computed_flags: flags that earlier steps compute.
     """
     steps: list[Step] = []
     when: dict[object, int] = {}  # last step that writes a node
 
-    # Stores are cleared first of all, so that a sum can be in the loop of its terms.
+    # Stores are cleared before anything else, so that a sum can join the loop of its terms.
     for item in sorted(items, key=lambda i: not _clears(i)):
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
         if isinstance(item, Loop):
-            here = known | {f for f in set(keys.values()) if f in when}
+            here = computed_flags | {f for f in set(keys.values()) if f in when}
             inner = _steps(item.body.items, needed, keys, here)
             steps.append(Turns(item, inner, [c in needed for c in item.carries]))
             for final in item.finals:
                 when[final] = len(steps) - 1
             continue
         key = keys.get(item)
-        if key not in when and key not in known:
+        if key not in when and key not in computed_flags:
+            # A list of elements does not exist before its flag is computed.
             key = None
-        if isinstance(item, Map) and item.factors:  # a loop of its own
+        if isinstance(item, Map) and item.factors:  # `matmul` writes its loops
             at, group = len(steps), Group(item.size)
             steps.append(group)
         else:
@@ -197,12 +200,13 @@ def _first_step(item: Map | Write, when: dict[object, int]) -> int:
     """The first step in which an item may be computed; `when` is the last that writes a node."""
     first = 0
     for operand in reads(item):
-        # Its own element of a map may have been computed in the same turn of the same loop.
+        # An item's own element of a map may come from the same turn of the same loop.
         near = isinstance(operand.node, Map) and is_identity(operand, item.size)
         first = max(first, when.get(operand.node, -1) + (0 if near else 1))
     if isinstance(item, Map):
         return max([first, *(when.get(node, -1) + 1 for node in tables(item))])
     writes = item.store.writes
+    # Writes to one store keep their order: where they overlap, the last one wins.
     before = [w for w in writes[: writes.index(item)] if w in when and not _disjoint(w, item)]
     return max([first, *(when[w] + _order(w, item) for w in before)])
 
@@ -221,18 +225,19 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
     """Sink in all blocks, inner ones first."""
     for step in steps:
         if isinstance(step, Turns):
+            # Values at the end of a turn are copied there; they cannot move into a later step.
             turned: dict[Node, Node] = {c: o.node for c, o in step.carried(step.loop.following)}
             _sink_all(step.steps, kept | set(turned.values()), turned)
     sink(steps, kept, following)
 
 
 def _disjoint(a: Write, b: Write) -> bool:
-    """Whether two writes are known to concern different elements."""
+    """Whether two writes certainly concern different elements."""
     return a.fixed is not None and b.fixed is not None and not np.isin(a.fixed, b.fixed).any()
 
 
 def _order(a: Write, b: Write) -> int:
-    """Turns from a write to a later one: none between terms of one sum."""
+    """Steps that a write has to come after an earlier one: none between terms of one sum."""
     return 0 if a.op == b.op != "set" else 1
 
 
@@ -277,9 +282,9 @@ class _Liveness:
 
     Attributes:
         stored: nodes that are kept in memory.
-        pairs: nodes that had better share a place, in order of preference.
-        always: nodes that have to.
-        conflicts: nodes that must not.
+        pairs: nodes that save a copy if they share a place, in order of preference.
+        always: nodes that have to share one.
+        conflicts: nodes that must not share one.
         boundaries: steps at which values are copied all at once.
         lifetimes: of every stored node.
     """
@@ -319,6 +324,8 @@ class _Liveness:
                     self._writes[item].append((step.at, np.arange(item.size)))
                     for node in tables(item):
                         self._read(node, step.at, None, around)
+                    # A product is written to memory block by block, and never handed on in
+                    # registers.
                     if item.factors:
                         self.stored.add(item)
                 else:
@@ -350,7 +357,10 @@ class _Liveness:
             self.always.append((final.carry, final))
 
     def _keep_copies_apart(self, carried: list[tuple[Carry, Operand]]) -> None:
-        """Values that are copied one after the other: none may lie where another is copied to."""
+        """Keep all values apart from the places that other values are copied to.
+
+        They are copied one after the other, so an early copy could overwrite a later source.
+        """
         for carry, own in carried:
             for _, other in carried:
                 if other.node is not own.node:
@@ -364,7 +374,7 @@ class _Liveness:
             self._writes[node].append((0, None))
         depth = len(around)
         keep = node.block.depth if node.block is not None else 0
-        # Read in an inner loop: once more in each of its turns, until it ends.
+        # An inner loop reads it in each of its turns, so it is needed until that loop ends.
         if depth > keep:
             at, where = around[keep].end, None
         self._reads[node].append((at, where))
@@ -372,11 +382,13 @@ class _Liveness:
     def _lifetime(self, node: Node) -> _Lifetime:
         size, writes, reading = node.size, self._writes[node], self._reads[node]
         start = min(at for at, _ in writes)
+        # Step and turn in one integer: comparing two arrays then compares all elements at once.
         read, written = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
         for at, where in reading:
             if where is None:
                 read = np.maximum(read, at * ITERATIONS + ITERATIONS - 1)
             else:
+                # `at`: an element may be read in several turns.
                 np.maximum.at(read, where, at * ITERATIONS + np.arange(len(where)))
         for at, where in writes:
             if where is None:
@@ -392,8 +404,10 @@ class _Liveness:
             a, b = b, a
         if a.end < b.start or (a.end == b.start and a.end in self.boundaries):
             return True
+        # Written by one step, both exist at the same time.
         if a.start == b.start or a.read.size != b.read.size:
             return False
+        # Equal is enough: a turn stores after all that it reads (`LoopBody.finish`).
         return bool((a.read <= b.written).all())
 
 
@@ -431,11 +445,12 @@ def _allocated(
 ) -> tuple[dict[Node, int], int, int]:
     """Offsets of all stored nodes, and the sizes of the two workspaces, bytes.
 
-    First fit, those that live longest first: they would leave holes.
+    First fit, longest lifetimes first: placed last, they would leave holes.
     """
     offsets: dict[Node, int] = {}
     shared = 0
     taken: list[tuple[int, int, int, int]] = []  # start, end, low, high
+    # Classes are lists, which have no hash, and several nodes lead to the same one.
     groups = {id(c): c for c in classes.values()}.values()
     hull = {
         id(c): (
@@ -448,6 +463,8 @@ def _allocated(
         node = group[0]
         size = -(-node.size * element_bytes(node, lanes, threads) // 64) * 64
         size += 0 if threads else PADDING
+        # Shared values are computed before the first vector and read by all: their places are never
+        # free.
         if not node.varies:
             for n in group:
                 offsets[n] = shared

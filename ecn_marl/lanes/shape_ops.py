@@ -7,7 +7,7 @@ import math
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from ecn_marl.lanes.builder import Builder, is_key, known, raw_shape
+from ecn_marl.lanes.builder import Builder, constant_value, is_key, raw_shape
 from ecn_marl.lanes.compat import aval_of
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import View
@@ -147,7 +147,7 @@ def _joined(build: Builder, parts: list[View], axis: int) -> View:
     shapes = [list(p.where.shape) for p in parts]
     shape = list(shapes[0])
     shape[axis] = sum(s[axis] for s in shapes)
-    numbers = [n for p in parts if (n := known(p)) is not None]
+    numbers = [n for p in parts if (n := constant_value(p)) is not None]
     if len(numbers) == len(parts):
         return build.constant(np.concatenate(numbers, axis), parts[0].node.dtype)
     if all(p.node is parts[0].node for p in parts):

@@ -1,6 +1,6 @@
-"""Exponentials, logarithms and what is made of them: polynomials of float32 accuracy.
+"""Exponentials, logarithms and functions made of them, as polynomials of float32 accuracy.
 
-No call of a library: a call would end the vector code of a loop.
+No mathematical library is called: a call would break up the vector code of a loop.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def _float_of(w: Writer, bits: str) -> str:
 
 
 def _f(w: Writer, op: str, a: str, b: str | float) -> str:
+    """An instruction on floats; LLVM may fuse a product and a sum (`contract`)."""
     other = b if isinstance(b, str) else w.number(b, F32)
     return w.emit(f"f{op} contract {w.type(F32)} {a}, {other}")
 
@@ -44,7 +45,10 @@ def _exp(
 ) -> str:
     """`exp(n ln 2 + r) = 2^n exp(r)`, |r| <= ln(2)/2, by the series of exp up to r^7."""
     x = args[0]
+    # Beyond these bounds the result is infinite or 0. They keep n small, so that both powers of 2
+    # below exist.
     bounded = bound(w, "max", bound(w, "min", x, 90.0), -105.0)
+    # The nearest integer keeps |r| small, for which a short series is exact enough.
     n = w.call("llvm.roundeven", F32, _f(w, "mul", bounded, 1.4426950408889634))
     r = _f(w, "sub", bounded, _f(w, "mul", n, LN2_HIGH))
     r = _f(w, "sub", r, _f(w, "mul", n, LN2_LOW))
@@ -52,7 +56,9 @@ def _exp(
     value = _polynomial(w, r, series)
     # In two steps: 2^n alone may be out of range where the result is not.
     whole = w.emit(f"fptosi {w.type(F32)} {n} to {w.type(I32)}")
-    whole = w.emit(f"freeze {w.type(I32)} {whole}")  # NaN
+    # NaN has no integer, and LLVM may give it a different one at each use. Any one will do, as
+    # `value` is NaN already.
+    whole = w.emit(f"freeze {w.type(I32)} {whole}")
     half = w.emit(f"ashr {w.type(I32)} {whole}, {w.number(1, I32)}")
     for power in (half, w.emit(f"sub {w.type(I32)} {whole}, {half}")):
         biased = w.emit(f"add {w.type(I32)} {power}, {w.number(127, I32)}")
@@ -64,9 +70,12 @@ def _exp(
 def _log(w: Writer, x: str) -> str:
     """`log(2^n m) = n ln 2 + 2 artanh(s)`, s = (m-1)/(m+1), sqrt(1/2) <= m < sqrt(2)."""
     t = w.type(I32)
+    # Subnormal numbers have no leading 1 in their bits: they are scaled by 2^23, and 23 is taken
+    # off the exponent again.
     tiny = compare(w, "lt", F32, x, w.number(1.17549435e-38, F32))
     scaled = select(w, F32, tiny, _f(w, "mul", x, 8388608.0), x)
     bits = bits_of(w, scaled)
+    # 0x3F3504F3 are the bits of sqrt(1/2): m then lies around 1, where few terms suffice.
     shifted = w.emit(f"sub {t} {bits}, {w.number(0x3F3504F3, I32)}")
     n = w.emit(f"ashr {t} {shifted}, {w.number(23, I32)}")
     mantissa = w.emit(f"sub {t} {bits}, {w.emit(f'shl {t} {n}, {w.number(23, I32)}')}")
@@ -79,12 +88,14 @@ def _log(w: Writer, x: str) -> str:
     tail = _f(w, "mul", _polynomial(w, z, [2 / 11, 2 / 9, 2 / 7, 2 / 5, 2 / 3]), z)
     # log(m) = f - (f^2/2 - s (f^2/2 + tail)): exact in the leading term near 1.
     square = _f(w, "mul", _f(w, "mul", f, f), 0.5)
-    rest = _f(w, "mul", s, _f(w, "add", square, tail))
-    low = _f(w, "sub", square, _f(w, "add", rest, _f(w, "mul", power, LN2_LOW)))
+    correction = _f(w, "mul", s, _f(w, "add", square, tail))
+    low = _f(w, "sub", square, _f(w, "add", correction, _f(w, "mul", power, LN2_LOW)))
     value = _f(w, "add", _f(w, "mul", power, LN2_HIGH), _f(w, "sub", f, low))
+    # The bits of 0 and of infinity are no mantissa and exponent, so these come last.
     zero, infinite = w.number(0, F32), w.number(np.inf, F32)
     value = select(w, F32, compare(w, "eq", F32, x, infinite), infinite, value)
     value = select(w, F32, compare(w, "eq", F32, x, zero), w.number(-np.inf, F32), value)
+    # `ult` is also true of NaN.
     bad = w.emit(f"fcmp ult {w.type(F32)} {x}, {zero}")
     return select(w, F32, bad, w.number(np.nan, F32), value)
 
@@ -103,8 +114,10 @@ def _log1p(
     """`log(u) + (x - (u - 1)) / u` with u = 1 + x as rounded: makes up for that rounding."""
     x, t = args[0], w.type(F32)
     u = w.emit(f"fadd {t} {x}, {w.number(1, F32)}")
+    # Plain instructions: with fast-math flags LLVM could simplify this to 0.
     lost = w.emit(f"fsub {t} {x}, {w.emit(f'fsub {t} {u}, {w.number(1, F32)}')}")
     value = _f(w, "add", _log(w, u), w.emit(f"fdiv {t} {lost}, {u}"))
+    # The correction is NaN where u is 0 (x = -1) or infinite; log(u) alone is right there.
     plain = compare(w, "gt", F32, u, w.number(0, F32))
     finite = is_finite(w, BOOL, kinds, [u], params)
     both = w.emit(f"and {w.type(BOOL)} {plain}, {finite}")
@@ -119,6 +132,7 @@ def _expm1(
     x = args[0]
     series = [1 / 40320, 1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0]
     near = _f(w, "mul", _polynomial(w, x, series), x)
+    # Near 0 this difference cancels, hence the series.
     far = _f(w, "sub", _exp(w, F32, kinds, args, params), 1.0)
     small = compare(w, "lt", F32, w.call("llvm.fabs", F32, x), w.number(0.5, F32))
     return select(w, F32, small, near, far)
@@ -129,6 +143,7 @@ def _logistic(
     w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
     minus = w.emit(f"fneg {w.type(F32)} {args[0]}")
+    # For very negative x this is infinite, and the quotient 0 as it should be.
     below = _f(w, "add", _exp(w, F32, kinds, [minus], params), 1.0)
     return w.emit(f"fdiv {w.type(F32)} {w.number(1, F32)}, {below}")
 
@@ -139,6 +154,7 @@ def _tanh(
 ) -> str:
     """`e / (e + 2)` with e = expm1(2x); 2x is kept below 40, where the result is 1."""
     twice = _f(w, "mul", args[0], 2.0)
+    # Without the bound, e would become infinite for large x, and the quotient NaN.
     twice = bound(w, "min", twice, 40.0)
     e = _expm1(w, F32, kinds, [twice], params)
     return w.emit(f"fdiv {w.type(F32)} {e}, {_f(w, 'add', e, 2.0)}")
@@ -163,15 +179,17 @@ of w from 0 to 5 and from 5 to 17, and are off by 1e-7 at most.
 def _erf_inv(
     w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
-    """`x p(w)`; infinite at 1 and -1, NaN beyond. `jax.random.normal` is made of it."""
+    """`x p(w)`; infinite at 1 and -1, NaN beyond. `jax.random.normal` uses it."""
     x, one = args[0], w.number(1, F32)
     t = w.type(F32)
+    # Not 1 - x^2, which cancels near 1 and -1.
     product = w.emit(f"fmul {t} {w.emit(f'fsub {t} {one}, {x}')}, {_f(w, 'add', x, 1.0)}")
     depth = w.emit(f"fneg {t} {_log(w, product)}")
     near = _polynomial(w, _f(w, "sub", depth, 2.5), list(ERF_INV_NEAR))
     root = w.call("llvm.sqrt", F32, depth)
     far = _polynomial(w, _f(w, "sub", root, 3.0), list(ERF_INV_FAR))
     value = select(w, F32, compare(w, "lt", F32, depth, w.number(5, F32)), near, far)
+    # w is infinite there, and the polynomial has terms of both signs.
     at_end = compare(w, "eq", F32, w.call("llvm.fabs", F32, x), one)
     value = select(w, F32, at_end, w.number(np.inf, F32), value)
     return w.emit(f"fmul {t} {value}, {x}")
@@ -181,7 +199,7 @@ def _erf_inv(
 def _pow(
     w: Writer, dtype: str, kinds: Sequence[str], args: Sequence[str], params: Mapping[str, object]
 ) -> str:
-    """`exp(y log |x|)`; for x < 0 negative if y is odd, and NaN if it is no whole number."""
+    """`exp(y log |x|)`; for x < 0 negative if y is odd, and NaN if y is not a whole number."""
     x, y = args
     if kinds[1] != F32:
         y = convert(w, F32, [kinds[1]], [y], params)
@@ -194,4 +212,5 @@ def _pow(
     signed = select(w, F32, even, value, w.emit(f"fneg {w.type(F32)} {value}"))
     below = select(w, F32, whole, signed, w.number(np.nan, F32))
     value = select(w, F32, compare(w, "lt", F32, x, zero), below, value)
+    # x^0 is 1 for all x, but 0 times log(0) or log(infinity) is NaN.
     return select(w, F32, compare(w, "eq", F32, y, zero), one, value)

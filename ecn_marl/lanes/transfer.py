@@ -1,7 +1,7 @@
 """Moves arrays between the caller's layout, one environment after the other, and vectors.
 
-Blocks are transposed in registers, which made transfers three times as fast. One function moves all
-arrays: with a loop for each, LLVM takes three times as long.
+Square blocks are transposed in registers, which made transfers four times as fast. One
+function moves all arrays: with a loop for each array, LLVM took three times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def transfer(
 
     The caller's arrays hold one environment after the other. Numbers move as square blocks, as many
     elements as there are lanes, that are transposed in registers. Lanes past the end of the batch
-    work on its last environment again, and write the same results. Where they are `ordered`, the
+    compute its last environment again, and write the same results. Where they are `ordered`, the
     number of each lane's environment is read from `%order`.
     """
     for flags in (False, True):
@@ -49,6 +49,8 @@ def _mover(module: Module, name: str, flags: bool, inward: bool, ordered: bool) 
     for k in range(n):
         row = code.emit(f"add i64 %first, {k}")
         beyond = code.emit(f"icmp ugt i64 {row}, {last}")
+        # Past the end of the batch, lanes repeat its last environment: the same numbers are written
+        # twice, and no lane is masked.
         row = code.emit(f"select i1 {beyond}, i64 {last}, i64 {row}")
         if ordered:
             at = code.emit(f"getelementptr i32, ptr %order, i64 {row}")
@@ -57,6 +59,7 @@ def _mover(module: Module, name: str, flags: bool, inward: bool, ordered: bool) 
         place = code.emit(f"mul i64 {row}, %size")
         bytes_ = code.emit(f"mul i64 {place}, {size}")
         far.append(code.emit(f"getelementptr i8, ptr %base, i64 {bytes_}"))
+    # Flags are bytes outside and bits inside: there is no square block to transpose.
     whole = "0" if flags else code.emit(f"and i64 %size, {-n}")
     lines = [
         f"define internal void {name}(ptr %base, ptr %near, i64 %size, ptr %order, i64 %first,"
@@ -65,7 +68,7 @@ def _mover(module: Module, name: str, flags: bool, inward: bool, ordered: bool) 
         *code.lines,
     ]
     before = "entry"
-    for stem, start, end, step in (("block", "0", whole, n), ("rest", whole, "%size", 1)):
+    for stem, start, end, step in (("block", "0", whole, n), ("remainder", whole, "%size", 1)):
         if flags and stem == "block":
             continue
         code.lines, i = [], f"%i{stem}"
@@ -107,6 +110,7 @@ def counted(stem: str, before: str, start: str, end: str, step: int, body: list[
 def _transposed(code: Code, rows: list[str], kind: str) -> list[str]:
     """Columns of a square block: of ever smaller blocks, halves off the diagonal are exchanged."""
     n, vector = len(rows), code.vector(kind)
+    # Steps of log2(n): n log2(n) shuffles move n^2 elements.
     half = n // 2
     while half:
         for a in range(n):
@@ -135,6 +139,7 @@ def _move_block(code: Code, far: list[str], i: str, inward: bool) -> None:
     first = code.emit(f"getelementptr {vector}, ptr %near, i64 {i}")
     inner = [code.emit(f"getelementptr {vector}, ptr {first}, i64 {k}") for k in range(n)]
     source, target = (outer, inner) if inward else (inner, outer)
+    # The caller's rows begin anywhere; the workspace is aligned to whole vectors.
     align = (4, 4 * n) if inward else (4 * n, 4)
     rows = [code.emit(f"load {vector}, ptr {p}, align {align[0]}") for p in source]
     for row, p in zip(_transposed(code, rows, kind), target, strict=True):
