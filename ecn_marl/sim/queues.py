@@ -58,6 +58,7 @@ def mark_probability(
         rounded = jax.nn.softplus(low) - jax.nn.softplus(high)
         ramp = rounded * softness / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
         return ecn.pmax * ramp + (1.0 - ecn.pmax) * jax.nn.sigmoid(high)
+    # A step (Kmin = Kmax, as DCTCP has it) must not divide by zero.
     ramp = (queue - ecn.kmin) / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
     return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
 
@@ -178,6 +179,7 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     n = level.open.shape[0]
     backlog = flows.backlog + flows.entering
     due = jnp.minimum(flows.due, backlog)
+    # One scatter of pairs, not two: every scatter ends a fused loop of XLA.
     total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
     total = total + level.pool.sum(axis=0)
     link = _send(jnp.where(level.open, total, 0.0), level, service)
@@ -189,8 +191,10 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     due_out = due * at_queue.due_part
     # Rounding may make the sum a little more, or less, than the backlog.
     out = jnp.minimum(due_out + (backlog - due_out) * at_queue.rest_part, backlog)
+    # A queue that empties keeps exactly 0 bytes of a flow; rounding would leave some 1e-8.
     out = jnp.where(at_queue.rest_part < 1.0, out, backlog)
     pool_out = level.pool * rest_part
+    # The sign of `per_byte` says whether there is a queue: two numbers share a column of the table.
     residual = at_queue.others + together(out, flows.meeting) * jnp.minimum(at_queue.per_byte, 0.0)
     return Served(
         backlog=backlog - out,
@@ -366,9 +370,11 @@ def round_robin(
     c = weights.shape[0]
     want = ready.reshape(-1, c)
     sent, spare = jnp.zeros_like(want), capacity[:, None]
+    # C rounds suffice: each satisfies a class for good, or shares out all that is left.
     for _ in range(c):
         missing = want - sent
         wanting = jnp.where(missing > 0, weights, 0.0)
+        # Ports that no class wants anything of would divide 0 by 0.
         share = spare * wanting / jnp.maximum(wanting.sum(1, keepdims=True), 1e-30)
         added = jnp.minimum(missing, share)
         sent = jnp.minimum(sent + added, want)
@@ -378,6 +384,7 @@ def round_robin(
         return x.sum(1, keepdims=True) - x
 
     backlogged = want > sent
+    # The capacity is 0 where ACKs of a class of their own, or a failed link, leave nothing.
     free = 1.0 - others(jnp.where(backlogged, 0.0, sent)) / jnp.maximum(capacity[:, None], 1e-3)
     part = weights / (others(jnp.where(backlogged, weights, 0.0)) + weights)
     pace = rate[:, None] * jnp.maximum(free * part, weights / weights.sum())

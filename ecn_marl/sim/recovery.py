@@ -80,6 +80,7 @@ def discard(
     share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)
     lost = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
     missed = (lost > 0) & (gaps.short + lost >= packet)
+    # Without lost bytes nothing is missed, but the quotient must stay finite.
     part = jnp.clip((packet - gaps.short) / jnp.maximum(lost, 1e-3), 0.0, 1.0)
     gap_due = jnp.maximum(moved.wait - share * (1.0 - part) * dt, 0.0)
     new = Gaps(

@@ -176,6 +176,7 @@ class Record:
         self.queue[at : at + n] = host.queue[:n]
         self.tx_bytes[at : at + n] = host.tx_bytes[:n]
         for name, total in self.sums.items():
+            # float64: sums over millions of samples would lose digits in float32.
             total += getattr(host, name)[:n].sum(0, dtype=np.float64)
         self.peak = np.maximum(self.peak, host.queue_max[:n].max(0))
 
@@ -272,6 +273,7 @@ def replay(
         ValueError: a setting that is not allowed, or no flow starts within the duration.
     """
     settings = settings or Settings()
+    # Flows that start together keep the order of the file, so a replay can be repeated.
     order = np.argsort(flows.start_ns, kind="stable")
     order = order[flows.start_ns[order] < settings.duration_ms * 1e6]
     if not order.size:
@@ -337,10 +339,12 @@ def _advance(
         state, stats = sim.interval(state, params, ecn)
         return state, Rows(*[x.at[i].set(getattr(stats, f)) for f, x in rows._asdict().items()])
 
+    # n is traced, so that a last, shorter chunk needs no compilation of its own.
     state, rows = jax.lax.fori_loop(0, n, sample, (state, Rows(*[blank] * len(Rows._fields))))
     idle = (
         (state.traffic[0].next == params.traffic[0].src.shape[0])
         & jnp.all(state.flows.stage == life.FREE)
+        # Exact: a queue that has sent all holds exactly 0 bytes.
         & jnp.all(state.queue == 0)
         & jnp.all(state.ack_rate == 0)
         & ~jnp.any(state.paused)

@@ -174,6 +174,7 @@ def _tables(
     """`routes` and `n_paths` of a `Route`."""
     n = len(edges)
     n_paths = [_count(onwards[end], parallel) for end in edges]
+    # Python integers: numbers of paths may overflow int64 before they are refused.
     counts = np.array([[to_end[start] for to_end in n_paths] for start in edges], object)
     max_paths, middle = int(counts.max()), int(level.max())
     if n * n * max_paths * max(middle, 1) > MOST_ENTRIES:

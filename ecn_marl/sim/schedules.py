@@ -67,7 +67,9 @@ class Schedule:
         """The next `width` flows of the list."""
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
         n = params.src.shape[0]
+        # Rows past the end of the list repeat its last flow, and are not valid.
         rows: PyTree = jax.tree.map(lambda x: jnp.asarray(x)[jnp.minimum(index, n - 1)], params)
+        # Integers are subtracted first: float32 tells times 1 µs apart only up to 16 s.
         start = (rows.start_step - state.step).astype(jnp.float32) * self.dt_us + rows.start_rest
         return Offer(
             start=start,
@@ -142,6 +144,7 @@ def wire_parts(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size: payloads, whole bytes, int64, `[N]`.
     """
     wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    # A chunk stays in the rest: NICs send from it, and it would limit their rates.
     high = np.maximum(wire // int(CHUNK) - 1, 0)
     return high.astype(np.int32), (wire - high * int(CHUNK)).astype(np.float32)
 

@@ -93,8 +93,10 @@ def burst(
     host = jnp.asarray(receiver).astype(jnp.int32)  # traced parameters are reals
     chosen = jnp.asarray(np.array(server, np.int32))[jnp.maximum(host, 0)]
     target = jnp.where(host < 0, random_server, chosen)
+    # Two words of bits: `-1 - number` is the counter of no other burst.
     order = hash_bits(seed, jnp.stack([number, -1 - number]), IncastStream.ORDER)
     sender = (target + 1 + shuffled(order, flow, n - 1)) % n
+    # A counter of its own for each flow of a burst, of at most 4096.
     index = number * 4096 + flow
     coin = hash_bits(seed, index, IncastStream.RECEIVER_NIC)
     dst = tables.pick(jnp.broadcast_to(target, index.shape), coin)

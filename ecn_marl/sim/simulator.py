@@ -83,6 +83,7 @@ class Simulator(SimConfig):
         delay = np.array([p.delay_us for p in t.ports])
         nic_delay = np.array(t.nic_delay_us)
         rate = np.concatenate([nic_rate, port_rate])
+        # The logarithm of a doubling may come out just below a whole number.
         doublings = np.maximum(np.floor(np.log2(rate / nic_rate.min()) + 1e-9), 0.0)
         headroom = rate * 3.0 * np.concatenate([nic_delay, delay])
         self._check_buffer(headroom + RESERVE)
@@ -193,6 +194,7 @@ class Simulator(SimConfig):
         nic = jnp.asarray(params.net.nic_rate)
         states = [
             s.init(k, p, nic, seed)
+            # There is one key more than sources: the last one seeded the flows.
             for s, k, p in zip(self.traffic, keys, params.traffic, strict=False)
         ]
         return tickets.report_finished(
@@ -267,6 +269,7 @@ class Simulator(SimConfig):
             before: thresholds of the first `late_ticks` ticks, of the same shapes.
             late_ticks: ticks of the interval after which `ecn` is in force.
         """
+        # Parameters may be numpy arrays, which traced numbers cannot index.
         params = jax.tree.map(jnp.asarray, params)
 
         def step(carry: tuple[SimState, PortSums], _: None) -> tuple[PyTree, None]:
@@ -311,6 +314,7 @@ class Simulator(SimConfig):
             return self._substep(carry[0], carry[1], carry[2], tick), None
 
         carry: PyTree = (state, sums, no_bytes)
+        # Not unrolled: XLA computed shared parts again for every reader, which was slower.
         (state, sums, slotless), _ = jax.lax.scan(step, carry, None, length=self.tick_steps)
         moved = state.flows
         state, sums = self._complete(state, sums, params, tick, slotless)
@@ -342,6 +346,7 @@ class Simulator(SimConfig):
                 self.traffic, traffic, params.traffic, net.nic_rate, ends, self.tick_us
             )
         flows, pool = life.release(flows, state.pool, net.packet_bytes, self.queue_bounds)
+        # Free slots hold zeros: the masks let `lanes` skip them, see `slots.in_use`.
         arrived = jnp.where(tick.busy, flows.delivered, 0.0)
         share = net.ack_bytes / net.packet_bytes / self.tick_us
         acks = jnp.where(tick.busy, flows.delivered * share, 0.0)
@@ -468,6 +473,7 @@ class Simulator(SimConfig):
     ) -> Totals:
         """Count the flows admitted in a tick, and those of them that had to wait."""
         totals = state.totals
+        # Rounding of a start time is no delay.
         deferred = taken & (offer.start < -1e-3)
         high, low = totals.offered
         high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)

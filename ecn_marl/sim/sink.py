@@ -40,6 +40,7 @@ def advance_clocks(flows: Flows, moved: Moved, sent: Sent, dt: float) -> Flows:
     if moved.ahead is not None:
         # Other classes begin or end: the bytes ahead of the last byte take longer, or less long.
         stretch = moved.ahead / jnp.maximum(flows.wait, 1e-6)
+        # A wait of nothing has no pace to change, and `stretch` would be a quotient of roundings.
         changed = (flows.stage == life.DRAINING) & (remaining > 0) & (flows.wait > 1e-6)
         remaining = jnp.where(changed & (moved.ahead > 0), remaining * stretch, remaining)
     remaining = remaining - dt

@@ -145,6 +145,7 @@ def read_table(path: str | Path) -> SizeTable:
 
 @cache
 def _read_table(path: Any, changed: int) -> SizeTable:
+    # Part of the cache's key alone: a changed file is read again.
     del changed
     lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
     rows: list[tuple[float, float]] = []

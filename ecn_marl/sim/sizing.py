@@ -122,6 +122,7 @@ def with_widths(
     """
     hosts = topology.n_hosts
     pairs = 8.0 * hosts**2 * max(len(traffic), 1)
+    # Before anything is allocated: `demand` makes tables of all pairs.
     check_memory("topology", topology.name, pairs, "the traffic between all pairs of its hosts")
     rows = [tuple(traffic), *(tuple(p) for p in phases)]
     aware_rows = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
@@ -182,6 +183,7 @@ def link_loads(demands: Sequence[Demand], topology: Topology) -> np.ndarray:
         between = member.T @ rates @ member / np.maximum(t.n_paths, 1)
         shares = np.broadcast_to(between[..., None, None], t.routes.shape)
         exists = np.arange(t.routes.shape[2]) < t.n_paths[..., None]
+        # Not `+=`, which would count a port once that several paths share.
         np.add.at(offered, t.n_hosts + t.routes, shares * exists[..., None])
     return offered[:-1] / rate
 

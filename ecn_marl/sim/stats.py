@@ -122,6 +122,7 @@ def summarise(
         queue_max=sums.peak,
         tx_bytes=sums.sent,
         marked_bytes=sums.marked,
+        # Sums of float32 may exceed what the link can carry by a rounding.
         utilisation=jnp.clip(sums.sent / (net.port_rate * us), 0.0, 1.0),
         paused=sums.paused / us,
         n_flows=counts.by_port(cfg, flows, live),

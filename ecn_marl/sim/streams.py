@@ -177,6 +177,7 @@ class Streams:
         number = jnp.arange(s, dtype=jnp.int32)
         coins = uniform(seed, phase * s + number, StreamsStream.FLOWS)
         flows = _drawn(params.flows, row, coins)
+        # Two words of bits: `-1 - phase` is the counter of no other phase.
         draw = hash_bits(seed, jnp.stack([phase, -1 - phase]), StreamsStream.ORDER)
         sends = _rank(draw, number, s) < senders
         per_source = self.n_tickets // s
@@ -242,6 +243,7 @@ class Streams:
 def _drawn(ranges: ArrayLike, row: Array, u: Array) -> Int[Array, "*n"]:
     """Whole numbers drawn evenly between the limits of a phase."""
     low, high = jnp.asarray(ranges)[row]
+    # For u just below 1 the sum rounds up to `high + 1`.
     return jnp.minimum(jnp.floor(low + u * (high - low + 1.0)), high).astype(jnp.int32)
 
 

@@ -77,6 +77,7 @@ def substep(
         level=sent.level,
         queue=moved.queue,
         sent=moved.sent,
+        # A single class is served at the rate of its link: nothing to carry through the loop.
         pace=None if cfg.n_classes == 1 else moved.pace,
     )
     slotless = slotless + jnp.stack([moved.released, moved.dropped.sum()])

@@ -132,6 +132,7 @@ class _Dcqcn(NamedTuple):
 
     def terms(self, log_p: float, rate: float) -> tuple[float, float, float, float]:
         """Logarithms of `a`, `alpha`, `b + d` and `c + e`; rate in packets/µs."""
+        # Of two equal forms of -log(1 - p), the one in which nothing cancels at this p.
         small = log_p < -math.log(2.0)
         loss = -math.log1p(-math.exp(log_p)) if small else -math.log(-math.expm1(log_p))
         log_a = math.log(-math.expm1(-self.tau * rate * loss))

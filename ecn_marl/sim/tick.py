@@ -113,6 +113,7 @@ def _waits(
     """Slots with the waits of new flows and of ACKs, and the waits ahead, µs, `[L W, F]`."""
     flows, wait = state.flows, queue_waits(state, net)
     back = wait + _residual(cfg, state, net)
+    # Queue Q stands for none, so the table has a row of zeros for it.
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
     back_wait = jnp.zeros_like(flows.back_wait)
     if not cfg.ack_priority:
@@ -141,6 +142,7 @@ def _line(
         n = back_wait.shape[0]
         bits = hash_bits(state.seed, state.step * n + jnp.arange(n, dtype=jnp.int32), Stream.JITTER)
         back_wait = back_wait + cfg.jitter_us * to_unit(bits).astype(back_wait.dtype)
+    # Marks are drawn in the middle of a substep and reach senders at the end of one.
     delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
     delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
     flows, far, late = cnp.refresh(flows, delay, state.step, cfg.coarse)
@@ -148,6 +150,7 @@ def _line(
         late = jnp.zeros_like(late)
     if needs - {fb.CNP, fb.PROBE}:
         late = late | (delay >= cfg.memory)
+    # Rate of the queue that stands for none: nothing waits there.
     rates = jnp.append(net.port_rate, jnp.inf)
     if cfg.n_ways > 1:
         queues = _probed(cfg, queues)
@@ -160,6 +163,7 @@ def _line(
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,
     )
+    # Under x64 sums of flags are int64, but the carry of a loop has to keep its type.
     return line, flows, jnp.sum(late & (flows.stage == life.SENDING)).astype(jnp.int32)
 
 

@@ -109,6 +109,7 @@ def finished(flows: Flows, before: Flows, n: int) -> Finished:
     ended = (flows.stage == DONE) & (before.stage != DONE)
     number = jnp.where(ended & (flows.ticket >= 0), flows.ticket, n)
     ago = jnp.where(ended, -flows.tail, 0.0)
+    # Flags are summed as reals, so that one scatter of pairs does for both.
     sums = segment_sum(jnp.stack([ended.astype(ago.dtype), ago], -1), number, n)
     return Finished(sums[:, 0] > 0.5, jnp.maximum(sums[:, 1], 0.0))
 

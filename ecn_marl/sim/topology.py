@@ -127,6 +127,7 @@ class Topology:
 
     def __eq__(self, other: object) -> bool:
         """Equal if names, ports, rates, delays and servers are equal."""
+        # Not the dataclass's own, which would compare arrays, and these have no truth value.
         if not isinstance(other, Topology):
             return NotImplemented
         own = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us, self.server)

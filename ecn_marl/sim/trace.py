@@ -150,6 +150,7 @@ def _open(path: Path) -> Iterator[TextIOWrapper]:
     with open(path, "rb") as raw:
         zipped = raw.read(2) == GZIP_MAGIC
     opened = gzip.open if zipped else open
+    # Spreadsheets write a byte order mark; `csv` splits lines itself.
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield file
 
@@ -163,6 +164,7 @@ def _lines(file: TextIOWrapper, path: Path) -> Iterator[tuple[Place, list[str]]]
         except StopIteration:
             return
         except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            # `csv` has counted a line that it fails to parse, but not one that cannot be decoded.
             line = reader.line_num + (not isinstance(error, csv.Error))
             raise InvalidInput(f"{path}, line {line}: not readable as CSV: {error}") from None
         fields = [field.strip() for field in fields]

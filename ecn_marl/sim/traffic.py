@@ -110,6 +110,7 @@ class SizedSource(Source, Protocol):
 def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
     """An offer of hashed, unnumbered flows."""
     wire = wire_bytes(payload)
+    # A chunk stays in the rest, see `schedules.wire_parts`.
     high = jnp.maximum(jnp.floor(wire / CHUNK) - 1.0, 0.0)
     minus = jnp.full(src.shape, -1, jnp.int32)
     return Offer(

@@ -59,12 +59,14 @@ class Tuner(ABC):
         """Check the constants."""
         for name in self.constants():
             value = getattr(self, name)
+            # The negation refuses NaN, too.
             if not SMALL <= value <= LARGE:
                 raise bad_value(f"{self.name}: {name}", value, f"{SMALL:g} to {LARGE:g}")
 
     @classmethod
     def constants(cls) -> tuple[str, ...]:
         """Names of the constants."""
+        # Annotations are strings in this module (PEP 563).
         return tuple(f.name for f in fields(cls) if f.type == "float")
 
     @abstractmethod
@@ -166,6 +168,7 @@ class EcnSharp(Tuner):
     ) -> tuple[SharpState, Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
         rate = jnp.asarray(net.port_rate)
+        # The difference of two close squares may round to less than 0.
         deviation = jnp.sqrt(jnp.maximum(stats.queue_sq - stats.queue_mean**2, 0.0))
         lowest = jnp.minimum(stats.queue, stats.queue_mean - self.dip * deviation)
         stands = lowest > self.target_us * rate

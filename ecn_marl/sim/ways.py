@@ -179,6 +179,7 @@ def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
 
     delivered = rows(by_way.out)
     out = delivered.sum(0)
+    # The floor is large enough for derivatives in float32, as in `queues`.
     weight = jnp.where(out > 0, delivered / jnp.maximum(out, 1e-15), share)
     marked = (weight * -jnp.expm1(-rows(by_way.log_survival))).sum(0)
     return Joined(

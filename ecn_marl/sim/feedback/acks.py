@@ -80,6 +80,7 @@ def step(
     later = jnp.minimum(line.delay + jnp.round(observed.wait / dt).astype(jnp.int32), depth - 1)
     delay = jnp.stack([line.delay, line.delay, later])
     acknowledged = log[(step - delay) % depth, jnp.arange(3)[:, None], flow]
+    # int32 differences are right across a wrap, while less than 2^31 apart.
     increments = jnp.maximum(acknowledged - acks.known, 0)
     packets, marked, lost = increments.astype(observed.give.dtype)
     learned = jnp.stack([packets, marked / FINE, lost / FINE])

@@ -123,5 +123,6 @@ def set_bit(
     register: jax.Array, hit: Bool[Array, " flows"], position: Int[Array, " flows"]
 ) -> jax.Array:
     """Set bit `position` (0..31) of each flow's uint32 `register` where `hit`."""
+    # LLVM leaves shifts by 32 and more undefined, so they are clipped; `hit` is false there.
     bit = jnp.left_shift(jnp.uint32(1), jnp.clip(position, 0, BITS - 1).astype(jnp.uint32))
     return register | jnp.where(hit, bit, jnp.uint32(0))

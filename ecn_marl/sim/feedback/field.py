@@ -41,6 +41,7 @@ def step(
     Returns:
         History, marking probability and rate (bytes/µs), `[F]` each.
     """
+    # `1 - exp(-x)` would round probabilities below 6e-8 to 0 in float32.
     mark = -jnp.expm1(-observed.log_survival)
     log = write(field.log, jnp.stack([mark, observed.rate]), step)
     depth, flows = log.shape[0], jnp.arange(mark.shape[0])

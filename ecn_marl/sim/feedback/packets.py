@@ -66,6 +66,7 @@ def room(out: Outstanding, window: Float[Array, " flows"], packet: Float[Array, 
 
     A packet may begin while less than the window is on the way; once begun, it is sent whole.
     """
+    # Tolerances of 1e-3 packets, here and below: rounding must not begin or complete one.
     packets = jnp.maximum(jnp.ceil(window / PAYLOAD - 1e-3), 1.0)
     return jnp.maximum(packets - out.unacked, 0.0) * packet + (packet - out.filled)
 
@@ -114,6 +115,7 @@ def arrive(flows: Flows, observed: Observed, line: Line, acks: bool) -> tuple[Fl
 
 def marked(arrivals: Arrived, observed: Observed) -> Array:
     """Expected number of marked packets, in 1/256, given whether any is marked, `[F]`."""
+    # Without a packet, or without marking, this would be 0 / 0.
     share = (1.0 - jnp.exp(-observed.log_survival)) / (1.0 - arrivals.clear + 1e-9)
     marks = jnp.where(arrivals.hit, arrivals.packets * share, 0.0)
     return jnp.clip(jnp.round(marks * FINE), 0, arrivals.packets * FINE)

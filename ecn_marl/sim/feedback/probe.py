@@ -73,6 +73,7 @@ def step(
     returned = under_way & (left <= 0)
     rtt = jnp.where(returned, trip_now, probe.rtt)
     # When, within the substep, the first packet leaves after the last probe is back.
+    # Flows that send nothing launch nothing, but must not divide by zero.
     pace = jnp.maximum(observed.give / dt, 1e-6)
     first, spacing = after / pace, line.packet / pace
     back_at = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)

@@ -121,6 +121,7 @@ def write(
         busy: slots in use, `[F]`, the last axis of the row; in free ones the old row stays, so that
             `lanes` can prove that it may pass over them. None for rows that are not of flows.
     """
+    # In bounds by construction: the promise spares the compilers a check.
     at = step % log.shape[0]
     if busy is not None:
         row = jnp.where(busy, row, log.at[at].get(mode="promise_in_bounds"))

@@ -51,11 +51,13 @@ def step(
     """
     count, fraction = telemetry.sent
     fraction = fraction + observed.sent
+    # A float32 counter would lose single bytes from 2^24 on: whole bytes go to the integer.
     whole = jnp.floor(fraction)
     count = count + whole.astype(jnp.uint32)
     queues = write(telemetry.queue_log, observed.queue, step)
     counts = write(telemetry.sent_log, count, step)
     row = (step - line.delay) % queues.shape[0]
+    # Levels without a queue read some row, which `exists` masks.
     port = jnp.minimum(line.queues, observed.queue.shape[0] - 1)
     exists = line.queues < observed.queue.shape[0]
     telemetry = Telemetry(sent=(count, fraction - whole), queue_log=queues, sent_log=counts)

@@ -79,6 +79,7 @@ def _as_senders(kind: str, senders: object) -> Senders:
             )
             raise bad_value(f"transport {kind}", member, allowed)
         try:
+            # Simulators are keys of compiled programs, and hold their senders.
             hash(member)
         except TypeError as error:
             allowed = f"a frozen dataclass, for senders are static ({error})"

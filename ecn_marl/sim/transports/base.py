@@ -142,6 +142,7 @@ def limiting(
 
 def put_new(new: Bool[Array, " flows"], value: Array | float, old: Array) -> Array:
     """`value` in the slots `new`, `old` elsewhere, in the type of `old`."""
+    # Constants may be of another type than the state, which a loop's carry has to keep.
     return jnp.where(new, value, old).astype(old.dtype)
 
 
@@ -157,6 +158,7 @@ def with_window(transport: Any) -> Any:
         return replace(transport, windowed=True)
     if hasattr(transport, "members"):
         return replace(transport, members=tuple(map(with_window, transport.members)))
+    # Shapes alone: nothing is computed to find out whether there is a window.
     if jax.eval_shape(lambda: transport.window(transport.init(1))) is None:
         allowed = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"
         raise bad_value("loss_recovery", "irn", allowed)

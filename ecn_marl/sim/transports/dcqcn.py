@@ -269,6 +269,7 @@ class Dcqcn:
             alpha=put(params.alpha_init, state.alpha),
             to_decrease=put(params.decrease_us, state.to_decrease),
             to_alpha=put(params.alpha_us, state.to_alpha),
+            # inf less dt is inf: the timer rests until the first cut.
             to_increase=put(jnp.inf, state.to_increase),
             to_count=put(params.byte_counter, state.to_count),
             timer_stage=put(0, state.timer_stage),
@@ -295,6 +296,7 @@ class Dcqcn:
         """Advance all rate machines by one substep, see `Transport.update`."""
         cnp, sent = heard.cnp, heard.sent
         assert cnp is not None
+        # Timers count down in float32: rounding must not make one run out a substep late.
         eps = 1e-3 * dt
         first = cnp & ~state.seen
         seen = state.seen | cnp
@@ -305,6 +307,7 @@ class Dcqcn:
         check = running & (to_decrease <= eps)
         pending = state.cnp_decrease | cnp
         cut = (check & pending) | (first & (jnp.asarray(params.cut_at_first_cnp) > 0))
+        # Added, not set: what remains of the substep belongs to the next interval.
         to_decrease = jnp.where(check, to_decrease + params.decrease_us, to_decrease)
         raised = (state.timer_stage > 0) | (state.count_stage > 0)
         move = cut & (raised | (jnp.asarray(params.clamp_target) > 0))

@@ -135,6 +135,7 @@ class DcqcnFluid:
         """
         assert heard.mark is not None and heard.past_rate is not None
         packets = heard.past_rate / PACKET
+        # The bound keeps the logarithm finite. `1 - p` itself would round p below 6e-8 to 0.
         log_miss = jnp.log1p(-jnp.minimum(heard.mark, 1.0 - 2.0**-20))
         cnp = -jnp.expm1(params.decrease_us * packets * log_miss)
         cnp_present = -jnp.expm1(params.alpha_us * packets * log_miss)
@@ -169,6 +170,7 @@ def _events(log_miss: Array, packets: Array, recovery: Leaf) -> tuple[Array, Arr
     n is 0 (a flow that sends nothing).
     """
     idle = packets <= 0
+    # Values that are selected away need finite derivatives, too: 0 times infinity is NaN.
     n = jnp.where(idle, 1.0, packets)
     # Beyond 60 the chance of an event is negligible; the bound keeps the exponential finite.
     every = _ratio(jnp.minimum(-n * log_miss, 60.0)) / (n * _ratio(log_miss))
@@ -179,5 +181,6 @@ def _events(log_miss: Array, packets: Array, recovery: Leaf) -> tuple[Array, Arr
 def _ratio(x: Array) -> Array:
     """`x / (e^x - 1)`; near 0 by its series, since the quotient's gradient cancels there."""
     near = jnp.abs(x) < NEAR
+    # Near 0 a number that is not used, whose derivative is finite; see `_events`.
     far = jnp.where(near, NEAR, x)
     return jnp.where(near, 1.0 - x / 2.0 + x**2 / 12.0 - x**4 / 720.0, far / jnp.expm1(far))

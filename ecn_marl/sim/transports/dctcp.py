@@ -124,6 +124,7 @@ class Dctcp:
         """State of `slots` idle flows on ways of at most `levels` queues."""
         del levels
         zero, no = jnp.zeros((slots,), dtype), jnp.zeros((slots,), bool)
+        # `rate` divides by `top`, in free slots, too.
         return DctcpState(zero, zero + 1.0, zero, zero, zero, zero, zero, no, no)
 
     def start(
@@ -179,6 +180,7 @@ class Dctcp:
         if self.paced:
             window = jnp.minimum(window, state.top)
         else:
+            # Slow start doubles a window per round trip: the last one needed half of it.
             needed = state.window / jnp.where(state.slow_start, 2.0, 1.0)
             window = jnp.where(limiting(needed, state.line, heard), window, state.window)
         window = jnp.where(cut, state.window * (1.0 - 0.5 * alpha), window)

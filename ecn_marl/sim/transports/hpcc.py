@@ -116,6 +116,7 @@ class Hpcc:
         queue = jnp.zeros((levels, slots), dtype)
         sent = jnp.zeros((levels, slots), jnp.uint32)
         no, step = jnp.zeros((slots,), bool), jnp.zeros((slots,), jnp.int32)
+        # `update` divides by the base RTT, in free slots, too.
         return HpccState(zero, zero, zero, zero + 1.0, zero, zero, no, no, step, queue, sent)
 
     def start(
@@ -156,9 +157,12 @@ class Hpcc:
         ack = heard.acked > 0
         comparable = ack & state.heard
         span = state.base_rtt
+        # At least a substep: two ACKs may bring the same reading.
         since = jnp.maximum((heard.hop_step - state.last_step) * dt, dt).astype(span.dtype)
         part = jnp.minimum(since / span, 1.0)
+        # Subtracted as uint32: right across a wrap of the counter, and exact to the byte.
         sent = (heard.hop_sent - state.last_sent).astype(span.dtype)
+        # The smaller of two readings filters noise out (SIGCOMM'19, Algorithm 1).
         queue = jnp.minimum(heard.hop_queue, state.last_queue)
         fill = (sent / since + queue / span) / heard.hop_rate
         load = state.load + part * (fill.max(0) - state.load)

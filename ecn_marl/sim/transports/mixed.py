@@ -21,7 +21,7 @@ class MixedState:
     """Which member each slot belongs to, `[F]`, and the members' states (each of all slots)."""
 
     kind: Leaf
-    members: tuple[Transport, ...]
+    members: tuple[PyTree, ...]
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Mixed:
             notify: Any = getattr(member, "notify", None)
             if notify is not None:
                 states[i], sent = notify(states[i], params[i], marked, dt)
+                # Members that do not pace return `marked` itself, and need no selection.
                 cnps = cnps if sent is marked else jnp.where(state.kind == i, sent, cnps)
         return replace(state, members=tuple(states)), cnps
 

@@ -131,6 +131,7 @@ class Reno:
         calm = heard.returned & (hold <= 0)
         step = jnp.where(calm, params.ai_bytes, 0.0)
         step = jnp.where(state.slow_start, SEGMENT * heard.acked, step)
+        # Slow start doubles a window per round trip: the last one needed half of it.
         needed = state.window / jnp.where(state.slow_start, 2.0, 1.0)
         window = state.window + jnp.where(limiting(needed, state.line, heard), step, 0.0)
         window = jnp.where(cut, jnp.maximum(state.window * params.keep, 2.0 * SEGMENT), window)

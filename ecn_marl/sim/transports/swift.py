@@ -114,6 +114,7 @@ class Swift:
         """State of `slots` idle flows on ways of at most `levels` queues."""
         del levels
         zero = jnp.zeros((slots,), dtype)
+        # `rate` and `update` divide by the window and the RTT, in free slots, too.
         return SwiftState(zero + 1.0, zero, zero + 1.0, zero)
 
     def start(
@@ -152,6 +153,7 @@ class Swift:
         target = swift_target(params, state.cwnd, heard.n_hops)
         above = measured & (rtt >= target)
         hold = state.hold - dt
+        # Below a segment single packets are paced, and each adds `ai` (as in htsim).
         step = params.ai * heard.acked / jnp.maximum(state.cwnd, 1.0)
         grow = measured & ~above & limiting(SEGMENT * state.cwnd, state.line, heard)
         cwnd = jnp.where(grow, state.cwnd + step, state.cwnd)

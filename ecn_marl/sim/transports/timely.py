@@ -175,8 +175,10 @@ class Timely:
         assert heard.rtt is not None and heard.returned is not None
         since = state.since + dt
         segment = jnp.asarray(params.segment)
+        # Free slots have a rate of 0.
         pause = jnp.maximum(segment / jnp.maximum(state.rate, 1e-9), params.min_rtt)
         event = heard.returned & ((segment <= 0) | (since >= pause))
+        # The first RTT of a flow has none before it to differ from.
         learn = event & ~state.young
         rtt = heard.rtt
         slope = state.slope + params.ewma * (rtt - state.last_rtt - state.slope)
