@@ -103,6 +103,7 @@ def _keys(
     """Keys of the episodes; those of sealed episodes only after their use is noted on disk."""
     if repository is None:
         return report_keys(plan, place, missing, requests)
+    # Here only: a test checks that nothing else can reach the sealed episodes.
     from ecn_marl.experiments.sealed import Use, sealed_keys
 
     settings = settings_hash([requests[name] for name in missing])

@@ -47,7 +47,7 @@ MUCH_WORSE = 1.05
 """Ratio to the baseline above which a size class counts as worse."""
 
 THRESHOLDS = np.round(np.linspace(0.4, 1.4, 101), 2)
-"""Scores at which performance profiles are evaluated."""
+"""Scores at which performance profiles are evaluated; rounded, as `results.json` holds them."""
 
 SAME = ("scenario", "eval_seed", "stream")
 """Facts in `meta` that records of the same episodes share. A record may lack them."""
@@ -94,20 +94,20 @@ def compare(
     """
     _check(records, baseline)
     draws = Draws(records[baseline].episodes, resamples, seed)
-    sides = {name: _Side(name, record, draws) for name, record in records.items()}
+    policies = {name: _Policy(name, record, draws) for name, record in records.items()}
     if oracle is None:
-        oracle = next((name for name in ORACLES if name in sides), None)
-    best, oracle_side = sides[baseline], sides.get(oracle or "")
-    rows = [_row(side, best, oracle_side) for side in sides.values()]
-    for row, side in zip(rows, sides.values(), strict=True):
-        others = (other for other in sides.values() if other is not side)
-        row["over"] = {other.name: improvement(side, other) for other in others}
-        if best.invalid and side is not best:
+        oracle = next((name for name in ORACLES if name in policies), None)
+    base, oracle_policy = policies[baseline], policies.get(oracle or "")
+    rows = [_row(policy, base, oracle_policy) for policy in policies.values()]
+    for row, policy in zip(rows, policies.values(), strict=True):
+        others = (other for other in policies.values() if other is not policy)
+        row["over"] = {other.name: improvement(policy, other) for other in others}
+        if base.invalid and policy is not base:
             row["invalid"] = [*row["invalid"], f"the baseline {baseline} is invalid"]
     return {
         "baseline": baseline,
-        "oracle": oracle if oracle_side is not None else None,
-        "episodes": best.record.episodes,
+        "oracle": oracle if oracle_policy is not None else None,
+        "episodes": base.record.episodes,
         "resamples": resamples,
         "seed": seed,
         "policies": rows,
@@ -115,8 +115,8 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _Side:
-    """A policy in a comparison."""
+class _Policy:
+    """A policy in a comparison, with the draws of the bootstrap."""
 
     name: str
     record: Record
@@ -147,31 +147,32 @@ def _check(records: Mapping[str, Record], baseline: str) -> None:
         raise bad_value("seeds", first.seeds, f"1 of the baseline {baseline!r}, which is a rule")
     for name, record in records.items():
         for fact in ("episodes", *SAME):
-            ours, theirs = (
+            value, expected = (
                 getattr(of, fact) if fact == "episodes" else of.meta.get(fact)
                 for of in (record, first)
             )
-            if ours != theirs and None not in (ours, theirs):
-                allowed = f"{theirs!r} as of {baseline!r}: records of the same episodes"
-                raise bad_value(f"{fact} of {name}", ours, allowed)
+            if value != expected and None not in (value, expected):
+                allowed = f"{expected!r} as of {baseline!r}: records of the same episodes"
+                raise bad_value(f"{fact} of {name}", value, allowed)
 
 
-def _row(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, Any]:
+def _row(policy: _Policy, base: _Policy, oracle: _Policy | None) -> dict[str, Any]:
     """The row of one policy, without the comparison with all others."""
-    record = side.record
+    record = policy.record
     columns = record.columns
-    figures = {name: _figure(side, best, name) for name in (*GEOMETRIC, *ARITHMETIC)}
+    figures = {name: _figure(policy, base, name) for name in (*GEOMETRIC, *ARITHMETIC)}
     score = figures["J"]["ratio"]
     total = {name: float(columns[name].sum()) for name in _SHARED}
-    with np.errstate(all="ignore"):
-        log_ratios = side.column("J") - best.column("J")
+    with np.errstate(all="ignore"):  # a J of 0 gives an infinite logarithm, left out below
+        log_ratios = policy.column("J") - base.column("J")
     finite = np.isfinite(log_ratios)
+    # A seed without any J would divide by 0; then `over_seeds` below is None.
     seed_logs = np.where(finite, log_ratios, 0.0).sum(1) / np.maximum(finite.sum(1), 1)
     return {
-        "name": side.name,
+        "name": policy.name,
         "seeds": record.seeds,
         "meta": record.meta,
-        "invalid": side.invalid,
+        "invalid": policy.invalid,
         "score": score,
         "gain": {
             "value": 1.0 - score["value"],
@@ -179,8 +180,8 @@ def _row(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, Any]:
             "high": 1.0 - score["low"],
         },
         "figures": figures,
-        "improvement": improvement(side, best),
-        "share": share_of_gain(side, best, oracle),
+        "improvement": improvement(policy, base),
+        "share": share_of_gain(policy, base, oracle),
         "over_seeds": over_seeds(np.exp(seed_logs)[:, None], THRESHOLDS)
         if finite.all(0).any()
         else None,
@@ -195,21 +196,21 @@ def _row(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, Any]:
 _SHARED = ("bytes_offered", "bytes_dropped", "flow_ticks", "feedback_cut")
 
 
-def _figure(side: _Side, best: _Side, name: str) -> dict[str, Any]:
+def _figure(policy: _Policy, base: _Policy, name: str) -> dict[str, Any]:
     """A figure and its ratio to the baseline."""
-    ours, theirs = side.column(name), best.column(name)
-    paired = ours - theirs
+    values, base_values = policy.column(name), base.column(name)
+    paired = values - base_values
     facts: dict[str, Any] = {
-        "lower_bound": _unfinished(side, name),
+        "lower_bound": _unfinished(policy, name),
         "missing": int(np.sum(~np.isfinite(paired))),
     }
     if name in GEOMETRIC:
-        value, ratio = mean_estimate(ours, side.counts), mean_estimate(paired, side.counts)
+        value, ratio = mean_estimate(values, policy.counts), mean_estimate(paired, policy.counts)
         return {"value": _exp(value), "ratio": _exp(ratio), **facts}
     return {
-        "value": mean_estimate(ours, side.counts),
-        "ratio": ratio_of_means(ours, theirs, side.counts, best.counts),
-        "difference": mean_estimate(paired, side.counts),
+        "value": mean_estimate(values, policy.counts),
+        "ratio": ratio_of_means(values, base_values, policy.counts, base.counts),
+        "difference": mean_estimate(paired, policy.counts),
         **facts,
     }
 
@@ -223,55 +224,63 @@ Counts = tuple[np.ndarray, np.ndarray]
 
 
 def ratio_of_means(
-    ours: np.ndarray, theirs: np.ndarray, our_counts: Counts, their_counts: Counts
+    values: np.ndarray, reference: np.ndarray, counts: Counts, reference_counts: Counts
 ) -> dict[str, float]:
     """Ratio of two means, paired by episode; NaN unless both have one sign in every resample.
 
     Args:
-        ours: numbers of one policy, `[seeds, episodes]`, all finite.
-        theirs: numbers of another policy in the same episodes, `[1 or seeds, episodes]`.
-        our_counts: draws of the bootstrap.
-        their_counts: likewise of the other policy; the counts of episodes are the same.
+        values: numbers of one policy, `[seeds, episodes]`, all finite.
+        reference: numbers of another policy in the same episodes, `[1 or seeds, episodes]`.
+        counts: draws of the bootstrap.
+        reference_counts: draws for the other policy; the counts of episodes are the same.
 
     Returns:
         An estimate, see `statistics.estimate`.
     """
-    denominators = resampled_mean(theirs, their_counts)
-    mean, reference = float(ours.mean()), float(theirs.mean())
+    denominators = resampled_mean(reference, reference_counts)
+    mean, reference_mean = float(values.mean()), float(reference.mean())
     undefined = {"value": np.nan, "low": np.nan, "high": np.nan}
-    if reference == 0.0 or mean * reference < 0.0 or (denominators * reference <= 0.0).any():
+    wrong_sign = (denominators * reference_mean <= 0.0).any()
+    if reference_mean == 0.0 or mean * reference_mean < 0.0 or wrong_sign:
         return undefined
-    ratio = mean / reference
-    ratios = resampled_mean(ours, our_counts) / denominators
-    if len(theirs) > 1:  # two learners: their seeds are resampled independently, in all pairs
-        return estimate(ratio, ratios, (ours[:, None] - ratio * theirs[None]) / reference)
-    return estimate(ratio, ratios, (ours - ratio * theirs) / reference)
+    ratio = mean / reference_mean
+    ratios = resampled_mean(values, counts) / denominators
+    # A ratio of means is no mean of values; its linear part stands for them in `estimate`.
+    if len(reference) > 1:  # two learners: their seeds are resampled independently, in all pairs
+        linear_part = (values[:, None] - ratio * reference[None]) / reference_mean
+    else:
+        linear_part = (values - ratio * reference) / reference_mean
+    return estimate(ratio, ratios, linear_part)
 
 
-def _unfinished(side: _Side, name: str) -> bool:
+def _unfinished(policy: _Policy, name: str) -> bool:
     """Whether a figure includes unfinished flows, which makes it a lower bound."""
     sizes = ("short", "long") if name == "J" else (name.partition("_")[0],)
-    columns = side.record.columns
+    columns = policy.record.columns
     return any(bool(columns[f"{size}_unfinished"].any()) for size in sizes if size in SIZES)
 
 
-def improvement(side: _Side, other: _Side) -> dict[str, float]:
+def improvement(policy: _Policy, other: _Policy) -> dict[str, float]:
     """Probability that one policy has a lower J than another in the same episode.
 
     Over all pairs of their seeds and all episodes; ties count half.
     """
-    ours, theirs = side.column("J")[:, None], other.column("J")[None]
-    wins = (ours < theirs) + 0.5 * (ours == theirs)
-    wins = np.where(np.isfinite(ours - theirs), wins, np.nan)
-    counts = (side.counts[0], other.counts[0], side.draws.episodes)
+    log_j, other_log_j = policy.column("J")[:, None], other.column("J")[None]
+    wins = (log_j < other_log_j) + 0.5 * (log_j == other_log_j)
+    # A comparison with NaN is False: without this, an episode without a J would count as a loss.
+    wins = np.where(np.isfinite(log_j - other_log_j), wins, np.nan)
+    counts = (policy.counts[0], other.counts[0], policy.draws.episodes)
     probability = mean_estimate(wins, counts)
+    # Intervals are stretched about the value and may reach beyond [0, 1]; NaN stays.
     return {name: min(max(x, 0.0), 1.0) if x == x else x for name, x in probability.items()}
 
 
-def share_of_gain(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, float] | None:
+def share_of_gain(
+    policy: _Policy, base: _Policy, oracle: _Policy | None
+) -> dict[str, float] | None:
     """Share of the oracle's gain that a policy reaches, on the scale of log J.
 
-    (log J(best) - log J(policy)) / (log J(best) - log J(oracle)), each a mean over the same seeds
+    (log J(base) - log J(policy)) / (log J(base) - log J(oracle)), each a mean over the same seeds
     and episodes.
 
     Returns:
@@ -280,18 +289,20 @@ def share_of_gain(side: _Side, best: _Side, oracle: _Side | None) -> dict[str, f
     """
     if oracle is None:
         return None
-    ours, base, lowest = (x.column("J") for x in (side, best, oracle))
-    gained, room = base - ours, base - lowest
-    finite = np.isfinite(gained) & np.isfinite(room)
-    gained, room = np.where(finite, gained, np.nan), np.where(finite, room, np.nan)
-    if not finite.any() or np.nanmean(room) <= 0.0:
+    log_j, base_log_j, oracle_log_j = (x.column("J") for x in (policy, base, oracle))
+    gained, headroom = base_log_j - log_j, base_log_j - oracle_log_j
+    # An episode counts in both means or in neither.
+    finite = np.isfinite(gained) & np.isfinite(headroom)
+    gained, headroom = np.where(finite, gained, np.nan), np.where(finite, headroom, np.nan)
+    if not finite.any() or np.nanmean(headroom) <= 0.0:
         return None
-    share, mean_room = float(np.nanmean(gained) / np.nanmean(room)), float(np.nanmean(room))
-    resampled_room = resampled_mean(room, side.counts)
-    if np.percentile(resampled_room, 2.5) <= 0.0:
+    mean_headroom = float(np.nanmean(headroom))
+    share = float(np.nanmean(gained) / np.nanmean(headroom))
+    resampled_headroom = resampled_mean(headroom, policy.counts)
+    if np.percentile(resampled_headroom, 2.5) <= 0.0:
         return {"value": share, "low": float("nan"), "high": float("nan")}
-    shares = resampled_mean(gained, side.counts) / resampled_room
-    return estimate(share, shares, (gained - share * room) / mean_room)
+    shares = resampled_mean(gained, policy.counts) / resampled_headroom
+    return estimate(share, shares, (gained - share * headroom) / mean_headroom)
 
 
 def _worse(figures: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -88,6 +88,7 @@ def toml_of(job: Job, imports: Sequence[str]) -> str:
     }
     values[IMPORTS] = list(imports)
     plain = [f"{name} = {_toml(x)}" for name, x in values.items() if not _left_out(x)]
+    # Tables come last: in TOML, a key belongs to the table above it.
     tables = []
     for name, value in values.items():
         if isinstance(value, dict) and value:
@@ -97,6 +98,7 @@ def toml_of(job: Job, imports: Sequence[str]) -> str:
 
 
 def _left_out(value: object) -> bool:
+    """Whether a value has no line of its own: tables follow, and TOML has no null."""
     return value is None or isinstance(value, dict) or value == []
 
 
@@ -111,7 +113,8 @@ def _toml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return str(value)  # TOML has inf and nan, JSON has not
     if not isinstance(value, bool | int | float | str):
         raise bad_value("job", value, "what a TOML file can hold")
+    # JSON would escape characters beyond 16 bits as surrogate pairs, which TOML refuses.
     return json.dumps(value, ensure_ascii=False)

@@ -141,7 +141,7 @@ def _convert(name: str, text: str, default: object) -> Any:
     """`text` as the type of `default`; lists as `[64,64]` or `64,64`."""
     allowed = {bool: "true or false", tuple: "a list, e.g. [64,64]", int: "an integer"}
     try:
-        if isinstance(default, bool):
+        if isinstance(default, bool):  # before int, which a bool is, too
             return {"true": True, "false": False}[text.lower()]
         if isinstance(default, tuple):
             listed = text if text.lstrip().startswith("[") else f"[{text}]"
@@ -187,6 +187,7 @@ def new_job(
     in_benchmark = algorithm in learners() and lookup(scenario).benchmark
     base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
     steps = steps_of(scenario) if in_benchmark else DEFAULT_STEPS
+    # Credit and options of the recipe belong to its reward, not to the one that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()
     recipe_options = {name: x for name, x in base_recipe.options.items() if name not in replaced}
     options = in_view(scenario, view, {**recipe_options, **view})
@@ -210,6 +211,7 @@ def resumed_job(folder: Path, job_fields: dict[str, Any], settings: list[str]) -
     config = read_config(folder)
     started_with = config["options"] | config["settings"] | config | {"out": str(folder)}
     for name, value in (job_fields | parse_settings(config["algorithm"], settings)).items():
+        # The file has lists where settings have tuples.
         same = started_with.get(name) == (list(value) if isinstance(value, tuple) else value)
         if not same and name != "steps":
             original = (

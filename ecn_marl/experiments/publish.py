@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import json_text, write_all
 from ecn_marl.experiments.compare import BASELINE, compare, overall
+from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.marl_eval import marl_eval
 from ecn_marl.experiments.records import SUFFIXES, Record
 
@@ -137,16 +137,12 @@ def publish(
         RESULTS: json_text(result) + "\n",
         MARL_EVAL: json.dumps(marl_eval(scenarios), allow_nan=False) + "\n",
     }
-    outputs = {out / name: Output("w", partial(_write, text)) for name, text in texts.items()}
+    outputs = {out / name: output(text) for name, text in texts.items()}
     for name, picture in _figures(scenarios, result).items():
-        outputs[out / FIGURES / name] = Output("wb", partial(_write, picture))
+        outputs[out / FIGURES / name] = output(picture)
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
     write_all(outputs)
     return result, list(outputs)
-
-
-def _write(content: str | bytes, file: Any) -> None:
-    file.write(content)
 
 
 def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes]:

@@ -57,9 +57,6 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
 }
 """Trainers by name: the algorithm and its settings."""
 
-RIVALS = ("dcqcn:hpcc-paper", "hpcc:htsim", "swift:htsim")
-"""Rule-based senders of the paper's comparison."""
-
 UPDATES = 2000
 """Updates of a run by default."""
 
@@ -153,6 +150,7 @@ def resume_rate(
     config["steps"] = steps or config["steps"]
     with training_lock(run, "train --resume"):
         write_json(Path(run) / CONFIG, config)
+        # A run that was stopped before its first checkpoint starts again.
         has_checkpoint = Checkpoints(run).latest is not None
         return _train(_trainer(config), Path(run), config, has_checkpoint, saving, progress)
 
@@ -165,6 +163,7 @@ def _train(
     saving: Saving | None,
     progress: Progress | None,
 ) -> list[dict[str, Any]]:
+    # Whole compiled calls are run, so progress counts up to a multiple of `PER_CALL`.
     per_call = trainer.config.steps_per_update * PER_CALL
     total = -(-config["steps"] // per_call) * PER_CALL
     return train(
@@ -201,8 +200,11 @@ def _trainer(config: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """The deterministic policy of a trainer, as `Steered` takes it; equal for equal settings.
+class TrainedPolicy:
+    """The deterministic policy of a trainer, for `Steered`.
+
+    A value that is equal for equal settings, so that `measure` compiles once for all seeds of a
+    learner.
 
     Attributes:
         algorithm: name in `ALGORITHMS`.
@@ -284,7 +286,11 @@ def subject_of(
     spec = with_options(scenario, options)
     goal = {"target": trainer.config.target, "offset": trainer.config.offset}
     env = make_rate(spec, **goal, **trainer.view)
-    return Steered(env, Learnt(read_config(policy, RUN)["algorithm"], trainer.config)), spec, actor
+    return (
+        Steered(env, TrainedPolicy(read_config(policy, RUN)["algorithm"], trainer.config)),
+        spec,
+        actor,
+    )
 
 
 def evaluate_rate(

@@ -26,6 +26,7 @@ from ecn_marl.baselines.exporting.policy import save_policy
 from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.rate.measure import measure
 from ecn_marl.envs.rate.scenarios import RateScenario, with_options
+from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.rate import (
     ALGORITHMS,
     UPDATES,
@@ -191,8 +192,7 @@ def _check_policy(policy: str) -> None:
 def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
     """Train all seeds of a learner; returns its settings and updates, which its cells depend on."""
     config = ALGORITHMS[name][1]()
-    request = {"settings": asdict(config), "updates": plan.updates, "code": code()}
-    request = json.loads(json.dumps(request))
+    request = json_types({"settings": asdict(config), "updates": plan.updates, "code": code()})
     for seed in range(plan.seeds):
         run = _run(plan, name, seed)
         if _read(_request_file(run)) == request:
@@ -202,9 +202,11 @@ def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, 
         def report(row: dict[str, Any], total: int, move: Show = move) -> None:
             move(row["update"] / total, f"reward {row['reward']:.4f}")
 
+        # Otherwise `:int8` would be measured with the policy of an earlier run.
         _quantised(run).unlink(missing_ok=True)
         steps = plan.updates * config.steps_per_update
         train_rate(name, run, steps=steps, seed=seed, overwrite=True, progress=report)
+        # Last, so that a training that was killed is not taken for a finished one.
         write_json(_request_file(run), request)
     return {key: request[key] for key in ("settings", "updates")}
 
@@ -215,7 +217,7 @@ def _cell(
     """Metrics of one policy and seed in a scenario."""
     spec = plan.spec(scenario)
     name, _, form = policy.partition(":")
-    request = {
+    facts = {
         "scenario": scenario,
         "fields": asdict(spec),
         "policy": policy,
@@ -223,11 +225,12 @@ def _cell(
         "training": trained.get(name) if _is_learner(policy) else None,
         "code": code(),
     }
-    request = json.loads(json.dumps(request))
+    request = json_types(facts)
     file = plan.out / "cells" / scenario / f"{policy.replace(':', '-')}-seed{seed}.json"
     stored = _read(file)
     if stored is not None and stored["asked"] == request:
         metrics: dict[str, float] = stored["metrics"]
+        # NaN, e.g. a recovery that never came, is null in the file.
         return {key: float("nan") if x is None else x for key, x in metrics.items()}
     source = policy
     if _is_learner(policy):

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, without_nan, write_all
+from ecn_marl._files import without_nan, write_all
+from ecn_marl.experiments.json_files import output
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # reading records and making tables of them must not load JAX
     from ecn_marl.baselines.evaluation.episodes import Evaluation
 
 FORMAT, VERSION = "ecn-marl record", 1
@@ -138,8 +139,9 @@ class Record:
         """Write the file, whole or not at all; gzip if its name ends in `.gz`."""
         data = self._text().encode()
         if _suffix(path) == ".json.gz":
+            # Without a time stamp, so that equal records make equal bytes.
             data = gzip.compress(data, compresslevel=9, mtime=0)
-        write_all({path: Output("wb", lambda file: file.write(data))})
+        write_all({path: output(data)})
 
     @classmethod
     def load(cls, path: Path) -> Record:
@@ -153,7 +155,7 @@ class Record:
         try:
             text = gzip.decompress(data) if _suffix(path) == ".json.gz" else data
             tree = json.loads(text)
-        except (EOFError, OSError, ValueError) as error:
+        except (EOFError, OSError, ValueError) as error:  # gzip raises the first two
             raise bad_value("record", str(path), f"a whole JSON file ({error})") from None
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             raise bad_value("record", str(path), f"a file whose format is {FORMAT!r}")
@@ -192,9 +194,11 @@ def _rounded(values: object) -> np.ndarray:
     """As float64; whole numbers as they are, others with `DIGITS` significant digits."""
     array = np.array(values, np.float64)
     flat = array.reshape(-1)
+    # Formatting is slow, and whole numbers need none. Rounding by way of text makes floats that are
+    # written with few digits; arithmetic could leave more behind.
     fractional = np.flatnonzero(np.isfinite(flat) & (flat != np.round(flat)))
     flat[fractional] = [float(f"{x:.{DIGITS}g}") for x in flat[fractional]]
-    flat[np.isinf(flat)] = np.nan
+    flat[np.isinf(flat)] = np.nan  # JSON has neither; a record that is read back equals this one
     return array
 
 

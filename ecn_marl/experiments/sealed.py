@@ -3,7 +3,7 @@
 Nothing is trained, tuned, searched or chosen on these episodes. Their keys are made here only,
 `ecn-marl bench --sealed` is the only command that uses them, and a test searches the package for
 other uses. They need a clean checkout, and the use is first noted in `results/USES.md`. So the git
-history shows what was scored on them, and how often.
+history shows which code scored which policies on them, and how often.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def sealed_keys(use: Use, checkout: Checkout) -> jax.Array:
         OSError: the use cannot be noted.
     """
     checkout.check_clean()
+    # First, since it refuses a wrong number of episodes, and nothing must be noted then.
     keys = stream_keys(root_key(_ROOT), 0, use.episodes)
     _note(checkout.root / USES, use, checkout.commit)
     return keys
@@ -92,6 +93,6 @@ def _note(path: Path, use: Use, commit: str) -> None:
         f"`{use.settings}`",
     )
     with path.open("a", encoding="utf-8") as file:
-        if file.tell() == 0:
+        if file.tell() == 0:  # opened at its end: the file is new
             file.write(_HEAD)
         file.write("| " + " | ".join(cells) + " |\n")

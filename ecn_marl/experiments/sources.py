@@ -33,7 +33,7 @@ def sources_hash() -> str:
     """Hash of the installed package's sources in `PARTS`."""
     folder, digest = package_folder(), hashlib.sha256()
     for part in PARTS:
-        for path in sorted((folder / part).rglob("*")):
+        for path in sorted((folder / part).rglob("*")):  # a folder's own order differs by machine
             if path.suffix in SUFFIXES and path.is_file():
                 digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -46,7 +46,7 @@ def code() -> dict[str, str]:
 
 
 def own_sources(*facts: object) -> dict[str, dict[str, str]]:
-    """Hashes, as `own`, of the user's files that registered names in `facts`; empty without any."""
+    """Hashes of the user's files that registered names in `facts`, as `own`; empty without any."""
     digests = source_digests(needed_imports(*facts))
     return {"own": digests} if digests else {}
 
@@ -108,4 +108,5 @@ def _git(folder: Path, *args: str) -> str | None:
         process = subprocess.run(["git", *args], cwd=folder, capture_output=True, text=True)
     except OSError:
         return None
+    # Only line ends are cut off: a line of `git status` may begin with a space.
     return process.stdout.rstrip("\n") if process.returncode == 0 else None

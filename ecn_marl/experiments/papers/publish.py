@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import json_text, write_all
+from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.papers import suite
 from ecn_marl.experiments.papers.outcome import claims_csv, figures_csv, outcome
 from ecn_marl.experiments.papers.run import read_results
@@ -50,13 +49,9 @@ def publish(
         REPORT: report_html(plain, machine, command),
     }
     out.mkdir(parents=True, exist_ok=True)
-    outputs = {out / name: Output("w", partial(_write, content)) for name, content in texts.items()}
+    outputs = {out / name: output(content) for name, content in texts.items()}
     write_all(outputs)
     return text, list(outputs)
-
-
-def _write(text: str, file: Any) -> None:
-    file.write(text)
 
 
 def rebuild(folder: Path, out: Path) -> tuple[str, list[Path]]:

@@ -24,6 +24,7 @@ from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.experiments import engine
 from ecn_marl.experiments.compare import BASELINE
+from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.papers.online import score_online
 from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
 from ecn_marl.experiments.plan import TUNING, Place, Site
@@ -175,8 +176,7 @@ class SuitePlan:
                 for training in self.suite.trainings
             },
         }
-        plain: dict[str, Any] = json.loads(json.dumps(facts, default=str))
-        return plain
+        return json_types(facts, str)
 
 
 def check_folder(plan: SuitePlan, resume: bool) -> None:
