@@ -42,6 +42,7 @@ from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
 
 FLOAT_BYTES = 4
@@ -195,7 +196,7 @@ class DDQN(Trainer):
     per_env = ("env", "obs", "gate")
     """Fields of the training state with an axis of environments."""
 
-    def __init__(self, env: Any, config: DDQNConfig) -> None:
+    def __init__(self, env: Environment, config: DDQNConfig) -> None:
         """Set up the network.
 
         Args:
@@ -273,7 +274,7 @@ class DDQN(Trainer):
         """The policy, to be exported, without idle gating."""
         return Network(self.head, actor)
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> float:
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, Any]]) -> float:
         """Bytes of the exchanges of memories while training."""
         columns = ("exchanged_up_bytes", "exchanged_down_bytes")
         total = sum(float(np.mean(row[column])) for row in rows for column in columns)
@@ -313,7 +314,7 @@ class DDQN(Trainer):
         """Networks and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
 
-    def controller(self, actor: PyTree, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
         return StatefulPolicy(self, actor, env)
 
@@ -449,7 +450,7 @@ class CentralACC(DDQN):
     memory. The exchange would only copy the agent's own rows, so it is left out.
     """
 
-    def __init__(self, env: Any, config: DDQNConfig) -> None:
+    def __init__(self, env: PortEnvironment, config: DDQNConfig) -> None:
         """Set up the network.
 
         Args:
@@ -463,25 +464,25 @@ class CentralACC(DDQN):
         single = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
         super().__init__(central_view(env), replace(single, global_capacity=1))
 
-    def view(self, env: Any) -> Tiers:
+    def view(self, env: PortEnvironment) -> Tiers:
         """The environment of this algorithm's single agent."""
         return central_view(env)
 
     def costs(self, memory: PolicyMemory) -> dict[str, Array]:
         """Costs so far per port and interval: one inference makes the decisions of all ports."""
-        ports = len(self.env.env.tier)
+        ports = len(self.env.tier)
         return {name: cost / ports for name, cost in super().costs(memory).items()}
 
     def network(self, actor: PyTree) -> Network | None:
         """None: the network takes the observations of all ports at once."""
         return None
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
         numbers = env.num_agents * (env.feature.width + 3)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
-    def controller(self, actor: PyTree, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
         """The greedy policy for evaluation in `env`, whose agents are ports."""
         return Central(self, actor, central_view(env))
 
@@ -505,7 +506,7 @@ class Central(Greedy):
         return {name: cost / ports for name, cost in super().costs().items()}
 
 
-def central_view(env: Any) -> Tiers:
+def central_view(env: PortEnvironment) -> Tiers:
     """The environment of a central controller."""
     tier = getattr(env, "tiers", None)
     return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

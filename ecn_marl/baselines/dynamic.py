@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.stats import from_info
@@ -26,7 +27,7 @@ class Dynamic:
     before it, and at the start of an episode from an idle network.
     """
 
-    def __init__(self, env: Any, params: PyTree, setting: str) -> None:
+    def __init__(self, env: PortEnvironment, params: PyTree, setting: str) -> None:
         """Read the setting.
 
         Args:

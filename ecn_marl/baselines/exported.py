@@ -22,6 +22,7 @@ from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, load_policy,
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import network_flops
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import lookup
 
 SUFFIX = ".npz"
@@ -89,7 +90,7 @@ def episodes_of(policy: Policy) -> tuple[str, dict[str, Any]]:
 class Exported:
     """A controller that runs an exported network; the most likely action of every port."""
 
-    def __init__(self, env: Any, policy: Policy, name: str = "policy") -> None:
+    def __init__(self, env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
         """Take the network over as constants.
 
         Args:

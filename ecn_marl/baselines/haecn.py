@@ -47,6 +47,7 @@ from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Trainer
+from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
 
 TRIGGER = Head(sizes=(2,), scalar=True)
@@ -198,7 +199,7 @@ class HAECN(Trainer):
     per_env = ("env", "obs", "saved")
     """Fields of the training state with an axis of environments."""
 
-    def __init__(self, env: Any, config: HAECNConfig) -> None:
+    def __init__(self, env: Environment, config: HAECNConfig) -> None:
         """Set up both modules.
 
         Args:
@@ -332,7 +333,7 @@ class HAECN(Trainer):
         nets = {"decision": self.decision.net, "policy": self.policy.net}
         return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
 
-    def controller(self, actor: PyTree, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
         """The greedy policy for evaluation in `env`."""
         return StatefulPolicy(self, actor, env)
 

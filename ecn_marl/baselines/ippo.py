@@ -54,6 +54,7 @@ from ecn_marl.baselines.rl.ppo import (
 )
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.interface import Environment
 from ecn_marl.wrappers import AutoReset
 
 
@@ -85,7 +86,7 @@ class IPPO(Trainer):
     config_class = IPPOConfig
 
     def __init__(
-        self, env: Any, config: IPPOConfig, start: tuple[PyTree, Any] | None = None
+        self, env: Environment, config: IPPOConfig, start: tuple[PyTree, Any] | None = None
     ) -> None:
         """Set up networks and optimisers.
 

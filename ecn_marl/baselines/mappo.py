@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -64,6 +63,7 @@ from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import run_randomly, start_environments
 from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
@@ -166,7 +166,7 @@ class MAPPO(Trainer):
 
     config_class = MAPPOConfig
 
-    def __init__(self, env: Any, config: MAPPOConfig) -> None:
+    def __init__(self, env: Environment, config: MAPPOConfig) -> None:
         """Set up networks and optimisers.
 
         Args:
@@ -223,7 +223,7 @@ class MAPPO(Trainer):
         """The policy, to be exported."""
         return Network(self.head, actor)
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes of the critic's input in training."""
         return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
 

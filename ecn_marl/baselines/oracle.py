@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB
 
@@ -56,7 +57,7 @@ COUNT_US = 100.0
 """Time unit of the rule's limit, a number of flows, µs."""
 
 
-def phase_names(env: Any) -> tuple[str, ...]:
+def phase_names(env: Environment) -> tuple[str, ...]:
     """Names of an environment's phases; a single one if it has none."""
     names = getattr(env, "phase_names", None)
     if names is None:
@@ -64,7 +65,7 @@ def phase_names(env: Any) -> tuple[str, ...]:
     return tuple(names) or ("all",)
 
 
-def port_groups(env: Any) -> tuple[str, ...]:
+def port_groups(env: Environment) -> tuple[str, ...]:
     """Name of every port's group, `[A]`; all are in one if the environment names none."""
     groups = tuple(getattr(env, "port_groups", ()) or ("all",) * env.num_agents)
     if len(groups) != env.num_agents:
@@ -72,7 +73,7 @@ def port_groups(env: Any) -> tuple[str, ...]:
     return groups
 
 
-def group_names(env: Any) -> tuple[str, ...]:
+def group_names(env: Environment) -> tuple[str, ...]:
     """Names of the groups of ports, each once, in the order of the ports."""
     return tuple(dict.fromkeys(port_groups(env)))
 
@@ -80,7 +81,7 @@ def group_names(env: Any) -> tuple[str, ...]:
 class Settings:
     """A controller with one setting for each phase and group of ports."""
 
-    def __init__(self, env: Any, params: PyTree, settings: Any) -> None:
+    def __init__(self, env: PortEnvironment, params: PyTree, settings: Any) -> None:
         """Scale the settings to the ports.
 
         Args:
@@ -132,7 +133,7 @@ class Rule:
     only a counter of flows for it.
     """
 
-    def __init__(self, env: Any, params: PyTree, settings: RuleSettings) -> None:
+    def __init__(self, env: PortEnvironment, params: PyTree, settings: RuleSettings) -> None:
         """Scale the settings to the ports.
 
         Args:
@@ -176,7 +177,7 @@ class Rule:
 class Random:
     """A controller that draws every action uniformly, as an untrained learner does."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Environment) -> None:
         """Remember the actions of the environment."""
         self.codec, self.agents = env.action, env.num_agents
 

@@ -48,6 +48,7 @@ from ecn_marl.baselines.training.logs import METRICS, TENSORBOARD, Log, WeightsA
 from ecn_marl.baselines.training.loop import Saving, TrainResult, state_shapes, train
 from ecn_marl.baselines.training.trainer import Trainer, check_training
 from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.recorded import Recorded
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.parallelism import env_mesh
@@ -316,7 +317,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
 def trainer_of(config: dict[str, Any], start: tuple[PyTree, Any] | None = None) -> Trainer:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
-    env: Any = make(config["scenario"], **config["options"])
+    env: PortEnvironment = make(config["scenario"], **config["options"])
     if config.get("randomise"):
         env = Randomised(env, ranges_of(config["randomise"]))
     optional = {} if start is None else {"start": start}

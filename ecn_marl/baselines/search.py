@@ -51,6 +51,7 @@ from ecn_marl.baselines.oracle import (
     phase_names,
 )
 from ecn_marl.envs.actions import PUBLISHED, STATIC_ECN, EcnSetting, checked_setting
+from ecn_marl.envs.interface import PortEnvironment
 
 FIRST, FACTOR = 8, 3
 """Episodes of the first round of halving, and the factor by which each further round has more
@@ -144,7 +145,7 @@ class SearchResult:
     runs: int
     table: tuple[dict[str, Any], ...]
 
-    def controller(self, env: Any, params: PyTree) -> Controller | StatefulController:
+    def controller(self, env: PortEnvironment, params: PyTree) -> Controller | StatefulController:
         """The policy with these settings."""
         return _build(self.name, env, params)(jnp.asarray(self.settings, jnp.float32))
 
@@ -166,7 +167,7 @@ class SearchResult:
         return cls(**{**content, "settings": settings, "table": table})
 
 
-def _build(name: str, env: Any, params: PyTree) -> Callable[[Any], Any]:
+def _build(name: str, env: PortEnvironment, params: PyTree) -> Callable[[Any], Any]:
     """`candidate array -> controller` of a kind of policy."""
     if name == RULE:
         return lambda x: Rule(env, params, RuleSettings(x[0:3], x[3:6], x[6]))
@@ -182,7 +183,7 @@ class Trials:
 
     def __init__(
         self,
-        env: Any,
+        env: PortEnvironment,
         params: PyTree,
         build: Callable[[Any], Any],
         keys: jax.Array,
@@ -295,7 +296,7 @@ class Search:
 
     def __init__(
         self,
-        env: Any,
+        env: PortEnvironment,
         params: PyTree,
         effort: Effort | None = None,
         *,

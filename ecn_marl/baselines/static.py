@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jaxtyping import PyTree
 
 from ecn_marl.envs.actions import EcnSetting, parse_ecn
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.queues import Ecn
 
 PREFIX = "static:"
@@ -21,7 +20,7 @@ class Static:
     and DCTCP's step; others are given as `KMIN,KMAX,PMAX` (KB for a 25 Gb/s port).
     """
 
-    def __init__(self, env: Any, params: PyTree, setting: str) -> None:
+    def __init__(self, env: PortEnvironment, params: PyTree, setting: str) -> None:
         """Read the setting.
 
         Args:

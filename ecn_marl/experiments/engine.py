@@ -35,6 +35,7 @@ from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import METRICS
 from ecn_marl.envs.actions import parse_ecn
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import BASELINE, ORACLES
@@ -250,7 +251,7 @@ CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 """Policies that are drawn as lines beside learning curves."""
 
 
-def _curve_level(plan: Comparison, place: Place, env: Any, fixed: object) -> float:
+def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: object) -> float:
     """J of fixed thresholds on the episodes that checkpoints are scored on."""
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
@@ -260,7 +261,7 @@ def _curve_level(plan: Comparison, place: Place, env: Any, fixed: object) -> flo
 
 
 @cache
-def _fixed_runner(env: Any, windows: int) -> Callable[..., Any]:
+def _fixed_runner(env: PortEnvironment, windows: int) -> Callable[..., Any]:
     """Runs episodes under fixed thresholds; compiled once for all settings of a scenario."""
     return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
 
@@ -316,7 +317,7 @@ def _score_learner(
 
 
 def _decision_costs(
-    algorithm: Any, actor: PyTree, evaluation: Evaluation, env: Any
+    algorithm: Any, actor: PyTree, evaluation: Evaluation, env: PortEnvironment
 ) -> dict[str, float]:
     """Inferences per second and time per decision of a policy, where they are known."""
     costs = evaluation.summary().get("costs")

@@ -25,6 +25,7 @@ from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
 from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.topology import KB
 
 RESAMPLES = 2000
@@ -86,6 +87,7 @@ class BestResponses:
                     continue
                 log_ratio = log[other, here] - log[answer, here]
                 low, high = np.nanquantile(np.nanmean(log_ratio[draws], -1), (0.025, 0.975))
+                # expm1, not exp less 1: costs are small, and their digits would cancel.
                 cost, low, high = (float(np.expm1(x)) for x in (np.nanmean(log_ratio), low, high))
                 row = {"here": here, "there": there, "answer": answer, "other": other}
                 rows.append(row | {"cost": cost, "low": low, "high": high})
@@ -102,7 +104,7 @@ class BestResponses:
 
 
 def best_response_table(
-    env: Any,
+    env: PortEnvironment,
     groups: Mapping[str, np.ndarray],
     settings: Sequence[EcnSetting | tuple[float, float, float]],
     episodes: int = 16,
@@ -159,7 +161,7 @@ _COUNTED = (
 
 
 def play(
-    env: Any,
+    env: PortEnvironment,
     tables: Float[np.ndarray, "tables phases agents 3"],
     episodes: int,
     *,
@@ -194,7 +196,7 @@ def play(
     keys = evaluation_keys(seed, episodes)
     pairs = np.array([(t, e) for t in range(len(tables)) for e in range(episodes)])
     batch = min(batch, len(pairs))
-    # Padded to whole batches: the program is compiled for one batch size.
+    # Padded to whole batches, since another batch size would be compiled anew.
     padded = np.concatenate([pairs, pairs[: -len(pairs) % batch]])
     parts = [
         jax.device_get(run(keys[rows[:, 1]], scaled[rows[:, 0]]))

@@ -23,6 +23,7 @@ from ecn_marl.baselines.oracle import BEST, ORACLE, Settings, group_names, phase
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import lookup, make, resolve_scenario
 from ecn_marl.envs.reward_reference import fingerprint, reward_facts
 from ecn_marl.experiments.compare import ORACLES
@@ -70,7 +71,11 @@ def policies(
 
 
 def returns(
-    env: Any, settings: Mapping[str, np.ndarray], episodes: int, seed: int, show: Progress
+    env: PortEnvironment,
+    settings: Mapping[str, np.ndarray],
+    episodes: int,
+    seed: int,
+    show: Progress,
 ) -> dict[str, np.ndarray]:
     """Every port's return in whole episodes, `[episodes, A]`, by policy.
 

@@ -42,7 +42,7 @@ def measure(
         ValueError: an unknown scenario.
     """
     for name in scenarios:
-        make(name)
+        make(name)  # an unknown name fails here, before anything is measured
     rows = []
     for name in scenarios:
         times = []
@@ -59,15 +59,16 @@ def measure(
 def _start(scenario: str, runs: int) -> dict[str, float]:
     """Times of one new process."""
     script = Path(first_step.__file__)
-    began = time.time()
+    began = time.time()  # time of day: other clocks cannot be compared between processes
     process = subprocess.run(
+        # -P keeps the script's folder out of sys.path, where `machine` or `report` could hide others
         [sys.executable, "-P", str(script), scenario, str(runs)],
         env=os.environ | NEVER_CACHED,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    output = json.loads(process.stdout.splitlines()[-1])
+    output = json.loads(process.stdout.splitlines()[-1])  # libraries may print lines before it
     times = {
         "import_s": output["imported"] - began,
         "reset_s": output["reset"] - output["imported"],

@@ -51,7 +51,7 @@ def rows(envs: Mapping[str, EcnEnv], show: Callable[[str], None]) -> list[dict[s
 def step(env: EcnEnv) -> lanes.Explanation:
     """Explanation of a step of an environment, with parameters shared by the batch."""
     key, params = jax.random.key(0), env.default_params
-    _, state = jax.eval_shape(env.reset, key, params)
+    _, state = jax.eval_shape(env.reset, key, params)  # shapes are enough, nothing is computed
     action = jax.eval_shape(lambda k: env.action.sample(k, env.num_agents), key)
     return lanes.explain(env.step, key, state, action, params, shared=(3,))
 

@@ -25,7 +25,7 @@ def main(scenario: str, runs: int) -> dict[str, Any]:
         Times of day after the import, reset and step, s; CPU time until then, s; steps and
         frames per second of wall and of CPU time, of each run.
     """
-    import ecn_marl
+    import ecn_marl  # timed, so not at the top
 
     imported = time.time()
     env = ecn_marl.parallel_env(scenario, render_mode="rgb_array")
@@ -43,7 +43,7 @@ def main(scenario: str, runs: int) -> dict[str, Any]:
         env.step(actions[i])
 
     times = {"imported": imported, "reset": reset, "stepped": stepped, "cpu_s": cpu}
-    env.render()
+    env.render()  # the first frame also loads the drawing, which is not timed
     steps = [_rate(play, STEPS) for _ in range(runs)]
     frames = [_rate(lambda _: env.render(), FRAMES, play) for _ in range(runs)]
     return times | {"steps": steps, "frames": frames}
@@ -59,7 +59,7 @@ def _rate(task: Any, count: int, before: Any = None) -> tuple[float, float]:
         task(i)
         wall += time.perf_counter() - began
         cpu += time.process_time() - used
-    return count / wall, count / max(cpu, 1e-9)
+    return count / wall, count / max(cpu, 1e-9)  # a coarse CPU clock may not have moved
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def machine_rates(working_set: int, shape: tuple[int, int], plan: Plan) -> Rates
 
 
 def _next(x: Array) -> Array:
-    return x + 1.0
+    return x + 1.0  # not a plain copy, which XLA would leave out of the loop
 
 
 def _multiply_add(x: Array) -> Array:
@@ -95,6 +95,7 @@ def _multiply_add(x: Array) -> Array:
 
 def _scatter(index: Array, x: Array) -> Array:
     sums = jax.vmap(partial(segment_sum, size=SEGMENTS))(x, index)
+    # The next turn reads a sum, so XLA cannot leave the scatter out; scaled, so that it stays small.
     return x.at[:, 0].set(1e-9 * sums[:, 0])
 
 
@@ -102,6 +103,7 @@ def _gather(index: Array, x: Array) -> Array:
     def look_up(table: Array, index: Array) -> Array:
         return look_up_one(table, index)
 
+    # With fewer slots than SEGMENTS the table is shorter than the index assumes.
     return jax.vmap(look_up)(x[:, :SEGMENTS], index % x.shape[1])
 
 
@@ -112,10 +114,11 @@ def _loop(step: Callable[[Array], Array], value: Array, plan: Plan) -> float:
         result: Array = jax.lax.fori_loop(0, n, lambda _, x: step(x), x)
         return result
 
+    # The number of turns is traced, so that one program serves runs of every length.
     program = compiled(jax.jit(run, donate_argnums=0), value, jnp.int32(1))
 
     def advance(n: int) -> None:
-        nonlocal value
+        nonlocal value  # the call takes the memory of the old value
         value = jax.block_until_ready(program.call(value, jnp.int32(n)))
 
     return measure(advance, Plan(plan.runs, None, min(MICRO_S, plan.target_s))).least_cpu_s
@@ -182,6 +185,7 @@ def operations(text: str) -> dict[str, int]:
     Args:
         text: the program as `as_text` prints it.
     """
+    # Only the entry: the bodies of fusions come before it, and would be counted a second time.
     entry = text[text.index("\nENTRY ") :] if "\nENTRY " in text else text
     names = re.findall(r"= (?:\([^=]*\)|\S+) ([a-z][a-z-]*)\(", entry)
     without_cost = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}

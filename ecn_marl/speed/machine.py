@@ -65,7 +65,7 @@ def processor() -> str:
     fields: dict[str, str] = {}
     for line in info.read_text().splitlines():
         key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
+        fields.setdefault(key.strip(), value.strip())  # keys repeat for every core
     name = fields.get("model name", platform.machine())
     numbers = [f"{key} {fields[key]}" for key in ("cpu family", "model") if key in fields]
     return f"{name} ({', '.join(numbers)})" if numbers else name
@@ -85,7 +85,7 @@ def peak_memory() -> dict[str, Any]:
             peaks.append(int(stats["peak_bytes_in_use"]))
     if peaks:
         return {"bytes": max(peaks), "source": "device memory_stats, peak_bytes_in_use"}
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return {"bytes": size, "source": "maximum resident set size of the process since its start"}
 

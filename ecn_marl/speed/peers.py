@@ -65,19 +65,20 @@ def jaxmarl_rows(
 
 def _jaxmarl_row(name: str, envs: int, devices: int, plan: Plan) -> dict[str, Any]:
     """Time one of JaxMARL's environments."""
-    package = import_module("jaxmarl")
+    package = import_module("jaxmarl")  # an optional dependency
     env = package.make(name)
     used_devices = fitting_devices(envs, devices)
     mesh = env_mesh(used_devices)
     keys = jax.random.split(jax.random.key(0), envs)
     obs, state = jax.jit(jax.vmap(env.reset))(keys)
+    # Rewards and observations are results, so that XLA cannot leave their computation out.
     total = jnp.zeros((envs, len(env.agents)))
     carry = shard_envs((keys, state, obs, total), mesh)
     run = per_device(partial(_jaxmarl_steps, env), mesh, shared=(4,), donate=(0, 1, 2, 3))
     program = compiled(run, *carry, jnp.int32(1))
 
     def advance(n: int) -> None:
-        nonlocal carry
+        nonlocal carry  # the call takes the memory of its arguments
         carry = program.call(*carry, jnp.int32(n))
         jax.block_until_ready(carry)
 

@@ -46,14 +46,16 @@ class Measured:
     state_bytes: int
 
 
-def start(env: Any, params: PyTree, key: jax.Array, envs: int) -> Carry:
+def start(env: AutoReset, params: PyTree, key: jax.Array, envs: int) -> Carry:
     """Fresh environments, each with a key of its own; `env` is one that resets itself."""
     keys = jax.random.split(key, envs)
     obs, state = jax.vmap(env.reset, (0, None))(keys, params)
     return keys, state, obs, jnp.zeros((envs, env.num_agents), jnp.float32)
 
 
-def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
+def random_steps(
+    env: AutoReset | EcnEnv, at_once: int = 1
+) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
     """Steps of a batch of environments under uniformly random actions.
 
     Args:
@@ -65,7 +67,8 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
         Observations of the last step and sums of the rewards are results, so that the compiler
         cannot leave their computation out.
     """
-    load = None if env.load is None else lambda key, state, *inputs: env.load(state)
+    load_of = env.load
+    load = None if load_of is None else lambda key, state, *inputs: load_of(state)
 
     @partial(lanes.mapped, updates={0: 0, 1: 1, 2: 2, 3: 3}, load=load)
     def steps_of_one(
@@ -75,7 +78,7 @@ def random_steps(env: Any, at_once: int = 1) -> Callable[[Any, Any, Any, Any, An
             key, state, _, total = carry
             key, act_key, env_key = jax.random.split(key, 3)
             action = env.action.sample(act_key, env.num_agents)
-            obs, state, reward, _, _, _ = env.step(env_key, state, action, params)
+            obs, state, reward = env.step(env_key, state, action, params)[:3]
             return (key, state, obs, total + reward), None
 
         carry: Carry = jax.lax.scan(step, (key, state, obs, total), None, length=at_once)[0]
@@ -109,6 +112,7 @@ def compiled_steps(
     run = per_device(steps, mesh, shared=(4, 5), donate=(0, 1, 2, 3))
     carry = jax.jit(start, static_argnums=(0, 3))(wrapped, params, jax.random.key(seed), envs)
     carry = shard_envs(carry, mesh)
+    # The number of turns is traced, so that one program serves runs of every length.
     return compiled(run, *carry, params, jnp.int32(1)), carry, params
 
 
@@ -122,12 +126,12 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         plan: how it is timed.
     """
     used_devices = fitting_devices(envs, devices)
-    at_once = math.gcd(plan.steps or AT_ONCE, AT_ONCE)
+    at_once = math.gcd(plan.steps or AT_ONCE, AT_ONCE)  # a run is a whole number of calls
     program, carry, params = compiled_steps(env, envs, used_devices, at_once=at_once)
     size = tree_bytes(jax.eval_shape(env.reset, jax.random.key(0), params)[1])
 
     def advance(n: int) -> None:
-        nonlocal carry
+        nonlocal carry  # the call takes the memory of its arguments
         carry = program.call(*carry, params, jnp.int32(n))
         jax.block_until_ready(carry)
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.interface import Environment
 from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.speed.programs import compiled_steps
@@ -132,7 +133,7 @@ def _without_stages(kind: type[Simulator], sim: Simulator) -> Simulator:
     return kind(**{f.name: getattr(sim, f.name) for f in fields(Simulator) if f.init})
 
 
-def _random_actions(env: Any, params: PyTree) -> Step:
+def _random_actions(env: Environment, params: PyTree) -> Step:
     """Steps under random actions."""
 
     def step(state: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -157,7 +158,7 @@ def _advance(step: Step, first: PyTree, keys: jax.Array) -> Callable[[int], None
 
     def run(carry: PyTree, keys: jax.Array, n: Array) -> PyTree:
         def body(i: Array, carry: PyTree) -> PyTree:
-            step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
+            step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)  # new actions every step
             return jax.vmap(step)(carry[0], step_keys)
 
         return jax.lax.fori_loop(0, n, body, carry)

@@ -74,7 +74,7 @@ class Timing:
     @property
     def least_cpu_s(self) -> float:
         """Least CPU time of a step, s, of the run that other processes disturbed least."""
-        return max(min(self.cpu_s), 1e-9) / self.steps
+        return max(min(self.cpu_s), 1e-9) / self.steps  # a coarse clock may not have moved
 
     @property
     def least_s(self) -> float:
@@ -152,8 +152,9 @@ def _calibrate(advance: Callable[[int], None], target_s: float) -> int:
         began = time.perf_counter()
         advance(steps)
         seconds = max(time.perf_counter() - began, 1e-9)
-        if seconds >= 0.2 * target_s or steps >= 2**20:
+        if seconds >= 0.2 * target_s or steps >= 2**20:  # the bound ends programs without work
             return max(1, math.ceil(steps * target_s / seconds))
+        # At most tenfold: steps take longer as networks fill, so a short run predicts too many.
         steps = math.ceil(steps * min(10.0, 0.4 * target_s / seconds + 1.0))
 
 
@@ -199,6 +200,7 @@ class Compiled:
 
 def compiled(jitted: Any, *args: Any) -> Compiled:
     """Compile a jitted function for some arguments."""
+    # Apart, because lanes compile while the program is lowered, and XLA afterwards.
     began = time.perf_counter()
     lowered = jitted.lower(*args)
     middle = time.perf_counter()

@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._types import Leaf
+from ecn_marl.envs.interface import Environment
 
 
 @struct.dataclass
@@ -25,7 +26,7 @@ class AutoResetState:
         episode_length: steps so far, scalar.
     """
 
-    env: Any
+    env: PyTree
     episode_return: Leaf
     episode_length: Leaf
 
@@ -45,7 +46,7 @@ class AutoReset:
             `step(key, state, action, params)`.
     """
 
-    env: Any
+    env: Environment
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""

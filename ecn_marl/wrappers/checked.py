@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_numbers
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.queues import Ecn
 
 
@@ -33,7 +34,7 @@ class Checked:
         env: a functional environment.
     """
 
-    env: Any
+    env: PortEnvironment
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.envs.interface import Environment, MeasuredEnvironment
 from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
 
 
@@ -35,11 +36,12 @@ class EpisodeStatisticsState:
 class _Metered:
     """An environment whose `info` has the metrics of the episode up to this step."""
 
-    env: Any
+    env: MeasuredEnvironment
 
-    @property
-    def num_agents(self) -> int:
-        return int(self.env.num_agents)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def reset(self, key: jax.Array, params: PyTree) -> PyTree:
         return self.env.reset(key, params)
@@ -64,7 +66,7 @@ class EpisodeStatistics:
         env: an `AutoReset`, whose environment has `episode_metrics(state, params)`.
     """
 
-    env: Any
+    env: Environment
 
     def __post_init__(self) -> None:
         """Check the wrapped environment.
@@ -81,10 +83,15 @@ class EpisodeStatistics:
             raise AttributeError(name)
         return getattr(self.env, name)
 
+    @property
+    def _measured(self) -> MeasuredEnvironment:
+        """The environment inside of `AutoReset`."""
+        return cast(MeasuredEnvironment, cast(AutoReset, self.env).env)
+
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, EpisodeStatisticsState]:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
-        metrics = jax.eval_shape(self.env.env.episode_metrics, state.env, params)
+        metrics = jax.eval_shape(self._measured.episode_metrics, state.env, params)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
         last = {"return": state.episode_return, "length": state.episode_length, **empty}
         return obs, EpisodeStatisticsState(state, last, jnp.zeros((), jnp.int32))
@@ -97,7 +104,7 @@ class EpisodeStatistics:
         Returns:
             As `AutoReset`. `info` also has `episode`, `last` of the new state.
         """
-        resetting = AutoReset(_Metered(self.env.env))
+        resetting = AutoReset(_Metered(self._measured))
         obs, inner, reward, terminated, truncated, info = resetting.step(
             key, state.env, action, params
         )

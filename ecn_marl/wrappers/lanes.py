@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import jax
+from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
+from ecn_marl.envs.interface import Environment, PortEnvironment
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,17 @@ class Lanes:
         env: a functional environment, `AutoReset` included.
     """
 
-    env: Any
+    env: Environment
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""
         if name.startswith("__") or name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)
+
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, PyTree]:
+        """Start an episode; see the wrapped environment."""
+        return self.env.reset(key, params)
 
     @property
     def step(self) -> Callable[..., Any]:
@@ -41,7 +49,7 @@ class Lanes:
     @property
     def step_ecn(self) -> Callable[..., Any]:
         """`step_ecn(key, state, ecn, params)` of the wrapped environment."""
-        return lanes.mapped(self.env.step_ecn, {1: 1}, self._load())
+        return lanes.mapped(cast(PortEnvironment, self.env).step_ecn, {1: 1}, self._load())
 
     def _load(self) -> Callable[..., Any] | None:
         """The environment's `load` as a function of a step's arguments; None if it has none."""

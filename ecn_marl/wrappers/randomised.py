@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.transports import Dcqcn
@@ -125,7 +126,7 @@ class RandomisedState:
         steps: intervals so far; trainers set it to start in the middle of an episode.
     """
 
-    env: Any
+    env: PyTree
     factors: Leaf
     steps: Leaf
 
@@ -141,7 +142,7 @@ class Randomised:
         ranges: from `ranges_of`.
     """
 
-    env: Any
+    env: PortEnvironment
     ranges: Ranges
 
     def __post_init__(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from handover import Handover, log_j
+from toy import ToyEnv
 
 from ecn_marl.baselines import search as sr
 from ecn_marl.baselines.evaluation.episodes import roll_out
@@ -211,7 +211,7 @@ def test_bad_efforts_are_named(field):
 
 
 def test_random_draws_every_action():
-    env = SimpleNamespace(action=MultiDiscreteAction(), num_agents=3)
+    env = ToyEnv(action=MultiDiscreteAction())
     act = jax.vmap(lambda key: Random(env)(key, jnp.zeros(())))
     drawn = np.asarray(act(jax.random.split(jax.random.key(0), 500)))
     assert drawn.shape == (500, 3, 3)

@@ -16,13 +16,14 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+from ecn_marl.envs.interface import Environment, PortEnvironment
 
 Costs = dict[str, float]
 """`reward`, `inferences_per_decision`, `flops_per_decision`, for HAECN `activation_frequency`."""
 
 
 def count_costs(
-    env: Any, params: PyTree, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
+    env: Environment, params: PyTree, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
 ) -> Costs:
     """Mean reward and costs of a greedy policy over evaluation episodes.
 
@@ -81,7 +82,7 @@ def inference_us(net: nn.Module, params: PyTree, *, rows: int = 1000, repeats: i
     return min(times) / rows * 1e6
 
 
-def decision_delay_us(env: Any, us_per_decision: float) -> float:
+def decision_delay_us(env: PortEnvironment, us_per_decision: float) -> float:
     """How late the thresholds of a switch are if its CPU decides for one port after the other, µs.
 
     ACC runs one thread over the queues of a switch (§4.2), so the last port waits for all others.

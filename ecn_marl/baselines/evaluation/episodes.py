@@ -31,6 +31,7 @@ from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
 from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
+from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
@@ -187,7 +188,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
     return tuning_keys("report", seed, episodes)
 
 
-def thresholds(env: Any, params: PyTree, state: PyTree, chosen: object) -> Ecn:
+def thresholds(env: PortEnvironment, params: PyTree, state: PyTree, chosen: Array | Ecn) -> Ecn:
     """Thresholds for the choice of a controller, bytes, `[A]` each.
 
     Args:
@@ -200,12 +201,11 @@ def thresholds(env: Any, params: PyTree, state: PyTree, chosen: object) -> Ecn:
         return chosen.during(env.phase(state, params))
     if isinstance(chosen, Ecn):
         return chosen
-    ecn: Ecn = env.action.decode(chosen, env.port_scale(params.sim))
-    return ecn
+    return env.action.decode(chosen, env.port_scale(params.sim))
 
 
 def roll_out(
-    env: Any, params: PyTree, controller: Controller | StatefulController, key: jax.Array
+    env: Environment, params: PyTree, controller: Controller | StatefulController, key: jax.Array
 ) -> tuple[PyTree, Float[Array, ""], PyTree]:
     """One whole episode.
 
@@ -223,7 +223,7 @@ def roll_out(
 
 
 def roll_out_in_windows(
-    env: Any,
+    env: Environment,
     params: PyTree,
     controller: Controller | StatefulController,
     key: jax.Array,
@@ -265,7 +265,7 @@ def roll_out_in_windows(
 
 
 def episodes_runner(
-    env: Any, params: PyTree, build: Callable[[Any], Any], windows: int = 0
+    env: MeasuredEnvironment, params: PyTree, build: Callable[[Any], Any], windows: int = 0
 ) -> Callable[..., Any]:
     """A compiled function that runs episodes of policies which differ in their parameters only.
 
@@ -286,8 +286,7 @@ def episodes_runner(
         costs_of = getattr(controller, "costs", None)
         raw_costs: dict[str, Any] = {} if costs_of is None else costs_of(memory)
         costs = {name: jnp.asarray(x, jnp.float32) for name, x in raw_costs.items()}
-        metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
-        return metrics | costs | over_time
+        return env.episode_metrics(state, params) | costs | over_time
 
     @jax.jit
     def run(actor: PyTree, keys: jax.Array) -> dict[str, jax.Array]:
@@ -302,7 +301,7 @@ BATCH = 32
 
 
 def evaluate(
-    env: Any,
+    env: MeasuredEnvironment,
     params: PyTree,
     controller: Controller | StatefulController,
     *,

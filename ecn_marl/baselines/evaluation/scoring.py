@@ -7,7 +7,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
+from ecn_marl.envs.interface import Environment, MeasuredEnvironment
 
 SCORES = ("reward", "objective")
 """What a score can be: the mean reward, or minus J in completion times (`completion`)."""
@@ -75,6 +76,7 @@ def _half_width(values: np.ndarray) -> np.ndarray | None:
     return width
 
 
+@runtime_checkable
 class Acting(Protocol):
     """A learner whose policy takes observations alone; see `Trainer.act`."""
 
@@ -107,7 +109,7 @@ class Greedy:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def greedy_controller(algorithm: Acting, actor: PyTree, env: Any) -> Any:
+def greedy_controller(algorithm: Acting, actor: PyTree, env: Environment) -> Any:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
     if hasattr(algorithm, "controller"):
         return algorithm.controller(actor, env)
@@ -116,7 +118,7 @@ def greedy_controller(algorithm: Acting, actor: PyTree, env: Any) -> Any:
 
 def scorer(
     algorithm: Acting,
-    env: Any,
+    env: MeasuredEnvironment,
     params: PyTree,
     *,
     episodes: int = 16,

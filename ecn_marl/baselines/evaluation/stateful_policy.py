@@ -7,14 +7,14 @@ rewards of every interval to a controller, which computes observations from them
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import fill, flatten, push
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.stats import from_info
 
@@ -30,6 +30,7 @@ class Memory(NamedTuple):
     """The thresholds for the next interval, bytes, `[A]` each."""
 
 
+@runtime_checkable
 class Deciding(Protocol):
     """A learner whose policy has a memory."""
 
@@ -49,7 +50,7 @@ class Deciding(Protocol):
 class StatefulPolicy:
     """A trained policy with a memory, as a `StatefulController`."""
 
-    def __init__(self, algorithm: Deciding, actor: PyTree, env: EcnEnv) -> None:
+    def __init__(self, algorithm: Deciding, actor: PyTree, env: PortEnvironment) -> None:
         """Set up.
 
         Args:

@@ -22,6 +22,7 @@ from ecn_marl.baselines.exporting.quantise import Layers, dense_arrays, quantise
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy, tree
 from ecn_marl.baselines.rl.rate_rollout import roll_rates
 from ecn_marl.envs.rate.actions import ContinuousFactor
+from ecn_marl.envs.rate.env import RateEnv
 
 STEPS = 2000
 """Steps that are recorded of every training environment, from an empty network on."""
@@ -104,7 +105,7 @@ def record(trainer: Any, act: Callable[..., Any], actor: PyTree, seed: int) -> n
 
 
 @lru_cache(maxsize=16)
-def _recorder(env: Any, act: Callable[..., Any]) -> Callable[..., Any]:
+def _recorder(env: RateEnv, act: Callable[..., Any]) -> Callable[..., Any]:
     """Which flows acted, `[steps, envs, flows]`, and observations `[steps, envs, flows, obs]`."""
 
     def acting(actor: PyTree, key: jax.Array, obs: Array) -> Array:

@@ -22,6 +22,7 @@ from ecn_marl.baselines.rl.distributions import Head, evaluate_actions
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
+from ecn_marl.envs.interface import Environment
 
 LOG_RATIO_MAX = 20.0
 """Log-ratios of probabilities are clipped to this; it is far outside of any `clip`."""
@@ -147,7 +148,7 @@ class Batch(NamedTuple):
 
 
 def collect(
-    env: Any,
+    env: Environment,
     head: Head,
     policy: Callable[[Any, Array], Array],
     state: PyTree,

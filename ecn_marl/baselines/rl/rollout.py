@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ecn_marl import lanes
+from ecn_marl.envs.interface import Environment
 
 
 def roll(
-    env: Any,
+    env: Environment,
     step: Callable[..., tuple[PyTree, Any]],
     carry: PyTree,
     key: jax.Array,

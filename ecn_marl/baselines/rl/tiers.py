@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.q_learning import discrete_head
+from ecn_marl.envs.interface import Environment
 from ecn_marl.sim.topology import Topology
 
 
@@ -63,7 +64,7 @@ class Tiers:
         tier: tier of each of its agents.
     """
 
-    env: Any
+    env: Environment
     tier: tuple[int, ...]
 
     def __getattr__(self, name: str) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl.baselines.rl.rollout import roll
+from ecn_marl.envs.interface import Environment
 
 
 def start_environments(
-    env: Any, key: jax.Array, phase_key: jax.Array, params: PyTree, n: int
+    env: Environment, key: jax.Array, phase_key: jax.Array, params: PyTree, n: int
 ) -> tuple[Array, PyTree]:
     """Reset `n` auto-resetting environments.
 
@@ -35,7 +35,7 @@ def start_environments(
 
 
 def run_randomly(
-    env: Any, key: jax.Array, params: PyTree, carry: tuple[PyTree, Array], steps: int
+    env: Environment, key: jax.Array, params: PyTree, carry: tuple[PyTree, Array], steps: int
 ) -> tuple[tuple[PyTree, Array], Float[Array, " obs"], Float[Array, " obs"]]:
     """Take random actions for some intervals, to measure the moments of observations.
 

@@ -32,6 +32,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.scoring import Greedy
 from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
+from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
 
 
@@ -96,7 +97,7 @@ class Trainer(ABC):
     config: Any
     head: Head
 
-    def __init__(self, env: Any, config: object) -> None:
+    def __init__(self, env: Environment, config: object) -> None:
         """Set up networks and optimisers.
 
         Args:
@@ -146,7 +147,7 @@ class Trainer(ABC):
         """
         raise NotImplementedError  # registration requires `act` or `controller`
 
-    def controller(self, actor: PyTree, env: Any) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.
 
         Args:
@@ -168,7 +169,7 @@ class Trainer(ABC):
         """The policy to be exported; None if it is not one network from observation to action."""
         return None
 
-    def exchanged_bytes(self, env: Any, rows: Sequence[Mapping[str, object]]) -> float:
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes that agents exchange, or send to a centre, per second of a network's time.
 
         Learners that share parameters are trained in one place, which is not counted.

@@ -27,6 +27,7 @@ from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EnvParams
+from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.engine import Scored, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
@@ -54,7 +55,9 @@ class Online(NamedTuple):
     begin: Callable[[Any, Any, Any], tuple[Any, Callable[[jax.Array, Any], Any]]]
 
 
-def episode_runner(kind: Online, env: Any, config: object, updates: int) -> Callable[..., Any]:
+def episode_runner(
+    kind: Online, env: PortEnvironment, config: object, updates: int
+) -> Callable[..., Any]:
     """Runs episodes of a learner that goes on learning in them.
 
     Args:
@@ -160,7 +163,9 @@ def _window(intervals: int, windows: int, multiple: int) -> int:
     return length
 
 
-def _pet(env: Any, config: IPPOConfig, offline: Any) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
+def _pet(
+    env: PortEnvironment, config: IPPOConfig, offline: Any
+) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
     """PET: actor and critic of the offline model on every port."""
     algorithm = IPPO(env, config, start=offline)
     return algorithm, algorithm.init
@@ -183,7 +188,7 @@ def acc_config(settings: dict[str, Any], intervals: int, windows: int) -> DDQNCo
 
 
 def _acc(
-    env: Any, config: DDQNConfig, offline: object
+    env: PortEnvironment, config: DDQNConfig, offline: object
 ) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
     """ACC: the Q-network of the offline model on every port, with empty replay memories."""
     algorithm = DDQN(env, config)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+from toy import ToyEnv
 
 from ecn_marl.baselines.rl.tiers import TierAction, Tiers, port_tiers
 from ecn_marl.envs.actions import action_codec
 from ecn_marl.sim.topology import Link, from_links, leaf_spine, star
 
 
-class Ports:
+def four_ports(actions):
     """Four ports that observe two numbers each."""
-
-    num_agents, obs_dim = 4, 2
-
-    def __init__(self, actions):
-        self.action = action_codec(actions)
+    return ToyEnv(num_agents=4, action=action_codec(actions))
 
 
 def test_tiers_of_known_networks():
@@ -35,7 +32,7 @@ def test_three_tiers():
 
 
 def test_summary_is_mean_and_largest_of_each_tier():
-    view = Tiers(Ports("discrete"), (0, 1, 0, 1))
+    view = Tiers(four_ports("discrete"), (0, 1, 0, 1))
     obs = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
     low, high = obs[:, [0, 2]], obs[:, [1, 3]]
     expected = np.concatenate([low.mean(1), low.max(1), high.mean(1), high.max(1)], -1)
@@ -45,10 +42,10 @@ def test_summary_is_mean_and_largest_of_each_tier():
 
 
 def test_actions_reach_every_port_of_their_tier():
-    single = Tiers(Ports("discrete"), (0, 1, 0, 1))
+    single = Tiers(four_ports("discrete"), (0, 1, 0, 1))
     assert single.action == TierAction((24,), 2) and single.action.nvec == (24, 24)
     np.testing.assert_array_equal(single.to_ports(jnp.array([[7, 9]])), [7, 9, 7, 9])
-    triple = Tiers(Ports("multidiscrete"), (0, 1, 1, 1))
+    triple = Tiers(four_ports("multidiscrete"), (0, 1, 1, 1))
     port_actions = triple.to_ports(jnp.arange(12).reshape(2, 1, 6))
     np.testing.assert_array_equal(
         port_actions[1], [[6, 7, 8], [9, 10, 11], [9, 10, 11], [9, 10, 11]]
