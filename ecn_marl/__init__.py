@@ -113,9 +113,9 @@ if not TYPE_CHECKING:  # type checkers then report names that do not exist
             return import_module(f"ecn_marl.{name}")
         if name in _HOME:
             value = getattr(import_module(_HOME[name]), name)
-            globals()[name] = value
+            globals()[name] = value  # later uses find it without a call of `__getattr__`
             return value
-        if name == "__version__":
+        if name == "__version__":  # on demand: reading the metadata takes longer than this import
             from importlib.metadata import version
 
             return version("ecn-marl")

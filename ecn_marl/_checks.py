@@ -69,7 +69,7 @@ class Real:
         """Whether it is such a number, or one of the words."""
         if value is None or isinstance(value, str):
             return self.none if value is None else value in self.words
-        if not self._is_kind(value) or isinstance(value, bool):
+        if not self._is_kind(value) or isinstance(value, bool):  # a bool is a number in Python
             return False
         if not math.isfinite(value):
             return self.infinite and value > 0
@@ -142,11 +142,11 @@ class Kind:
 
     Attributes:
         types: types, or names of methods that it must have.
-        what: what is allowed, in words.
+        description: what is allowed, in words.
     """
 
     types: tuple[type | str, ...]
-    what: str
+    description: str
 
     def fits(self, value: object) -> bool:
         """Whether it is of one of the types, or has one of the methods."""
@@ -158,7 +158,7 @@ class Kind:
     @property
     def allowed(self) -> str:
         """What is allowed, in words."""
-        return self.what
+        return self.description
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def check_numbers(tree: object, where: str = "params") -> None:
         for number, part in enumerate(tree):
             check_numbers(part, f"{where}[{number}]")
     elif is_dataclass(tree):
-        rules: Any = rules_of(type(tree))
+        rules: Any = rules_of(type(tree))  # of arrays: every rule here is a `Real`
         for field in fields(tree):
             part, name = getattr(tree, field.name), f"{where}.{field.name}"
             if field.name in rules:
@@ -264,7 +264,7 @@ def _check_entries(name: str, numbers: object, rule: Real) -> None:
         return
     if entries.dtype.kind not in rule.kinds:
         raise bad_value(name, f"{entries.dtype} numbers", rule.allowed)
-    outside = ~rule.fit(entries)
+    outside = ~rule.fit(entries)  # the negation finds NaN too: no comparison with it is true
     if outside.any():
         index = tuple(int(i) for i in np.argwhere(outside)[0])
         at = f"[{', '.join(map(str, index))}]" if index else ""
@@ -272,10 +272,11 @@ def _check_entries(name: str, numbers: object, rule: Real) -> None:
 
 
 _RULES: dict[type, dict[str, Rule]] = {}
+"""Rules of each class. `get_type_hints` evaluates annotations from text, which is slow."""
 
 
 def rules_of(kind: type) -> dict[str, Rule]:
-    """The rules that a class declares, by field; its annotations are read once."""
+    """The rules that a class declares, by field."""
     if kind in _RULES:
         return _RULES[kind]
     by_field: dict[str, Rule] = {}

@@ -59,8 +59,9 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
     ready: list[tuple[Path, Path]] = []
     try:
         for path, output in outputs.items():
+            # In the same folder, because renaming is atomic only within one file system.
             draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-            ready.append((draft, path))
+            ready.append((draft, path))  # before it is opened, so that a partial file is removed
             encoding = None if "b" in output.mode else "utf-8"
             with naming(path), open(draft, output.mode, encoding=encoding) as file:
                 output.write(file)
@@ -68,7 +69,7 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
             os.replace(draft, path)
     finally:
         for draft, _ in ready:
-            draft.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)  # after an error; renamed ones are gone
 
 
 def json_text(tree: object) -> str:

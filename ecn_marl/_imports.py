@@ -80,9 +80,9 @@ def _import_file(path: Path) -> ModuleType:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # true for any file that ends in .py
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+        sys.path.append(str(path.parent))  # last: a file beside it must not hide a package
     module = module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs: dataclasses look their module up by name
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -133,7 +133,7 @@ def restore_imports(needed: Mapping[str, Sequence[str]], who: str, trusted: bool
         UnknownName: something cannot be imported, or does not register what is needed.
     """
     for origin, names in needed.items():
-        if not _unknown(names):
+        if not _unknown(names):  # another file or an entry point may have registered them
             continue
         reason = "it is no module" if origin.startswith(SCRIPT) else ""
         if not trusted:

@@ -56,7 +56,7 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
         yield
     finally:
         over.set()
-        alive.join()
+        alive.join()  # before the file is closed: its number may then name another file
         path.unlink(missing_ok=True)  # before the lock is dropped, so the file is still ours
         os.close(file)
 
@@ -64,6 +64,7 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
 def _take(path: Path, work: str) -> int:
     """Open and lock the file, and write this process's record to it."""
     while True:
+        # Not truncated: until the lock is held, the file has the record of another process.
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             free = _flock(file)
@@ -95,9 +96,10 @@ def _flock(file: int) -> bool | None:
     """Try to lock the file; whether that succeeded, None if the file system has no locks."""
     try:
         import fcntl
-    except ImportError:
+    except ImportError:  # Windows
         return None
     try:
+        # Not `lockf`: POSIX locks do not keep out other threads of the same process.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -131,10 +133,10 @@ def _is_running(pid: object) -> bool:
     if not isinstance(pid, int) or pid < 1:
         return False
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only checks
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # a process of another user
         pass
     return True
 

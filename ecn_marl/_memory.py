@@ -18,7 +18,7 @@ def machine_bytes() -> float:
     """Memory of this machine, bytes."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
+    except (AttributeError, ValueError, OSError):  # Windows; names the system does not have
         return UNKNOWN
 
 

@@ -139,7 +139,7 @@ class Registry(Generic[T]):
         except Exception as error:  # whatever the module of another package may raise
             allowed = f"an entry point that can be loaded ({type(error).__name__}: {error})"
             raise bad_value(f"{self.kind} {name!r}", point.value, allowed) from error
-        self._loaded[name] = self._convert(name, obj)
+        self._loaded[name] = self._convert(name, obj)  # later uses do not import it again
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
@@ -169,7 +169,7 @@ def _origin() -> str:
     """The module or file that registers something: the first caller outside of the package."""
     if IMPORTING:
         return IMPORTING[-1]
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # not `inspect.stack`, which reads the source of every frame
     while frame.f_back is not None and _is_ours(frame.f_globals):
         frame = frame.f_back
     name, file = str(frame.f_globals.get("__name__")), frame.f_globals.get("__file__")

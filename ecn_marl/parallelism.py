@@ -175,9 +175,14 @@ def per_device(
     split, replicated = PartitionSpec(AXIS), PartitionSpec()
 
     def run(*args: object) -> PyTree:
+        # Mapped here, as the number of specifications must be that of the arguments.
         specs = tuple(replicated if i in shared else split for i in range(len(args)))
         mapped = jax.shard_map(
-            function, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False
+            function,
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=split,
+            check_vma=False,  # calls of `ecn_marl.lanes` do not say what differs between devices
         )
         return mapped(*args)
 

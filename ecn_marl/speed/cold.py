@@ -61,7 +61,7 @@ def _start(scenario: str, runs: int) -> dict[str, float]:
     script = Path(first_step.__file__)
     began = time.time()  # time of day: other clocks cannot be compared between processes
     process = subprocess.run(
-        # -P keeps the script's folder out of sys.path, where `machine` or `report` could hide others
+        # -P keeps the script's folder out of sys.path: its `machine.py` could hide another module.
         [sys.executable, "-P", str(script), scenario, str(runs)],
         env=os.environ | NEVER_CACHED,
         check=True,

@@ -95,7 +95,7 @@ def _multiply_add(x: Array) -> Array:
 
 def _scatter(index: Array, x: Array) -> Array:
     sums = jax.vmap(partial(segment_sum, size=SEGMENTS))(x, index)
-    # The next turn reads a sum, so XLA cannot leave the scatter out; scaled, so that it stays small.
+    # The next turn reads a sum, so XLA cannot leave the scatter out. Scaled, it stays small.
     return x.at[:, 0].set(1e-9 * sums[:, 0])
 
 

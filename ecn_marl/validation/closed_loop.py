@@ -101,6 +101,7 @@ def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.n
     """
     columns = {"src": data["src"], "dst": data["dst"], "size_B": data["bytes"]}
     columns["start_ns"] = data["start_ns"]
+    # A schedule is in order of the starts; `by_flow` goes back to the recorded order.
     order = np.argsort(data["start_ns"], kind="stable")
     columns = {name: np.asarray(x)[order] for name, x in columns.items()}
     width = widest_tick(columns["start_ns"], DT_US * TICK_STEPS, 64)
@@ -126,6 +127,7 @@ def _alphas(sim: Simulator) -> np.ndarray:
     """PFC thresholds of the recorded runs: 1/8 for host links, 1 for the trunk."""
     topology = sim.topology
     fast = [port.kind != "host" for port in topology.ports]
+    # Links begin with those of the hosts' NICs, which `ports` does not list.
     return np.where([False] * topology.n_hosts + fast, 1.0, 0.125).astype(np.float32)
 
 

@@ -88,7 +88,7 @@ def long_run(name: str, topology: Topology, seconds: float, runs: int) -> Outcom
     params = sim.default_params()
     keys = jax.vmap(jax.random.key)(np.arange(runs))
     state = jax.jit(jax.vmap(sim.init, (0, None)))(keys, params)
-    calls = 2 * round(seconds * 1e6 / INTERVAL_US / CALL / 2)
+    calls = 2 * round(seconds * 1e6 / INTERVAL_US / CALL / 2)  # even, for two equal halves
     queue, halves = np.zeros(runs), []
     for call in range(calls):
         state, mean = _advance(sim, state, params)
@@ -133,13 +133,14 @@ def _snapshot(state: SimState, queue: np.ndarray) -> Snapshot:
         finished=np.asarray(totals.finished, np.float64),
         slowdown=np.asarray(totals.slowdown, np.float64),
         delivered=np.asarray(counter_bytes(totals.delivered), np.float64),
-        queue=queue.copy(),
+        queue=queue.copy(),  # the caller goes on adding to it
     )
 
 
 def _balance(name: str, state: SimState) -> Line:
     """Offered = delivered + queued + not yet sent + dropped, in the worst run."""
     flows, totals = state.flows, state.totals
+    # All in float64: float32 has 24 bits, and the tolerance is 1e-6 of terabytes.
     unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(
         flows.rest_low, np.float64
     )

@@ -64,7 +64,7 @@ def _run(
             return state, stats.utilisation
 
         state, used = jax.lax.scan(interval, sim.init(key, params), None, length=intervals)
-        return state.fct_log, used[intervals // 4 :].mean(0)
+        return state.fct_log, used[intervals // 4 :].mean(0)  # first the empty network fills
 
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     fct, used = jax.device_get(jax.jit(jax.vmap(run, (0, None)))(keys, params))
@@ -137,6 +137,7 @@ def _tiers() -> list[Line]:
     sim = _simulator(net, Poisson(load=LOAD, table="Solar2022"), slots=SLOTS)
     _, used = _run(sim, sim.default_params(), INTERVALS, SEEDS)
     table = sim.traffic[0].default_params().table
+    # Sizes at the middles of equal shares: headers depend on packets, which the mean size hides.
     payload = np.interp((np.arange(200_000) + 0.5) / 200_000, table.cdf, table.size)
     wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
     offered = LOAD * wire.mean() / payload.mean()

@@ -53,6 +53,7 @@ def steady(samples: Samples, setting: int, window: tuple[float, float], v: int =
     """Queue mean and std (KB), utilisation (%) over a window in ms: means of the seeds, `[3]`."""
     rows = samples.window(*window)
     mean = rows.mean[v, setting].mean(-1)
+    # The difference of a constant queue is zero up to rounding, and may come out negative.
     std = np.sqrt(np.maximum(rows.square[v, setting].mean(-1) - mean**2, 0.0))
     used = 100 * rows.utilisation[v, setting].mean(-1)
     return np.stack([mean / 1e3, std / 1e3, used]).mean(1)
@@ -84,6 +85,7 @@ def steady_lines(
     table = (
         ("queue mean", "KB", mean / 1e3, MEAN),
         ("queue std", "KB", std / 1e3, STD),
+        # Recorded utilisation reaches 1.0011, as that simulator cuts packet times to whole ns.
         ("utilisation", "%", 100 * min(used, 1.0), utilisation_tolerance(n)),
     )
     return [

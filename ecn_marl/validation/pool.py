@@ -53,13 +53,14 @@ def run_cases(
         for case in selected:
             groups.setdefault(case.program or case.name, []).append(case)
         longest_first = sorted(groups.values(), key=lambda group: -sum(c.cost for c in group))
+        # `fork` would copy JAX without its threads, and the first computation would hang.
         with ProcessPoolExecutor(workers, get_context("spawn"), _on_cpu) as pool:
             waiting = [pool.submit(_run_named, [c.name for c in group]) for group in longest_first]
             try:
                 for future in as_completed(waiting):
                     for name, outcome, seconds, cpu in future.result():
                         take(by_name[name], outcome, seconds, cpu)
-            except BaseException:
+            except BaseException:  # leaving the block would wait for all cases that are left
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     return [finished[case.name] for case in selected]

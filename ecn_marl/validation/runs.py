@@ -199,7 +199,7 @@ def simulate(
     sim = replace(sim, transport=parse_transport(SAME_PROGRAM.get(transport, transport)))
     shape = (len(variants), len(ecn), seeds)
     v, e, s = (index.ravel() for index in np.indices(shape))
-    shared_params = len(variants) == 1
+    shared_params = len(variants) == 1  # then the batch needs no copy of them for every run
     params = trees[0] if shared_params else jax.tree.map(lambda *x: np.stack(x)[v], *trees)
     levels = [scaled_ecn(trees[0].net, *ECN[name]) for name in ecn]
     thresholds = jax.tree.map(lambda *x: jnp.stack(x)[e], *levels)
@@ -214,7 +214,9 @@ def simulate(
         chunks.append(jax.device_get(rows))
         if until_done and np.isfinite(np.asarray(state.fct_log)[:, finite]).all():
             break
+    # float64: a variance is the small difference of a mean square and a squared mean.
     joined = (np.concatenate(x, -1, dtype=np.float64) for x in zip(*chunks, strict=True))
+    # A row is an interval, which is longer than a sample if ticks are; windows count samples.
     series = Rows(*(np.repeat(x, samples_per_row, axis=-1) for x in joined))
     return Samples(
         rows=Rows(*(x.reshape(*shape, -1) for x in series)),

@@ -82,7 +82,8 @@ def _settled(
     """Queue mean and std (KB) and utilisation of the bottleneck over the second half."""
     mean, square, _, sent = (x.mean() for x in _series(sim, params, ecn, ms))
     capacity = float(params.net.port_rate[0]) * sim.interval_us
-    return mean / 1e3, max(square - mean**2, 0.0) ** 0.5 / 1e3, sent / capacity
+    variance = max(square - mean**2, 0.0)  # rounding may make that of a fixed point negative
+    return mean / 1e3, variance**0.5 / 1e3, sent / capacity
 
 
 def _mean_field_run(n: int, delay_us: float, ms: float) -> tuple[float, float, float]:
