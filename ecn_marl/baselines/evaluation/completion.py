@@ -147,6 +147,7 @@ def summarise(
         "invalid": invalid_reasons(columns),
         "reward": {"mean": reward, "ci95": half},
         "queue_mean": queue,
+        # Rounding can make the difference negative where queues are constant.
         "queue_std": max(square - queue**2, 0.0) ** 0.5,
         "utilisation": float(columns["utilisation"].mean()),
         "pauses": int(total["pauses"]),
@@ -179,6 +180,7 @@ def slowdown(values: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
     if missing < values.size:
         mean, half = crossed_interval(np.log(values))
         estimate["value"] = float(np.exp(mean))
+        # NaN, which a single value has, is no JSON; it stays None.
         if half == half:
             estimate |= {"low": float(np.exp(mean - half)), "high": float(np.exp(mean + half))}
     return estimate

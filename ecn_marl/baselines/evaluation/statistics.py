@@ -133,6 +133,7 @@ def crossed_interval(
 
 def _known_means(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
     """Means over axes without NaN, of those rows that have a number."""
+    # `np.nanmean` warns of rows without a number.
     finite = np.isfinite(values)
     count = finite.sum(axes)
     total = np.where(finite, values, 0.0).sum(axes)
@@ -172,7 +173,9 @@ class Draws:
         return self._counts(f"policy {name}", n)
 
     def _counts(self, label: str, n: int) -> np.ndarray:
+        # Not `hash`, which Python salts anew in every process.
         rng = np.random.default_rng([self.seed, crc32(label.encode())])
+        # Counts instead of drawn indices: the means of all resamples are then matrix products.
         return rng.multinomial(n, np.full(n, 1.0 / n), size=self.resamples).astype(np.float64)
 
 
@@ -191,6 +194,7 @@ def resampled_mean(
     finite = np.isfinite(values)
     total, count = _contracted(np.where(finite, values, 0.0), counts), None
     if finite.all():
+        # Every resample draws as many values as there are, so their count needs no product.
         count = np.full(len(total), float(values.size))
     else:
         count = _contracted(finite.astype(np.float64), counts)

@@ -79,6 +79,8 @@ def in_windows(rows: Mapping[str, Array]) -> dict[str, Float[Array, " windows"]]
         figures[f"{size}_slowdown"] = deltas["slowdown"][:, i]
     for name in RATES:
         figures[name] = deltas[name] / jnp.maximum(deltas["intervals"], 1.0)
+    # Differences first: float32 holds the bytes of a window to a few parts in 10^7, but the
+    # difference of two totals of a whole episode would lose them.
     figures["delivered"] = deltas["delivered"][:, 0] * CHUNK + deltas["delivered"][:, 1]
     return {PREFIX + name: x for name, x in figures.items()}
 

@@ -69,13 +69,16 @@ def _split(x: np.ndarray, y: np.ndarray) -> tuple[int, np.float32]:
 
     The squared error of two means is least where sum(left)^2 / n + sum(right)^2 / m is largest.
     """
+    # Equal factors leave gains of rounding errors, which are no reason to split.
     best, chosen = 1e-12, (0, np.float32(np.inf))
     n = len(y)
     if n < 2 * MIN_ROWS:
         return chosen
+    # Sums of centred factors on both sides are opposite, which `gain` below relies on.
     centred = y - y.mean()
     left_n = np.arange(1, n)
     for column in range(x.shape[1]):
+        # Stable, so that sums, and with them the tree, do not depend on how ties are sorted.
         order = np.argsort(x[:, column], kind="stable")
         values, sums = x[order, column], np.cumsum(centred[order])[:-1]
         gain = sums**2 * (1.0 / left_n + 1.0 / (n - left_n))

@@ -290,6 +290,7 @@ def load_policy(path: str | Path) -> Policy | RatePolicy:
     path = policy_file(path)
     allowed = "a file that `ecn-marl export` has written"
     try:
+        # A pickle runs code of whoever made the file.
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes())

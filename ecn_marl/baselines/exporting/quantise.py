@@ -65,6 +65,7 @@ def quantise(
     x = np.asarray(obs, np.float32)
     if x.ndim != 2 or not len(x) or not np.isfinite(x).all():
         raise bad_value("observations", x.shape, "[N, obs] finite numbers, N >= 1")
+    # The search quantises the network for every candidate; a sample is enough to compare them.
     sample = x[:: -(-len(x) // CALIBRATION)]
     arrays, scales = _quantised(layers, limits, _calibrate(layers, limits, sample))
     reference = dense(np, dense_arrays(layers, limits), x)
@@ -106,6 +107,7 @@ def _within(layers: Layers, obs: np.ndarray, limit: float) -> np.ndarray:
     outputs = [np.abs(x).max() for x in _activations(layers, clipped)]
     outputs[-1] = min(outputs[-1], SATURATED)
     ranges = np.array([*columns, *outputs], np.float64)
+    # A column that is always 0 would have a step of 0.
     return np.where(ranges > 0.0, ranges, 1.0)
 
 
@@ -120,6 +122,7 @@ def _quantised(
     input_step: Any = column[:, None]  # the observations' scale is folded into the weights
     for i, ((weight, bias), output_step) in enumerate(zip(layers, steps, strict=True)):
         folded = weight.astype(np.float64) * input_step
+        # An output whose weights are all 0 would have a scale of 0.
         scale = np.where(folded.any(0), np.abs(folded).max(0), 1.0) / CODE
         codes = np.rint(folded / scale).astype(np.int8)
         offset = np.rint(bias.astype(np.float64) / scale).clip(-LARGEST_BIAS, LARGEST_BIAS)

@@ -101,6 +101,7 @@ def _evaluate_row(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
     return head.log_prob(out, action), head.entropy(out)
 
 
+# Batches that `lanes` compiles cannot be differentiated, so the gradient is a second program.
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _evaluate_rows(head: Head, out: Array, action: Array) -> tuple[Array, Array]:
     log_prob_and_entropy: tuple[Array, Array] = jax.vmap(
@@ -130,11 +131,13 @@ def _draw(key: jax.Array, log_p: Float[Array, "*b n"]) -> Array:
     """A choice by inversion: one random number; the Gumbel trick takes one for every choice."""
     below = jnp.cumsum(jnp.exp(log_p), -1)
     u = jax.random.uniform(key, (*log_p.shape[:-1], 1), log_p.dtype)
+    # Rounding leaves the last sum off 1. Scaled by it, `u` gives each choice its share.
     return jnp.sum(u * below[..., -1:] >= below[..., :-1], -1)
 
 
 def _gaussian(out: Array) -> tuple[Array, Array]:
     mean, raw = jnp.split(out, 2, axis=-1)
+    # Outputs of a fresh network are near 0, so the deviation starts at exp(-0.5) = 0.61.
     return jnp.tanh(mean), jnp.clip(raw - 0.5, LOG_STD_MIN, LOG_STD_MAX)
 
 

@@ -68,6 +68,7 @@ def _product_backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, 
     x, w = residuals
     rows = x.reshape(-1, x.shape[-1]).T
     if jax.default_backend() == "cpu":
+        # Without the barrier XLA folds the transposition back into the slow product.
         rows = jax.lax.optimization_barrier(rows)
     return g @ w.T, rows @ g.reshape(-1, g.shape[-1])
 
@@ -100,6 +101,8 @@ def init_network(
 
 def centred(net: nn.Module, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
     """Features centred and scaled by two parameters of a network that are not learnt."""
+    # Parameters, so that they travel with the network into checkpoints and exported files.
+    # Without a gradient, Adam leaves them as they are.
     centre = net.param("centre", nn.initializers.zeros_init(), (x.shape[-1],))
     gain = net.param("gain", nn.initializers.ones_init(), (x.shape[-1],))
     scaled: Array = (x - jax.lax.stop_gradient(centre)) * jax.lax.stop_gradient(gain)
@@ -124,6 +127,7 @@ def standardise(
         std: its standard deviation.
     """
     inner = params["params"]
+    # A feature that did not vary under random actions has a deviation of 0.
     gain = 1.0 / jnp.maximum(std, FEATURE_STD_MIN)
     moments = {"centre": mean, "gain": gain}
     constants = {name: jnp.broadcast_to(x, inner[name].shape) for name, x in moments.items()}

@@ -173,6 +173,7 @@ def roll_scenarios(
     Returns:
         States after, events of each scenario `[events, E, F]`, and the number of those left out.
     """
+    # A loop in Python: scenarios differ in their number of flows, so they cannot be one batch.
     after, batches, left_out = [], [], jnp.zeros((), jnp.int32)
     for i, (env, p) in enumerate(zip(envs, params, strict=True)):
         roll_key, reset_key = jax.random.split(jax.random.fold_in(key, i))
@@ -251,7 +252,9 @@ def draw_valid(key: jax.Array, valid: Bool[Array, "..."], n: int) -> Int[Array, 
         Numbers of rows. If none is valid, any.
     """
     flat = valid.reshape(-1)
+    # A shuffle with the invalid rows at its end: random numbers are below 1.
     order = jnp.argsort(jnp.where(flat, jax.random.uniform(key, flat.shape), 2.0))
+    # Round and round over the valid rows: `n` is fixed when compiled, their number is not.
     return order[jnp.arange(n) % jnp.maximum(flat.sum(), 1)]
 
 

@@ -86,6 +86,7 @@ def keyed(rows: Events, events: int) -> tuple[Events, Int[Array, ""]]:
         Events `[events, E, F]`, 0 where there is none, and the number of those left out.
     """
     slot = jnp.cumsum(rows.valid, 0) - 1
+    # Rows without an event go out of range, where the scatter drops them, like events too many.
     slot = jnp.where(rows.valid, slot, events)
     _, envs, flows = rows.valid.shape
     e, f = jnp.meshgrid(jnp.arange(envs), jnp.arange(flows), indexing="ij")
@@ -105,6 +106,7 @@ def restarted(env: RateEnv, state: RateState, key: jax.Array, params: RateParams
     """
     over = state.steps >= params.max_steps
     keys = jax.random.split(key, over.shape[0])
+    # All are reset, and most of it thrown away: shapes are fixed when the program is compiled.
     _, fresh = jax.vmap(env.reset, (0, None))(keys, params)
 
     def choose(new: Array, old: Array) -> Array:

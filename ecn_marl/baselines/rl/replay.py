@@ -84,7 +84,9 @@ def append(
     total = jnp.sum(keep, dtype=jnp.int32)
     rank = jnp.cumsum(keep, dtype=jnp.int32) - 1
     written = keep & (rank >= total - capacity)
-    slot = jnp.where(written, (ring.head + rank) % capacity, capacity)  # out of range: dropped
+    # How many rows are kept is known only at run time, so all are written; rows that are not
+    # wanted go to a slot out of range, and `mode="drop"` leaves them out.
+    slot = jnp.where(written, (ring.head + rank) % capacity, capacity)
     stored = jax.tree.map(lambda old, new: old.at[slot].set(new, mode="drop"), ring.rows, rows)
     lost = jnp.maximum(ring.size + total - capacity, 0)
     head = (ring.head + total) % capacity
@@ -123,10 +125,12 @@ def sampling_table(
     filled = jnp.arange(score.shape[0]) < size
     low = jnp.min(jnp.where(filled, score, jnp.inf))
     high = jnp.max(jnp.where(filled, score, -jnp.inf))
+    # Equal scores would divide 0 by 0; in an empty memory the difference is minus infinity.
     score_range = jnp.where(high > low, high - low, 1.0)
     # Slots without a row may hold anything: they count as the lowest, then as nothing.
     priority = FLOOR + (jnp.where(filled, score, low) - low) / score_range
     weight = jnp.where(filled, priority**exponent, 0.0)
+    # An empty memory has no weight: 0 / 0.
     probability = weight / jnp.maximum(jnp.sum(weight), 1e-30)
     return SamplingTable(probability, jnp.cumsum(probability), size)
 
@@ -144,8 +148,10 @@ def draw(
             of the memory is 1 (Schaul et al. 2016, §3.4). 1 makes the mean of the weighted rows
             that of uniform draws (but for a factor), 0 gives all rows weight 1.
     """
+    # The last sum, not 1: rounding may leave it below, and points above it would hit no row.
     point = jax.random.uniform(key, (n,)) * table.cumulative[-1]
     slot = jnp.searchsorted(table.cumulative, point, side="right")
+    # In an empty memory all sums are 0, and the search ends behind the last slot.
     slot = jnp.clip(slot, 0, jnp.maximum(table.size - 1, 0))
     least = jnp.min(jnp.where(table.probability > 0.0, table.probability, jnp.inf))
     weight = (table.probability[slot] / least) ** -correction
@@ -220,5 +226,6 @@ def exchange(
 
 def _pick(key: jax.Array, ring: Ring, n: int) -> tuple[PyTree, Bool[Array, " n"]]:
     """`n` rows at random, and which of them count: no more than the ring holds."""
+    # An empty range is not allowed; what an empty ring gives is marked as not counting.
     slot = jax.random.randint(key, (n,), 0, jnp.maximum(ring.size, 1))
     return jax.tree.map(lambda x: x[slot], ring.rows), jnp.arange(n) < ring.size

@@ -50,8 +50,10 @@ class ValueNorm:
     def _moments(self) -> tuple[Array, Array]:
         """Mean and standard deviation."""
         any_target = self.weight > 0.0
+        # Before the first targets all averages are 0: 0 / 0.
         weight = jnp.where(any_target, self.weight, 1.0)
         mean = self.first / weight
+        # For nearly equal targets the difference cancels, and rounding can make it negative.
         variance = jnp.maximum(self.second / weight - mean**2, STD_MIN**2)
         return mean, jnp.where(any_target, jnp.sqrt(variance), 1.0)
 

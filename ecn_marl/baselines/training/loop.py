@@ -118,6 +118,7 @@ def compiled_update(
     """
 
     def run(state: PyTree, params: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
+        # XLA cannot split over devices what `lanes` has compiled.
         with nullcontext() if shardings is None else lanes.off():
             return updates_in_turn(state, params)
 
@@ -162,6 +163,7 @@ def initial_state(
     if mesh is not None:
         places = jax.tree.map(lambda x: x.sharding, state_shapes(algorithm, params, seeds, mesh))
     start = jax.jit(partial(_start, algorithm, seeds), out_shardings=places)
+    # Seeds go up to 2^32 - 1: the default int32 would overflow.
     return start(np.uint32(seed), params)
 
 
@@ -295,10 +297,12 @@ class _Loop:
         if self.mesh is not None:
             places = jax.tree.map(lambda x: x.sharding, self.state)
         program = compiled_update(self.algorithm, self.per_call, self.seeds, places)
+        # Compiled before the clock starts, so that steps per second leave it out.
         update = program.lower(self.state, self.params).compile()
         while len(self.rows) < total:
             start = time.perf_counter()
             self.state, metrics = update(self.state, self.params)
+            # JAX returns before the update is done; reading the metrics waits for it.
             values = jax.device_get(metrics)
             self.busy_seconds += time.perf_counter() - start
             new = self._new_rows(values)
@@ -311,6 +315,7 @@ class _Loop:
                 for row in new:
                     progress(row)
             if stop and len(self.rows) < total:
+                # Where another process got the signal, this one does not know which it was.
                 raise TrainingInterrupted(len(self.rows), interrupts.requested or signal.SIGINT)
 
     def _new_rows(self, values: dict[str, Any]) -> list[Row]:
@@ -330,6 +335,8 @@ class _Loop:
         update = new[-1]["update"]
         finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
         scores = self._scored(new[-1]) if finite else None
+        # Logged before the state is saved: a checkpoint needs all rows up to its update, and rows
+        # after the last checkpoint are cut when the run resumes (`cut_rows`).
         for row in new:
             for log in self.logs:
                 log.write(row)
@@ -341,6 +348,7 @@ class _Loop:
         if save is not None:
             must_save |= update // save > done // save
         if (must_save or scores is not None) and self.checkpoints is not None:
+            # A state that is not finite must not become a checkpoint: it could not be resumed.
             if _bad_leaf(self.state, allow_infinite=True):
                 self._diverged()
             self.checkpoints.save(update, self.state, scores)
