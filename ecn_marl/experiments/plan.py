@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exported import is_exported
@@ -18,6 +18,9 @@ from ecn_marl.envs.registry import benchmark, lookup, make
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.workflow import Arena, is_rule, learners
+
+if TYPE_CHECKING:  # the engine imports plans
+    from ecn_marl.experiments.engine import Scorer
 
 DEFAULT = (
     *("ippo", "mappo", "pet", "ddqn", "c-acc", "haecn"),
@@ -93,7 +96,7 @@ class Plan:
             if reason:
                 allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
                 raise bad_value("scenario", place.scenario, allowed)
-            make(place.scenario, **place.options)
+            make(place.scenario, **place.options)  # raises if an option is wrong
             for name in filter(is_exported, self.policies):
                 Arena(place.scenario, place.options).controller(name)
 
@@ -139,7 +142,7 @@ class Plan:
         """Further entries of a policy's record: none."""
         return {}
 
-    def scorer(self, name: str) -> Any:
+    def scorer(self, name: str) -> Scorer | None:
         """A policy's own scorer: none."""
         return None
 
@@ -185,7 +188,7 @@ class Comparison(Protocol):
     def facts(self, name: str) -> dict[str, Any]:
         """Further entries of a policy's records."""
 
-    def scorer(self, name: str) -> Any:
+    def scorer(self, name: str) -> Scorer | None:
         """A policy's own `engine.Scorer`; None for the usual one."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ecn_marl.envs.scenarios import acc_incast, acc_messages
-from ecn_marl.experiments.papers import port_figures as port_figures
+from ecn_marl.experiments.papers import port_figures as port_figures  # registers figures
 from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers.measures import Change, Extreme, Value
 from ecn_marl.experiments.papers.pet import SLOTS, SMALL_SLOTS, at_load

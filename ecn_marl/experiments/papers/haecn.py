@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ecn_marl.envs.scenarios.haecn_fabric import LINKS
-from ecn_marl.experiments.papers import port_figures as port_figures
+from ecn_marl.experiments.papers import port_figures as port_figures  # registers figures
 from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers.measures import Across, Change, Extreme
 from ecn_marl.experiments.papers.suite import Cell, Claim, Plot, Suite, Training

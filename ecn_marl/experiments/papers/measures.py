@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ecn_marl.baselines.evaluation.completion import SIZES, invalid_reasons
 from ecn_marl.baselines.evaluation.statistics import Draws, mean_estimate
 from ecn_marl.baselines.evaluation.windows import series_column
 from ecn_marl.experiments.compare import BASELINE, ratio_of_means
-from ecn_marl.experiments.papers.suite import BEST, COLUMNS, PUBLISHED, Measured, Results
+from ecn_marl.experiments.papers.suite import BEST, COLUMNS, PUBLISHED, Measure, Measured, Results
 from ecn_marl.experiments.records import Record
 
 Columns = Mapping[str, np.ndarray]
@@ -33,6 +32,7 @@ def _mean(sizes: tuple[str, ...]) -> Callable[[Columns], np.ndarray]:
     def mean(columns: Columns) -> np.ndarray:
         total = sum(np.nan_to_num(columns[f"{size}_sum"]) for size in sizes)
         flows = sum(columns[f"{size}_measured"] for size in sizes)
+        # An episode without such flows has no mean; 0 / 0 would warn, too.
         return np.asarray(total / np.where(flows > 0, flows, np.nan))
 
     return mean
@@ -109,24 +109,24 @@ def _invalid_reasons(*records: Record) -> str:
     return ". ".join(reasons)
 
 
-def change(ours: Record, theirs: Record, name: str, cell: str = "") -> Measured | None:
+def change(record: Record, other: Record, name: str, cell: str = "") -> Measured | None:
     """Change of a figure's mean against another row in the same episodes, %.
 
     Episodes in which either has no such flow are left out of both.
     """
-    our_values, their_values = figure(ours, name), figure(theirs, name)
-    finite = np.isfinite(our_values).all(0) & np.isfinite(their_values).all(0)
+    values, other_values = figure(record, name), figure(other, name)
+    finite = np.isfinite(values).all(0) & np.isfinite(other_values).all(0)
     if not finite.any():
         return None
-    sides = [(seeds, episodes[:, finite]) for seeds, episodes in (counts(ours), counts(theirs))]
-    ratio = ratio_of_means(our_values[:, finite], their_values[:, finite], *sides)
+    draws = [(seeds, episodes[:, finite]) for seeds, episodes in (counts(record), counts(other))]
+    ratio = ratio_of_means(values[:, finite], other_values[:, finite], *draws)
     value, low, high = (100.0 * (ratio[field] - 1.0) for field in ("value", "low", "high"))
-    return Measured(value, low, high, cell, _invalid_reasons(ours, theirs))
+    return Measured(value, low, high, cell, _invalid_reasons(record, other))
 
 
 @dataclass(frozen=True)
 class Change:
-    """Change of a figure against another row, %; negative where ours is lower.
+    """Change of a figure against another row, %; negative where the measured row is lower.
 
     Attributes:
         cells: names of cells; `pick` chooses among several.
@@ -159,16 +159,16 @@ class Change:
         """The change in the cell where it is the lowest or highest; None without records."""
         if column not in self.columns:
             return None
-        ours, theirs = subject_for(self.of, column), row_for(self.against, column)
-        ours = self.published if self.published and column == PUBLISHED else ours
-        theirs = self.fixed_against or theirs
+        row, opponent = subject_for(self.of, column), row_for(self.against, column)
+        row = self.published if self.published and column == PUBLISHED else row
+        opponent = self.fixed_against or opponent
         names = [f"{self.figure}@{span}" for span in self.spans] or [self.figure]
         changes = []
         for cell, name in product(self.cells, names):
             records = results.get(cell, {})
-            if ours in records and theirs in records:
+            if row in records and opponent in records:
                 label = f"{cell} @{name.partition('@')[2]}" if self.spans else cell
-                changes.append(change(records[ours], records[theirs], name, label))
+                changes.append(change(records[row], records[opponent], name, label))
         return _extreme(changes, self.pick)
 
 
@@ -232,12 +232,13 @@ class Across:
 
     def __call__(self, results: Results, column: str) -> Measured | None:
         """The change in the pair where it is the lowest or highest; None without records."""
-        ours, theirs = subject_for(self.of, column), row_for(self.against, column)
+        row, opponent = subject_for(self.of, column), row_for(self.against, column)
         changes = []
         for cell, other in self.pairs:
-            our_records, their_records = results.get(cell, {}), results.get(other, {})
-            if ours in our_records and theirs in their_records:
-                changes.append(change(our_records[ours], their_records[theirs], self.figure, cell))
+            records, other_records = results.get(cell, {}), results.get(other, {})
+            if row in records and opponent in other_records:
+                measured = change(records[row], other_records[opponent], self.figure, cell)
+                changes.append(measured)
         return _extreme(changes, self.pick)
 
 
@@ -250,7 +251,7 @@ class Extreme:
         pick: `lowest` or `highest`.
     """
 
-    parts: tuple[Any, ...]
+    parts: tuple[Measure, ...]
     pick: str
 
     @property
@@ -275,8 +276,8 @@ def _extreme(measured: Sequence[Measured | None], pick: str) -> Measured | None:
 VERDICTS = ("reproduced", "weaker", "not", "opposite")
 
 
-def verdict(paper: float, ours: Measured | None, relative: bool) -> str:
-    """Verdict on a paper's figure by ours.
+def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
+    """Verdict on a paper's figure by what was measured.
 
     A change is `reproduced` if its interval is on the paper's side of 0 and reaches the paper's
     figure or goes beyond it, `weaker` if it is on that side and does not, `opposite` if it is on
@@ -284,17 +285,18 @@ def verdict(paper: float, ours: Measured | None, relative: bool) -> str:
 
     Args:
         paper: the paper's figure.
-        ours: what was measured; None for nothing.
+        measured: what was measured; None for nothing.
         relative: whether it is a change, to be read against 0.
 
     Returns:
-        One of `VERDICTS`; `invalid` if ours does not count, empty if there is none.
+        One of `VERDICTS`; `invalid` if the measurement does not count, empty if there is none.
     """
-    if ours is None:
+    if measured is None:
         return ""
-    if ours.invalid:
+    if measured.invalid:
         return "invalid"
-    low, high = (x if math.isfinite(x) else ours.value for x in (ours.low, ours.high))
+    # Without an interval the value alone decides.
+    low, high = (x if math.isfinite(x) else measured.value for x in (measured.low, measured.high))
     if not relative:
         return "reproduced" if low <= paper <= high else "not"
     sign = math.copysign(1.0, paper)

@@ -29,7 +29,7 @@ from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
-from ecn_marl.experiments.engine import Scored, run_folder
+from ecn_marl.experiments.engine import Scored, Scorer, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
 from ecn_marl.experiments.workflow import Show
 
@@ -103,7 +103,7 @@ def _first(states: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x[0], states)
 
 
-def score_online(trained: str) -> Callable[..., Scored]:
+def score_online(trained: str) -> Scorer:
     """Scores the learner that goes on from the runs of another row; an `engine.Scorer`.
 
     Args:

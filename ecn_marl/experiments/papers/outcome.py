@@ -109,6 +109,7 @@ def _about(row: Row, results: Results) -> dict[str, Any]:
             "settings": {name: str(value) for name, value in row.recipe.settings.items()},
             "tuning": None if tuning is None else asdict(tuning),
         }
+    # A set, since all cells of a training score the same run, whose time counts once.
     seconds = {
         float(records[row.name].meta["seconds"])
         for records in results.values()

@@ -102,7 +102,8 @@ def at_load(load: float, slots: int, priority: str) -> dict[str, Any]:
     options = {"load": load, "slots": slots, "priority": priority}
     if slots == SMALL_SLOTS:
         return options
-    # `pet-websearch-v0` is shorter and has ACKs in the class of the data, for timings of old.
+    # `pet-websearch-v0` itself is shorter and has ACKs in the class of the data. It stays so, since
+    # earlier timings were made with it.
     max_steps = 400 if priority == "latency" else 4000
     return {**options, "max_steps": max_steps, "memory_us": 1024.0, "ack_priority": True}
 
@@ -217,6 +218,7 @@ def _queue_claims() -> tuple[Claim, ...]:
 def _within(begin_s: float, end_s: float, windows: int) -> tuple[int, ...]:
     """Windows of a run of 10 s that lie entirely between two times."""
     per_s = windows / (switching.AT_US[-1] / 1e6)
+    # Rounding must not push a time on the edge of a window into its neighbour.
     return tuple(range(math.ceil(begin_s * per_s - 1e-9), math.floor(end_s * per_s + 1e-9)))
 
 

@@ -117,7 +117,7 @@ class SuitePlan:
         row = self.suite.row(name)
         return {"title": row.title, "form": row.form, "unstated": dict(row.unstated)}
 
-    def scorer(self, name: str) -> Any:
+    def scorer(self, name: str) -> engine.Scorer | None:
         """The scorer of a row that learns online; None for other rows."""
         row = self.suite.row(name)
         return score_online(row.trained) if row.trained else None

@@ -5,7 +5,7 @@ A `Suite` holds, for one paper,
 * `Training`s: where learners are trained, each once for all of its cells;
 * `Cell`s: settings of the network whose results a figure or table of the paper shows;
 * `Row`s: the policies of a cell, learners as published and tuned beside rules;
-* `Claim`s: figures that the paper states, each with the function that measures ours;
+* `Claim`s: figures that the paper states, each with the function that measures the same here;
 * `Plot`s: figures in the paper's form.
 
 Nothing here runs anything; `run.py` does.
@@ -13,9 +13,9 @@ Nothing here runs anything; `run.py` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from ecn_marl._checks import OPTIONS, TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
@@ -35,7 +35,7 @@ Results = Mapping[str, Mapping[str, Record]]
 
 
 class Measured(NamedTuple):
-    """A figure of ours with its 95 % interval, in the unit of its claim.
+    """A measured figure with its 95 % interval, in the unit of its claim.
 
     Attributes:
         value: the figure.
@@ -162,8 +162,8 @@ class Claim:
         paper: the paper's figure; a reduction is negative.
         unit: `%` for a change relative to something, else the unit of a value, e.g. `KB`.
         where: section, figure or table of the paper.
-        measure: computes ours.
-        note: how to read ours, where it cannot be exactly the paper's quantity.
+        measure: computes the measured figure.
+        note: how to read the measured figure, where it cannot be exactly the paper's quantity.
     """
 
     key: Annotated[str, TEXT]
@@ -271,11 +271,14 @@ class Suite:
         return _by_name(self.trainings, name)
 
 
-def _check_names(kind: str, names: Any, existing: list[str]) -> None:
+def _check_names(kind: str, names: Iterable[str], existing: list[str]) -> None:
     for name in names:
         if name not in existing:
             raise unknown_name(kind, name, existing)
 
 
-def _by_name(members: tuple[Any, ...], name: str) -> Any:
+_Named = TypeVar("_Named", Row, Cell, Training)
+
+
+def _by_name(members: tuple[_Named, ...], name: str) -> _Named:
     return next(member for member in members if member.name == name)
