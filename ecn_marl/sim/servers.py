@@ -96,7 +96,7 @@ def burst(
     # Two words of bits: `-1 - number` is the counter of no other burst.
     order = hash_bits(seed, jnp.stack([number, -1 - number]), IncastStream.ORDER)
     sender = (target + 1 + shuffled(order, flow, n - 1)) % n
-    # A counter of its own for each flow of a burst, of at most 4096.
+    # Flows of two bursts have different counters while a burst has at most 4096 flows.
     index = number * 4096 + flow
     coin = hash_bits(seed, index, IncastStream.RECEIVER_NIC)
     dst = tables.pick(jnp.broadcast_to(target, index.shape), coin)

@@ -11,7 +11,6 @@ shapes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +61,7 @@ class Simulator(SimConfig):
     See `SimConfig` for its fields.
     """
 
-    def default_params(self, **traffic: Any) -> SimParams:
+    def default_params(self, **traffic: tuple[PyTree, ...]) -> SimParams:
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
@@ -300,7 +299,7 @@ class Simulator(SimConfig):
         state, busy = self._admit(state, params)
         tick, state = prepare(self, state, params, ecn, busy)
         start = state.flows
-        express: Any = 0.0
+        express: Array | float = 0.0
         if self.ack_priority:
             express = jnp.minimum(state.ack_rate.reshape(-1, c).sum(1), net.port_rate)
         sums = replace(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
@@ -85,7 +88,7 @@ def _as_table(name: str, table: Any) -> Path | Points:
 
 _DATA = resources.files("ecn_marl.sim").joinpath("data")
 
-SIZE_TABLES: Registry[Any] = Registry(
+SIZE_TABLES: Registry[Traversable | Points] = Registry(
     "flow-size table",
     {name: _DATA.joinpath(f"{name}.csv") for name in TABLES},
     _as_table,
@@ -93,7 +96,9 @@ SIZE_TABLES: Registry[Any] = Registry(
 """Flow-size tables by name: their files or points."""
 
 
-def register_size_table(name: str, table: str | Path | Any, replace: bool = False) -> None:
+def register_size_table(
+    name: str, table: str | Path | Sequence[ArrayLike], replace: bool = False
+) -> None:
     """Register a flow-size table, to be named wherever one of `TABLES` is.
 
     Args:
@@ -126,7 +131,7 @@ def size_table(name: str) -> SizeTable:
     return read_table(table)
 
 
-def read_table(path: str | Path) -> SizeTable:
+def read_table(path: str | Path | Traversable) -> SizeTable:
     """A flow-size table from a CSV file; it is read again when it has changed.
 
     Args:
@@ -136,15 +141,17 @@ def read_table(path: str | Path) -> SizeTable:
     Raises:
         ValueError: no such file, a row that is not two numbers, or not a distribution.
     """
-    if isinstance(path, Path):
+    if isinstance(path, str | Path):
+        path = Path(path)
         if not path.is_file():
             raise bad_value("flow-size table", str(path), "a CSV file of rows BYTES,CDF")
         return _read_table(path, path.stat().st_mtime_ns)
-    return _read_table(path, 0)  # in a package that is an archive
+    archived: Any = path  # in a package that is an archive; without a time of change
+    return _read_table(archived, 0)
 
 
 @cache
-def _read_table(path: Any, changed: int) -> SizeTable:
+def _read_table(path: Traversable, changed: int) -> SizeTable:
     # Part of the cache's key alone: a changed file is read again.
     del changed
     lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]

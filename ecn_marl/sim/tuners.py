@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
@@ -76,7 +76,7 @@ class Tuner(ABC):
     @abstractmethod
     def update(
         self, state: PyTree, stats: PortStats, net: NetParams, interval_us: float
-    ) -> tuple[Any, Ecn]:
+    ) -> tuple[PyTree, Ecn]:
         """Thresholds for the next interval.
 
         Args:

@@ -99,7 +99,7 @@ def test_no_cnp_before_the_first_byte_has_crossed_the_queues(start):
 
 
 def has_seen_a_cnp(run, flow):
-    return bool(run.state.flows.transport.seen[run.slot(flow)])
+    return bool(run.state.flows.transport.has_had_cnp[run.slot(flow)])
 
 
 # --- when CNPs arrive -----------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def first_cnp(run, flow):
     """Time of a flow's first CNP, µs."""
     state = run.state.flows.transport
     slot = run.slot(flow)
-    assert state.seen[slot]
+    assert state.has_had_cnp[slot]
     return float(run.state.step) - (1e6 - float(state.to_decrease[slot]))
 
 

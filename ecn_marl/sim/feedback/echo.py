@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.feedback import acks, cnp, field, packets, probe, telemetry
@@ -76,7 +75,7 @@ def restart(echo: Echo, new: Bool[Array, " flows"], packet: Float[Array, ""]) ->
     return echo
 
 
-Notify = Callable[[Any, Bool[Array, " flows"]], tuple[Any, Bool[Array, " flows"]]]
+Notify = Callable[[PyTree, Bool[Array, " flows"]], tuple[PyTree, Bool[Array, " flows"]]]
 """Decides which marks leave as CNPs: (senders' state, marks) to (state, CNPs)."""
 
 

@@ -64,12 +64,14 @@ class Senders(NamedTuple):
     """
 
     build: Callable[..., Transport]
-    presets: Mapping[str, Any]
+    presets: Mapping[str, object]
 
 
 def _as_senders(kind: str, senders: object) -> Senders:
     """Senders that are objects: a preset each."""
-    presets = senders if isinstance(senders, Mapping) else {getattr(senders, "name", ""): senders}
+    presets: Mapping[str, Any] = (
+        senders if isinstance(senders, Mapping) else {getattr(senders, "name", ""): senders}
+    )
     for name, member in presets.items():
         lacking = missing_members(member, TRANSPORT)
         if isinstance(member, type) or lacking or not isinstance(name, str) or not name:
@@ -92,7 +94,7 @@ class _Registered:
     """Builds registered senders; options are fields of their dataclass."""
 
     kind: str
-    presets: dict[str, Any]
+    presets: dict[str, Transport]
 
     def __call__(self, name: str, **options: float) -> Transport:
         if name not in self.presets:
@@ -160,7 +162,7 @@ def parse_transport(text: str) -> Transport:
     name, *pairs = settings.split(",")
     if not name:
         raise bad_value("transport", text, f"{kind}:PRESET, e.g. {kind}:{next(iter(presets))}")
-    options: dict[str, Any] = {}
+    options: dict[str, float] = {}
     for pair in pairs:
         field, _, value = pair.partition("=")
         if kind == "dcqcn" and field == "source":
@@ -173,8 +175,7 @@ def parse_transport(text: str) -> Transport:
     if build == Dcqcn.of and "windowed" in options:
         check_value("windowed", options["windowed"], Real(low=0, high=1))
         options["windowed"] = bool(options["windowed"])
-    transport: Transport = build(name, **options)
-    return transport
+    return build(name, **options)
 
 
 def as_transport(senders: str | Transport) -> Transport:
@@ -190,9 +191,9 @@ def as_transport(senders: str | Transport) -> Transport:
     return senders
 
 
-def _source(name: str) -> Callable[..., Any]:
+def _source(name: str) -> Callable[..., Transport]:
     """Which model of DCQCN sources."""
-    sources: dict[str, Callable[..., Any]] = {"timers": Dcqcn.of, "mean_field": DcqcnFluid.of}
+    sources: dict[str, Callable[..., Transport]] = {"timers": Dcqcn.of, "mean_field": DcqcnFluid.of}
     if name not in sources:
         raise unknown_name("DCQCN source", name, sources)
     return sources[name]

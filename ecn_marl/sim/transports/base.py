@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import Field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -100,12 +100,19 @@ class Transport(Protocol):
         """Advance all senders by one substep of `dt` µs, with the feedback that reaches them."""
 
 
+@runtime_checkable
+class Constants(Protocol):
+    """A dataclass with the constants of senders."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+C = TypeVar("C", bound=Constants)
+
+
 def with_overrides(
-    kind: str,
-    presets: Mapping[str, Any],
-    name: str,
-    overrides: Mapping[str, float],
-) -> Any:
+    kind: str, presets: Mapping[str, C], name: str, overrides: Mapping[str, float]
+) -> C:
     """Constants of a named preset, some of them replaced; their class declares their ranges.
 
     Args:
@@ -146,7 +153,7 @@ def put_new(new: Bool[Array, " flows"], value: Array | float, old: Array) -> Arr
     return jnp.where(new, value, old).astype(old.dtype)
 
 
-def with_window(transport: Any) -> Any:
+def with_window(transport: Transport) -> Transport:
     """Senders with at most about a bandwidth-delay product on the way (IRN's BDP-FC).
 
     DCQCN gets its window; senders that have one of their own keep it.
@@ -154,10 +161,13 @@ def with_window(transport: Any) -> Any:
     Raises:
         ValueError: senders without a window.
     """
-    if hasattr(transport, "windowed"):
-        return replace(transport, windowed=True)
-    if hasattr(transport, "members"):
-        return replace(transport, members=tuple(map(with_window, transport.members)))
+    senders: Any = transport
+    if hasattr(senders, "windowed"):
+        windowed: Transport = replace(senders, windowed=True)
+        return windowed
+    if hasattr(senders, "members"):
+        mixed: Transport = replace(senders, members=tuple(map(with_window, senders.members)))
+        return mixed
     # Shapes alone: nothing is computed to find out whether there is a window.
     if jax.eval_shape(lambda: transport.window(transport.init(1))) is None:
         allowed = f"selective or go-back-n: {transport.kind}:{transport.name} has no window"

@@ -2,8 +2,8 @@
 
 The rate machine of each flow is driven by single CNPs:
 
-* a CNP seen within a decrease interval cuts the rate by `alpha / 2`; the target rate moves to the
-  rate before the cut only if an increase happened since the last one (or always, if clamped);
+* a CNP received within a decrease interval cuts the rate by `alpha / 2`; the target rate moves to
+  the rate before the cut only if an increase happened since the last one (or always, if clamped);
 * `alpha` is an average, over alpha intervals, of whether a CNP arrived;
 * an increase timer, restarted by each cut, and a byte counter drive fast recovery, additive and
   hyper increase.
@@ -136,6 +136,10 @@ ALPHA_TERMS = 0.1
 class DcqcnState:
     """Rate machines of all slots, each leaf `[F]`; rates in bytes/µs, times in µs, `bdp` in bytes.
 
+    `to_...` is what remains until the next cut, alpha update, timed or byte-counted increase;
+    `..._stage` counts increases since the last cut; `cnp_...` is whether a CNP has come in the
+    present interval. The timers rest until a flow has had its first CNP.
+
     `bdp` is the window at line rate (rate times the network's longest base RTT). The last two are
     the receivers': time until they may send a CNP again, and whether they owe one then; None unless
     CNPs are paced.
@@ -151,7 +155,7 @@ class DcqcnState:
     to_count: Leaf
     timer_stage: Leaf
     count_stage: Leaf
-    seen: Leaf
+    has_had_cnp: Leaf
     cnp_decrease: Leaf
     cnp_alpha: Leaf
     bdp: Leaf
@@ -274,7 +278,7 @@ class Dcqcn:
             to_count=put(params.byte_counter, state.to_count),
             timer_stage=put(0, state.timer_stage),
             count_stage=put(0, state.count_stage),
-            seen=put(False, state.seen),
+            has_had_cnp=put(False, state.has_had_cnp),
             cnp_decrease=put(False, state.cnp_decrease),
             cnp_alpha=put(False, state.cnp_alpha),
             bdp=put(line * base_rtt, state.bdp),
@@ -298,9 +302,8 @@ class Dcqcn:
         assert cnp is not None
         # Timers count down in float32: rounding must not make one run out a substep late.
         eps = 1e-3 * dt
-        first = cnp & ~state.seen
-        seen = state.seen | cnp
-        running = state.seen
+        running = state.has_had_cnp
+        first = cnp & ~running
         alpha, to_alpha, cnp_alpha = self._alpha(state, params, cnp, dt, eps)
 
         to_decrease = jnp.where(running, state.to_decrease - dt, state.to_decrease)
@@ -341,7 +344,7 @@ class Dcqcn:
             to_count=to_count,
             timer_stage=jnp.where(cut, 0, timer_stage + tick),
             count_stage=jnp.where(cut, 0, count_stage + count),
-            seen=seen,
+            has_had_cnp=running | cnp,
             cnp_decrease=pending & ~check & ~cut,
             cnp_alpha=cnp_alpha,
         )
@@ -378,13 +381,13 @@ class Dcqcn:
         The CNP that starts the machine belongs to no alpha interval.
         """
         remaining = state.to_alpha - dt
-        ended = jnp.where(state.seen, jnp.ceil((eps - remaining) / params.alpha_us), 0.0)
+        ended = jnp.where(state.has_had_cnp, jnp.ceil((eps - remaining) / params.alpha_us), 0.0)
         ended = jnp.maximum(ended, 0.0)
-        present = state.cnp_alpha | (cnp & state.seen)
+        present = state.cnp_alpha | (cnp & state.has_had_cnp)
         # (1 - g)^n to second order in g: exact for n <= 2, and g is 1/256 or so.
         keep = 1.0 - ended * params.g * (1.0 - 0.5 * (ended - 1.0) * params.g)
         alpha = state.alpha * keep + jnp.where(present & (ended > 0), params.g, 0.0)
-        to_alpha = jnp.where(state.seen, remaining + ended * params.alpha_us, state.to_alpha)
+        to_alpha = jnp.where(state.has_had_cnp, remaining + ended * params.alpha_us, state.to_alpha)
         return alpha, to_alpha, present & (ended == 0)
 
     def _rise(
