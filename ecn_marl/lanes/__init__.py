@@ -1,22 +1,21 @@
-"""One environment per lane: programs of one environment as vector code for this processor.
+"""Compiles JAX programs of one environment to vector code with one environment per SIMD lane.
 
-XLA's CPU backend runs a batch of environments operation by operation: every look-up or scatter ends
-a fused loop, and most time goes into moving arrays. Here the same program, traced by JAX, is
-compiled (by LLVM) with one environment in each lane of the processor's vectors, its loops fused
-across look-ups and scatters, its state updated in place, and the batch shared among threads. No
-physics is written twice.
+XLA's CPU backend runs a batch of environments operation by operation. Every look-up or scatter ends
+a fused loop, and most time goes into moving arrays. Here, LLVM compiles the same traced program
+with one environment in each lane of the processor's vectors. Loops are fused across look-ups and
+scatters, state is updated in place, and threads share the batch.
 
-    step = lanes.mapped(env.step)       # the same function of one environment ...
-    jax.vmap(step, (0, 0, 0, None))     # ... but fast in batches, on a CPU
+    step = lanes.mapped(env.step)       # the same function of one environment
+    jax.vmap(step, (0, 0, 0, None))     # fast batches on a CPU
 
-The package imports nothing of the one around it; `README.md` says what it compiles and how. Names
-are loaded when they are first used: a program that only marks flags (`busy`) loads no compiler.
+The package imports nothing of the package around it. `README.md` says what it compiles and how.
+Names are loaded on first use: a program that only marks flags (`busy`) loads no compiler.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ecn_marl.lanes.errors import InvalidValue, Unsupported
@@ -54,15 +53,16 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # type checkers then report names that do not exist
+if not TYPE_CHECKING:  # else type checkers accept any name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         """Load a public name on first use (PEP 562)."""
         if name not in _HOME:
             raise AttributeError(
                 f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}"
             )
-        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        # Python then finds the name without this function.
         globals()[name] = value
         return value
 

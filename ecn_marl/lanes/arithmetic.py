@@ -31,17 +31,17 @@ RUNNING = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 """How a running sum combines two elements."""
 
 LARGE = 256
-"""Products of matrices with so many terms are computed in blocks (`matmul`)."""
+"""Products of matrices with at least this many terms are computed in blocks (`matmul`)."""
 
 
 @primitive(GROUP, *REDUCTIONS)
 def reduction(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
-    """A store of which each element combines those of some axes."""
+    """A store; each of its elements combines the elements along some axes."""
     return [reduce(build, x, eqn.params["axes"], REDUCTIONS[canonical(eqn.primitive.name)])]
 
 
 def reduce(build: Builder, x: View, axes: Sequence[int], op: str) -> View:
-    """Combine the elements of some axes; a view, if there is nothing to combine."""
+    """Combine the elements along some axes; a view, if there is nothing to combine."""
     kept = [a for a in range(x.where.ndim) if a not in axes]
     shape = tuple(x.where.shape[a] for a in kept)
     size = math.prod(shape)
@@ -49,7 +49,7 @@ def reduce(build: Builder, x: View, axes: Sequence[int], op: str) -> View:
     if order.size == size:
         return View(x.node, order.reshape(shape))
     to = np.broadcast_to(np.arange(size).reshape(*shape, *[1] * len(axes)), order.shape)
-    # In the order in which elements lie, so that they can be read as they are computed.
+    # In the order in which elements lie: a loop can then add each one in the turn that computes it.
     back = np.argsort([*kept, *axes])
     to, value = np.transpose(to, back), View(x.node, x.where)
     start = neutral(op, x.node.dtype)
@@ -61,7 +61,7 @@ def reduce(build: Builder, x: View, axes: Sequence[int], op: str) -> View:
 
 @primitive(GROUP, *RUNNING)
 def running(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
-    """A loop over all elements in order; what it has so far lies in a store of one per line."""
+    """A loop over all elements in order; a store holds the running value of each line."""
     op = RUNNING[canonical(eqn.primitive.name)]
     axis, reverse = eqn.params["axis"], eqn.params["reverse"]
     where = np.flip(x.where, axis) if reverse else x.where
@@ -98,7 +98,10 @@ def argmax(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
 
 
 def _best(build: Builder, x: View, axes: Sequence[int], aval: ShapedArray, op: str) -> View:
-    """Index of the first extreme element: the least index of those equal to the extreme."""
+    """Least index of the elements that are equal to the extreme.
+
+    Two reductions, each a plain loop of `min` or `max`: no pairs of value and index are compared.
+    """
     (axis,) = axes
     shape = x.where.shape
     if x.node.dtype == BOOL:
@@ -114,6 +117,7 @@ def _best(build: Builder, x: View, axes: Sequence[int], aval: ShapedArray, op: s
         I32,
         shape,
         hit,
+        # Of NaN, nothing is equal to the extreme: the index stays in bounds.
         build.constant(np.int32(shape[axis] - 1)),
         build.constant(np.broadcast_to(number, shape)),
     )
@@ -124,7 +128,7 @@ def _best(build: Builder, x: View, axes: Sequence[int], aval: ShapedArray, op: s
 
 @primitive(GROUP, "dot_general", limits="results of another type than the factors'")
 def dot_general(build: Builder, eqn: JaxprEqn, a: View, b: View) -> list[View]:
-    """Small ones as terms and sums; large ones have loops of their own, see `matmul`."""
+    """Small ones become terms and sums; large ones get loops of their own, see `matmul`."""
     ((ca, cb), (ba, bb)) = eqn.params["dimension_numbers"]
     out = aval_of(eqn.outvars[0])
     if {a.node.dtype, b.node.dtype} != {dtype_of(out.dtype)}:
@@ -154,6 +158,7 @@ def _matmul(build: Builder, a: View, b: View, sizes: Sequence[int], shape: Seque
     batch, rows, columns, depth = sizes
     views, axes = [], []
     for view, count in ((a, rows), (b, columns)):
+        # A factor is read in place, whatever its layout, if its elements lie at equal steps.
         view = build.settled(View(view.node, view.where.reshape(batch, count, depth)))
         steps = axes_of(view.where)
         if steps is None:

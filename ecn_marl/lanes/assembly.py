@@ -1,4 +1,4 @@
-"""LLVM's assembly language: modules, tables, instructions."""
+"""Text in LLVM's assembly language: modules, tables, instructions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ecn_marl.lanes.graph import BOOL, F32, I32, U32
 from ecn_marl.lanes.schedule import Plan
 
 SCALAR = {F32: "float", I32: "i32", U32: "i32", BOOL: "i1", "f64": "double"}
-
+"""LLVM's types of elements; its integers have no sign."""
 
 MANGLED = {F32: "f32", I32: "i32", U32: "i32", BOOL: "i1"}
+"""Types in the names of intrinsics."""
 
 
 class Module:
@@ -64,6 +65,8 @@ class Module:
 def literal(x: Any, dtype: str) -> str:
     """A scalar as LLVM writes it."""
     if dtype == F32:
+        # LLVM writes a float as the bits of the equal double: decimal digits would have to be
+        # exact.
         bits = struct.unpack("<Q", struct.pack("<d", float(np.float32(x))))[0]
         return f"0x{bits:016X}"
     if dtype == BOOL:
@@ -75,9 +78,9 @@ class Code:
     """The body of one function.
 
     Attributes:
-        wide: whether values are vectors, at the moment.
+        wide: whether values are vectors at this point.
         named: how many local names are in use.
-        stem: what they begin with.
+        stem: beginning of these names.
     """
 
     stem = "%v"
@@ -93,7 +96,7 @@ class Code:
         return f"{self.stem}{self.named}"
 
     def emit(self, text: str) -> str:
-        """Append an instruction; the name of its result."""
+        """Append an instruction and return the name of its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return name
@@ -120,6 +123,7 @@ class Code:
     def broadcast(self, scalar: str, dtype: str) -> str:
         """A vector of one number."""
         kind, vector = SCALAR[dtype], self.vector(SCALAR[dtype])
+        # LLVM has no instruction for this, but recognises the pair as one broadcast.
         first = self.emit(f"insertelement {vector} poison, {kind} {scalar}, i32 0")
         zeros = f"<{self.module.lanes} x i32> zeroinitializer"
         return self.emit(f"shufflevector {vector} {first}, {vector} poison, {zeros}")

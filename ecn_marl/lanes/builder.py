@@ -279,7 +279,7 @@ class Builder:
         node = Store(size, dtype, varies, block)
         for op, value, place in writes:
             placed = place if isinstance(place, Place) else None
-            fixed = None if placed is not None else np.ascontiguousarray(place.reshape(-1))
+            fixed = None if isinstance(place, Place) else np.ascontiguousarray(place.reshape(-1))
             write = Write(node, op, value.flat, placed, fixed)
             node.writes.append(write)
             self.put(block, write)

@@ -1,8 +1,7 @@
-"""Code sinking: values move to the loop that needs them, so that fewer pass through memory.
+"""Code sinking: values move to the only loop that needs them, so that fewer pass through memory.
 
-A value that only one later loop needs is stored by one loop and loaded by another. It moves to the
-later loop if that costs fewer loads and stores: if the later loop loads what it is computed from
-anyway, say.
+A value that one loop computes and a later one needs is stored and loaded. It moves to the later
+loop if that takes fewer loads and stores, for example if the later loop loads its operands anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ecn_marl.lanes.primitives import is_movable
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 PASSES = 4
-"""How often all values are gone through: moving one can make it worth while to move another."""
+"""Passes over all values: moving one value can make it worthwhile to move another."""
 
 STORE_AND_LOAD = 2
 """Cost of leaving a value where it is: it is stored once and loaded once."""
@@ -25,7 +24,7 @@ own, and the whole array is copied in every turn."""
 
 
 class _Readers:
-    """Who reads what within one list of steps.
+    """Readers of all nodes within one list of steps.
 
     Attributes:
         pinned: nodes that stay where they are: read from outside, inside loops of the program, or
@@ -60,7 +59,7 @@ class _Readers:
             self.pinned |= set(tables(item))
 
     def _pin_inner(self, turns: Turns) -> None:
-        """What a loop of the program reads stays before it, or each turn would compute it."""
+        """Pin what a loop of the program reads: inside it, each turn would compute it again."""
         for _, operand in (
             *turns.carried(turns.loop.initial),
             *turns.carried(turns.loop.following),
@@ -89,6 +88,7 @@ def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> Non
     """
     for _ in range(PASSES):
         readers, moved = _Readers(steps, kept), False
+        # Backwards: readers move first, and what they read may then follow them.
         for k in range(len(steps) - 1, -1, -1):
             step = steps[k]
             if isinstance(step, Turns):
@@ -127,6 +127,7 @@ def _target(item: Map, k: int, step: Group, steps: list[Step], readers: _Readers
     target = steps[to]
     if to <= k or not isinstance(target, Group):
         return None
+    # Loops that skip by different flags do not compute the same elements.
     if target.size != step.size or target.key is not step.key:
         return None
     return to
@@ -141,6 +142,7 @@ def _cone(item: Map, k: int, readers: _Readers) -> set[Map | Write]:
             node = operand.node
             if not isinstance(node, Map) or node in cone or readers.at.get(node) != k:
                 continue
+            # What others read, too, would have to be computed twice.
             alone = node not in readers.pinned and readers.by[node] <= cone
             if alone and is_movable(node):
                 cone.add(node)
@@ -163,6 +165,7 @@ def _cost(
             continue
         here = isinstance(node, Map) and readers.at.get(node) == k
         stored = node in readers.pinned or any(g != k for g in readers.groups(node))
+        # A node that lived in a register until now has to be stored as well as loaded.
         cost += 2 if here and not stored else 1
     for node in {o.node for i in cone for o in reads(i)}:
         if isinstance(node, Carry) and node in following:

@@ -1,6 +1,6 @@
-"""What depends on the version of JAX or of XLA's interface, and nothing else.
+"""Everything that depends on the version of JAX or of XLA's interface.
 
-Written for jax 0.10; what later versions do differently stands beside it.
+It is written for jax 0.10. Differences of later versions are handled beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, cast
 import jax
 from jax.core import ShapedArray
 from jax.extend import core, source_info_util
+from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl
 
 from ecn_marl.lanes.errors import Unsupported
@@ -45,7 +46,7 @@ CALLS = {
 """Primitives that call a jaxpr, and the parameter that holds it."""
 
 _SYNONYMS = {
-    "add_any": "add",  # what derivatives call it
+    "add_any": "add",  # the name in derivatives
     "copy_p": "copy",
     "scatter-add": "scatter_add",
     "scatter-mul": "scatter_mul",
@@ -89,22 +90,22 @@ A call frame has struct_size 0, extension 8, api 16, context 24, stage 32, args 
 data 24, rank 32, dims 40. Of the api, behind struct_size 0, extension 8, version 16 to 39 and
 internal_api 40, there are Error_Create 48 and Stream_Get 80; behind struct_size 0 and extension 8,
 the one takes message 16 and code 24, the other context 16 and fills in stream 24.
-`xla/ffi/api/c_api.h` says so; tests hold them against the XLA that is installed.
+The source is `xla/ffi/api/c_api.h`; tests check the numbers with the installed XLA.
 """
 
 
 def aval_of(var: core.Var | core.Literal) -> ShapedArray:
-    """Shape and type of a variable; JAX types it as any abstract value, here all are arrays."""
+    """Shape and type of a variable; JAX's type is any abstract value, but here all are arrays."""
     return cast(ShapedArray, var.aval)
 
 
 def canonical(name: str) -> str:
-    """The name under which a primitive is in the table."""
+    """The name of a primitive in the table."""
     return _SYNONYMS.get(name, name)
 
 
 def jaxpr_and_constants(inner: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
-    """A jaxpr in a parameter: closed, or (jax >= 0.11) without constants."""
+    """A jaxpr in a parameter, and its constants; from jax 0.11 on it may have none."""
     if isinstance(inner, core.ClosedJaxpr):
         return inner.jaxpr, inner.consts
     return inner, ()
@@ -119,11 +120,14 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
-    """The function behind what jax >= 0.12 keeps whole (searchsorted), of flat arguments."""
-    whole = params["_prim"]
+    """The function of an operation that jax >= 0.12 keeps whole (`searchsorted`).
+
+    Its arguments and results are flat lists of arrays.
+    """
+    operation = params["_prim"]
 
     def fun(*flat: Any) -> Any:
-        return jax.tree.leaves(whole.expand(*jax.tree.unflatten(whole.in_tree, flat)))
+        return jax.tree.leaves(operation.expand(*jax.tree.unflatten(operation.in_tree, flat)))
 
     return fun
 
@@ -148,8 +152,8 @@ def out_of_bounds(mode: object) -> str:
     return {"promise_in_bounds": "promise", "clip": "clip", "fill_or_drop": "fill_or_drop"}[name]
 
 
-def origin(equation: Any) -> str:
-    """Where the user's program asked for an equation: `file:line`, or an empty string."""
+def origin(equation: JaxprEqn) -> str:
+    """The user's line that an equation comes from: `file:line`, or an empty string."""
     place = source_info_util.summarize(equation.source_info)
     file, _, line = place.split(" ")[0].partition(":")
     return f"{'/'.join(Path(file).parts[-2:])}:{line.split(':')[0]}" if line else ""
@@ -161,7 +165,8 @@ def varies_by_device(x: jax.Array) -> bool:
 
 
 def on_cuda() -> bool:
-    """Whether the default backend is an NVIDIA GPU; `gpu` is the name of others, too."""
+    """Whether the default backend is an NVIDIA GPU."""
     if jax.default_backend() != "gpu":
         return False
+    # AMD's GPUs have the name `gpu`, too.
     return "cuda" in jax.devices()[0].client.platform_version.lower()

@@ -1,4 +1,4 @@
-"""Branches and loops: both branches are computed, loops keep what they hand on in its place."""
+"""Branches and loops. Both branches are computed; loops update carried values in place."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ ALL = "fiubk"
 """Types, typed keys included."""
 
 LONG = 16
-"""Rows of so many elements are carried through loops one by one: then a row that a turn does not
-change is not copied, and each is updated in loops of its own size."""
+"""Rows of at least this many elements are carried one by one. A row that a turn does not change is
+then not copied, and each row is updated in loops of its own size."""
 
 
 @primitive(GROUP, "name", kinds=ALL)
 def name(build: Lowering, eqn: JaxprEqn, x: View) -> list[View]:
-    """A name; flags of what is busy are remembered."""
+    """A name; flags marked by `busy` are recorded."""
     if eqn.params["name"] != BUSY or x.where.ndim > 1:
         return [x]
+    # A node of its own: lists of busy elements are made of whole nodes.
     flag = build.map("copy", BOOL, x.where.shape, x)
     if isinstance(flag.node, Map):
         build.flags.append(flag.node)
@@ -40,28 +41,28 @@ def name(build: Lowering, eqn: JaxprEqn, x: View) -> list[View]:
 
 @primitive(GROUP, "call_hi_primitive")
 def whole_call(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
-    """What newer versions of JAX keep whole, spelt out."""
+    """Operations that newer versions of JAX keep whole are expanded."""
     return build.traced(expanded(eqn.params), *args)
 
 
 @primitive(GROUP, "cond", kinds=ALL, limits="more than two branches")
 def cond(build: Lowering, eqn: JaxprEqn, which: View, *args: View) -> list[View]:
-    """Both branches, and a selection: environments differ in which they take."""
-    runs = [build.inline(b, args) for b in eqn.params["branches"]]
-    if len(runs) > 2:
+    """Both branches and a selection, as environments of a vector may take different ones."""
+    branches = [build.inline(b, args) for b in eqn.params["branches"]]
+    if len(branches) > 2:
         raise Unsupported("a switch of more than two branches")
-    if len(runs) == 1:
-        return runs[0]
+    if len(branches) == 1:
+        return branches[0]
     second = build.map("ne", BOOL, (), which, build.constant(np.int32(0)))
     return [
         build.map("select_n", a.node.dtype, a.where.shape, second, a, b)
-        for a, b in zip(*runs, strict=True)
+        for a, b in zip(*branches, strict=True)
     ]
 
 
 @primitive(GROUP, "scan", kinds=ALL, limits="`reverse` over rows")
 def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
-    """A loop; rows it reads are looked up by the number of the turn, rows it writes are carried."""
+    """A loop; it looks up its input rows by the number of the turn, and carries its output rows."""
     p = eqn.params
     (nc, nk), length = scan_counts(p), p["length"]
     consts, start, xs = args[:nc], args[nc : nc + nk], args[nc + nk :]
@@ -71,37 +72,38 @@ def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
     if not length:
         return [*start, *(_empty(build, aval_of(v)) for v in eqn.outvars[nk:])]
     loop = Loop(outer, Block(outer), length)
-    handed = list(start)
+    initial = list(start)
+    # Loops without rows need no count of their own.
     if xs or len(shapes) > nk:
-        handed.append(build.constant(np.int32(0)))  # the number of the turn
-    handed += [_empty(build, aval_of(v)) for v in eqn.outvars[nk:]]
-    carried = [_carry(build, loop, v) for v in handed]
-    turn = carried[nk] if len(handed) > nk else None
+        initial.append(build.constant(np.int32(0)))  # the number of the turn
+    initial += [_empty(build, aval_of(v)) for v in eqn.outvars[nk:]]
+    carried = [_carry(build, loop, v) for v in initial]
+    turn = carried[nk] if len(initial) > nk else None
     build.block = loop.body
     rows = [_row(build, x, turn) for x in xs]
     after = build.inline(p["jaxpr"], [*consts, *carried[:nk], *rows])
     following = after[:nk]
     if turn is not None:
         following.append(build.map("add", I32, (), turn, build.constant(np.int32(1))))
-    for result, y in zip(carried[nk + 1 :], after[nk:], strict=True):
+    for target, y in zip(carried[nk + 1 :], after[nk:], strict=True):
         y = build.number(y) if y.node.dtype == BOOL else y
-        following.append(_put_row(build, result, y, turn))
+        following.append(_put_row(build, target, y, turn))
     parts = [v for value, c in zip(following, carried, strict=True) for v in _split_like(c, value)]
     loop.following = [_next(build, loop, k, v).flat for k, v in enumerate(parts)]
     build.block = outer
     outer.items.append(loop)
     finals = iter([View(f, np.arange(f.size)) for f in loop.finals])
-    done = [_joined_like(build, c, finals) for c in carried]
+    results = [_joined_like(build, c, finals) for c in carried]
     if turn is not None:
-        del done[nk]
+        del results[nk]
     for k, var in enumerate(eqn.outvars[nk:], nk):
         if aval_of(var).dtype == np.bool_:
-            done[k] = build.flag(done[k])
-    return [View(v.node, v.where.reshape(s)) for v, s in zip(done, shapes, strict=True)]
+            results[k] = build.flag(results[k])
+    return [View(v.node, v.where.reshape(s)) for v, s in zip(results, shapes, strict=True)]
 
 
 def _empty(build: Lowering, aval: ShapedArray) -> View:
-    """Zeros for rows that a loop writes; flags as numbers, as a bit cannot be written alone."""
+    """Zeros for the rows that a loop writes; flags are numbers, as single bits have no address."""
     kind = U32 if is_key(aval) else dtype_of(aval.dtype)
     zero = build.constant(neutral("add", I32 if kind == BOOL else kind))
     return View(zero.node, np.broadcast_to(zero.where, raw_shape(aval)))
@@ -127,7 +129,7 @@ def _carry_row(build: Lowering, loop: Loop, start: View) -> View:
 
 
 def _joined_like(build: Lowering, carried: View, finals: Iterator[View]) -> View:
-    """What a carried value is after the loop."""
+    """A carried value after the loop."""
     if not isinstance(carried.node, Bundle):
         return next(finals)
     rows = [next(finals) for _ in carried.node.parts]
@@ -137,6 +139,7 @@ def _joined_like(build: Lowering, carried: View, finals: Iterator[View]) -> View
 
 def _next(build: Lowering, loop: Loop, k: int, value: View) -> View:
     """A carry's next value, as a node that no other carry's update changes."""
+    # Carries are updated one after the other. Where two swap, say, each needs a copy of the other.
     whole = build.whole(value)
     if whole.node is loop.carries[k] or isinstance(whole.node, Map | Store | Final):
         return whole
@@ -148,6 +151,7 @@ def _row(build: Lowering, x: View, turn: View | None) -> View:
     shape, size = x.where.shape[1:], math.prod(x.where.shape[1:])
     fixed = np.arange(size).reshape(shape)
     index = View(turn.node, np.broadcast_to(turn.where, shape))
+    # `promise`: the number of a turn is always in bounds.
     place = build.place(fixed, [(index, size, x.where.shape[0] - 1)], "promise")
     return build.look_up(x, place, shape)
 

@@ -1,8 +1,9 @@
-"""GPU code, and how JAX calls it.
+"""GPU code, and how XLA calls it.
 
-LLVM writes a kernel (`kernel`) as PTX; the driver compiles that for the GPU there is. XLA calls a
-handler through its foreign function interface, as on a CPU (`native`); it launches the kernel on
-XLA's stream. Nothing here has run on a GPU yet: there, `trial` decides whether it is used.
+LLVM compiles a kernel (`kernel`) to PTX, which the driver compiles for the GPU at hand. XLA calls a
+handler through its foreign function interface, as on a CPU (`native`). The handler launches the
+kernel on XLA's stream. Tests emulate kernels and launches on a CPU; nothing here has run on a GPU
+yet. There, `trial` decides whether it is used.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
 from ecn_marl.lanes.native import HEAD, load, optimize, pointers
 
 PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
-"""The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that will do: drivers compile PTX for
-newer GPUs."""
+"""The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that are supported. Drivers compile this
+PTX for newer GPUs, too."""
 
 HANDLER = """
+  ; The driver takes the address of every parameter. Here they are fields of XLA's own structures.
   %n = add i64 %na, %nr
   %size = add i64 %n, 1
   %parameters = alloca ptr, i64 %size, align 8
@@ -32,7 +34,7 @@ HANDLER = """
   call void @fields(ptr %r, ptr %after, i64 %nr)
   store ptr %d, ptr %end, align 8
   %none = icmp eq i64 %batch, 0
-  br i1 %none, label %done, label %ask
+  br i1 %none, label %done, label %ask ; CUDA refuses to launch no blocks
 ask:
   %api.at = getelementptr i8, ptr %frame, i64 {api}
   %api = load ptr, ptr %api.at, align 8
@@ -44,11 +46,11 @@ ask:
   store ptr %context, ptr %query.context, align 8
   %get.at = getelementptr i8, ptr %api, i64 {stream_get}
   %get = load ptr, ptr %get.at, align 8
-  %refused = call ptr %get(ptr %query)
-  %known = icmp eq ptr %refused, null
-  br i1 %known, label %start, label %no.stream
+  %no.stream.error = call ptr %get(ptr %query)
+  %has.stream = icmp eq ptr %no.stream.error, null
+  br i1 %has.stream, label %start, label %no.stream
 no.stream:
-  ret ptr %refused
+  ret ptr %no.stream.error
 start:
   %stream.at = getelementptr i8, ptr %query, i64 {stream_stream}
   %stream = load ptr, ptr %stream.at, align 8
@@ -65,13 +67,13 @@ start:
 failed:
   %message = alloca [128 x i8], align 8
   call i32 (ptr, i64, ptr, ...) @snprintf(ptr %message, i64 128, ptr @failure, i32 %code)
-  %told = alloca [4 x i64], align 8
-  store [4 x i64] [i64 {error_size}, i64 0, i64 0, i64 13], ptr %told, align 8 ; 13: internal
-  %told.message = getelementptr i8, ptr %told, i64 {error_message}
-  store ptr %message, ptr %told.message, align 8
+  %details = alloca [4 x i64], align 8
+  store [4 x i64] [i64 {error_size}, i64 0, i64 0, i64 13], ptr %details, align 8 ; 13: internal
+  %details.message = getelementptr i8, ptr %details, i64 {error_message}
+  store ptr %message, ptr %details.message, align 8
   %create.at = getelementptr i8, ptr %api, i64 {error_create}
   %create = load ptr, ptr %create.at, align 8
-  %error = call ptr %create(ptr %told)
+  %error = call ptr %create(ptr %details)
   ret ptr %error
 done:
   ret ptr null
@@ -85,11 +87,14 @@ declare i64 @llvm.umin.i64(i64, i64)
 FAILURE = "ecn_marl.lanes: CUDA did not launch a step: cuLaunchKernel returned error %d"
 
 _loaded: dict[str, Any] = {}
-"""Handlers by name, and what they need; they stay for the life of the process."""
+"""Handlers and their modules by name; they stay for the life of the process."""
 
 
 def ptx(text: str) -> str:
-    """PTX of a kernel's module, see `kernel`."""
+    """PTX of a kernel's module, see `kernel`.
+
+    This needs no GPU.
+    """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
@@ -133,7 +138,7 @@ def name_of(text: str) -> str:
 
 
 def register(text: str) -> str:
-    """Compile a kernel and make it known to XLA.
+    """Compile a kernel and register it with XLA.
 
     Args:
         text: a module with a kernel `step`, see `kernel`.
@@ -152,12 +157,13 @@ def register(text: str) -> str:
     assert launch is not None
     compiled, handler = launcher(kernel, launch)
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="CUDA")
+    # XLA keeps only the handler's address.
     _loaded[name] = compiled, handler
     return name
 
 
-def _load(code: str) -> tuple[Any, int]:
-    """The driver, and its handle of the kernel in a PTX module; not bound to a device."""
+def _load(code: str) -> tuple[ctypes.CDLL, int]:
+    """The driver, and its handle of the kernel in a PTX module."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as problem:
@@ -166,9 +172,11 @@ def _load(code: str) -> tuple[Any, int]:
         raise RuntimeError("lanes on a GPU need a CUDA driver of version 12.0 or newer (525)")
     library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     text = ctypes.c_char_p(code.encode())
-    none = (None, None, ctypes.c_uint(0))
+    no_options = (None, None, ctypes.c_uint(0))
     _check(driver, driver.cuInit(ctypes.c_uint(0)), "cuInit")
-    loaded = driver.cuLibraryLoadData(ctypes.byref(library), text, *none, *none)
+    # A library is bound to no device and needs no current context, unlike a module of older
+    # drivers.
+    loaded = driver.cuLibraryLoadData(ctypes.byref(library), text, *no_options, *no_options)
     _check(driver, loaded, "cuLibraryLoadData")
     status = driver.cuLibraryGetKernel(ctypes.byref(kernel), library, ctypes.c_char_p(b"step"))
     _check(driver, status, "cuLibraryGetKernel")
@@ -176,10 +184,10 @@ def _load(code: str) -> tuple[Any, int]:
     return driver, kernel.value
 
 
-def _check(driver: Any, code: int, function: str) -> None:
-    """Raise what the driver complains about."""
+def _check(driver: ctypes.CDLL, code: int, function: str) -> None:
+    """Raise a RuntimeError if a call of the driver returned an error."""
     if code:
         text = ctypes.c_char_p()
         driver.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
-        words = (text.value or b"unknown").decode()
-        raise RuntimeError(f"the CUDA driver: {function} returned error {code} ({words})")
+        message = (text.value or b"unknown").decode()
+        raise RuntimeError(f"the CUDA driver: {function} returned error {code} ({message})")

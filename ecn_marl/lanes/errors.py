@@ -1,4 +1,4 @@
-"""Errors of this package: it knows none of the package around it."""
+"""Errors of this package, which imports none of the package around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class Unsupported(Exception):
     """The program uses something that cannot be compiled for lanes; the message says what.
 
-    No ValueError: a user's program is not at fault, and XLA runs it instead.
+    Not a ValueError: the program is not at fault, and XLA runs it instead.
     """
 
 
@@ -15,8 +15,8 @@ class InvalidValue(ValueError):
 
     Attributes:
         field: name of the field.
-        value: what was given.
-        allowed: what is allowed.
+        value: the value.
+        allowed: the values that are allowed, in words.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:

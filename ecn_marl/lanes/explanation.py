@@ -1,4 +1,4 @@
-"""What a program becomes: its loops, which of them skip elements, and what keeps others from it.
+"""Reports what a program is compiled to: its loops, which of them skip, and why others do not.
 
 explanation = lanes.explain(env.step, key, state, action, params, shared=(3,))
 print(explanation)
@@ -26,10 +26,10 @@ from ecn_marl.lanes.schedule import Plan, make_plan
 from ecn_marl.lanes.steps import Group, Step, Turns
 
 BRANCHES = re.compile(r"^\s*(br |phi |\S+ = phi )")
-"""Instructions that cost next to nothing."""
+"""Instructions that are not counted: they cost next to nothing."""
 
 BY_LANE = re.compile(r"@llvm\.masked\.(gather|scatter)\.")
-"""Instructions that load or store once for every lane."""
+"""Instructions that access memory once per lane."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class LoopReport:
     Attributes:
         turns: lengths of the program's loops around it, outermost first.
         size: elements that it goes through if it skips none.
-        operations: how often each operation stands in it.
+        operations: how often each operation occurs in it.
         sources: lines of the program that most of these come from, `file:line`.
         instructions: estimated instructions of a call of the program for one vector of
             environments, if no element is skipped.
-        flag_size: elements of the flag that it goes by, or could go by; 0 if there is none.
+        flag_size: elements of the flag by which it skips, or could skip; 0 if there is none.
         skips: whether it skips elements whose flag is False in all lanes.
-        prevented_by: if it does not: operations that would have had something to do there, with
-            their lines.
+        prevented_by: if it does not skip: operations that have something to do there, with their
+            lines.
     """
 
     turns: tuple[int, ...]
@@ -61,14 +61,14 @@ class LoopReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a program becomes.
+    """What a program is compiled to.
 
     Attributes:
         lanes: environments in a vector.
-        loops: loops over elements, the most expensive one first; copies of what the program's loops
-            carry among them. Loops that need no instructions are left out.
-        state_bytes: memory to work in for a vector of environments.
-        shared_bytes: memory for what all environments share.
+        loops: loops over elements and copies of carried values, the most expensive one first.
+            Loops that need no instructions are left out.
+        state_bytes: workspace of a vector of environments.
+        shared_bytes: workspace of values that all environments share.
     """
 
     lanes: int
@@ -89,8 +89,8 @@ class Explanation:
         """
         flagged = [loop for loop in self.loops if loop.flag_size > 1]
         work = sum(loop.instructions for loop in flagged)
-        done = sum(loop.instructions for loop in flagged if loop.skips)
-        return done / work if work else float("nan")
+        skipping = sum(loop.instructions for loop in flagged if loop.skips)
+        return skipping / work if work else float("nan")
 
     def __str__(self) -> str:
         """A table with a row for each of the most expensive loops."""
@@ -108,8 +108,9 @@ class Explanation:
     def rows(self, count: int = 20) -> list[tuple[str, ...]]:
         """Cells of a table, the most expensive loops first.
 
-        They are: share of the work, lengths of the loops around it and elements, operations,
-        whether it skips idle elements, and the lines that it comes from or what prevents skipping.
+        They are: share of the instructions, lengths of the loops around it and elements,
+        operations, whether it skips idle elements, and its lines in the program or what prevents
+        skipping.
 
         Args:
             count: rows at most.
@@ -130,7 +131,7 @@ class Explanation:
 def explain(
     fun: Callable[..., Any], *args: object, shared: Sequence[int] = (), lanes: int = LANES[-1]
 ) -> Explanation:
-    """What `fun` becomes when a batch of it is compiled for lanes; compiles and runs nothing.
+    """What a batch of `fun` is compiled to for lanes; nothing is run.
 
     Args:
         fun: a function of one environment.
@@ -186,6 +187,7 @@ def _report(
 ) -> LoopReport:
     """Report of a loop over elements."""
     write_group(module, group)
+    # Written only to be counted: the module is never compiled.
     body = module.functions.pop()
     skips = group.flag is not None and group.flag.size > 1
     size = group.flag.size if skips and group.flag is not None else _flag_size(group.size, sizes)
@@ -217,19 +219,20 @@ def _copy(turns: tuple[int, ...], size: int, sizes: set[int]) -> LoopReport:
 
 
 def _flag_size(size: int, sizes: set[int]) -> int:
-    """The largest flag that so many elements are rows of; 0 if there is none."""
+    """Size of the largest flag of which `size` elements are whole rows; 0 if there is none."""
     return max((n for n in sizes if size and size % n == 0), default=0)
 
 
 def _per_element(function: str, lanes: int) -> int:
     """Instructions for one element: those of the loop, a gather or scatter as one per lane.
 
-    A loop that has nothing to store, as what it would store lies there already, has none.
+    A loop that stores nothing, as its values are in their places already, has none.
     """
     lines = function.split("\n")[1:-2]
     loop = lines[lines.index("loop:") + 1 :] if "loop:" in lines else lines
     if "done:" in loop:
         loop = loop[: loop.index("done:")]
+    # LLVM removes a loop without an effect.
     if not any("store" in line or "scatter" in line for line in function.split("\n")):
         return 0
     return sum(
@@ -240,7 +243,7 @@ def _per_element(function: str, lanes: int) -> int:
 
 
 def _prevents(program: Program, group: Group) -> tuple[str, ...]:
-    """What kept a loop from skipping: what it would have had to do where a flag is False."""
+    """Items that keep a loop from skipping: they have something to do where a flag is False."""
     items = group.prevents or [i for i in group.items if isinstance(i, Write)] or group.items
     return tuple(f"{item.op} at {line}" for item, line in _lined(program, items)[:3])
 
@@ -251,6 +254,6 @@ def _lines(program: Program, items: Sequence[Map | Write]) -> tuple[str, ...]:
 
 
 def _lined(program: Program, items: Sequence[Map | Write]) -> list[tuple[Map | Write, str]]:
-    """Items with the lines they come from; those that the compiler added are left out."""
+    """Items with the lines they come from; items that the compiler added are left out."""
     pairs = ((item, program.origins.get(item)) for item in items)
     return [(item, line) for item, eqn in pairs if eqn is not None and (line := compat.origin(eqn))]

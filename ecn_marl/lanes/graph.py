@@ -1,12 +1,12 @@
 """What is computed, element by element: the nodes that a jaxpr is lowered to.
 
 A *node* is a flat array of one environment. An array of the traced program is a `View` of a node:
-the flat position of every one of its elements. Slices, transpositions, broadcasts and reshapes are
+the flat position of each of its elements. Slices, transpositions, broadcasts and reshapes are
 therefore free: they are other positions of the same node.
 
-Nodes that are computed element by element (`Map`) have no order of their own; a `Store` gathers
-writes (`Write`) whose place may depend on the data: sums, scatters, concatenations. A `Loop` has
-nodes of its own, and one `Carry` for every value that it hands from one turn to the next.
+A `Map` is computed element by element, in any order. A `Store` is an array that `Write`s fill, at
+positions that may depend on data. Sums, scatters and concatenations are stores. A `Loop` has nodes
+of its own, and a `Carry` for each value that passes from one turn to the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMPY: dict[str, type[np.generic]] = {
     U32: np.uint32,
     BOOL: np.bool_,
 }
-"""Their types in numpy."""
+"""NumPy's types of elements."""
 
 DTYPES = {
     np.dtype(np.float32): F32,
@@ -36,6 +36,8 @@ DTYPES = {
 }
 
 
+# `eq=False`: nodes are keys of dicts, and compared by identity. `repr=False`: a loop and its
+# carries refer to each other.
 @dataclass(eq=False, repr=False)
 class Node:
     """A flat array of one environment.
@@ -69,20 +71,20 @@ class Argument(Node):
 
 @dataclass(eq=False, repr=False)
 class Carry(Node):
-    """A value handed from one turn of a loop to the next."""
+    """A value that passes from one turn of a loop to the next."""
 
     loop: Loop
 
 
 @dataclass(eq=False, repr=False)
 class Final(Node):
-    """What a carry holds when its loop is over; it lies where the carry lay."""
+    """A carry's value after its loop; it stays in the carry's place."""
 
     carry: Carry
 
 
 class Operand(NamedTuple):
-    """What an item reads: `where[i]` is the element of `node` that element `i` needs."""
+    """An array that an item reads: its element `i` needs element `where[i]` of `node`."""
 
     node: Node
     where: np.ndarray
@@ -96,7 +98,8 @@ class Place(NamedTuple):
         indices: index operands; each adds `index * stride`.
         strides: of each index.
         limits: largest value of each index that is in bounds (the smallest is 0).
-        mode: `promise`, `clip`, `fill` (elements out of bounds are read as 0) or `drop`.
+        mode: `promise`, `clip`, `fill` (elements out of bounds are read as the parameter `fill`)
+            or `drop`.
     """
 
     fixed: np.ndarray
@@ -129,7 +132,7 @@ class Map(Node):
 
 @dataclass(eq=False, repr=False)
 class Bundle(Node):
-    """Several arrays as one, joined only in name; `whole` once something needs them side by side.
+    """Several arrays as one, without a copy; `whole` once a reader needs them side by side.
 
     Attributes:
         parts: views of the arrays; `starts` are where each begins.
@@ -153,9 +156,9 @@ class Write:
     """Elements written to a store, or combined with what is there.
 
     Attributes:
-        store: where to.
+        store: the array that is written.
         op: `set`, `add`, `mul`, `min`, `max`, `or` or `and`.
-        value: what.
+        value: the elements.
         place: data-dependent positions, or None.
         fixed: positions, `[n]`, where there are no data-dependent ones.
     """
@@ -180,8 +183,8 @@ class Loop:
         block: the body it stands in.
         body: its own.
         length: number of turns.
-        carries: what is handed on.
-        finals: what they hold after the last turn.
+        carries: values that pass from turn to turn.
+        finals: their values after the last turn.
         initial: their values at the start.
         following: their values at the end of each turn.
     """
@@ -218,7 +221,7 @@ class Axes(NamedTuple):
 
 
 def axes_of(where: np.ndarray) -> Axes | None:
-    """The steps between a factor's elements `[batch, outer, inner]`; None if they are no steps."""
+    """Equal steps between a factor's elements `[batch, outer, inner]`; None if they differ."""
     first = int(where.flat[0])
     steps = [
         int(np.take(where, 1, axis).flat[0]) - first if where.shape[axis] > 1 else 0
@@ -242,7 +245,7 @@ class View(NamedTuple):
 
 
 def reads(item: Map | Write) -> Sequence[Operand]:
-    """All that an item reads at positions known when the program is compiled; see `tables`."""
+    """Operands that an item reads at positions known at compile time; see `tables`."""
     place = item.place
     indices = place.indices if place is not None else ()
     own = item.operands if isinstance(item, Map) else (item.value,)
@@ -255,6 +258,6 @@ def is_identity(operand: Operand, size: int) -> bool:
 
 
 def tables(item: Map) -> list[Node]:
-    """Nodes of which an item may read any element, at positions known only when it runs."""
-    more = (item.table, item.params.get("held"))
-    return [*(n for n in more if n is not None), *item.factors]
+    """Nodes of which an item may read any element, at positions known only at run time."""
+    nodes = (item.table, item.params.get("held"))
+    return [*(n for n in nodes if n is not None), *item.factors]

@@ -29,7 +29,7 @@ COMBINING = {
 
 @primitive(GROUP, "gather")
 def gather(build: Builder, eqn: JaxprEqn, x: View, index: View) -> list[View]:
-    """Rows of a table; a view, where positions are known when the program is compiled."""
+    """Rows of a table; a view if positions are known when the program is compiled."""
     d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape = aval_of(eqn.outvars[0]).shape
     if 0 in shape:
@@ -46,9 +46,10 @@ def gather(build: Builder, eqn: JaxprEqn, x: View, index: View) -> list[View]:
     for k, i in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
         fixed = fixed + at[batch[i]] * strides[k]
     mode = _mode(eqn.params["mode"], "fill")
-    mode = "clip" if mode == "promise" else mode  # as XLA does
+    mode = "clip" if mode == "promise" else mode  # XLA clips, too, if the promise is broken
     fill = eqn.params["fill_value"]
     if fill is None:
+        # The default of `jax.lax.gather`; -1 is the largest unsigned number.
         fill = {F32: np.nan, I32: np.iinfo(np.int32).min}.get(x.node.dtype, -1)
     parts = [
         (rows[j], strides[k], x.where.shape[k] - sizes[k]) for j, k in enumerate(d.start_index_map)
@@ -68,6 +69,7 @@ def dynamic_slice(build: Builder, eqn: JaxprEqn, x: View, *starts: View) -> list
     parts = [
         (View(v.node, np.broadcast_to(v.where, shape)), s, n - k)
         for v, s, n, k in zip(starts, strides, x.where.shape, shape, strict=True)
+        # A block as long as its axis can only start at 0.
         if n > k
     ]
     if not parts:
@@ -79,7 +81,7 @@ def dynamic_slice(build: Builder, eqn: JaxprEqn, x: View, *starts: View) -> list
 def dynamic_update_slice(
     build: Builder, eqn: JaxprEqn, x: View, new: View, *starts: View
 ) -> list[View]:
-    """The array, then the block written over it at a position clipped to it."""
+    """The array, then the block written over it at a position that is clipped to the array."""
     shape = new.where.shape
     strides = _strides(x.where.shape)
     fixed = _offsets(shape, strides)
@@ -96,7 +98,7 @@ def dynamic_update_slice(
 @primitive(GROUP, *COMBINING)
 @primitive(GROUP, "scatter", limits="a function (`at[].apply`)")
 def scatter(build: Builder, eqn: JaxprEqn, x: View, index: View, new: View) -> list[View]:
-    """The array, then what is written to it or combined with it, in order."""
+    """The array, then its updates in order: each is written or combined with what is there."""
     d, shape = eqn.params["dimension_numbers"], new.where.shape
     op = COMBINING.get(canonical(eqn.primitive.name), "set")
     if op == "set" and eqn.params.get("update_jaxpr") is not None:
@@ -114,13 +116,14 @@ def scatter(build: Builder, eqn: JaxprEqn, x: View, index: View, new: View) -> l
         fixed = fixed + at[batch[i]] * strides[k]
     rows = _rows(index, [at[k] for k in batch], shape)
     mode = _mode(eqn.params["mode"], "drop")
-    mode = "drop" if mode == "promise" else mode  # as XLA does
+    mode = "drop" if mode == "promise" else mode  # XLA drops, too, if the promise is broken
     parts = [
         (rows[j], strides[k], x.where.shape[k] - extent[k])
         for j, k in enumerate(d.scatter_dims_to_operand_dims)
     ]
     dtype = x.node.dtype
     whole, place = ("set", x, np.arange(x.where.size)), build.place(fixed, parts, mode)
+    # With fixed positions the writes can share a loop with what they write, and take no scatter.
     there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
     to: Any = place if there is None else np.broadcast_to(there, shape)
     node = build.store(x.where.size, dtype, [whole, (op, new, to)])
@@ -129,7 +132,7 @@ def scatter(build: Builder, eqn: JaxprEqn, x: View, index: View, new: View) -> l
 
 @primitive(GROUP, "sort", limits="several keys")
 def sort(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
-    """Stable sort of short rows: the rank of an element is how many come before it."""
+    """Stable sort of short rows: an element's rank is how many elements come before it."""
     axis, n = eqn.params["dimension"], args[0].where.shape[eqn.params["dimension"]]
     if eqn.params["num_keys"] != 1:
         raise Unsupported("a sort by several keys")
@@ -137,8 +140,11 @@ def sort(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     node, lead = args[0].node, keys.shape[:-1]
     own, other = View(node, keys[..., :, None]), View(node, keys[..., None, :])
     pairs = (*lead, n, n)
+    # All pairs are compared: n^2 comparisons, but no exchange depends on data, so lanes stay
+    # together.
     less = build.map("lt", BOOL, pairs, other, own)
     equal = build.map("eq", BOOL, pairs, other, own)
+    # Equal elements keep their order, as `jax.lax.sort` is stable.
     earlier = build.constant(np.broadcast_to(np.tri(n, n, -1, bool), pairs))
     ahead = build.map("or", BOOL, pairs, less, build.map("and", BOOL, pairs, equal, earlier))
     rank = reduce(
@@ -149,9 +155,9 @@ def sort(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
     for a in args:
         moved = View(a.node, np.moveaxis(a.where, axis, -1))
         place = build.place(fixed, [(rank, 1, n - 1)], "promise")
-        sorted_ = build.store(moved.where.size, a.node.dtype, [("set", moved, place)])
-        out = np.arange(sorted_.size).reshape(*lead, n)
-        results.append(View(sorted_, np.moveaxis(out, -1, axis)))
+        target = build.store(moved.where.size, a.node.dtype, [("set", moved, place)])
+        out = np.arange(target.size).reshape(*lead, n)
+        results.append(View(target, np.moveaxis(out, -1, axis)))
     return results
 
 
@@ -161,6 +167,7 @@ def _fixed_place(fixed: np.ndarray, parts: list[tuple[View, int, int]]) -> np.nd
         numbers = constant_value(view)
         if numbers is None:
             return None
+        # 64 bits: unsigned indices would wrap around in 32.
         fixed = fixed + np.clip(numbers.astype(np.int64), 0, limit) * stride
     return np.asarray(fixed)
 
@@ -192,7 +199,7 @@ def _rows(index: View, batch: list[np.ndarray], shape: Sequence[int]) -> list[Vi
 
 
 def _mode(mode: object, fill: str) -> str:
-    """What happens to positions out of bounds, as `Place.mode` says it."""
+    """What happens to positions out of bounds, in the words of `Place.mode`."""
     return {"fill_or_drop": fill}.get(out_of_bounds(mode), out_of_bounds(mode))
 
 

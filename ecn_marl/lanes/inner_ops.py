@@ -1,36 +1,36 @@
-"""Operations that only the lowering makes: they need the loop around them.
+"""Operations that only the lowering makes; their code depends on the loop around them.
 
-Each reads elements other than its own, or (the block cipher) gives two results: none moves to
-another loop, and no values are followed through it.
+Each reads other elements than its own, or has two results (the block cipher). So none may move to
+another loop, and the idle analysis follows no values through them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ecn_marl.lanes.elementwise import combine
 from ecn_marl.lanes.graph import Map
 from ecn_marl.lanes.primitives import inner
 from ecn_marl.lanes.threefry import threefry
 
+if TYPE_CHECKING:
+    from ecn_marl.lanes.loop_codegen import LoopBody
 
-def _look_up(loop: Any, item: Map) -> str:
+
+def _look_up(loop: LoopBody, item: Map) -> str:
     """An element of a table at a position that depends on data."""
-    value: str = loop.look_up(item)
-    return value
+    return loop.look_up(item)
 
 
-def _threefry(loop: Any, item: Map) -> str:
+def _threefry(loop: LoopBody, item: Map) -> str:
     """One word of a block; both are computed at once, and the other is kept for its own item."""
     k0, k1, x0, x1 = (loop.operand(o) for o in item.operands)
-    words: tuple[str, str] = loop.computed_once(
-        ("threefry", k0, k1, x0, x1), lambda: threefry(loop, k0, k1, x0, x1)
-    )
+    words = loop.computed_once(("threefry", k0, k1, x0, x1), lambda: threefry(loop, k0, k1, x0, x1))
     return words[item.params["word"]]
 
 
-def _running(loop: Any, item: Map) -> str:
-    """An element of a running sum: what its line has so far, with one term more."""
+def _running(loop: LoopBody, item: Map) -> str:
+    """An element of a running sum: the sum of its line so far, and one more term."""
     held, at = item.params["held"], loop.element(item.params["slots"])
     before = loop.load(held, at)
     term = loop.operand(item.operands[0])

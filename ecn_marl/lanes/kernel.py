@@ -1,9 +1,9 @@
 """The same loops as one GPU kernel: an environment per thread, a warp of 32 threads per vector.
 
-All threads of a warp go through the same loops over the same elements, as nothing branches on an
-environment's data: where a loop passes over idle elements, the warp votes which. Element `e` of a
-node lies at `e * 128 + lane * 4` of the warp's workspace, so that a warp reads and writes whole
-lines. What environments share is computed by the first thread of every warp.
+All threads of a warp go through the same loops over the same elements, as no branch depends on an
+environment's data. Where a loop skips idle elements, the warp votes which. Element `e` of a node
+lies at `e * 128 + lane * 4` of the warp's workspace, so that a warp reads and writes whole lines.
+The first thread of every warp computes what environments share.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.transfer import counted
 
 WARP = 32
-"""Threads that run in step."""
+"""Threads of a warp: they run in step."""
 
 BLOCK = 64
 """Threads of a block: few, so that small batches are spread over all of a GPU's processors."""
 
 WARPS = 2048
-"""Warps at work at once, at most: as many as an H100 holds at 128 registers per thread (16 on each
-of 132 processors), so that memory to work in does not grow with the batch beyond that."""
+"""Largest number of warps at a time: about as many as an H100 holds at 128 registers per thread (16
+on each of its 132 processors). Larger batches need no larger workspace."""
 
 POINTERS = 500
-"""Arguments and results, at most: a kernel takes 4096 bytes."""
+"""Largest number of arguments and results: a kernel takes 4096 bytes of parameters."""
 
 AT_ONCE = 8
-"""Elements that are loaded before the first of them is stored, to wait for memory only once."""
+"""Elements that are loaded before the first is stored: they wait for memory together."""
 
 
 def write_kernel(
@@ -53,6 +53,7 @@ def write_kernel(
     Raises:
         Unsupported: a kernel cannot take so many arguments.
     """
+    # Each is a pointer of 8 bytes, beside the workspace, the order and the size of the batch.
     if len(arguments) + len(results) > POINTERS:
         raise Unsupported(f"programs of more than {POINTERS} arguments and results on a GPU")
     module = Module(plan, WARP, threads=True)
@@ -60,10 +61,10 @@ def write_kernel(
     for flags in (False, True):
         for name, inward in (("take", True), ("give", False)):
             _mover(module, f"@{name}_{'flags' if flags else 'words'}", flags, inward)
-    taken: list[tuple[Node, str]] = [
+    inputs: list[tuple[Node, str]] = [
         (a, f"%a{a.slot}") for a in arguments if a.varies and a in plan.offsets
     ]
-    given = [(r.node, f"%r{k}") for k, r in enumerate(results)]
+    outputs = [(r.node, f"%r{k}") for k, r in enumerate(results)]
     pointers = [f"%a{k}" for k in range(len(arguments))] + ["%order"] * ordered
     pointers += [f"%r{k}" for k in range(len(results))]
     own_bytes, shared_bytes = _lines(plan.own_bytes), _lines(plan.shared_bytes)
@@ -76,9 +77,9 @@ def write_kernel(
         pointers="\n".join(_pointers([a for a in arguments if not a.varies])),
         row="\n".join(ORDERED if ordered else UNORDERED),
         once="\n".join(calls(module, shared)),
-        take="\n".join(_moves(module, "@take", taken, "")),
+        take="\n".join(_moves(module, "@take", inputs, "")),
         each="\n".join(calls(module, steps)),
-        give="\n".join(_moves(module, "@give", given, ".inside")),
+        give="\n".join(_moves(module, "@give", outputs, ".inside")),
     )
     return module.text() + text, size
 
@@ -89,7 +90,7 @@ def _lines(size: int) -> int:
 
 
 def _pointers(arguments: list[Argument]) -> list[str]:
-    """Keep the pointers to what environments share, in the order of the arguments."""
+    """Lines that store the pointers to shared arguments where `%args` is read, by their slots."""
     lines = []
     for a in arguments:
         lines += [
@@ -109,7 +110,7 @@ def _moves(module: Module, name: str, pairs: list[tuple[Node, str]], suffix: str
         lines.append(
             f"  {near} = getelementptr i8, {GLOBAL} %own.g, i64 {module.plan.offsets[node]}"
         )
-        if suffix:  # threads past the end of the batch give nothing
+        if suffix:  # threads past the end of the batch store nothing
             count = f"{near}.count"
             lines.append(f"  {count} = select i1 %inside, i64 {node.size}, i64 0")
         kind = "flags" if node.dtype == BOOL else "words"
@@ -133,7 +134,7 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
     before, named = "entry", 0
     for stem, start, end, step in (
         ("block", "0", "%whole", AT_ONCE),
-        ("rest", "%whole", "%size", 1),
+        ("remainder", "%whole", "%size", 1),
     ):
         code = Code(module, named)
         _move(code, flags, f"%i{stem}", step, inward)
@@ -166,14 +167,14 @@ def _move(code: Code, flags: bool, i: str, count: int, inward: bool) -> None:
 
 
 UNORDERED = ("  %row = add i64 %place, 0",)
-"""An environment's number is its place in the batch ..."""
+"""An environment's number is its place in the batch."""
 
 ORDERED = (
     f"  %row.at = getelementptr i32, {GLOBAL} %order, i64 %place",
     f"  %row.short = load i32, {GLOBAL} %row.at, align 4",
     "  %row = zext i32 %row.short to i64",
 )
-"""... or stands there in a table."""
+"""An environment's number is in a table, at its place in the batch."""
 
 KERNEL = """
 define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
@@ -191,8 +192,8 @@ define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
   %stride = shl i64 %blocks.long, 6 ; environments of all warps
   %last = sub i64 %batch, 1
   %start = shl i64 %warp, 5
-  %some = icmp ult i64 %start, %batch
-  br i1 %some, label %begin, label %done
+  %any = icmp ult i64 %start, %batch
+  br i1 %any, label %begin, label %done
 begin:
   %at = mul i64 %warp, {bytes}
   %space = getelementptr i8, ptr addrspace(1) %work, i64 %at
@@ -201,7 +202,7 @@ begin:
   %shared.g = getelementptr i8, ptr addrspace(1) %space, i64 {shared_at}
   %args.g = getelementptr i8, ptr addrspace(1) %space, i64 {args_at}
   %leads = icmp eq i64 %lane, 0
-  br i1 %leads, label %once, label %ready
+  br i1 %leads, label %once, label %ready ; shared values: one thread writes, then all may read
 once:
 {pointers}
 {once}
@@ -211,13 +212,15 @@ ready:
   br label %loop
 loop:
   %first = phi i64 [%start, %ready], [%next, %loop]
-  %mine = add i64 %first, %lane
-  %inside = icmp ult i64 %mine, %batch
-  %place = select i1 %inside, i64 %mine, i64 %last ; threads past the end work on the last again
+  %number = add i64 %first, %lane
+  %inside = icmp ult i64 %number, %batch
+  ; Threads past the end repeat the last environment: all threads of a warp have to vote and wait.
+  %place = select i1 %inside, i64 %number, i64 %last
 {row}
 {take}
 {each}
-  call void @llvm.nvvm.bar.warp.sync(i32 -1) ; results may lie where arguments are still read
+  ; Results may lie where other threads still read arguments.
+  call void @llvm.nvvm.bar.warp.sync(i32 -1)
 {give}
   %next = add i64 %first, %stride
   %more = icmp ult i64 %next, %batch
@@ -230,7 +233,9 @@ declare void @llvm.nvvm.bar.warp.sync(i32) convergent
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+; `convergent`: LLVM may not move votes and waits into branches that only some threads take.
 attributes #0 = {{ alwaysinline nounwind convergent }} ; no calls: a third fewer instructions
 attributes #2 = {{ noinline nounwind convergent }}
+; 8 blocks of 64 threads on a processor leave 128 registers to each thread, see `WARPS`.
 attributes #1 = {{ nounwind convergent "nvvm.maxntid"="64" "nvvm.minctasm"="8" }}
 """

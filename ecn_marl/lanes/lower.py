@@ -1,19 +1,20 @@
 """From a jaxpr of one environment to nodes (`graph`).
 
-Calls are inlined, what is fixed within a loop moves out of it, and everything that only moves
-elements about (slices, transpositions, broadcasts, reshapes) becomes a `View`.
+Calls are inlined, and loop-invariant code moves out of loops. Everything that only rearranges
+elements (slices, transpositions, broadcasts, reshapes) becomes a `View`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.extend import core
+from jax.extend.core import JaxprEqn
 
-from ecn_marl.lanes import (  # noqa: F401 - each enters its records when it is imported
+from ecn_marl.lanes import (  # noqa: F401 - importing them fills the table
     arithmetic,
     control_flow,
     indexing,
@@ -41,7 +42,7 @@ class Program(NamedTuple):
         top: its outermost block.
         arguments: its arguments.
         results: its results.
-        flags: flags of what is busy.
+        flags: flags marked by `busy`.
         origins: the equation of the jaxpr that each item comes from.
     """
 
@@ -49,7 +50,7 @@ class Program(NamedTuple):
     arguments: list[Argument]
     results: list[View]
     flags: list[Map]
-    origins: dict[Map | Write, Any]
+    origins: dict[Map | Write, JaxprEqn | None]
 
 
 def lower(jaxpr: core.ClosedJaxpr, varies: Sequence[bool]) -> Program:

@@ -1,6 +1,6 @@
-"""Walks through a jaxpr and asks the table of primitives for nodes.
+"""Walks through a jaxpr and makes nodes by the rules in the table of primitives.
 
-Calls are inlined, and what is fixed within a loop moves out of it.
+Calls are inlined. Loop-invariant code moves out of loops.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Lowering(Builder):
         return [read(v) for v in jaxpr.outvars]
 
     def inline(self, inner: object, args: Sequence[View]) -> list[View]:
-        """Lower a jaxpr that stands in a parameter."""
+        """Lower a jaxpr that is a parameter of an equation."""
         return self.run(*jaxpr_and_constants(inner), args)
 
     def equation(self, eqn: JaxprEqn, args: list[View]) -> list[View]:
         """Lower one equation.
 
         Raises:
-            Unsupported: there is no record of its primitive, or its rule does not know what to do.
+            Unsupported: there is no record of its primitive, or its rule does not cover this case.
         """
         name = canonical(eqn.primitive.name)
         if name in CALLS:
@@ -65,7 +65,8 @@ class Lowering(Builder):
             return record.lower(self, eqn, *args)
         except Unsupported:
             raise
-        except Exception as problem:  # parameters that no rule knows, of a newer JAX: XLA does
+        # A newer JAX may have parameters that the rule was not written for: XLA knows them.
+        except Exception as problem:
             raise Unsupported(
                 f"primitive {name!r} cannot be compiled for lanes with these parameters "
                 f"({type(problem).__name__}: {problem})"

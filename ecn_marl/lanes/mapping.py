@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
 from ecn_marl.lanes.errors import InvalidValue, Unsupported
 from ecn_marl.lanes.settings import GPU, cores, gpu_mode
-from ecn_marl.lanes.trial import kernel_is_better, verdict_here
+from ecn_marl.lanes.trial import device_verdict, kernel_is_better
 
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
@@ -73,7 +73,7 @@ def way() -> str:
         return f"{'lanes: the kernel' if mode == '1' else 'XLA'}, as {GPU}={mode} says"
     if not _on_cuda():
         return f"XLA: lanes have no kernel for {jax.default_backend()}"
-    verdict = verdict_here()
+    verdict = device_verdict()
     return f"{'lanes: the kernel' if verdict.kernel else 'XLA'}, after a trial: {verdict.reason}"
 
 

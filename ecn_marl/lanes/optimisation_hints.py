@@ -1,4 +1,4 @@
-"""What a program may say about itself so that it runs faster; results are the same without."""
+"""Hints in a program that make it faster; results are the same without them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ BUSY = "lanes: busy"
 
 
 def busy(flag: Bool[Array, "*n"]) -> Bool[Array, "*n"]:
-    """The same flag; says that where it is False there is mostly nothing to do.
+    """Mark a flag: where it is False, there is mostly nothing to do.
 
-    Loops over `n` elements (or over several rows of `n`) skip those that are False in all
-    environments of a vector, wherever it can be proved that this changes nothing (see
-    `idle_analysis`). A flag without axes stands for everything that only serves when it is True.
-    Results are the same with and without it. Outside lanes nothing happens.
+    Loops over `n` elements, or over several rows of `n`, skip the elements whose flag is False in
+    all environments of a vector, if it can be proved that this changes nothing (`idle_analysis`).
+    Where a flag without axes is False in all of them, whole loops are skipped. Results are the same
+    with and without the mark. Code that is not compiled for lanes ignores it.
 
     Args:
-        flag: which elements are busy, `[n]` or `[]`. Use the result, not the argument: the mark is
-            on the result, and what nothing uses is not compiled.
+        flag: which elements are busy, `[n]` or `[]`.
+
+    Returns:
+        The same flag. Use it in place of the argument: the mark is on the result, and unused
+        results are not compiled.
     """
+    # JAX's own name for values: a primitive that XLA, `vmap` and derivatives know already.
     return checkpoint_name(flag, BUSY)

@@ -1,4 +1,4 @@
-"""The table of primitives: one record says all that is known of an operation.
+"""The table of primitives: one record holds everything about an operation.
 
 A record is made by a decorator where its rule stands: `primitive` for JAX primitives that become
 views, stores or loops (`shape_ops`, `indexing`, `arithmetic`, `control_flow`, `random_numbers`),
@@ -17,42 +17,42 @@ import numpy as np
 from ecn_marl.lanes.graph import Map, Operand, View
 
 Known = np.ndarray | Operand
-"""What every element of an array is where a flag is False: a number, or an element of an array."""
+"""An array's elements where a flag is False: each is a number, or an element of another array."""
 
 Lower = Callable[..., list[View]]
 """`(lowering, equation, *views)`: the results of an equation."""
 
 Fold = Callable[..., Any]
-"""`(dtype, *numbers)`: the result as numpy computes it; None if that is left to the processor."""
+"""`(dtype, *numbers)`: numpy's result; None if the processor has to compute it."""
 
 Idle = Callable[..., Known | None]
-"""`(item, *known)`: what the result is where a flag is False; None if that is not known."""
+"""`(item, *known)`: the result where a flag is False; None if it is not known."""
 
 Emit = Callable[[Any, str, Sequence[str], Sequence[str], Mapping[str, Any]], str]
-"""`(writer, dtype, kinds, args, params)`: writes instructions; the name of the result."""
+"""`(writer, dtype, kinds, args, params)`: writes instructions, returns the result's name."""
 
 Codegen = Callable[[Any, Map], str]
-"""`(loop, item)`: writes what an item needs of the loop around it, too; the name of the result."""
+"""`(loop, item)`: writes an item's code with access to its loop; returns the result's name."""
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """All that is known of an operation.
+    """Everything about an operation.
 
     Attributes:
         name: of the JAX primitive, or of the operation of a `Map`.
         group: heading in the documentation.
         lower: makes nodes of an equation; None for operations that only the lowering makes.
-        kinds: types that it takes: `f` float32, `i` int32, `u` uint32, `b` bool, `k` typed keys.
+        kinds: types of its operands: `f` float32, `i` int32, `u` uint32, `b` bool, `k` typed keys.
         limits: parameters that are left to XLA, for the documentation.
         fold: computes the result when the program is compiled, if all operands are known then.
         idle: follows values of elements for which a flag is False, see `idle_analysis`.
         emit: instructions of one element.
-        codegen: the same for what needs more than its operands.
-        movable: whether each element depends on the same element of its operands only, and costs
-            little: then it may be computed in a later loop (`code_sinking`), and its values can be
-            followed (`idle_analysis`).
-        skippable: whether a loop may leave out single elements: no other element needs them.
+        codegen: the same for operations that need the loop around them.
+        movable: whether each element depends only on the same element of its operands, and costs
+            little. It may then be computed in a later loop (`code_sinking`), and `idle_analysis`
+            can follow its values.
+        skippable: whether a loop may leave out single elements, as no other element needs them.
     """
 
     name: str
@@ -109,6 +109,7 @@ def same(a: Known, b: Known) -> bool:
             and a.node is b.node
             and np.array_equal(a.where, b.where)
         )
+    # By bits: 0 and -0 differ, and NaN is the same as NaN.
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 

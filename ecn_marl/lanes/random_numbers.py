@@ -1,4 +1,7 @@
-"""Random numbers of JAX: typed keys are rows of two words, the block cipher is an operation."""
+"""Random numbers of JAX. Typed keys are rows of two words; the block cipher is an operation.
+
+Everything else is traced from JAX's own implementation, so that the numbers are JAX's to the bit.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def random_seed(build: Lowering, eqn: JaxprEqn, seed: View) -> list[View]:
 
 @primitive(GROUP, "random_wrap", "random_unwrap", kinds=KEYS)
 def random_wrap(build: Lowering, eqn: JaxprEqn, x: View) -> list[View]:
-    """Keys and their words are the same here."""
+    """The same elements: a key is its words."""
     return [x]
 
 

@@ -1,4 +1,4 @@
-"""What this package takes from outside: environment variables, cores, and the trial's program.
+"""Settings from outside the package: environment variables, cores, and the trial's program.
 
 No other module of the package reads the environment.
 """
@@ -11,23 +11,23 @@ from pathlib import Path
 from ecn_marl.lanes.errors import InvalidValue
 
 GPU = "LANES_GPU"
-"""Environment variable: `1` uses the kernel on NVIDIA GPUs, `0` does not, `auto` (as if it were not
-set) goes by the trial."""
+"""Environment variable: `1` uses the kernel on NVIDIA GPUs, `0` does not, and `auto`, the default,
+goes by the trial."""
 
 CACHE = "XDG_CACHE_HOME"
 """Environment variable: the user's folder for caches, `~/.cache` if it is not set or empty."""
 
 FOLDER = "jax_lanes"
-"""Folder in the user's cache folder that verdicts of trials are kept in."""
+"""Folder for verdicts of trials, in the user's cache folder."""
 
 _program = ""
 
 
 def gpu_mode() -> str:
-    """Whether GPUs run the kernel: `0`, `1` or `auto`, as the environment says.
+    """Whether GPUs run the kernel: the environment variable's `0`, `1` or `auto`.
 
     Raises:
-        InvalidValue: the variable is something else.
+        InvalidValue: the variable has another value.
     """
     mode = os.environ.get(GPU, "auto")
     if mode not in ("0", "1", "auto"):
@@ -36,12 +36,14 @@ def gpu_mode() -> str:
 
 
 def cache_folder() -> Path:
-    """Folder of what is kept between processes; it need not exist."""
+    """Folder of files that outlive the process; it need not exist."""
     return Path(os.environ.get(CACHE) or "~/.cache").expanduser() / FOLDER
 
 
 def cores() -> int:
     """Cores that this process may use."""
+    # Containers and batch systems often allow fewer cores than the machine has; not every system
+    # tells.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -52,13 +54,13 @@ def set_trial_program(name: str) -> None:
 
     Args:
         name: `module:function`; the function takes nothing and returns a `trial.TrialProgram`.
-            Nothing is imported before a trial. Empty for none: then GPUs run XLA unless the
-            environment says otherwise.
+            It is imported only for a trial. Empty for none: GPUs then run XLA, unless the
+            environment variable says otherwise.
     """
     global _program
     _program = name
 
 
 def trial_program() -> str:
-    """The name that was given last, or an empty string."""
+    """The name set last, or an empty string."""
     return _program

@@ -1,4 +1,4 @@
-"""Primitives that only move elements about: they become views, and cost nothing."""
+"""Primitives that only rearrange elements. They become views, and no code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = "fiubk"
 
 @primitive(GROUP, "broadcast_in_dim", kinds=ALL)
 def broadcast_in_dim(build: Builder, eqn: JaxprEqn, x: View, *_: View) -> list[View]:
-    """Every element is read as often as it is needed."""
+    """Elements are read several times."""
     shape, dims = raw_shape(aval_of(eqn.outvars[0])), eqn.params["broadcast_dimensions"]
     if is_key(aval_of(eqn.outvars[0])):
         dims = (*dims, len(shape) - 1)
@@ -104,13 +104,13 @@ def optimization_barrier(build: Builder, eqn: JaxprEqn, *args: View) -> list[Vie
 
 @primitive(GROUP, "tile")
 def tile(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
-    """Every element is read as often as it is needed."""
+    """Elements are read several times."""
     return [View(x.node, np.tile(x.where, eqn.params["reps"]))]
 
 
 @primitive(GROUP, "iota")
 def iota(build: Builder, eqn: JaxprEqn, *_: View) -> list[View]:
-    """Numbers known when the program is compiled."""
+    """Constants."""
     p = eqn.params
     shape = [1] * len(p["shape"])
     shape[p["dimension"]] = p["shape"][p["dimension"]]
@@ -121,15 +121,16 @@ def iota(build: Builder, eqn: JaxprEqn, *_: View) -> list[View]:
 
 @primitive(GROUP, "iota_2x32_shape")
 def iota_2x32_shape(build: Builder, eqn: JaxprEqn) -> list[View]:
-    """Numbers known when the program is compiled."""
+    """Constants."""
     shape = eqn.params["shape"]
+    # The high words are 0: no array here has 2^32 elements.
     low = np.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
     return [build.constant(np.zeros(shape, np.uint32)), build.constant(low)]
 
 
 @primitive(GROUP, "stack", kinds=ALL)
 def stack(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
-    """Side by side, in name only."""
+    """A view of all arrays; they are copied together only if a reader needs it."""
     axis = int(eqn.params["axis"])
     parts = [View(a.node, np.expand_dims(a.where, axis)) for a in args]
     return [_joined(build, parts, axis)]
@@ -137,12 +138,12 @@ def stack(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
 
 @primitive(GROUP, "concatenate", kinds=ALL)
 def concatenate(build: Builder, eqn: JaxprEqn, *args: View) -> list[View]:
-    """Side by side, in name only."""
+    """A view of all arrays; they are copied together only if a reader needs it."""
     return [_joined(build, list(args), int(eqn.params["dimension"]))]
 
 
 def _joined(build: Builder, parts: list[View], axis: int) -> View:
-    """Arrays side by side, in name only (`Bundle`): most readers need one of them at a time."""
+    """A `Bundle` of arrays, which copies nothing: most readers need one of them at a time."""
     parts = [p for p in parts if p.where.size]
     shapes = [list(p.where.shape) for p in parts]
     shape = list(shapes[0])
@@ -150,6 +151,7 @@ def _joined(build: Builder, parts: list[View], axis: int) -> View:
     numbers = [n for p in parts if (n := constant_value(p)) is not None]
     if len(numbers) == len(parts):
         return build.constant(np.concatenate(numbers, axis), parts[0].node.dtype)
+    # Parts of one node, put together again: still positions of that node.
     if all(p.node is parts[0].node for p in parts):
         return View(parts[0].node, np.concatenate([p.where for p in parts], axis))
     flat = np.arange(math.prod(shape)).reshape(shape)
@@ -159,7 +161,7 @@ def _joined(build: Builder, parts: list[View], axis: int) -> View:
 
 @primitive(GROUP, "pad", limits="negative padding")
 def pad(build: Builder, eqn: JaxprEqn, x: View, value: View) -> list[View]:
-    """A store: the array, and the filler around it."""
+    """A store of the array and the filler around it."""
     shape = aval_of(eqn.outvars[0]).shape
     numbers = np.arange(math.prod(shape)).reshape(shape)
     inside, outside = [], np.ones(shape, bool)
@@ -170,7 +172,7 @@ def pad(build: Builder, eqn: JaxprEqn, x: View, value: View) -> list[View]:
     if any(high < 0 for _, high, _ in eqn.params["padding_config"]):
         raise Unsupported("negative padding")
     outside[tuple(inside)] = False
-    rest = numbers[outside]
-    filler = View(value.node, np.broadcast_to(value.where.reshape(1), rest.shape))
-    writes = [("set", x, numbers[tuple(inside)]), ("set", filler, rest)]
+    around = numbers[outside]
+    filler = View(value.node, np.broadcast_to(value.where.reshape(1), around.shape))
+    writes = [("set", x, numbers[tuple(inside)]), ("set", filler, around)]
     return [View(build.store(numbers.size, x.node.dtype, writes), numbers)]

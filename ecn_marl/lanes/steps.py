@@ -14,12 +14,13 @@ class Group:
 
     Attributes:
         size: turns of the loop.
-        items: what is computed in each.
+        items: what each turn computes.
         at: place in the order of all steps.
-        key: flag without which its items have nothing to do, see `idle_analysis`; items with
-            different keys do not share a loop, so that it may skip.
-        flag: a flag such that the loop skips elements where it is False in all lanes.
-        prevents: items that had something to do where a flag was False, when that was last tried.
+        key: its items have nothing to do where this flag is False, see `idle_analysis`. Items with
+            different keys do not share a loop, so that each loop can skip.
+        flag: the loop skips elements where this flag is False in all lanes; None if it skips none.
+        prevents: items that had something to do where a flag was False, when skipping was last
+            tried.
     """
 
     size: int
@@ -55,7 +56,7 @@ class Turns:
 
     @property
     def finals(self) -> list[Final]:
-        """What the needed carries hold in the end."""
+        """Values of the needed carries after the loop."""
         return list(itertools.compress(self.loop.finals, self.needed))
 
 

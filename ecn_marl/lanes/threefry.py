@@ -22,6 +22,7 @@ def threefry(w: Writer, k0: str, k1: str, x0: str, x1: str) -> tuple[str, str]:
     for turn in range(5):
         for by in ROTATIONS[turn % 2]:
             x0 = add(x0, x1)
+            # A funnel shift of a word with itself is a rotation; LLVM has no other.
             x1 = w.call("llvm.fshl", U32, x1, x1, w.number(by, U32))
             x1 = w.emit(f"xor {t} {x1}, {x0}")
         x0 = add(x0, keys[(turn + 1) % 3])

@@ -1,11 +1,10 @@
-"""Whether batches on a GPU run through the kernel of `cuda` or through XLA: it is tried.
+"""Decides whether batches on a GPU run through the kernel of `cuda` or through XLA.
 
-The first time that a process asks on a kind of GPU, some steps of a program are made by both. The
-kernel is used from then on if its results are XLA's and it is at least as fast. The trial has a
-process of its own, so that a fault of the kernel harms nothing else, and its verdict is kept in the
-user's cache folder.
+The first process on a kind of GPU runs some steps of a program through both. The kernel is used
+from then on if its results are XLA's and it is at least as fast. This trial runs in a subprocess,
+so that a fault of the kernel harms nothing else. Its verdict is stored in the user's cache folder.
 
-The program is the caller's (`settings.set_trial_program`). Without one, GPUs run XLA.
+The caller names the program (`settings.set_trial_program`). Without one, GPUs run XLA.
 """
 
 from __future__ import annotations
@@ -32,37 +31,37 @@ from jaxtyping import PyTree
 from ecn_marl.lanes.settings import GPU, cache_folder, trial_program
 
 SECONDS = 900.0
-"""A trial that takes longer has failed. Most of it is XLA's compilation."""
+"""Longest time of a trial; most of it is XLA's compilation. A longer one counts as failed."""
 
 COMMAND = (sys.executable, "-m", f"{__package__}.trial")
 
 SHARE = 0.995
-"""Of all numbers after a step, so many have to agree: rounding may turn a random decision."""
+"""Least share of the numbers after a step that has to agree: rounding may change a random decision."""
 
 STEPS, RUNS = 8, 5
-"""Steps before anything is timed and in each timed run; timed runs of each."""
+"""Steps that are compared, and steps in each timed run; timed runs."""
 
 log = logging.getLogger(__name__)
 
 
 class TrialProgram(NamedTuple):
-    """Steps that a trial makes by both ways.
+    """Program that a trial runs through the kernel and through XLA.
 
     Attributes:
-        step: `(turn, state, *rest) -> (state, results, decisions)` of one environment; `turn` is
+        step: `(turn, state, *extra) -> (state, results, decisions)` of one environment; `turn` is
             the number of the step, int32. `decisions` have to be equal to the bit.
-        state: where it starts, leading axis of environments.
-        rest: its other arguments, and for each whether it has the leading axis, too.
+        state: states at the start, with a leading axis of environments.
+        extra: the other arguments of `step`, each with whether it has the leading axis, too.
     """
 
-    step: Callable[..., tuple[PyTree, Any, Any]]
+    step: Callable[..., tuple[PyTree, PyTree, PyTree]]
     state: PyTree
-    rest: tuple[tuple[Any, bool], ...] = ()
+    extra: tuple[tuple[PyTree, bool], ...] = ()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial found.
+    """Outcome of a trial.
 
     Attributes:
         kernel: whether the kernel is used.
@@ -74,17 +73,21 @@ class Verdict:
 
 
 def kernel_is_better() -> bool:
-    """Whether to use the kernel on this process's GPU, by the verdict kept or a new trial."""
-    return verdict_here().kernel
+    """Whether to use the kernel on this process's GPU, see `device_verdict`."""
+    return device_verdict().kernel
 
 
 @functools.cache
-def verdict_here() -> Verdict:
-    """The verdict on this process's GPU: the one kept, or that of a new trial."""
+def device_verdict() -> Verdict:
+    """The verdict on this process's GPU: the stored one, or that of a new trial.
+
+    The first call of a process may run a trial, which takes about a minute.
+    """
     device, program = jax.devices()[0], trial_program()
     if not program:
         log.warning("no program was given to try the kernel with: XLA runs (%s=1: the kernel)", GPU)
         return Verdict(False, "no program was given to try the kernel with")
+    # A new driver, JAX or compiler may change the outcome, so each combination has its own verdict.
     facts = {
         "device": device.device_kind,
         "platform": device.client.platform_version,
@@ -92,8 +95,8 @@ def verdict_here() -> Verdict:
         "sources": sources_hash(),
         **{name: metadata.version(name) for name in ("jax", "jaxlib", "llvmlite")},
     }
-    path = kept_at(facts)
-    verdict = recall(path)
+    path = verdict_file(facts)
+    verdict = read_verdict(path)
     if verdict is None:
         log.warning(
             "Trying the kernel of lanes on %s beside XLA, once; this takes about a minute"
@@ -101,8 +104,8 @@ def verdict_here() -> Verdict:
             device.device_kind,
             GPU,
         )
-        verdict = ask((*COMMAND, program))
-        keep(path, verdict, facts)
+        verdict = run_trial((*COMMAND, program))
+        write_verdict(path, verdict, facts)
     tell = log.info if verdict.kernel else log.warning
     using = "their own kernel" if verdict.kernel else "XLA"
     tell("lanes use %s on this GPU: %s (%s)", using, verdict.reason, path)
@@ -110,21 +113,21 @@ def verdict_here() -> Verdict:
 
 
 def sources_hash() -> str:
-    """Hash of this package's files: another compiler is tried again."""
+    """Hash of this package's files: a changed compiler needs a new trial."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def kept_at(facts: dict[str, str]) -> Path:
-    """File of the verdict for a GPU and versions of software."""
+def verdict_file(facts: dict[str, str]) -> Path:
+    """File of the verdict on a GPU with these versions of software."""
     name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder() / f"gpu-{name}.json"
 
 
-def recall(path: Path) -> Verdict | None:
-    """The verdict kept in a file; None if there is none that can be read."""
+def read_verdict(path: Path) -> Verdict | None:
+    """The verdict stored in a file; None if there is none, or it cannot be read."""
     try:
         kept = json.loads(path.read_text())
         return Verdict(bool(kept["kernel"]), str(kept["reason"]))
@@ -132,8 +135,10 @@ def recall(path: Path) -> Verdict | None:
         return None
 
 
-def keep(path: Path, verdict: Verdict, facts: dict[str, str]) -> None:
-    """Write a verdict, whole or not at all; without it the next process tries again."""
+def write_verdict(path: Path, verdict: Verdict, facts: dict[str, str]) -> None:
+    """Store a verdict, whole or not at all. If it fails, the next process runs a trial again."""
+    # A file of this process's own, then renamed: processes that start together never read half a
+    # file.
     partial = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,27 +148,36 @@ def keep(path: Path, verdict: Verdict, facts: dict[str, str]) -> None:
         log.warning("the verdict on this GPU is not kept: %s", problem)
 
 
-def ask(command: tuple[str, ...], seconds: float = SECONDS) -> Verdict:
-    """A trial in a process of its own."""
-    here = {GPU: "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # beside this process's memory
+def run_trial(command: tuple[str, ...], seconds: float = SECONDS) -> Verdict:
+    """Run a trial in a subprocess.
+
+    Args:
+        command: its command line; it prints the figures of `measure` as its last line.
+        seconds: time limit.
+    """
+    # This process holds memory of the same GPU already: JAX must not take three quarters of it
+    # again.
+    variables = {GPU: "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
-        done = subprocess.run(
-            command, env=os.environ | here, capture_output=True, text=True, timeout=seconds
+        process = subprocess.run(
+            command, env=os.environ | variables, capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return Verdict(False, f"the trial took more than {seconds:g} s")
-    last = (done.stdout.strip().splitlines() or [""])[-1]
+    # Libraries may print other lines before.
+    last = (process.stdout.strip().splitlines() or [""])[-1]
     try:
-        figures = json.loads(last) if done.returncode == 0 else {}
-        return verdict_on(figures["agree"], figures["xla_s"], figures["kernel_s"])
+        figures = json.loads(last) if process.returncode == 0 else {}
+        return compare(figures["agree"], figures["xla_s"], figures["kernel_s"])
     except (ValueError, KeyError, TypeError):
-        words = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        return Verdict(False, f"the trial ended with status {done.returncode}: {words[:300]}")
+        message = (process.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        return Verdict(False, f"the trial ended with status {process.returncode}: {message[:300]}")
 
 
-def verdict_on(agree: float, xla_s: float, kernel_s: float) -> Verdict:
-    """The verdict on a trial: share of numbers that agree, seconds of a step by each."""
+def compare(agree: float, xla_s: float, kernel_s: float) -> Verdict:
+    """The verdict on a trial, from the share of numbers that agree and the seconds of a step."""
     times = f"{1e6 * kernel_s:.0f} us per step, XLA {1e6 * xla_s:.0f} us"
+    # Not `agree < SHARE`, which is False for NaN.
     if not agree >= SHARE:
         return Verdict(False, f"only {100.0 * agree:.2f} % of its numbers are XLA's")
     return Verdict(kernel_s <= xla_s, times)
@@ -177,31 +191,33 @@ def load_program(name: str) -> TrialProgram:
 
 
 def measure(program: TrialProgram) -> dict[str, float]:
-    """Steps of a program by both, from the same states.
+    """Run a program through XLA and the kernel, from the same states.
 
     Returns:
-        `agree`, the least share of equal numbers of all steps (0 if a decision differs), and the
+        `agree`, the smallest share of equal numbers of any step (0 if a decision differs), and the
         median seconds of a step, `xla_s` and `kernel_s`.
     """
+    # Here, not above: `mapping` imports this module.
     from ecn_marl.lanes.mapping import vmap
 
-    axes = (None, 0, *(0 if own else None for _, own in program.rest))
-    slow: Any = jax.jit(jax.vmap(program.step, axes))
-    fast: Any = jax.jit(vmap(program.step, axes))
-    rest = [value for value, _ in program.rest]
+    axes = (None, 0, *(0 if own else None for _, own in program.extra))
+    by_xla = jax.jit(jax.vmap(program.step, axes))
+    by_kernel = jax.jit(vmap(program.step, axes))
+    extra = [value for value, _ in program.extra]
     state, agree = program.state, 1.0
     for turn in range(STEPS):
-        expected, result = (step(jnp.int32(turn), state, *rest) for step in (slow, fast))
+        expected, result = (step(jnp.int32(turn), state, *extra) for step in (by_xla, by_kernel))
         agree = min(agree, _agreement(expected, result))
+        # Both continue from XLA's state: a difference in one step does not grow in the next ones.
         state = expected[0]
 
-    def times(step: Any) -> float:
-        return _seconds(lambda s: step(jnp.int32(0), s, *rest)[0], state)
+    def times(step: Callable[..., Any]) -> float:
+        return _seconds(lambda s: step(jnp.int32(0), s, *extra)[0], state)
 
-    return {"agree": agree, "xla_s": times(slow), "kernel_s": times(fast)}
+    return {"agree": agree, "xla_s": times(by_xla), "kernel_s": times(by_kernel)}
 
 
-def _agreement(expected: Any, result: PyTree) -> float:
+def _agreement(expected: PyTree, result: PyTree) -> float:
     """Share of equal numbers in two results `(state, results, decisions)` of a step."""
     decisions = zip(jax.tree.leaves(expected[2]), jax.tree.leaves(result[2]), strict=True)
     if not all(bool(jnp.array_equal(a, b)) for a, b in decisions):
@@ -216,13 +232,14 @@ def _agreement(expected: Any, result: PyTree) -> float:
     return equal / total
 
 
-def _seconds(step: Callable[[Any], Any], state: PyTree) -> float:
+def _seconds(step: Callable[[PyTree], PyTree], state: PyTree) -> float:
     """Median time of a step."""
     times = []
     for _ in range(RUNS):
         start, after = time.perf_counter(), state
         for _ in range(STEPS):
             after = step(after)
+        # JAX returns before results are computed.
         jax.block_until_ready(after)
         times.append((time.perf_counter() - start) / STEPS)
     return float(np.median(times))

@@ -46,18 +46,18 @@ def result(**changed: float) -> str:
 )
 def test_verdicts(text: str, status: int, kernel: bool, reason: str) -> None:
     """Only a kernel that is right and no slower is used; a crash stays in its process."""
-    assert trial.ask(child(f"a line before\n{text}", status)) == Verdict(kernel, reason)
+    assert trial.run_trial(child(f"a line before\n{text}", status)) == Verdict(kernel, reason)
 
 
 def test_a_trial_that_hangs_has_failed() -> None:
     command = (sys.executable, "-c", "import time; time.sleep(60)")
-    assert trial.ask(command, 0.2) == Verdict(False, "the trial took more than 0.2 s")
+    assert trial.run_trial(command, 0.2) == Verdict(False, "the trial took more than 0.2 s")
 
 
 def test_the_trial_uses_the_kernel_and_leaves_memory_to_others() -> None:
     names = (settings.GPU, "XLA_PYTHON_CLIENT_PREALLOCATE")
     code = f"import os, sys; sys.exit(' '.join(os.environ[n] for n in {names}))"
-    assert trial.ask((sys.executable, "-c", code)).reason.endswith("status 1: 1 false")
+    assert trial.run_trial((sys.executable, "-c", code)).reason.endswith("status 1: 1 false")
 
 
 @pytest.fixture
@@ -66,18 +66,18 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Verdict]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     verdicts: list[Verdict] = []
 
-    def ask(command: tuple[str, ...]) -> Verdict:
+    def run_trial(command: tuple[str, ...]) -> Verdict:
         assert command[-1] == settings.trial_program() == "ecn_marl.speed.trial:environments"
         verdicts.append(Verdict(True, "it is"))
         return verdicts[-1]
 
-    monkeypatch.setattr(trial, "ask", ask)
+    monkeypatch.setattr(trial, "run_trial", run_trial)
     return verdicts
 
 
 def decide() -> bool:
     """What a new process would decide."""
-    trial.verdict_here.cache_clear()
+    trial.device_verdict.cache_clear()
     return trial.kernel_is_better()
 
 
@@ -100,7 +100,7 @@ def test_a_verdict_is_kept(
     path.write_text("{")
     assert decide()
     assert len(asked) == 2
-    other = trial.kept_at(kept["tried_on"] | {"device": "another"})
+    other = trial.verdict_file(kept["tried_on"] | {"device": "another"})
     assert other != path
 
 
@@ -149,7 +149,7 @@ def tiny_program() -> trial.TrialProgram:
 def test_a_trial_is_a_process_that_loads_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command as it is given to a GPU's process, here with a processor."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
-    reason = trial.ask((*trial.COMMAND, f"{Path(__file__).stem}:tiny_program")).reason
+    reason = trial.run_trial((*trial.COMMAND, f"{Path(__file__).stem}:tiny_program")).reason
     assert re.fullmatch(r"\d+ us per step, XLA \d+ us", reason)
 
 
