@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,7 +11,6 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
@@ -96,9 +94,7 @@ SIZE_TABLES: Registry[Traversable | Points] = Registry(
 """Flow-size tables by name: their files or points."""
 
 
-def register_size_table(
-    name: str, table: str | Path | Sequence[ArrayLike], replace: bool = False
-) -> None:
+def register_size_table(name: str, table: str | Path | Any, replace: bool = False) -> None:
     """Register a flow-size table, to be named wherever one of `TABLES` is.
 
     Args:
