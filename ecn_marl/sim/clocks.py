@@ -40,6 +40,7 @@ def check_dt(dt_us: float, transport: Transport, topology: Topology) -> None:
         ValueError: it is longer than `longest_dt_us`.
     """
     bound = longest_dt_us(transport, topology)
+    # A substep from `choose_clock` is a quotient, which may round to just above the bound.
     if dt_us > bound.dt_us * (1.0 + 1e-6):
         allowed = (
             f"at most {bound.dt_us:.3g} us with {transport.kind}:{transport.name} ({bound.why})"
@@ -63,6 +64,7 @@ def choose_clock(transport: Transport, topology: Topology, interval_us: float) -
         Substep (µs) and substeps per tick.
     """
     longest = min(CERTIFIED_US, longest_dt_us(transport, topology).dt_us) * (1.0 + 1e-6)
+    # The small number keeps a quotient that rounds up from adding a tick.
     tick = interval_us / math.ceil(interval_us / TICK_US - 1e-9)
     while tick / MAX_TICK > longest:
         tick /= 2.0

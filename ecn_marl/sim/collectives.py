@@ -174,6 +174,7 @@ def _node(where: str, row: int, entry: object) -> Node:
     for name in FIELDS[:4]:
         if name not in entry:
             raise bad_value(f"{place}: {name}", None, "a value: the field is missing")
+    # In Python `True` is an int; JSON's `true` is not a number.
     if isinstance(entry["id"], bool) or not isinstance(entry["id"], int | str):
         raise bad_value(f"{place}: id", entry["id"], "a number or text")
     for name in FIELDS[1:4]:

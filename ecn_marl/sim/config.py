@@ -126,6 +126,7 @@ class SimConfig:
                 "interval_steps", self.interval_steps, f"a multiple of tick_steps={self.tick_steps}"
             )
         object.__setattr__(self, "counts", counters("counts", self.counts))
+        # Widths fix shapes, so `auto` becomes a number here.
         traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
         if self.loss_recovery not in RECOVERIES:
@@ -150,6 +151,7 @@ class SimConfig:
                 raise bad_value("class_of", self.class_of, f"numbers of classes, 0 to {n - 1}")
         if self.classes:
             members = tuple(c.transport for c in self.classes)
+            # `Mixed` keeps the states of all members in every slot; equal senders need one.
             senders = members[0] if len(set(members)) == 1 else Mixed(members)
             object.__setattr__(self, "transport", senders)
 
@@ -255,6 +257,7 @@ class SimConfig:
         ports, needs = self.topology.ports, self.transport.needs
         farthest = max(p.delay_us for p in ports) if ports else 0.0
         near = 2.0 * farthest / self.dt_us / 32.0
+        # Numbers of 4 bytes: a substep of history has 3 for acknowledgements, 2 for the field.
         per_step = 12.0 * (ACKS in needs) + 8.0 * (FIELD in needs)
         per_slot = 4.0 * (near + 24.0 + 2.0 * self.n_ways * self.topology.n_levels)
         history = self.memory_us / self.dt_us

@@ -171,6 +171,7 @@ def _class_bytes(cfg: SimConfig, slots: FlowsOfTick, net: NetParams) -> Float[Ar
         beyond = beyond - ways.level(grown, i, w)
         port = ways.level(ports, i, w)
         cell = jnp.where(port < n, port * 3 + size, 3 * n)
+        # Differences of backlogs may round to below 0.
         sent = jnp.maximum(beyond + ways.level(freed, i, w), 0.0)
         rows.append(segment_sum(sent, cell, 3 * n).reshape(n, 3))
     return jnp.concatenate(rows)
@@ -185,6 +186,7 @@ def _marked_packets(sums: PortSums, state: SimState, net: NetParams) -> Float[Ar
     """
     mean = sums.marked / net.packet_bytes
     square = sums.counts.square / net.packet_bytes
+    # The floors keep ports that marked nothing from 0 / 0.
     chance = jnp.clip(square / jnp.maximum(mean, 1e-6), 1e-6, 1.0)
     n_ports = mean.shape[0]
     counter = state.step * n_ports + jnp.arange(n_ports, dtype=jnp.int32)

@@ -83,6 +83,7 @@ def accrued(
     bounds, classes = cfg.queue_bounds, cfg.n_classes
     pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
     transit = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
+    # The last entry is for levels that a flow passes by.
     table = jnp.append(transit, jnp.zeros((1,), transit.dtype))
     w = cfg.n_ways
     lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
@@ -139,6 +140,7 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
     flows, totals, bins = state.flows, state.totals, cfg.bins
     inside = (flows.stage != life.FREE) & (flows.stage != life.DONE)
     ongoing = inside & life.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
+    # Subtracted as integers: float32 clocks would lose microseconds in long episodes.
     age = (state.step - flows.start_step).astype(flows.tail.dtype) * cfg.dt_us - flows.start_rest
     slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
     kind = size_class(flows.payload)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._checks import Real, Whole, check_value
 from ecn_marl._errors import bad_value
@@ -76,12 +76,14 @@ def fail_links(
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
     number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}
     links = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)
+    # Sorted, as sets of names come in another order in every process, and `seed` picks by place.
     pairs = sorted(set(links))
     if not pairs:
         raise bad_value("topology", topology.name, "a network with links between switches")
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(pairs), max(1, round(share * len(pairs))), replace=False)
     ports = [number[ends] for i in chosen for ends in (pairs[i], _reverse(pairs[i]))]
+    # Copies: the parameters that were passed in stay as they are.
     fail = np.array(params.net.fail_step, np.int32)
     repair = np.array(params.net.repair_step, np.int32)
     fail[ports] = round(at_us / dt_us)
@@ -121,6 +123,7 @@ def reroute(
         classes: queues per port.
     """
     up = links_up(net, step)
+    # The last entry is for levels that a flow passes by.
     works = jnp.append(up, True)
     lows, highs = np.array(bounds[:-1])[:, None], np.array(bounds[1:])[:, None]
     queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
@@ -138,10 +141,12 @@ def reroute(
     arrived = flows.stage >= life.RETURNING
     lost = jnp.where(cut & ~arrived, flows.backlog.sum(0), 0.0)
     passed = jnp.where(cut & arrived, flows.backlog.sum(0), 0.0).sum()
+    # A flow that had sent its last byte has to send again.
     resend = (lost > 0) & (flows.stage > life.SENDING)
+    # Many MB may be lost at once: whole chunks go to the high part, so that float32 rounds none.
     chunks = jnp.floor(lost / CHUNK)
 
-    def new(fresh: PyTree, old: PyTree) -> PyTree:
+    def new(fresh: Array | float, old: Array) -> Array:
         return jnp.where(broken, fresh, old)
 
     return Rerouted(

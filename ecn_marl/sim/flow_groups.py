@@ -1,4 +1,4 @@
-"""Groups of flows: every host of one set sends to every host of another, endlessly or a given size.
+"""Groups of flows: all hosts of one set send to all of another, a given size or endlessly.
 
 The static workloads of congestion-control papers: N flows to one receiver, all to all, a long flow
 that others interrupt (Tessler et al., "Reinforcement Learning for Datacenter Congestion Control",
@@ -31,7 +31,7 @@ ENDLESS_CHUNKS = 2**29
 100 Gb/s. Counters of bytes hold two such groups."""
 
 LONG_AGO_US = -1e7
-"""A group's clock stops here, long after its last start."""
+"""A group's clock stops here, long after its last start; float32 still holds every µs."""
 
 
 @struct.dataclass
@@ -158,7 +158,8 @@ class FlowGroup:
         offer = anonymous_offer(
             state.start + late, pairs[order, 0], pairs[order, 1], payload, number < n
         )
-        if self.endless:  # more bytes than float32 counts exactly
+        if self.endless:  # float32 does not hold so many bytes exactly
+            # The low part gets a chunk: it holds at least one until the end, see `nic.send`.
             high = jnp.full(number.shape, self._chunks - 1, jnp.int32)
             low = jnp.zeros_like(offer.wire_low)
             offer = replace(offer, wire_high=high, wire_low=low + CHUNK)

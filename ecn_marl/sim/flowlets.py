@@ -124,6 +124,7 @@ def redraw(
     flowlets: Flowlets = flows.flowlets
     expired = (flowlets.since > gap_us) & (flows.stage == life.SENDING)
     new_empty, old_empty = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
+    # Each draw is the counter of the next one, so flowlets need not be counted.
     bits = hash_bits(seed, flowlets.draw, Stream.FLOWLET)
     paths = find_paths(net, as_offer(flows), bits, up)
     hop, back = queue_numbers(paths, flows.kind, bounds, classes, WAYS)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +191,7 @@ def graph_params(
     check_nodes(nodes)
     check_delay("pause_us", pause_us)
     number, k = {node.id: i for i, node in enumerate(nodes)}, len(nodes)
+    # `dict.fromkeys` drops repeats like a set, but in the same order in every process.
     pairs = [(number[a], i) for i, node in enumerate(nodes) for a in dict.fromkeys(node.after)]
     length = max(len(pairs), 1) if edges is None else edges
     if length < max(len(pairs), 1):
@@ -340,15 +341,18 @@ class Graph:
         k = self.n_tickets
         ended = jnp.where(ends.done, -ends.ago, -jnp.inf)
         first, then = jnp.asarray(params.first), jnp.asarray(params.then)
+        # Row K is for dependencies that only fill up the lists.
         met = jnp.append(ends.done, False)[first].astype(jnp.int32)
         met = jnp.zeros((k + 1,), jnp.int32).at[then].add(met)[:k]
         latest = jnp.append(ended, -jnp.inf)[first]
         latest = jnp.full((k + 1,), -jnp.inf, ended.dtype).at[then].max(latest)[:k]
         missing, left = state.missing - met, state.left - ends.done.sum().astype(jnp.int32)
-        free = (missing == 0) & (met > 0)
-        start = jnp.where(free, jnp.maximum(latest + params.delay_us, 0.0), state.pending.start)
+        ready = (missing == 0) & (met > 0)
+        start = jnp.where(ready, jnp.maximum(latest + params.delay_us, 0.0), state.pending.start)
         over, end = left == 0, jnp.max(ended)
+        # Whole ticks are integers: float32 clocks would lose microseconds in long episodes.
         time = (state.tick - state.begun_tick) * elapsed - state.begun + end
+        # Where nothing has ended `end` is -inf, which must not reach the sum of times.
         time = jnp.where(over, time, 0.0)
         origin = jnp.where(over, jnp.maximum(end + params.pause_us, 0.0), 0.0)
         start = jnp.where(over & (params.needs == 0), origin + params.delay_us, start)
@@ -367,7 +371,7 @@ class Graph:
 
     def metrics(
         self, state: GraphState, elapsed_us: ArrayLike, xp: ModuleType = np
-    ) -> dict[str, Any]:
+    ) -> dict[str, np.ndarray | Array]:
         """Steps since the start; every entry a number, or a batch of them.
 
         Args:
@@ -381,6 +385,7 @@ class Graph:
         del elapsed_us
         values = *state.total, state.steps, state.longest, state.last
         high, low, steps, longest, last = as_reals(xp, *values)
+        # Without steps the mean is 0 / 0: NaN, as documented.
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = xp.asarray((high * TIME_UNIT + low) / steps)
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

@@ -150,6 +150,7 @@ def forward(
     dropped = ways.total(dropped, w)
     along = ways.Joined(moving, way.log_survival, way.wait, way.own, way.residual, way.ahead)
     along = ways.joined(along, ports.share)
+    # A flow whose last byte was in the network may have lost it: it sends again.
     back = (dropped > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
     flows = replace(
         flows,
@@ -157,7 +158,19 @@ def forward(
         rest_low=flows.rest_low + dropped,
         stage=jnp.where(back, life.SENDING, flows.stage),
     )
-    return flows, Moved(
+    return flows, _moved(levels, along, moving, dropped, last, ports)
+
+
+def _moved(
+    levels: list[Served],
+    along: ways.Joined,
+    moving: Float[Array, " n"],
+    dropped: Float[Array, " flows"],
+    last: LastByte | None,
+    ports: Ports,
+) -> Moved:
+    """The result of all levels; `moving` bytes of each way left the last one, `[W F]`."""
+    return Moved(
         out=along.out,
         log_survival=along.log_survival,
         wait=along.wait,
@@ -208,6 +221,7 @@ def _entering(
         switch = ways.level(ports.site[1], i, w)
         keep = jnp.where(stage == life.DONE, 1.0, tail_drop(entering, switch, free))
         entering = entering * keep
+        # A switch may have ports on several levels: what enters here takes room there.
         free = jnp.maximum(free - segment_sum(entering, switch, free.shape[0]), 0.0)
     return entering, free
 

@@ -26,7 +26,7 @@ from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.traffic import LOAD, PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
 
 MOST_SENDERS = 2**16
-"""Senders in a burst."""
+"""Most senders in a burst."""
 
 
 @struct.dataclass
@@ -124,7 +124,7 @@ class Incast:
         )
 
     def program(self) -> Incast:
-        """The same source with numbers of its own, for those that are traced; see `program_of`."""
+        """The source with fixed values in place of its traced parameters; see `program_of`."""
         burst = replace(self, n_min=1, n_max=1, flow_kb=1.0, receiver=0)
         return replace(burst, load=1.0, jitter_us=0.0, min_gap_us=0.0)
 
@@ -132,6 +132,7 @@ class Incast:
         """Load and bursts of the defaults, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         n, hosts = np.arange(self.n_min, self.n_max + 1), len(nic_rate)
         self.check_network(hosts)
+        # Probabilities of the sizes: `_size` draws them log-uniform.
         share = np.diff(np.log(np.append(n, self.n_max + 1.0)))
         size = 1000.0 * self.flow_kb
         wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
@@ -167,6 +168,7 @@ class Incast:
         u = uniform(state.seed, state.burst, IncastStream.SENDERS)
         low, high = jnp.log(params.n_min), jnp.log(params.n_max + 1.0)
         n = jnp.floor(jnp.exp(low + u * (high - low))).astype(jnp.int32)
+        # `exp` and `log` round, so the floor may be one too low or too high.
         return jnp.clip(n, jnp.int32(params.n_min), jnp.int32(params.n_max))
 
     def offer(self, state: IncastState, params: IncastParams, nic_rate: Array) -> Offer:
@@ -176,11 +178,13 @@ class Incast:
         host_bits = hash_bits(state.seed, state.burst, IncastStream.RECEIVER)
         random_host = (host_bits % jnp.uint32(n_hosts)).astype(jnp.int32)
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, random_host, params.receiver)
+        # Two draws of a burst: no other draw of this stream has a negative counter.
         draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), IncastStream.ORDER)
         src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
         if self.server:
             src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)
         size = self._size(state, params)
+        # Up to 4096 flows of a burst have counters of their own.
         coin = uniform(state.seed, state.burst * 4096 + number, IncastStream.START)
         delay = params.jitter_us * (number + coin) / size
         return anonymous_offer(

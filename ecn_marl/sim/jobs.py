@@ -3,7 +3,7 @@
 A `Timeline` is a cycle of phases; their lengths may vary. Two sources follow it, among groups of
 hosts:
 
-* `Requests`: Poisson arrivals whose rate depends on the phase, payloads log-uniform or of a table;
+* `Requests`: Poisson arrivals whose rate depends on the phase, sizes log-uniform or from a table;
 * `FlowSets`: at the start of one phase, a set of large flows, sized to fill their links for a share
   of it.
 
@@ -131,7 +131,7 @@ class Clock:
     length: Leaf
 
 
-def _hosts(field: str, hosts: tuple[int, ...]) -> None:
+def _check_distinct(field: str, hosts: tuple[int, ...]) -> None:
     valid = all(isinstance(h, int) and h >= 0 for h in hosts)
     if not hosts or not valid or len(set(hosts)) != len(hosts):
         raise bad_value(field, hosts, "different numbers of hosts, at least one")
@@ -205,8 +205,8 @@ class Requests:
         n = self.timeline.n_phases
         if len(self.per_us) != n:
             raise bad_value("per_us", self.per_us, f"{n} finite rates >= 0, one for each phase")
-        _hosts("sources", self.sources)
-        _hosts("destinations", self.destinations)
+        _check_distinct("sources", self.sources)
+        _check_distinct("destinations", self.destinations)
         if len(self.sources) == 1 and self.sources[0] in self.destinations:
             raise bad_value("sources", self.sources, "another host for every destination")
         if not 0.0 < self.smallest_kb <= self.largest_kb < math.inf:
@@ -222,6 +222,7 @@ class Requests:
         """Load of the busiest phase, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         self.check_network(len(nic_rate))
         low, high = 1000.0 * self.smallest_kb, 1000.0 * self.largest_kb
+        # Moments of the payload by the midpoint rule over its quantiles.
         u = (np.arange(10_000) + 0.5) / 10_000
         payload = low * (high / low) ** u
         if self.table:
@@ -258,6 +259,7 @@ class Requests:
 
     def _gap(self, seed: Array, index: Int[Array, "*n"]) -> Float[Array, "*n"]:
         """Expected number of arrivals between flow `index - 1` and flow `index`."""
+        # A Poisson process of rate 1; `_when` stretches it by the rate of each phase.
         return -jnp.log(uniform(seed, index, RequestStream.GAP))
 
     def _rate(self, params: RequestsParams, index: Array) -> Array:
@@ -269,6 +271,7 @@ class Requests:
     ) -> Float[Array, " n"]:
         """Time from now until `due` arrivals are expected, µs; exact one phase either way."""
         rate_before, rate, rate_after = (self._rate(params, clock.index + i) for i in (-1, 0, 1))
+        # The floor avoids 0 / 0 in phases without arrivals; their flows come out far away.
         tiny = 1.0 / FAR
         left = clock.length - clock.spent
         until_end = rate * left
@@ -296,6 +299,7 @@ class Requests:
         n_senders = n_sources - (excluded < n_sources)
         coin = uniform(state.seed, index, RequestStream.SENDER)
         pick = jnp.minimum((coin * n_senders).astype(jnp.int32), n_senders - 1)
+        # A draw that skips the receiver is uniform over the others; none has to be repeated.
         src = jnp.asarray(np.array(self.sources, np.int32))[pick + (pick >= excluded)]
         coin = uniform(state.seed, index, RequestStream.SIZE)
         if params.table is None:
@@ -320,6 +324,7 @@ class Requests:
         passed = jnp.where(number < taken, gaps, 0.0).sum()
         clock = self.timeline.advance(params.timeline, state.clock, elapsed)
         rate = self._rate(params, state.clock.index)
+        # At most one boundary falls into a tick, see `SHORTEST_US`.
         inside = jnp.minimum(state.clock.length - state.clock.spent, elapsed)
         expected = rate * inside + self._rate(params, state.clock.index + 1) * (elapsed - inside)
         count = state.count + taken.astype(jnp.int32)
@@ -445,6 +450,7 @@ class FlowSets:
         index = state.slot * n + number
         coin = uniform(state.seed, index, FlowSetStream.START)
         start = state.origin + params.start_us * (number + coin) / n
+        # Two draws of a set: no other draw of this stream has a negative counter.
         draw = hash_bits(state.seed, jnp.stack([state.slot, -1 - state.slot]), FlowSetStream.ORDER)
         order = shuffled(draw, number, n)
         pairs = np.array(self.pairs, np.int32)

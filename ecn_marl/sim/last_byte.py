@@ -79,6 +79,7 @@ def at_level(
     wait, wait_before, own_wait = (
         slowest(x, share) for x in (served.wait, served.ahead, behind * served.slowness)
     )
+    # A flow without a queue at its level has a slowness of 0; its quotient is not used below.
     limit = jnp.maximum(last.head, 0.0) * slowness / jnp.maximum(last.slowness, 1e-9)
     own_wait = jnp.where(last.slowness > 0.0, jnp.minimum(own_wait, limit), own_wait)
     arrives = (last.head <= 0.0) & (last.level == i - 1) & ~last.shut[i - 1]

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import slots
@@ -95,9 +95,11 @@ def admit(
     seats = _seat(flows, offer, tick_us)
     number = started + seats.place.astype(jnp.int32)
     paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up, n_ways=ways[1])
+    # A xorshift generator that is 0 stays 0.
     coin = hash_bits(seed, number, Stream.COIN) | jnp.uint32(1)
-    hops = queue_numbers(paths, kind, bounds, classes, ways[0])
-    arrival = _look_up_offers(offer, paths, coin, kind, hops, seats.pick, flows.ticket is not None)
+    queues = queue_numbers(paths, kind, bounds, classes, ways[0])
+    ticketed = flows.ticket is not None
+    arrival = _look_up_offers(offer, paths, coin, kind, queues, seats.pick, ticketed)
     after = _fill(flows, seats.new, arrival, step, net.packet_bytes, staggered)
     return Admission(after, seats.new, seats.busy, arrival.line, seats.taken)
 
@@ -134,8 +136,10 @@ def _seat(flows: Flows, offer: Offer, tick_us: float) -> _Seats:
         .set(jnp.arange(m, dtype=jnp.int32), mode="drop")
     )
     new = free & (rank < taken.sum())
+    # In ticks without arrivals `lanes` skips what only new flows need.
     new = slots.busy(new)
     busy = slots.busy((flows.stage != FREE) | new)
+    # Ranks are -1 before the first free slot, and may be beyond the offers.
     return _Seats(place, taken, new, busy, order[jnp.clip(rank, 0, m - 1)])
 
 
@@ -165,17 +169,18 @@ def _look_up_offers(
     paths: Paths,
     coin: Array,
     kind: Int[Array, " m"],
-    ways: tuple[Int[Array, "rows m"], Int[Array, "back_rows m"]],
+    queues: tuple[Int[Array, "rows m"], Int[Array, "back_rows m"]],
     pick: Int[Array, " flows"],
     ticketed: bool,
 ) -> _Arrival:
     """The offer `pick` of every slot: one gather of reals and one of whole numbers."""
     reals = [offer.start, offer.payload, offer.wire_low]
     reals += [paths.rtt, paths.after, paths.ideal, paths.line]
+    # As int32 the coins fit into the same table as the other whole numbers.
     bits = jax.lax.bitcast_convert_type(coin, jnp.int32)
     integers = [offer.src, offer.dst, offer.flow_id, offer.wire_high, bits, kind]
     integers += [offer.ticket] if ticketed else []
-    hop, back = ways
+    hop, back = queues
     table = jnp.concatenate([jnp.stack(integers, axis=-1), hop.T, back.T], axis=-1)
     start, payload, low, rtt, after, ideal, line = look_up(jnp.stack(reals, axis=-1), pick).T
     src, dst, flow_id, high, coins, kinds, *rows = look_up(table, pick).T
@@ -225,6 +230,7 @@ def _fill(
         stage=put(zeros + SENDING, flows.stage),
         rest_high=put(arrival.wire_high, flows.rest_high),
         rest_low=put(arrival.wire_low, flows.rest_low),
+        # A flow that has waited begins now; its FCT still counts from `start_rest`, below 0.
         start_in=put(jnp.maximum(arrival.start, 0.0), flows.start_in),
         start_step=put(zeros + step, flows.start_step),
         start_rest=put(arrival.start, flows.start_rest),
@@ -239,6 +245,7 @@ def in_window(
     step: Int[Array, "*#n"], rest: Float[Array, "*n"], dt: float, window: tuple[Leaf, Leaf]
 ) -> Bool[Array, "*n"]:
     """Whether flows that start `rest` µs after a substep begin within a window of substeps."""
+    # Clipped, because a float beyond int32 has no defined value as an integer.
     begin = step + jnp.floor(jnp.clip(rest, -1e9, 1e9) / dt).astype(jnp.int32)
     return (begin >= window[0]) & (begin < window[1])
 
@@ -270,6 +277,7 @@ def finish(
     stage = jnp.where(arrived, RETURNING, flows.stage)
     done = (stage == RETURNING) & (tail <= 0)
     stage = jnp.where(done, DONE, stage)
+    # Subtracted as integers: float32 clocks would lose microseconds in long episodes.
     steps = (step - flows.start_step).astype(real)
     fct = steps * dt + (tail - flows.start_rest)
     slowdown = fct / jnp.maximum(flows.ideal, 1e-6)
@@ -283,6 +291,7 @@ def finish(
         cell = size * bins + slowdown_bin(slowdown, bins)
         cell = jnp.where(measured, cell, 3 * bins)
         weights = measured.astype(histogram.dtype)
+        # What is out of bounds is dropped, so `lanes` may skip slots that finish nothing.
         histogram = histogram.at[cell].add(weights, mode="drop")
     n_scheduled = fct_log.shape[0]
     if n_scheduled:
@@ -357,7 +366,7 @@ def empty_flows(
     slots: int,
     n_levels: int,
     words: int,
-    transport: object,
+    transport: PyTree,
     real: jax.typing.DTypeLike,
     tickets: bool = False,
     ways: tuple[int, int] = (1, 1),

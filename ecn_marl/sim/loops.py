@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class ClosedLoop:
 
     An operation: a request to a server, service there, a response back, then the client thinks. Its
     latency is from when the request was to begin (waiting for a free slot included) to the last ACK
-    of the response. Every place of a client's `depth` starts at a random moment of a think time.
+    of the response. Each client's first `depth` requests begin at random moments of a think time.
 
     Attributes:
         clients: hosts that send requests.
@@ -201,9 +201,11 @@ class ClosedLoop:
         self.check_network(nic_rate.shape[0])
         seed, n = jax.random.bits(key, (), jnp.uint32), self.n_tickets
         zero, zeros = jnp.zeros((), jnp.int32), jnp.zeros((n,), jnp.int32)
+        # Negative, so that these draws differ from those of the operations.
         counter = jnp.arange(n, dtype=jnp.int32) - n
         first = self._think(params, seed, counter)
         if self.think == "fixed":
+            # A random part of it; what is left of an exponential time is exponential again.
             first = first * uniform(seed, counter, LoopStream.THINK)
         first = first.astype(nic_rate.dtype)
         return ClosedLoopState(
@@ -240,6 +242,7 @@ class ClosedLoop:
         hosts = np.repeat(np.array(self.clients, np.int32), self.depth)
         choices = self._choices()
         n_choices = np.array([len(c) for c in choices], np.int32)
+        # Rows are filled up to one length; no draw reaches the filling.
         table = np.array([c + c[:1] * (max(n_choices) - len(c)) for c in choices], np.int32)
         client, row = jnp.asarray(hosts)[index], index // self.depth
         coin = uniform(state.seed, counter, LoopStream.SERVER)
@@ -248,6 +251,7 @@ class ClosedLoop:
         answer = state.answer[index]
         request = _sizes(params.request, uniform(state.seed, counter, LoopStream.REQUEST))
         response = _sizes(params.response, uniform(state.seed, counter, LoopStream.RESPONSE))
+        # The large message is the response of a read and the request of a write.
         large = answer == self._reads(params, state.seed, counter)
         src, dst = jnp.where(answer, server, client), jnp.where(answer, client, server)
         offer = anonymous_offer(start, src, dst, jnp.where(large, response, request), valid)
@@ -279,6 +283,7 @@ class ClosedLoop:
         think = self._think(params, state.seed, counter)
         delay = jnp.where(over, think, params.service_us)
         start = jnp.where(ends.done, jnp.maximum(delay - ends.ago, 0.0), state.pending.start)
+        # Whole ticks are integers: float32 clocks would lose microseconds in long episodes.
         latency = (state.tick - state.begun_tick) * elapsed - state.begun - ends.ago
         kind = jnp.where(self._reads(params, state.seed, counter), 0, 1)
         by_kind = over & (kind == jnp.arange(2)[:, None])
@@ -296,7 +301,7 @@ class ClosedLoop:
 
     def metrics(
         self, state: ClosedLoopState, elapsed_us: ArrayLike, xp: ModuleType = np
-    ) -> dict[str, Any]:
+    ) -> dict[str, np.ndarray | Array]:
         """Operations since the start; every entry a number, or a batch of them.
 
         Args:
@@ -310,6 +315,7 @@ class ClosedLoop:
         """
         high, low, count, elapsed = as_reals(xp, *state.latency, state.operations, elapsed_us)
         total = high * TIME_UNIT + low
+        # Without operations the means are 0 / 0: NaN, as documented.
         with np.errstate(invalid="ignore", divide="ignore"):
             by_kind, mean = total / count, total.sum(-1) / count.sum(-1)
             iops = 1e6 * count.sum(-1) / elapsed

@@ -41,7 +41,7 @@ def as_matrix(weights: np.ndarray | Sequence[Sequence[float]]) -> Matrix:
 
 
 def uniform(hosts: int) -> Matrix:
-    """Every host to every other alike."""
+    """Equal weights for all pairs of different hosts."""
     return as_matrix(1.0 - np.eye(hosts))
 
 
@@ -88,7 +88,7 @@ def permutation(hosts: int, seed: int = 0) -> Matrix:
 
 
 def shift(hosts: int, by: int) -> Matrix:
-    """Host i sends to host i + by, counted around."""
+    """Host i sends to host i + by, modulo the number of hosts."""
     if by % hosts == 0:
         raise bad_value("by", by, f"a number that {hosts} hosts do not divide")
     return as_matrix(np.roll(np.eye(hosts), by, axis=1))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from ecn_marl.sim.config import SimConfig
@@ -32,6 +32,7 @@ def histogram_quantile(counts: ArrayLike, q: float) -> np.ndarray:
     bins = counts.shape[-1]
     total = counts.sum(-1)
     cumulative = counts.cumsum(-1)
+    # At q = 0 a rank of 0 would be met by empty bins before the first flow.
     rank = np.maximum(q * total, np.minimum(total, 1e-9))
     cell = np.argmax(cumulative >= rank[..., None], axis=-1)
     before = np.take_along_axis(cumulative - counts, cell[..., None], -1)[..., 0]
@@ -41,7 +42,7 @@ def histogram_quantile(counts: ArrayLike, q: float) -> np.ndarray:
     return np.where(total > 0, value, np.nan)
 
 
-def counter_bytes(counter: Any) -> np.ndarray:
+def counter_bytes(counter: tuple[ArrayLike, ArrayLike]) -> np.ndarray:
     """Value of a `Totals` byte counter as float64 (or of a batch of them)."""
     high, low = counter
     return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
@@ -49,7 +50,7 @@ def counter_bytes(counter: Any) -> np.ndarray:
 
 def source_metrics(
     sim: SimConfig, state: SimState, xp: ModuleType = np
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[dict[str, np.ndarray | Array], ...]:
     """Metrics that the traffic sources of a simulation have counted since the start.
 
     Args:

@@ -14,7 +14,7 @@ from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 
 LAST_BYTE = 0.5
-"""A flow with less than this left to send, bytes, has sent all: the rest is a float32."""
+"""A flow with fewer bytes left to send has sent all: what is left is rounding of float32."""
 
 
 class Nic(NamedTuple):
@@ -96,7 +96,9 @@ def send(
     rest = flows.rest_low - give
     # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
     give = jnp.where(active, flows.rest_low - rest, 0.0)
+    # While whole chunks are left, `rest_low` holds one at least and does not limit a substep.
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
+    # A flow without a share would get 0 / 0.
     pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
     finished_at = jnp.minimum(begin + flows.rest_low / pace, dt)
     if latched:
@@ -140,6 +142,7 @@ def water_level(
         limited = (demand >= share) & (demand > 0)
         satisfied = segment_sum(jnp.where(limited, 0.0, demand), src, n)
         n_limited = segment_sum(limited.astype(demand.dtype), src, n)
+        # At a level far too high, flows below it may demand more than the capacity: restart at 0.
         settled = jnp.where(satisfied <= capacity, capacity, 0.0)
         level = jnp.where(
             n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled

@@ -59,30 +59,13 @@ def find_paths(
     if n_ways > 1:
         return sprayed_paths(net, offer, n_ways, up)
     real = net.port_rate.dtype
+    # The last entry is for levels that a path passes by: it takes no time.
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
     delay = jnp.append(net.port_delay, jnp.asarray(0.0, real))
     src_edge, dst_edge = net.edge[offer.src], net.edge[offer.dst]
-
-    def choose(edge: Array, end: Array, host: Array, requested: Array, shift: int) -> Array:
-        n, last_port = net.n_paths[edge, end], net.last[host][:, None]
-        requested = jnp.where(requested >= 0, jnp.minimum(requested, n - 1), -1)
-        if up is None:
-            hashed = ((bits >> shift) % n.astype(jnp.uint32)).astype(jnp.int32)
-            chosen = jnp.where(requested >= 0, requested, hashed)
-            return jnp.concatenate([net.routes[edge, end, chosen], last_port], axis=1)
-        routes = net.routes[edge, end]
-        works = jnp.append(up, True)[routes].all(-1) & up[last_port]
-        works = works & (jnp.arange(routes.shape[1]) < n[:, None])
-        count = jnp.maximum(works.sum(-1), 1)
-        pick = ((bits >> shift) % count.astype(jnp.uint32)).astype(jnp.int32)
-        hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
-        use_requested = (requested >= 0) & jnp.take_along_axis(works, requested[:, None], 1)[:, 0]
-        chosen = jnp.where(use_requested, requested, hashed)
-        middle = jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
-        return jnp.concatenate([middle, last_port], axis=1)
-
-    forward = choose(src_edge, dst_edge, offer.dst, offer.path, 0)
-    back = choose(dst_edge, src_edge, offer.src, offer.path_back, 8)
+    # One hash for both directions: its higher bits choose the way back independently.
+    forward = _hashed_path(net, (src_edge, dst_edge), offer.dst, offer.path, bits, up)
+    back = _hashed_path(net, (dst_edge, src_edge), offer.src, offer.path_back, bits >> 8, up)
     delay_forth = net.nic_delay[offer.src] + delay[forward].sum(-1)
     delay_back = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
@@ -100,6 +83,43 @@ def find_paths(
         ideal=delay_forth + delay_back + stored + wire / bottleneck,
         line=line,
     )
+
+
+def _hashed_path(
+    net: NetParams,
+    edges: tuple[Int[Array, " m"], Int[Array, " m"]],
+    host: Int[Array, " m"],
+    requested: Int[Array, " m"],
+    bits: Array,
+    up: Bool[Array, " ports"] | None,
+) -> Int[Array, "m levels"]:
+    """Ports of one path between two edge switches and to a host: as requested, or by hash.
+
+    Args:
+        net: the network.
+        edges: edge switches at the start and at the end.
+        host: host at the end.
+        requested: number of the path, -1 for none given.
+        bits: random uint32 per flow.
+        up: which ports' links work; None for all.
+    """
+    n, last_port = net.n_paths[edges], net.last[host][:, None]
+    requested = jnp.where(requested >= 0, jnp.minimum(requested, n - 1), -1)
+    if up is None:
+        hashed = (bits % n.astype(jnp.uint32)).astype(jnp.int32)
+        chosen = jnp.where(requested >= 0, requested, hashed)
+        return jnp.concatenate([net.routes[(*edges, chosen)], last_port], axis=1)
+    routes = net.routes[edges]
+    works = jnp.append(up, True)[routes].all(-1) & up[last_port]
+    works = works & (jnp.arange(routes.shape[1]) < n[:, None])
+    # If no path works, the first is taken, on which `tick.prepare` lets no flow send.
+    count = jnp.maximum(works.sum(-1), 1)
+    pick = (bits % count.astype(jnp.uint32)).astype(jnp.int32)
+    hashed = jnp.argmax(works & (jnp.cumsum(works, -1) == pick[:, None] + 1), axis=-1)
+    use_requested = (requested >= 0) & jnp.take_along_axis(works, requested[:, None], 1)[:, 0]
+    chosen = jnp.where(use_requested, requested, hashed)
+    middle = jnp.take_along_axis(routes, chosen[:, None, None], 1)[:, 0]
+    return jnp.concatenate([middle, last_port], axis=1)
 
 
 def sprayed_paths(
@@ -143,6 +163,7 @@ def sprayed_paths(
     line = net.nic_rate[offer.src]
     slowness = (1.0 / rate[forward]).sum(-1).max(-1)
     used = (forward[..., -1] < rate.size - 1).astype(real)
+    # Rows without a port have an infinite rate, so they never are the bottleneck.
     same_port = (forward[:, :, None] == forward[:, None]) * used[:, None, :, None]
     load = same_port.sum(2) / used.sum(1)[:, None, None]
     bottleneck = jnp.minimum(line, (rate[forward] / load).min((-1, -2)))

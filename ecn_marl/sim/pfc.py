@@ -52,6 +52,7 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
     """
     flows, n_hosts, c = state.flows, cfg.topology.n_hosts, cfg.n_classes
     shut = state.paused[n_hosts * c :]
+    # Entry Q is for levels that a flow passes by: nothing stops it there.
     queue_shut = jnp.append(shut, False)[queues]
     links = ingress_links(flows, n_hosts, cfg.queue_bounds, c, cfg.n_ways)
     kind = flows.kind if c > 1 else 0
@@ -171,9 +172,11 @@ def decide(
         The new pause state and the number of pauses that started.
     """
     free = jnp.maximum(shared - used, 0.0)
+    # Hosts, entry S, take all that comes: links into them never pause.
     threshold = alpha * jnp.append(free, jnp.inf)[link_switch]
     use = jnp.maximum(ingress - reserve, 0.0)
     remain = paused & (use + resume_gap > threshold)
+    # In a full buffer the threshold is 0, and a link with no bytes there must not pause.
     pausing = (use >= threshold) & (use > 0) | remain
     started = jnp.sum(pausing & ~paused)
     return Pause(pausing, use > threshold + headroom, started)
@@ -221,5 +224,6 @@ def lossy_limits(cfg: SimConfig, state: SimState, net: NetParams) -> Array | Non
     free = jnp.maximum(_shared(cfg, net) - _buffer_use(cfg, state), 0.0)
     at_port = free[jnp.asarray(cfg.topology.port_switch())]
     finite = np.isfinite(alpha)
+    # An infinite alpha times a full buffer, 0, would be NaN.
     limit = jnp.where(finite, at_port[:, None] * np.where(finite, alpha, 1.0), 1e12)
     return limit.reshape(-1).astype(state.queue.dtype)

@@ -96,6 +96,7 @@ class Poisson:
             return PoissonParams(load, table)
         weights = np.array(self.matrix)
         rows = weights.sum(1)
+        # Hosts that send nothing have rows of zeros: 0 / 0 without the floor.
         by_destination = np.cumsum(weights, axis=1) / np.maximum(rows, 1e-300)[:, None]
         # Rounding may leave the last cumulative share below a draw, so the last receiver gets 2.
         last = weights.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
@@ -107,12 +108,13 @@ class Poisson:
         )
 
     def program(self) -> Poisson:
-        """The same source with numbers of its own, for those that are traced; see `program_of`."""
+        """The source with fixed values in place of its traced parameters; see `program_of`."""
         return replace(self, load=1.0, table="WebSearch")
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """Load of the defaults, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         table, n = size_table(self.table), len(nic_rate)
+        # Moments of the payload by the midpoint rule over its quantiles.
         payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
         wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
         self.check_network(n)
@@ -163,6 +165,7 @@ class Poisson:
             dst = (coins[1][:, None] >= jnp.asarray(params.destinations)[src]).sum(1)
         else:
             share = jnp.cumsum(nic_rate) / nic_rate.sum()
+            # Rounding may leave the last share below a draw. `compare_all` needs no loop.
             src = jnp.minimum(jnp.searchsorted(share, coins[0], method="compare_all"), n - 1)
             hop = jnp.floor(coins[1] * (n - 1)).astype(jnp.int32)
             dst = (src + 1 + jnp.minimum(hop, n - 2)) % n
@@ -185,6 +188,7 @@ class Poisson:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
         number = jnp.arange(fixed_width(self), dtype=jnp.int32)
         gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + number)
+        # Gaps are drawn again from their counters instead of being kept in the state.
         passed = jnp.sum(jnp.where(number < taken, gaps, 0.0))
         return PoissonState(
             state.seed, state.count + taken.astype(jnp.int32), state.start + passed - elapsed
