@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import metadata
 from pathlib import Path
 
 import code_blocks
 import pytest
 
+README = Path(__file__).parents[1] / "README.md"
+
 
 def readme() -> str:
     """The README of the checkout, or the one that the installed package carries."""
-    path = Path(__file__).parents[1] / "README.md"
-    if path.is_file():
-        return path.read_text()
+    if README.is_file():
+        return README.read_text()
     carried = metadata("ecn-marl").get_payload()
     assert isinstance(carried, str)
     return carried
@@ -39,6 +41,16 @@ def test_every_way_in_is_shown():
 
 def test_it_stays_short():
     assert len(readme().split()) <= 900
+
+
+@pytest.mark.skipif(
+    not README.is_file(), reason="the links of a wheel's README lead to its repository"
+)
+def test_links_lead_to_files():
+    links = re.findall(r"\]\(([^)\s#]+)", readme())
+    local = [link for link in links if not link.startswith(("https://", "../../actions/"))]
+    assert len(local) > 15
+    assert not [link for link in local if not (README.parent / link).exists()]
 
 
 def test_blocks_are_told_apart():
