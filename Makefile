@@ -6,10 +6,10 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
-JAX ?= 0.10.0
+VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges jax-versions clean
+.PHONY: run test validate robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
 
 run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -59,8 +59,8 @@ notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
 bridges:  ## the bridge of each extra, in a virtual environment of its own; EXTRAS="sb3 rllib" for some
 	@set -e; for extra in $(EXTRAS); do echo "bridge $$extra"; PYTHON="$(PYTHON)" .ci/bridge $$extra; done
 
-jax-versions:  ## tests of what depends on JAX, each version in a virtual environment of its own; PYTHON >= 3.12 for 0.11 and later
-	@set -e; for jax in $(JAX); do echo "jax $$jax"; PYTHON="$(PYTHON)" .ci/jax-version $$jax; done
+versions:  ## tests with other versions of the dependencies: lowest, or a version of JAX (PYTHON >= 3.12 for 0.11 and later)
+	@set -e; for versions in $(VERSIONS); do echo "versions $$versions"; PYTHON="$(PYTHON)" .ci/versions $$versions; done
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
