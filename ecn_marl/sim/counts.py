@@ -44,6 +44,7 @@ def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
     counts = FlowCounts()
     zeros = jnp.zeros((cfg.topology.n_ports,), real)
     inside = (flows.stage == life.SENDING) | (flows.stage == life.DRAINING)
+    # Decided while tracing: what is not requested is not in the compiled program.
     if names & {"flows_seen", "n_mice"}:
         present = by_port(cfg, flows, inside.astype(real))
         counts = replace(counts, present=present, entered=zeros)
@@ -200,6 +201,7 @@ def _with_senders(
     hosts, added = cfg.topology.n_hosts, []
     which, src = (ways.per_way(x, cfg.n_ways) for x in (which, flows.src))
     for sent_before, port, n in zip(senders, _crossed(cfg, flows), _level_sizes(cfg), strict=True):
+        # Flows that do not count get an index past the end, which is dropped.
         cell = jnp.where(which & (port < n), port * hosts + src, n * hosts)
         added.append(sent_before.at[cell].set(True, mode="drop"))
     return tuple(added)

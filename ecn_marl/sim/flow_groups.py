@@ -153,6 +153,7 @@ class FlowGroup:
             params.start_window_us / n
         )
         bits = jax.lax.bitcast_convert_type(state.seed, jnp.uint32)
+        # Rows past the last flow are computed too: their indices have to stay in range.
         order = shuffled(jnp.stack([bits, bits >> 16]), jnp.minimum(number, n - 1), n)
         payload = jnp.broadcast_to(jnp.asarray(params.payload, jnp.float32), number.shape)
         offer = anonymous_offer(

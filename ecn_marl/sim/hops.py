@@ -130,6 +130,7 @@ def forward(
     pool = state.pool.at[0].add(ports.ack_bytes)
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, last is not None)
     free = None if ports.site is None else _free_buffer(queue, ports)
+    # Unrolled, since levels have different numbers of queues.
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
         span = slice(low, high)
         entering, free = _entering(moving, flows, (i, w), span, queue, free, ports)
@@ -326,4 +327,5 @@ def sites(cfg: SimConfig, queues: Array) -> tuple[Array, Array]:
     """Switch of every port, `[P]`, and of each flow's queue at each level, `[L W, F]`."""
     site = jnp.asarray(cfg.topology.port_switch())
     none = jnp.int32(cfg.topology.n_switches)
+    # The last entry is for levels that a flow passes by.
     return site, jnp.append(jnp.repeat(site, cfg.n_classes), none)[queues]

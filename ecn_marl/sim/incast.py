@@ -180,6 +180,7 @@ class Incast:
         receiver = jnp.where(jnp.asarray(params.receiver) < 0, random_host, params.receiver)
         # Two draws of a burst: no other draw of this stream has a negative counter.
         draw = hash_bits(state.seed, jnp.stack([state.burst, -1 - state.burst]), IncastStream.ORDER)
+        # Counted from the host after the receiver, which sends nothing to itself.
         src = (receiver + 1 + shuffled(draw, number, n_hosts - 1)) % n_hosts
         if self.server:
             src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)

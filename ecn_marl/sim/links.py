@@ -63,6 +63,7 @@ def adjacency(
     for host in hosts:
         if len(neighbours[host]) != 1 or neighbours[host][0] not in switch_names:
             raise bad_value(f"links of {host}", neighbours[host], "exactly one link, to a switch")
+    # Parallel links lead to one neighbour; unlike a set, `dict.fromkeys` keeps the order.
     return {node: list(dict.fromkeys(ends)) for node, ends in neighbours.items()}
 
 

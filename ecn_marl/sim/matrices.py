@@ -62,6 +62,7 @@ def rack_local(topology: Topology, share: float) -> Matrix:
     near, far = same & ~np.eye(len(edge), dtype=bool), ~same
     if (share > 0 and not near.any(1).all()) or (share < 1 and not far.any(1).all()):
         raise bad_value("topology", topology.name, "two racks at least, of two hosts at least")
+    # With a share of 0 or 1, rows of hosts without neighbours or without other racks are zeros.
     within = near / np.maximum(near.sum(1, keepdims=True), 1)
     across = far / np.maximum(far.sum(1, keepdims=True), 1)
     return as_matrix(share * within + (1.0 - share) * across)

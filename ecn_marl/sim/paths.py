@@ -104,6 +104,7 @@ def _hashed_path(
         up: which ports' links work; None for all.
     """
     n, last_port = net.n_paths[edges], net.last[host][:, None]
+    # A list may name a path that this pair does not have: it takes the last one.
     requested = jnp.where(requested >= 0, jnp.minimum(requested, n - 1), -1)
     if up is None:
         hashed = (bits % n.astype(jnp.uint32)).astype(jnp.int32)
