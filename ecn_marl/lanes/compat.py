@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 from jax.extend import core, source_info_util
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl
+from jax.typing import ArrayLike
 
 from ecn_marl.lanes.errors import Unsupported
 
@@ -159,8 +160,8 @@ def origin(equation: JaxprEqn) -> str:
     return f"{'/'.join(Path(file).parts[-2:])}:{line.split(':')[0]}" if line else ""
 
 
-def varies_by_device(x: jax.Array) -> bool:
-    """Whether `jax.shard_map` follows on which devices an array differs."""
+def varies_by_device(x: ArrayLike) -> bool:
+    """Whether `jax.shard_map` tracks that an array differs between devices."""
     return bool(jax.typeof(x).manual_axis_type.varying)
 
 

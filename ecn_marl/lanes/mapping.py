@@ -1,4 +1,4 @@
-"""`jax.vmap` over environments: compiled for lanes where that can be done, XLA elsewhere."""
+"""`jax.vmap` over environments: compiled for lanes where possible, left to XLA elsewhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr
+from jax.tree_util import PyTreeDef
+from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
@@ -26,12 +29,11 @@ from ecn_marl.lanes.trial import device_verdict, kernel_is_better
 __all__ = ["LANES", "Unsupported", "available", "mapped", "off", "vmap"]
 
 LANES = (4, 8, 16)
-"""Environments in a vector: as few as hold a small batch. 16 float32 are 512 bits.
+"""Sizes of vectors, environments; a batch gets the smallest that holds it. 16 float32 are 512 bits.
 
-Small batches in wide vectors would compute lanes that nobody needs: one environment takes 1.1 times
-as long in 8 lanes as in 4, and 1.7 times in 16. Large batches are faster in 16 lanes than in 8,
-though more elements are busy in one of 16 environments than in one of 8; see
-`docs/performance-log.md`.
+Small batches in wide vectors would compute unused lanes: one environment takes 1.1 times as long in
+8 lanes as in 4, and 1.7 times in 16. Large batches are faster in 16 lanes than in 8, although more
+elements are busy in one of 16 environments than in one of 8; see `docs/performance-log.md`.
 """
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)
@@ -39,10 +41,10 @@ _OFF: ContextVar[bool] = ContextVar("off", default=False)
 
 @contextmanager
 def off() -> Iterator[None]:
-    """Leave batches that are traced meanwhile to XLA.
+    """Leave batches that are traced in this context to XLA.
 
-    For programs that XLA splits over several devices by itself: it cannot split a call of what is
-    compiled here.
+    It is for programs that XLA itself splits over several devices: it cannot split a call of
+    compiled code.
     """
     token = _OFF.set(True)
     try:
@@ -52,16 +54,16 @@ def off() -> Iterator[None]:
 
 
 def available() -> bool:
-    """Whether programs are compiled here: with llvmlite, not under Windows, not `off`.
+    """Whether batches are compiled for lanes.
 
-    On a CPU; on an NVIDIA GPU where a trial shows that its kernel is right and no slower than XLA
-    (`trial`), or as the environment variable `LANES_GPU` says: `1`, `0` or `auto`.
+    They are on a CPU, if llvmlite is installed, not under Windows and not within `off`. On an
+    NVIDIA GPU a trial decides (`trial`), unless the environment variable `LANES_GPU` is `1` or `0`.
     """
     return not _OFF.get() and _installed() and (_on_cpu() or _for_gpus())
 
 
 def way() -> str:
-    """How batches run in this process, and why, in one line; on a GPU this may hold a trial."""
+    """How batches run in this process, and why, in one line; on a GPU this may start a trial."""
     if _OFF.get():
         return "XLA: lanes are off here"
     if not _installed():
@@ -79,12 +81,14 @@ def way() -> str:
 
 @functools.cache
 def _installed() -> bool:
-    threads = sys.platform != "win32"  # POSIX threads
-    return threads and importlib.util.find_spec("llvmlite") is not None
+    posix_threads = sys.platform != "win32"
+    # Looked for, not imported: that would load LLVM.
+    return posix_threads and importlib.util.find_spec("llvmlite") is not None
 
 
 @functools.cache
 def _on_cpu() -> bool:
+    # JAX settles its backend once per process, and asking for it starts it.
     return jax.default_backend() == "cpu"
 
 
@@ -105,9 +109,9 @@ def mapped(
 ) -> Callable[..., Any]:
     """The same function, compiled for lanes where `jax.vmap` maps it over environments.
 
-    Called without `jax.vmap`, or where `available` is False, it is `fun`. Results of lanes are
-    those of XLA within rounding. What cannot be compiled runs through XLA, with a warning. Batches
-    cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`.
+    Without `jax.vmap`, or where `available` is False, calls run `fun` itself. Results of lanes are
+    those of XLA within rounding. Programs that cannot be compiled run through XLA, with a warning.
+    Batches cannot be differentiated. Inside `jax.shard_map` they need `check_vma=False`.
 
     Args:
         fun: a function of one environment; arguments and results are trees of arrays.
@@ -123,16 +127,17 @@ def mapped(
         return fun(*args)
 
     @one.def_vmap
-    def batch(size: int, batched: PyTree, *args: object) -> tuple[PyTree, Any]:
-        own = tuple(any(jax.tree.leaves(b)) for b in batched)
+    def batch(size: int, batched: PyTree, *args: object) -> tuple[PyTree, PyTree]:
+        with_axis = tuple(any(jax.tree.leaves(b)) for b in batched)
+        # One axis for a whole argument: `custom_vmap` may map only some leaves of it.
         args = tuple(
             _with_leading_axis(a, b, size) if o else a
-            for a, b, o in zip(args, batched, own, strict=True)
+            for a, b, o in zip(args, batched, with_axis, strict=True)
         )
         if not size or not available():
-            results = jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
+            results = jax.vmap(fun, tuple(0 if o else None for o in with_axis))(*args)
         else:
-            results = _compiled_or_not(fun, own, updates, load, args)
+            results = _compiled_or_not(fun, with_axis, updates, load, args)
         return results, jax.tree.map(lambda _: True, results)
 
     def call(*args: object) -> PyTree:
@@ -141,27 +146,27 @@ def mapped(
         if len(kept) == len(args):
             return one(*args)
 
-        def rest(fun: Callable[..., Any]) -> Callable[..., Any]:
-            def call(
-                *some: object,
-            ) -> PyTree:  # what is no array is fixed: parameters of another kind
-                whole = dict(enumerate(args)) | dict(zip(kept, some, strict=True))
+        # `custom_vmap` takes arrays only. Other arguments, such as static parameters, are closed
+        # over.
+        def of_arrays(fun: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arrays: object) -> PyTree:
+                whole = dict(enumerate(args)) | dict(zip(kept, arrays, strict=True))
                 return fun(*whole.values())
 
             return call
 
         moved = {kept.index(k): v for k, v in (updates or {}).items() if k in kept}
-        some = mapped(rest(fun), moved, None if load is None else rest(load))
-        return some(*(args[k] for k in kept))
+        inner = mapped(of_arrays(fun), moved, None if load is None else of_arrays(load))
+        return inner(*(args[k] for k in kept))
 
     return call
 
 
-def _check_manual(leaves: Sequence[Any]) -> None:
-    """Refuse to be traced inside `jax.shard_map` while it follows which values differ by device.
+def _check_manual(leaves: Sequence[object]) -> None:
+    """Refuse to be traced inside `jax.shard_map` while it tracks which values differ by device.
 
-    What is compiled here does not say so, and JAX reports that as a mismatch of types in a loop
-    somewhere in the program.
+    Results of compiled code do not carry this information. JAX would report it as a mismatch of
+    types in some loop of the program.
 
     Raises:
         InvalidValue: `shard_map` has `check_vma=True`, its default.
@@ -171,80 +176,89 @@ def _check_manual(leaves: Sequence[Any]) -> None:
         raise InvalidValue("check_vma", True, allowed)
 
 
-def _is_array(x: object) -> bool:
+def _is_array(x: object) -> TypeGuard[ArrayLike]:
     return isinstance(x, jax.Array | np.ndarray | np.generic | float | int | bool)
 
 
 def _compiled_or_not(
     fun: Callable[..., Any],
-    own: tuple[bool, ...],
+    with_axis: tuple[bool, ...],
     updates: dict[int, int] | None,
     load: Callable[..., Any] | None,
-    args: Any,
-) -> Any:
-    """Results of lanes; of XLA, with a warning, where the program cannot be compiled."""
+    args: Sequence[object],
+) -> PyTree:
+    """Results of lanes, or of XLA with a warning if the program cannot be compiled."""
     try:
-        return _nested(fun, own, updates, load)(*args)
+        return _nested(fun, with_axis, updates, load)(*args)
     except Unsupported as problem:
         warnings.warn(f"{problem}: this batch is left to XLA, and slower", stacklevel=2)
-        return jax.vmap(fun, tuple(0 if o else None for o in own))(*args)
+        return jax.vmap(fun, tuple(0 if o else None for o in with_axis))(*args)
 
 
 def _nested(
     fun: Callable[..., Any],
-    own: tuple[bool, ...],
+    with_axis: tuple[bool, ...],
     updates: dict[int, int] | None,
     load: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
-    """Lanes for a batch that may itself be mapped over, by seeds say: then all at once."""
-    axes = tuple(0 if o else None for o in own)
+    """Lanes for a batch that may itself be mapped over, for example by seeds.
+
+    All inner batches then become one, which fills vectors better.
+    """
+    axes = tuple(0 if o else None for o in with_axis)
 
     @custom_vmap
-    def many(*args: object) -> PyTree:
+    def batch(*args: object) -> PyTree:
         return vmap(fun, axes, updates, load)(*args)
 
-    @many.def_vmap
-    def more(size: int, batched: PyTree, *args: object) -> tuple[PyTree, Any]:
-        first = own.index(True)
+    @batch.def_vmap
+    def nested(size: int, batched: PyTree, *args: object) -> tuple[PyTree, PyTree]:
+        first = with_axis.index(True)
         (x, *_), (b, *_) = jax.tree.leaves(args[first]), jax.tree.leaves(batched[first])
         inner = x.shape[1 if b else 0]
         differ = [any(jax.tree.leaves(flags)) for flags in batched]
-        alone = any(d and not axis for d, axis in zip(differ, own, strict=True))
-        if alone and inner >= LANES[-1]:
-            results = _one_by_one(many, size, differ, batched, args)
+        shares = any(d and not axis for d, axis in zip(differ, with_axis, strict=True))
+        # Only inner batches that fill a vector: smaller ones in turn would leave lanes unused.
+        if shares and inner >= LANES[-1]:
+            results = _one_by_one(batch, size, differ, batched, args)
             return results, jax.tree.map(lambda _: True, results)
         flat, outer = [], []
-        for arg, axis, flags in zip(args, own, batched, strict=True):
+        for arg, axis, flags in zip(args, with_axis, batched, strict=True):
             own_axis = any(jax.tree.leaves(flags))
             outer.append(axis or own_axis)
             if not (axis or own_axis):
                 flat.append(arg)
                 continue
             arg = _with_leading_axis(arg, flags, size)
-            if not axis:  # what a whole inner batch shares
+            if not axis:  # shared by an inner batch: each of its environments gets a copy
                 arg = jax.tree.map(lambda v: jnp.repeat(v[:, None], inner, 1), arg)
             flat.append(jax.tree.map(lambda v: v.reshape(size * inner, *v.shape[2:]), arg))
         results = _nested(fun, tuple(outer), updates, load)(*flat)
         results = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), results)
         return results, jax.tree.map(lambda _: True, results)
 
-    return many
+    return batch
 
 
 def _one_by_one(
-    many: Callable[..., Any], size: int, differ: list[bool], batched: PyTree, args: Any
-) -> Any:
-    """Batches one after the other, each of which shares something among its environments.
+    batch: Callable[..., Any],
+    size: int,
+    differ: list[bool],
+    batched: PyTree,
+    args: Sequence[object],
+) -> PyTree:
+    """Batches one after the other; each shares some arguments among its environments.
 
-    Seeds with a network each, say: all at once, every environment would need a copy of its network.
+    An example are seeds with a network each: all at once, every environment would need a copy of
+    its network.
     """
     trees = [
         _with_leading_axis(a, b, size) if d else ()
         for a, b, d in zip(args, batched, differ, strict=True)
     ]
 
-    def one(some: list[Any]) -> PyTree:
-        return many(*(s if d else a for s, a, d in zip(some, args, differ, strict=True)))
+    def one(own_args: list[PyTree]) -> PyTree:
+        return batch(*(x if d else a for x, a, d in zip(own_args, args, differ, strict=True)))
 
     return jax.lax.map(one, trees)
 
@@ -267,11 +281,12 @@ def vmap(
     Args:
         fun: a function of one environment.
         in_axes: 0 or None for each argument: with a leading axis of environments, or shared by all.
-        updates: arguments that are not needed any more, and the number of the result that has the
-            same arrays: it is written in their place where the caller lets it.
-        load: a number for the arguments of one environment: how much there is to do. Environments
-            with similar ones share a vector, as its loops go on for the busiest of them. Results do
-            not depend on it.
+        updates: numbers of arguments that are not needed after the call, each with the number of a
+            result of the same arrays. The result takes the argument's memory if the caller allows
+            it.
+        load: function of one environment's arguments that estimates its work, a number.
+            Environments of similar load share a vector, as its loops run for the busiest of them.
+            Results do not depend on it.
 
     Returns:
         The function of a batch; usable inside `jax.jit`.
@@ -283,19 +298,20 @@ def vmap(
 
     def batch(*args: object) -> PyTree:
         _check_manual(jax.tree.leaves(args))
-        leaves, single, own = _of_one(args, in_axes)
-        size = next(x.shape[0] for x, o in zip(leaves, own, strict=True) if o)
+        leaves, single, with_axis = _of_one(args, in_axes)
+        size = next(x.shape[0] for x, o in zip(leaves, with_axis, strict=True) if o)
         tree, shapes = jax.tree.structure(args), tuple(single)
         jaxpr, out_tree = traced(fun, tree, shapes)
         places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
         aliases = _aliases(args, places, updates or {})
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+        # A batch that fits into one vector needs no order.
         ordered = load is not None and size > LANES[-1]
         if load is not None and ordered:
             raw.append(jnp.argsort(jax.vmap(load, tuple(in_axes))(*args)).astype(jnp.int32))
 
-        def compiled(build: _Build) -> Callable[..., list[Any]]:
-            name, memory = build(jaxpr, own, size, ordered)
+        def compiled(build: _Build) -> Callable[..., list[jax.Array]]:
+            name, memory = build(jaxpr, with_axis, size, ordered)
             return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
 
         if not _for_gpus():
@@ -315,57 +331,60 @@ def vmap(
 
 def _of_one(
     args: Sequence[object], in_axes: Sequence[int | None]
-) -> tuple[list[Any], list[Any], list[bool]]:
-    """All arrays of a batch, what one environment has of each, and which of them have the axis."""
-    leaves, single, own = [], [], []
+) -> tuple[list[jax.Array], list[jax.ShapeDtypeStruct], list[bool]]:
+    """All arrays of a batch, their shapes in one environment, and which have the leading axis."""
+    leaves, single, with_axis = [], [], []
     for arg, axis in zip(args, in_axes, strict=True):
         for x in map(jnp.asarray, jax.tree.leaves(arg)):
             leaves.append(x)
             single.append(jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype))
-            own.append(axis is not None)
-    return leaves, single, own
+            with_axis.append(axis is not None)
+    return leaves, single, with_axis
 
 
-_Build = Callable[[Any, Sequence[bool], int, bool], tuple[str, int]]
+_Build = Callable[[ClosedJaxpr, Sequence[bool], int, bool], tuple[str, int]]
 
 
 def _call(
     name: str, outs: list[jax.ShapeDtypeStruct], memory: int, aliases: dict[int, int]
-) -> Callable[..., list[Any]]:
+) -> Callable[..., list[jax.Array]]:
     """A function of raw arrays that calls compiled code.
 
-    The last result is memory to work in, `memory` bytes, so that XLA allocates and frees it.
+    The last result is the workspace of `memory` bytes, which XLA allocates and frees.
     """
     outs = [*outs, jax.ShapeDtypeStruct((memory,), jnp.uint8)]
     call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
     return lambda *raw: list(call(*raw))[:-1]
 
 
-def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[Any]]:
-    """A function of trees as one of raw arrays; more of them than it needs may follow."""
+def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[jax.Array]]:
+    """A function of trees as one of raw arrays; it ignores further arrays after its own."""
     leaves, tree = jax.tree.flatten(like)
 
-    def call(*raw: jax.Array) -> list[Any]:
+    def call(*raw: jax.Array) -> list[jax.Array]:
         wrap = functools.partial(jax.random.wrap_key_data, impl=THREEFRY)
-        given = [
+        values = [
             wrap(x) if _is_key(jnp.asarray(y)) else x
             for x, y in zip(raw[: len(leaves)], leaves, strict=True)
         ]
-        results = jax.tree.leaves(fun(*jax.tree.unflatten(tree, given)))
+        results = jax.tree.leaves(fun(*jax.tree.unflatten(tree, values)))
         return [jax.random.key_data(x) if _is_key(x) else x for x in results]
 
     return call
 
 
-def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
-    """Vector code for this processor: its name, and the bytes of memory it needs."""
-    # Here, not above: only what is compiled needs the compiler, and `native` needs llvmlite.
+def _for_cpu(
+    jaxpr: ClosedJaxpr, with_axis: Sequence[bool], size: int, ordered: bool
+) -> tuple[str, int]:
+    """Compile vector code for this processor; its name, and the bytes of its workspace."""
+    # Here, not above: only compiling needs the compiler, and `native` needs llvmlite.
     from ecn_marl.lanes.emit import write_module
     from ecn_marl.lanes.lower import lower
     from ecn_marl.lanes.native import register
     from ecn_marl.lanes.schedule import make_plan
 
-    program = lower(jaxpr, own)
+    program = lower(jaxpr, with_axis)
+    # Host devices run at the same time, and each call starts all its threads.
     threads = max(cores() // jax.local_device_count(), 1)
     lanes = next((n for n in LANES if n >= size), LANES[-1])
     plan = make_plan(program.top, program.results, program.flags, lanes)
@@ -373,33 +392,40 @@ def _for_cpu(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple
     return register(text), memory
 
 
-def _for_cuda(jaxpr: Any, own: Sequence[bool], size: int, ordered: bool) -> tuple[str, int]:
-    """A kernel for NVIDIA's GPUs: its name, and the bytes of memory it needs.
+def _for_cuda(
+    jaxpr: ClosedJaxpr, with_axis: Sequence[bool], size: int, ordered: bool
+) -> tuple[str, int]:
+    """Compile a kernel for NVIDIA's GPUs; its name, and the bytes of its workspace.
 
-    In a process without a GPU nothing is loaded: the name is enough for programs that are exported.
+    A process without a GPU loads nothing: to export a program, the name is enough.
     """
     from ecn_marl.lanes import cuda
     from ecn_marl.lanes.kernel import WARP, WARPS, write_kernel
     from ecn_marl.lanes.lower import lower
     from ecn_marl.lanes.schedule import make_plan
 
-    program = lower(jaxpr, own)
+    program = lower(jaxpr, with_axis)
     plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)
     text, memory = write_kernel(plan, program.arguments, program.results, ordered)
     name = cuda.name_of(text) if _on_cpu() else cuda.register(text)
     return name, memory * min(-(-size // WARP), WARPS)
 
 
-def traced(fun: Callable[..., Any], tree: PyTree, shapes: Sequence[object]) -> tuple[PyTree, Any]:
+def traced(
+    fun: Callable[..., Any], tree: PyTreeDef, shapes: Sequence[object]
+) -> tuple[ClosedJaxpr, PyTreeDef]:
     """Jaxpr of a function of flat arguments, and the structure of its results."""
-    structure = None
+    # Flattening loses the structure of the results: `flat` hands it out while it is traced.
+    structure: PyTreeDef | None = None
 
     def flat(*values: object) -> PyTree:
         nonlocal structure
         out, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, values)))
         return out
 
-    return jax.make_jaxpr(flat)(*shapes), structure
+    jaxpr = jax.make_jaxpr(flat)(*shapes)
+    assert structure is not None
+    return jaxpr, structure
 
 
 def _is_key(x: jax.Array | ShapedArray) -> bool:
@@ -413,8 +439,8 @@ def _raw_aval(aval: ShapedArray, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *aval.shape), aval.dtype)
 
 
-def _aliases(args: tuple[object, ...], results: Any, updates: dict[int, int]) -> dict[int, int]:
-    """Leaves of arguments and the leaves of results that take their places."""
+def _aliases(args: tuple[object, ...], results: PyTree, updates: dict[int, int]) -> dict[int, int]:
+    """Numbers of arguments' leaves, and of the results' leaves that take their memory."""
     counts = [len(jax.tree.leaves(a)) for a in args]
     aliases = {}
     for argument, result in updates.items():

@@ -36,7 +36,7 @@ SECONDS = 900.0
 COMMAND = (sys.executable, "-m", f"{__package__}.trial")
 
 SHARE = 0.995
-"""Least share of the numbers after a step that has to agree: rounding may change a random decision."""
+"""Share of numbers that have to agree after a step: rounding may change a random decision."""
 
 STEPS, RUNS = 8, 5
 """Steps that are compared, and steps in each timed run; timed runs."""
