@@ -24,7 +24,7 @@ from ecn_marl.experiments.workflow import Arena
 
 STATICS = ("secn1", "secn2")
 
-ENOUGH = 0.1
+MIN_GAIN = 0.1
 """Gain of the oracle above which adaptive thresholds are worth learning in a scenario."""
 
 
@@ -89,5 +89,5 @@ def headroom(
         "groups": list(groups),
         "policies": rows,
         "gain": gain,
-        "enough": bool(gain["low"] > ENOUGH),
+        "enough": bool(gain["low"] > MIN_GAIN),
     }

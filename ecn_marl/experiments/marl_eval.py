@@ -51,6 +51,7 @@ def marl_eval(
         task = scenario.lower()
         for name, record in records.items():
             seed_runs = [_scored(record, i, best) for i in range(record.seeds)]
+            # A rule has no seeds, but marl-eval wants as many runs of every algorithm.
             seed_runs = seed_runs * runs if record.seeds == 1 else seed_runs
             scored.setdefault(task, {})[name.lower()] = _runs(seed_runs)
             if record.curves:

@@ -128,8 +128,9 @@ OPTIONS = (
 
 INTERVAL_US = 250.0
 """Time between decisions of every learner, µs: three of the longest round trips, 84 µs each. ACC
-wants an order of magnitude, PET does not say. With 500 µs thresholds change too late: in
-`restore-serve-v0` the simple rule then has a J of 6.9; with 250 µs 6.1, with 100 µs 5.6."""
+wants an order of magnitude more than the round trip, PET does not say. With 500 µs thresholds
+change too late: in `restore-serve-v0` the simple rule then has a J of 6.9, with 250 µs 6.1, with
+100 µs 5.6."""
 
 _LADDER = {
     "actions": "discrete",
@@ -276,6 +277,6 @@ def recipe(scenario: str, learner: str) -> Recipe:
 
 
 def budgets(scenario: str) -> set[Tuning]:
-    """The tuning budgets of a scenario's recipes, without the papers'; more than one is unfair."""
+    """Tuning budgets of a scenario's recipes, without the papers'; fair only if there is one."""
     own = {recipe(scenario, name).tuning for name in LEARNERS if name not in PAPERS}
     return {budget for budget in own if budget is not None}

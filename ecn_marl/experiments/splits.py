@@ -107,6 +107,8 @@ def _failed(share: float, at_us: float, repair_us: float | None) -> dict[str, An
 
 
 def _each(make: Callable[..., dict[str, Any]], **cases: tuple[object, ...]) -> dict[str, Variant]:
+    """Variants by name, each made by `make` from its own arguments."""
+    # Made when they are used, so that importing this module builds no networks.
     return {name.replace("_", "-"): partial(make, *case) for name, case in cases.items()}
 
 

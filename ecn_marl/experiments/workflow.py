@@ -265,8 +265,8 @@ def _records(evaluations: dict[str, Evaluation], meta: Mapping[str, object]) -> 
         policy: [evaluation] for policy, evaluation in evaluations.items()
     }
     for policy, evaluation in evaluations.items():
-        folder, mark, _ = policy.partition("#")
-        if mark:
+        folder, separator, _ = policy.partition("#")
+        if separator:  # one of several seeds of a run
             groups.setdefault(folder, []).append(evaluation)
     return {
         name: Record.of(name, parts, meta)
