@@ -20,24 +20,30 @@ from jaxtyping import Array, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import counts, delays, flowlets, pfc, recovery, slots, stats, tickets, ways
+from ecn_marl.sim import (
+    arrivals,
+    counts,
+    delays,
+    flowlets,
+    pfc,
+    recovery,
+    slots,
+    stats,
+    tickets,
+    ways,
+)
 from ecn_marl.sim import feedback as fb
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
 from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
 from ecn_marl.sim.queues import Ecn, scaled_ecn
-from ecn_marl.sim.schedules import ScheduleParams
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add, packet_count, size_class
+from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
 from ecn_marl.sim.topology import GBPS, MIB
-from ecn_marl.sim.traffic import Offer, program_of
-from ecn_marl.sim.transports import Mixed
-
-EXACT_REST = 2.0**31
-"""Headers of a flow beyond this many bytes are counted in whole chunks: endless flows."""
+from ecn_marl.sim.traffic import program_of
 
 __all__ = [
     "MAX_TICK",
@@ -408,116 +414,22 @@ class Simulator(SimConfig):
         updated = tuple(n + w.sum().astype(jnp.int32) for n, w in counters)
         return replace(state, flows=flows, totals=replace(state.totals, flowlets=updated))
 
+    # Methods, not calls of the functions: `speed.stages` leaves these stages out to time them.
+
     def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
-        """Move arrivals of this tick into slots; also, which slots are in use then."""
-        net, nic = params.net, params.net.nic_rate
-        offers = [
-            source.offer(s, p, nic)
-            for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
-        ]
-        offers = self._number(offers, params)
-        offers = tickets.with_tickets(offers, tickets.ticket_bounds(self.traffic))
-        offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
-        if self.transport.header:
-            headers = self.transport.header * packet_count(offer.payload)
-            chunks = jnp.where(headers > EXACT_REST, jnp.floor(headers / CHUNK), 0.0)
-            offer = replace(
-                offer,
-                wire_high=offer.wire_high + chunks.astype(jnp.int32),
-                wire_low=offer.wire_low + (headers - chunks * CHUNK),
-            )
-        sizes = [o.src.shape[0] for o in offers]
-        kind = np.repeat(np.array(self.class_of or [0] * len(sizes), np.int32), sizes)
-        flows, new, busy, line, taken = life.admit(
-            state.flows,
-            net,
-            offer,
-            state.step,
-            state.totals.started,
-            state.seed,
-            self.tick_us,
-            self.queue_bounds,
-            jnp.asarray(kind),
-            self.n_classes,
-            links_up(net, state.step) if self.failures else None,
-            fb.ACKS not in self.transport.needs,
-            (self.n_ways, self.n_ways_back),
-        )
-        per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
-        traffic = tuple(
-            source.advance(s, p, nic, t.sum(), self.tick_us)
-            for source, s, p, t in zip(
-                self.traffic, state.traffic, params.traffic, per_source, strict=True
-            )
-        )
-        if flows.gaps is not None:
-            flows = replace(flows, gaps=recovery.restart(flows.gaps, new))
-        if flows.flowlets is not None:
-            restarted = flowlets.restart(flows.flowlets, new, flows.coin)
-            flows = replace(flows, flowlets=restarted)
-        senders = flows.transport
-        if isinstance(self.transport, Mixed):
-            senders = self.transport.assign(senders, flows.kind)
-        senders = self.transport.start(senders, params.transport, new, line, net.base_rtt)
-        return replace(
-            state,
-            flows=replace(flows, transport=senders),
-            echo=fb.restart(state.echo, new, net.packet_bytes),
-            traffic=traffic,
-            totals=self._count(state, offer, taken, params.window),
-        ), busy
-
-    def _count(
-        self, state: SimState, offer: Offer, taken: Array, window: tuple[Leaf, Leaf]
-    ) -> Totals:
-        """Count the flows admitted in a tick, and those of them that had to wait."""
-        totals = state.totals
-        # Rounding of a start time is no delay.
-        deferred = taken & (offer.start < -1e-3)
-        high, low = totals.offered
-        high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
-        measured = taken & life.in_window(state.step, offer.start, self.dt_us, window)
-        begun = measured & (size_class(offer.payload) == jnp.arange(3)[:, None])
-        return replace(
-            totals,
-            offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
-            started=totals.started + taken.sum().astype(jnp.int32),
-            begun=totals.begun + begun.sum(1).astype(jnp.int32),
-            deferred=totals.deferred + deferred.sum().astype(jnp.int32),
-            deferred_us=totals.deferred_us - jnp.where(deferred, offer.start, 0.0).sum(),
-        )
-
-    def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
-        """Flows that have arrived and wait at their hosts for a slot.
-
-        Only the next `width` flows of every source are known: a lower bound if all of them wait.
-        """
-        nic = jnp.asarray(params.net.nic_rate)
-        offers = (
-            source.offer(s, p, nic)
-            for source, s, p in zip(self.traffic, state.traffic, params.traffic, strict=True)
-        )
-        return sum(
-            ((o.valid & (o.start < -1e-3)).sum().astype(jnp.int32) for o in offers),
-            jnp.zeros((), jnp.int32),
-        )
-
-    def completion(self, state: SimState, params: SimParams) -> delays.Completion:
-        """Slowdowns of the measured flows so far, see `delays.completion`."""
-        return delays.completion(self, state, params)
-
-    def _number(self, offers: list[Offer], params: SimParams) -> list[Offer]:
-        """Number the flows of several schedules one list after the other."""
-        offset, numbered = 0, []
-        for offer, p in zip(offers, params.traffic, strict=True):
-            named = offer.flow_id >= 0
-            flow_id = jnp.where(named, offer.flow_id + offset, offer.flow_id)
-            numbered.append(replace(offer, flow_id=flow_id) if offset else offer)
-            offset += p.src.shape[0] if isinstance(p, ScheduleParams) else 0
-        return numbered
+        """Move arrivals of this tick into slots, see `arrivals.admit`."""
+        return arrivals.admit(self, state, params)
 
     def _substep(
         self, state: SimState, sums: PortSums, slotless: Array, tick: Tick
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
         return substep(self, state, sums, slotless, tick)
+
+    def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
+        """Flows that have arrived and wait at their hosts for a slot, see `arrivals.waiting`."""
+        return arrivals.waiting(self, state, params)
+
+    def completion(self, state: SimState, params: SimParams) -> delays.Completion:
+        """Slowdowns of the measured flows so far, see `delays.completion`."""
+        return delays.completion(self, state, params)
