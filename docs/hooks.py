@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: the notebooks become its tutorials."""
+"""Hooks of the documentation site: tutorials from notebooks, pictures from results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds a page, its pictures and the notebook itself for each of `notebooks/*.ipynb`."""
+    """Adds tutorials (page, pictures and notebook of each `notebooks/*.ipynb`) and figures."""
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         page, pictures = as_page(path.stem, json.loads(path.read_text()))
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
@@ -23,12 +24,16 @@ def on_files(files: Files, config: Any) -> Files:
         )
         for name, data in pictures.items():
             files.append(File.generated(config, f"tutorials/pictures/{name}", content=data))
+    for path in sorted(ROOT.glob("results/*/figures/*_ratios.png")):
+        name = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lets links to notebooks, as they work in the repository, lead to their pages."""
-    return re.sub(r"\.\./notebooks/(\w+)\.ipynb", r"tutorials/\1.md", markdown)
+    """Lets links to notebooks and results, as they work in the repository, lead to their pages."""
+    markdown = re.sub(r"\.\./notebooks/(\w+)\.ipynb", r"tutorials/\1.md", markdown)
+    return re.sub(r"\]\(\.\./(results/[^)]+\.png)\)", r"](\1)", markdown)
 
 
 def as_page(stem: str, notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:

@@ -15,6 +15,9 @@ RESULTS = ROOT / "results"
 FIRST = "restore-serve-v0"
 """The scenario whose results the README shows."""
 
+UNFOLD = "<details markdown>\n<summary>Size classes, flows and costs of every policy</summary>"
+"""Start of what a page shows when asked; GitHub and the site's `md_in_html` both know it."""
+
 
 def measured() -> dict[str, dict[str, Any]]:
     """What `results.json` files in `results/` hold of each scenario; empty without such files.
@@ -46,15 +49,27 @@ def results() -> str:
 
 
 def leaderboard() -> str:
-    """All results, scenario by scenario, with counts and costs."""
+    """All results by scenario: figure and scores; ratios, counts and costs to unfold."""
     from ecn_marl.render.bench_table import scenario_tables
 
     parts = []
     for scenario, found in sorted(measured().items()):
-        parts += [f"## {scenario}", *scenario_tables(found), _commits(found["policies"])]
+        blocks = scenario_tables(found)
+        second = next(i for i, block in enumerate(blocks) if i > 0 and block.startswith("|"))
+        parts += [f"## {scenario}", _figure(scenario), *blocks[:second]]
+        parts += [UNFOLD, *blocks[second:], "</details>", _commits(found["policies"])]
     return (
         "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
     )
+
+
+def _figure(scenario: str) -> str:
+    """The figure of completion times that `ecn-marl report` drew beside the results."""
+    file = RESULTS / scenario / "figures" / f"{scenario}_ratios.png"
+    if not file.is_file():
+        return ""
+    path = f"../{file.relative_to(RESULTS.parent)}"
+    return f"![Score and completion times in {scenario}, with intervals]({path})"
 
 
 def rate_bench() -> str:
