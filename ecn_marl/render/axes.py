@@ -32,9 +32,10 @@ def busiest(sides: Sequence[Side]) -> tuple[int, float]:
 
     Queues of several episodes are added up.
     """
+    # In float64, as a float32 sum over all ticks loses digits.
     mean = sum(side.episode.ticks.mean((0, 1), dtype=np.float64) for side in sides)
     port = int(np.argmax(mean))
-    times = tick_times(sides[0])
+    times = tick_times(sides[0])  # interpolated, since the other episode may have other ticks
     total = sum(np.interp(times, tick_times(side), backlog(side, port)) for side in sides)
     return port, float(times[int(np.argmax(total))])
 

@@ -50,22 +50,23 @@ RATIOS = {
 
 NOTE = """\
 Lower is better. J = (short mean · short p99)^¼ · (long geometric mean)^½ of FCT slowdowns; short: \
-up to 100 KB, long: above 1 MB. Score: J relative to {baseline} in the same episodes; geometric \
-means over {episodes} episodes and a learner's seeds, [95 % intervals] of a paired bootstrap over \
-both. ≥: a lower bound, unfinished flows count with their age. Oracle's gain taken: in log J. \
-Better: share of seeds and episodes with a lower J than {baseline}. Worse: what is over 5 % worse \
-than under {baseline}; with ? where the interval includes 5 %."""
+up to 100 KB, long: above 1 MB. Score: J relative to {baseline} in the same episodes. All are \
+geometric means over {episodes} episodes and a learner's seeds; [95 % intervals] are of a paired \
+bootstrap over both. ≥: a lower bound, as unfinished flows count with their age so far. Oracle's \
+gain taken: the policy's reduction of log J, as a share of the oracle's. Better: share of seeds \
+and episodes with a lower J than under {baseline}. Worse: slowdowns over 5 % above those under \
+{baseline}, with ? where the interval includes 5 %."""
 
-RATIO_NOTE = "Relative to {baseline} in the same episodes, [95 % intervals] likewise."
+RATIO_NOTE = "Relative to {baseline} in the same episodes, with [95 % intervals] as above."
 
 COUNT_NOTE = """\
-Flows per episode. Unfinished: started, not finished at the end. Deferred: waited for a slot, and \
-how long each. Waiting: never got one. Dropped: share of the bytes. Feedback cut: share of the \
-time of flows in which it came from further back than is kept."""
+Mean numbers of flows in an episode. Unfinished: started, but not finished at the end. Deferred: \
+waited for a slot, in brackets the mean wait. Waiting: never got a slot. Dropped: share of the \
+bytes. Feedback cut: share of the flows' time with feedback older than the history that is kept."""
 
 COST_NOTE = """\
-Cost per port and interval; exchanged: between agents, or with a centre. Training: time of all \
-seeds together."""
+Cost of a decision: per port and interval. Exchanged: between agents, or with a central \
+controller. Training: time of all seeds together."""
 
 
 STREAM_NOTES = {

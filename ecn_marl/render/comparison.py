@@ -13,7 +13,6 @@ from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from ecn_marl._errors import bad_value
@@ -28,8 +27,15 @@ from ecn_marl.render.flow_plot import (
     shade_phases,
     slowest_of,
 )
-from ecn_marl.render.layout import STOPS, TOP_LEVEL, level, node_places, port_lines, side_by_side
-from ecn_marl.render.picture import INK, KMAX_COLOUR, KMIN_COLOUR, TRUNK_GAP, plain_axes
+from ecn_marl.render.layout import TOP_LEVEL, level, node_places, port_lines, side_by_side
+from ecn_marl.render.picture import (
+    INK,
+    KMAX_COLOUR,
+    KMIN_COLOUR,
+    TRUNK_GAP,
+    plain_axes,
+    queue_colours,
+)
 from ecn_marl.sim.topology import KB
 
 SIZE_IN, DPI = (11.0, 7.0), 80
@@ -95,6 +101,7 @@ def page(pages: Sequence[str], labels: Sequence[str]) -> str:
     template = (files("ecn_marl.render") / "templates" / "beside.html").read_text("utf-8")
     parts = {f"__{name}__": page for name, page in zip(_NAMES, pages, strict=True)}
     parts |= {f"__{name}_LABEL__": label for name, label in zip(_NAMES, labels, strict=True)}
+    # In one pass, so that a page that is put in is not searched for further marks.
     return re.sub("|".join(parts), lambda mark: escape(parts[mark[0]]), template)
 
 
@@ -113,21 +120,18 @@ def _trace(side: Side, port: int) -> _Trace:
 
 
 class _Animation:
-    """Draws both halves; every picture is drawn anew and takes about a tenth of a second."""
+    """Draws both halves. Every picture is drawn anew, which takes about a tenth of a second."""
 
     def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
         self.sides, self.traces, self.port = sides, traces, port
         self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
-        self.cmap = LinearSegmentedColormap.from_list(
-            "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
-        )
+        self.cmap = queue_colours()
         name, title = sides[0].env.name, sides[0].env.sim.topology.port_names[port]
         self.figure.text(0.02, 0.955, f"{name}: the same episode twice", size=14, color=INK)
         self.clock = self.figure.text(0.98, 0.955, "", size=12, color=INK, ha="right")
         length = length_ms(sides[0])
-        deepest = max(float(t.kmax.max()) for t in traces)
-        fullest = max(float(t.queue.max()) for t in traces)
+        highest = max(float(max(t.kmax.max(), t.queue.max())) for t in traces)
         slowest = max(slowest_of(side) for side in sides)
         self.halves = []
         for i, side in enumerate(sides):
@@ -139,9 +143,9 @@ class _Animation:
             queue = plain_axes(
                 self.figure, (left, 0.355, 0.42, 0.2), f"queue of {title}, Kmin and Kmax, KB"
             )
-            queue.set(xlim=(0, length), ylim=(0, 1.5 * max(deepest, fullest)))
+            queue.set(xlim=(0, length), ylim=(0, 1.5 * highest))
             queue.set_yscale("symlog", linthresh=10.0, linscale=0.5)
-            ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= max(deepest, fullest)]
+            ticks = [t for t in (0, 10, 100, 1000, 10_000) if t <= highest]
             queue.set_yticks(ticks, [f"{t:,}" for t in ticks])
             queue.set_yticks([], minor=True)
             shade_phases(queue, side, port)
@@ -187,9 +191,10 @@ class _Animation:
         for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
             info = side.episode.info
             t = interval_at(side, time_ms)
-            full = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
-            half["network"].set_array(full)
-            half["network"].set_linewidths(2.0 * (0.6 + full))
+            levels = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
+            half["network"].set_array(levels)
+            half["network"].set_linewidths(2.0 * (0.6 + levels))
+            # Rounding must not leave out a tick that ends at this very time.
             ticks = np.searchsorted(trace.tick_ms, time_ms + 1e-9)
             half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
             times = np.append(trace.interval_ms[: t + 1], time_ms)
@@ -200,6 +205,7 @@ class _Animation:
             total = f"return {trace.returns[t]:.2f}"
             half["state"].set_text(f"{phase}, {total}" if phase else total)
         self.canvas.draw()
+        # A copy, since the next picture is drawn into the same memory.
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
 
 

@@ -60,10 +60,16 @@ class Flow:
 
 
 class Active(NamedTuple):
-    """A flow in an interval: its number, wire bytes not yet sent, bytes/µs sent in the interval."""
+    """A flow in an interval.
+
+    Attributes:
+        flow: its number in `Episode.flows`.
+        unsent: wire bytes not yet sent at the end of the interval.
+        rate: bytes/µs sent in the interval.
+    """
 
     flow: int
-    rest: float
+    unsent: float
     rate: float
 
 
@@ -166,7 +172,8 @@ def _trace_flows(
         ticks: ticks per interval K.
     """
     sim = env.sim
-    rest = slots["rest_high"].astype(np.float64) * CHUNK + slots["rest_low"]
+    # float64, since a float32 cannot count the bytes of large flows; hence the two fields, too.
+    unsent = slots["rest_high"].astype(np.float64) * CHUNK + slots["rest_low"]
     finished = np.isin(slots["stage"], (life.FREE, life.DONE))
     flows: list[Flow] = []
     active: list[list[Active]] = []
@@ -174,6 +181,7 @@ def _trace_flows(
     before: dict[int, float] = {}
     present: dict[int, float] = {}
     for k in range(len(finished)):
+        # A flow takes its slot at the start of a tick, so this is the first tick of a new one.
         admitted = (slots["start_step"][k] == k * sim.tick_steps) & (slots["payload"][k] > 0)
         for slot in np.flatnonzero(admitted):
             holder[slot] = len(flows)
@@ -182,7 +190,7 @@ def _trace_flows(
             )
         for slot in np.flatnonzero(holder >= 0):
             flow = int(holder[slot])
-            present[flow] = float(rest[k, slot])
+            present[flow] = float(unsent[k, slot])
             if finished[k, slot]:
                 now = (k + 1) * sim.tick_steps * sim.dt_us
                 flows[flow].end_us = now + float(slots["tail"][k, slot])
@@ -190,6 +198,7 @@ def _trace_flows(
         if (k + 1) % ticks == 0:
             rows = []
             for flow, left in present.items():
+                # Lost bytes must be sent again, so what is left may also grow.
                 sent = before.get(flow, flows[flow].wire) - left
                 rows.append(Active(flow, left, max(sent, 0.0) / env.interval_us))
             active.append(rows)

@@ -96,6 +96,7 @@ class FlowPlot:
 
     def show(self, time_ms: float) -> None:
         """Show the flows that have finished by a time, ms."""
+        # Rounding must not leave out a flow that ends at this very time.
         finished = np.arange(np.searchsorted(self.end_ms, time_ms + 1e-9))
         for name, of_kind in (("short", self.short), ("long", ~self.short)):
             rows = finished[of_kind[finished]]
@@ -131,6 +132,7 @@ def strips(side: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
     interval_ms, total = side.env.interval_us / 1e3, np.append(0.0, returns(side))
     axis.set(xlim=(0, length_ms(side)), xlabel="time, ms")
     low, high = min(total.min(), 0.0), max(total.max(), 0.0)
+    # matplotlib warns of limits that coincide, as they do while the return stays 0.
     axis.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
     line = axis.plot([], [], color=RETURN_COLOUR, linewidth=1.5)[0]
     texts = [figure.text(0.855, y, "", size=10, color=INK) for y in (0.72, 0.54)]
@@ -141,4 +143,5 @@ def strips(side: Side) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
         texts[0].set_text(f"return {total[t]:.2f}")
         texts[1].set_text(f"phase {phase}" if phase else "")
         canvas.draw()
+        # A copy, since the next strip is drawn into the same memory.
         yield np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -35,12 +35,13 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
     gain = result["gain"]
     table.caption_justify = "left"
     table.caption = (
-        f"Oracle over static:best: {percent(gain['value'])} of J "
-        f"[{percent(gain['low'])}, {percent(gain['high'])}], paired; settings were searched on "
-        f"{result['search_episodes']} other tuning episodes."
+        f"The oracle lowers J by {percent(gain['value'])} "
+        f"[{percent(gain['low'])}, {percent(gain['high'])}] against static:best in the same "
+        "episodes.\n"
+        f"Settings were searched on {result['search_episodes']} other tuning episodes."
     )
     if len(result["phases"]) == 1:
-        table.caption += "\nNo traffic phases here: the oracle is the best static setting."
+        table.caption += "\nThe traffic has no phases, so the oracle is the best static setting."
     else:
         table.caption += f"\nSettings by phase: {', '.join(result['phases'])}"
         table.caption += f"; by group: {', '.join(result['groups'])}."

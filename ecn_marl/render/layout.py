@@ -55,6 +55,7 @@ def level(
     Returns:
         0 below `EMPTY`, 1 at `kmin`, 2 at `kmax`, `TOP_LEVEL` at half of `kmax` more and above.
     """
+    # Kmin may be 0 and Kmax may equal it; all three are computed before one is chosen.
     below = queue / np.maximum(kmin, 1.0)
     ramp = 1.0 + (queue - kmin) / np.maximum(kmax - kmin, 1.0)
     above = 2.0 + (queue - kmax) / np.maximum(kmax, 1.0)

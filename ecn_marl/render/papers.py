@@ -19,11 +19,13 @@ TITLES = {"published": "as published", "tuned": "tuned", "best": "static:best"}
 """Columns of the table of claims."""
 
 MEANING = {
-    "reproduced": "the interval is on the paper's side and reaches the paper's figure",
-    "weaker": "on the paper's side, and smaller",
-    "not": "the interval holds 0, or not the paper's value",
-    "opposite": "on the other side for sure",
-    "invalid": "flows waited, or bytes were lost: it does not count",
+    "reproduced": "the interval has the paper's sign and reaches the paper's figure; for a value "
+    "that is no change, it contains the figure",
+    "weaker": "the interval has the paper's sign, but is smaller than the paper's figure",
+    "not": "the interval contains 0; for a value that is no change, it misses the paper's figure",
+    "opposite": "the whole interval has the other sign",
+    "invalid": "does not count: too many flows waited for a slot, or too many bytes or too much "
+    "feedback was lost",
 }
 """Verdicts, in words."""
 
@@ -49,7 +51,9 @@ def claims_markdown(outcome: Mapping[str, Any]) -> str:
         rows.append((claim["text"], claim["where"], paper, *cells, verdict))
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
-        "| " + " | ".join(str(x).replace("|", "\\|") for x in row) + " |" for row in lines
+        # A pipe in a text would end its cell.
+        "| " + " | ".join(str(x).replace("|", "\\|") for x in row) + " |"
+        for row in lines
     )
 
 

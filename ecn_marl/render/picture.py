@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
@@ -19,6 +20,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.render.layout import (
@@ -30,6 +32,7 @@ from ecn_marl.render.layout import (
     port_lines,
     side_by_side,
 )
+from ecn_marl.render.plots import style_axis
 from ecn_marl.sim.topology import KB
 
 SHOWN = 32
@@ -122,13 +125,15 @@ def scene(
 def plain_axes(figure: Figure, box: tuple[float, float, float, float], title: str) -> Axes:
     """Axes at a place of a page (left, bottom, width, height; shares), in the common style."""
     axis = figure.add_axes(box)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(INK)
-    axis.tick_params(colors=INK, labelsize=9)
-    axis.grid(True, color=FAINT, linewidth=0.7)
-    axis.set_axisbelow(True)
+    style_axis(axis, ink=INK, grid=FAINT)
     axis.set_title(title, fontsize=10, color=INK, loc="left")
     return axis
+
+
+def queue_colours() -> LinearSegmentedColormap:
+    """Colours of queues by `level`, from 0 to `TOP_LEVEL`."""
+    stops = [(at / TOP_LEVEL, colour) for at, colour in STOPS]
+    return LinearSegmentedColormap.from_list("queue", stops, N=500)
 
 
 class Painter:
@@ -141,14 +146,12 @@ class Painter:
         self.interval_ms = core.interval_us / 1e3
         self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
-        self.moving: list[tuple[Axes | Figure, Any]] = []
+        self.moving: list[tuple[Axes | Figure, Artist]] = []
         self.backgrounds: dict[tuple[float, float], Any] = {}
         self.lock = Lock()
         self.order = np.zeros(0, int)
         self.rows = min(SHOWN, net.n_ports)
-        self.cmap = LinearSegmentedColormap.from_list(
-            "queue", [(at / TOP_LEVEL, colour) for at, colour in STOPS], N=500
-        )
+        self.cmap = queue_colours()
         self.figure.text(
             0.015, 0.955, f"{core.name}: queues, ECN thresholds, marks", size=14, color=INK
         )
@@ -159,7 +162,8 @@ class Painter:
 
     def _add(self, axis: Axes, artist: Any) -> Any:
         """Register an artist that changes from frame to frame."""
-        artist.set_animated(True)
+        # Any, as matplotlib's types lack some methods of collections.
+        artist.set_animated(True)  # so that `canvas.draw` leaves it out of the background
         if isinstance(artist, LineCollection):
             axis.add_collection(artist, autolim=False)
         elif isinstance(artist, Line2D):
@@ -167,7 +171,7 @@ class Painter:
         self.moving.append((axis, artist))
         return artist
 
-    def _text(self, parent: Axes | Figure, x: float, y: float, **style: Any) -> Any:
+    def _text(self, parent: Axes | Figure, x: float, y: float, **style: Any) -> Text:
         text = parent.text(x, y, "", color=style.pop("color", INK), animated=True, **style)
         self.moving.append((parent, text))
         return text
@@ -217,7 +221,9 @@ class Painter:
         return boxes
 
     @staticmethod
-    def _lines(axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool) -> Any:
+    def _lines(
+        axis: Axes, core: EcnEnv, boxes: Mapping[str, np.ndarray], small: bool
+    ) -> np.ndarray:
         """Line of every port, between the symbols of its switch and its peer, `[P, 2, 2]`."""
         net = core.sim.topology
         page = axis.transData.transform(port_lines(net).reshape(-1, 2)).reshape(-1, 2, 2)
@@ -227,12 +233,14 @@ class Painter:
         for port, along in zip(net.ports, np.abs(direction), strict=True):
             host_share = radius / float(np.hypot(*along))
             shares = [
+                # To the side of the box that the line meets first; `along` is 0 on one axis if it
+                # is vertical or level.
                 float((boxes[node] / np.maximum(along, 1e-9)).min())
                 if node in boxes
                 else host_share
                 for node in (port.switch, port.peer)
             ]
-            ends.append([min(share, 0.45) for share in shares])
+            ends.append([min(share, 0.45) for share in shares])  # a part of every line stays
         end_shares = np.array(ends)
         page = np.stack(
             [
@@ -345,7 +353,9 @@ class Painter:
     def _draw(self, scene: Scene) -> np.ndarray:
         kb = scene.queue / KB, scene.kmin / KB, scene.kmax / KB
         trace = scene.queues / KB
+        # Stable sorts keep ports with equal queues in place from frame to frame.
         traced = np.sort(np.argsort(-trace.sum(0), kind="stable")[:TRACED])
+        # Round ends of axes, since each pair of them needs a background of its own.
         widest = axis_top(1.1 * max(float(x.max(initial=0.0)) for x in kb), (1,))
         tallest = axis_top(1.05 * float(trace[:, traced].max(initial=0.0)))
         self._restore(widest, tallest)
@@ -370,6 +380,7 @@ class Painter:
             text.set_text(str(self.names[shown[i]]) if i < len(shown) else "")
         for parent, artist in self.moving:
             parent.draw_artist(artist)
+        # A copy, since the next frame is drawn into the same memory.
         frame = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
         if self.name_images is not None:
             for (right, middle), name in zip(self.spots, self.names[order], strict=True):

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ecn_marl.render.layout import DARK_STOPS, EMPTY, STOPS, node_places, port_l
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import SIZE_CLASSES
 from ecn_marl.sim.topology import GBPS
+
+if TYPE_CHECKING:  # loaded for films only
+    from PIL.Image import Image
 
 SUFFIXES = (".html", ".gif", ".mp4")
 
@@ -110,7 +113,7 @@ def episode_data(side: Side, seed: int, axes: Mapping[str, object]) -> dict[str,
             for f in episode.flows
         ],
         "active": [
-            [[a.flow, round(a.rest), round(a.rate / GBPS, 3)] for a in rows]
+            [[a.flow, round(a.unsent), round(a.rate / GBPS, 3)] for a in rows]
             for rows in episode.active
         ],
     }
@@ -140,7 +143,9 @@ def page(data: Mapping[str, object]) -> str:
         (folder / name).read_text("utf-8") for name in ("player.html", "player.css", "player.js")
     )
     text = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
+    # `</script>` in a name would end the script element that holds the data.
     parts = {_STYLE: style, _SCRIPT: script, _MARK: text.replace("<", "\\u003c")}
+    # In one pass, so that a policy's name that reads like a mark stays text.
     return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
 
 
@@ -162,31 +167,31 @@ def frames(side: Side) -> Iterator[np.ndarray]:
 
 def gif(pictures: Iterator[np.ndarray], fps: int) -> bytes:
     """A GIF that repeats, with one palette for all pictures so that colours do not flicker."""
-    from PIL import Image
+    from PIL.Image import Dither, fromarray
 
-    palette: Any = None
+    palette: Image | None = None
     images = []
     for picture in pictures:
-        image = Image.fromarray(picture)
+        image = fromarray(picture)
         if palette is None:
             palette = _palette(picture)
-        images.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
+        images.append(image.quantize(palette=palette, dither=Dither.NONE))
     file = io.BytesIO()
     images[0].save(
         file,
         format="GIF",
         save_all=True,
         append_images=images[1:],
-        duration=max(round(1000 / fps), 20),
+        duration=max(round(1000 / fps), 20),  # many viewers slow down frames of less than 20 ms
         loop=0,
     )
     return file.getvalue()
 
 
-def _palette(picture: np.ndarray) -> Any:
+def _palette(picture: np.ndarray) -> Image:
     """256 colours: fixed ones, all colours of queues, and those of the first picture."""
     from matplotlib.colors import LinearSegmentedColormap
-    from PIL import Image
+    from PIL.Image import Dither, fromarray, new
 
     from ecn_marl.render.layout import TOP_LEVEL
     from ecn_marl.render.picture import BAND, INK, KMAX_COLOUR, KMIN_COLOUR, TRACES
@@ -197,10 +202,10 @@ def _palette(picture: np.ndarray) -> Any:
     shades = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in flat])
     # Mixtures with white, for the smoothed edges of lines and letters.
     shades = np.concatenate([shades, (shades + 255) // 2, (3 * shades + 255) // 4])
-    first = Image.fromarray(picture).quantize(120, dither=Image.Dither.NONE).getpalette() or []
+    first = fromarray(picture).quantize(120, dither=Dither.NONE).getpalette() or []
     ramp = np.round(queue[:, :3] * 255).astype(int)
     colours = np.concatenate([shades, ramp, np.reshape(first, (-1, 3))])[:256]
-    image = Image.new("P", (1, 1))
+    image = new("P", (1, 1))
     image.putpalette(colours.astype(np.uint8).ravel().tolist())
     return image
 
@@ -211,6 +216,7 @@ def mp4(pictures: Iterator[np.ndarray], fps: int) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # Browsers and many players cannot decode h264 with full colour, which ffmpeg takes for RGB.
     writer = FFMpegWriter(fps=fps, codec="h264", extra_args=["-pix_fmt", "yuv420p"])
     with tempfile.TemporaryDirectory() as folder:
         film = Path(folder) / "episode.mp4"

@@ -38,28 +38,39 @@ class QueueSeries(NamedTuple):
     utilisation: float
 
 
+def style_axis(axis: Axes, label_size: float = 9, ink: str = INK, grid: str = FAINT) -> None:
+    """Give an axis the common style: no frame at the top and right, a faint grid below the data."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(ink)
+    axis.tick_params(colors=ink, labelsize=label_size)
+    axis.grid(True, color=grid, linewidth=0.7)
+    axis.set_axisbelow(True)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
 class Page:
-    """A figure with styled axes, saved as PNG; does not use the global state of pyplot."""
+    """A figure with styled axes, saved as PNG."""
 
     def __init__(
         self, rows: int, size: tuple[float, float], columns: int = 1, **shared: Any
     ) -> None:
+        # Not by pyplot, which would keep the figure and change the user's current one.
         self.figure = Figure(figsize=size, dpi=140, layout="constrained")
         FigureCanvasAgg(self.figure)
         axes = self.figure.subplots(rows, columns, squeeze=False, **shared)
         self.axes: list[Axes] = list(axes.ravel())
         for axis in self.axes:
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.spines[["left", "bottom"]].set_color(INK)
-            axis.tick_params(colors=INK, labelsize=9)
-            axis.grid(True, color=FAINT, linewidth=0.7)
-            axis.set_axisbelow(True)
+            style_axis(axis)
 
     def png(self) -> bytes:
         """The figure as a PNG file."""
-        file = io.BytesIO()
-        self.figure.savefig(file, format="png")
-        return file.getvalue()
+        return png(self.figure)
 
 
 def queues(series: Sequence[QueueSeries], title: str) -> bytes:
@@ -77,7 +88,7 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
         axis.plot(s.time_ms, queue, color=colour, linewidth=0.9, label="queue")
         ends = np.append(s.interval_ms[1:], s.time_ms[-1])
         for values, style, name in ((s.kmin, "-", "Kmin"), (s.kmax, ":", "Kmax")):
-            shown = values / 1e3 < 1.1 * top
+            shown = values / 1e3 < 1.1 * top  # a high Kmax must not flatten the queue
             levels, starts = values[shown] / 1e3, s.interval_ms[shown]
             if shown.any():
                 marks = axis.hlines(levels, starts, ends[shown], colors=INK, label=name)
@@ -88,7 +99,7 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
         axis.set_ylabel("queue, KB")
         legend = axis.legend(frameon=False, fontsize=8, ncols=3, loc="lower right")
         legend.set_bbox_to_anchor((1.0, 0.96))
-    page.axes[0].set_ylim(0.0, 1.1 * top if top > 0 else 1.0)
+    page.axes[0].set_ylim(0.0, 1.1 * top if top > 0 else 1.0)  # matplotlib warns of 0 to 0
     page.axes[0].set_xlim(0.0, float(series[0].time_ms[-1]))
     page.axes[-1].set_xlabel("time, ms")
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)

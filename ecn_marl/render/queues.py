@@ -39,28 +39,28 @@ def queue_series(
     Returns:
         Name of the host port with the most traffic under the last policy, and its queue under each.
     """
-    watched = _watch(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
+    recorded = _record(env, params, list(controllers.values()), evaluation_keys(seed, 1)[0])
     hosts = env.sim.topology.ports_of_kind("host")
-    port = int(hosts[np.argmax(watched["utilisation"][-1].mean(0)[hosts])])
-    ticks = watched["ticks"].shape[2]
+    port = int(hosts[np.argmax(recorded["utilisation"][-1].mean(0)[hosts])])
+    ticks = recorded["ticks"].shape[2]
     interval_ms = env.interval_us / 1e3
-    starts = np.arange(watched["kmin"].shape[1]) * interval_ms
+    starts = np.arange(recorded["kmin"].shape[1]) * interval_ms
     series = [
         QueueSeries(
             label=name,
             time_ms=(np.arange(starts.size * ticks) + 1) * (interval_ms / ticks),
-            queue=watched["ticks"][i, :, :, port].reshape(-1),
+            queue=recorded["ticks"][i, :, :, port].reshape(-1),
             interval_ms=starts,
-            kmin=watched["kmin"][i, :, port],
-            kmax=watched["kmax"][i, :, port],
-            utilisation=float(watched["utilisation"][i, :, port].mean()),
+            kmin=recorded["kmin"][i, :, port],
+            kmax=recorded["kmax"][i, :, port],
+            utilisation=float(recorded["utilisation"][i, :, port].mean()),
         )
         for i, name in enumerate(controllers)
     ]
     return str(env.port_info(port)["name"]), series
 
 
-def _watch(
+def _record(
     env: EcnEnv,
     params: EnvParams,
     controllers: list[Controller | StatefulController],
@@ -84,6 +84,8 @@ def _watch(
         def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, dict[str, Array]]:
             obs, state, memories = carry
             act_key, env_key = jax.random.split(key)
+            # All controllers decide, and the index picks one: in a batch, a `lax.switch` would run
+            # all of its branches, too.
             options = [
                 thresholds(env, params, state, c(act_key, obs, memory))
                 for c, memory in zip(policies, memories, strict=True)
@@ -95,6 +97,7 @@ def _watch(
                 return inner, stats.queue
 
             _, queues = jax.lax.scan(tick, state.sim, None, length=ticks)
+            # The interval again as a whole: so the episode is bit for bit that of an evaluation.
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
             row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
             memories = [

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.render.plots import COLOURS, Page
+from ecn_marl.render.rate_table import COLUMNS
 from ecn_marl.render.tables import DASH
 
 TITLES = {
@@ -18,16 +19,6 @@ TITLES = {
     "long-short": "A long flow and short ones, by flows: recovery µs, drops %, long flow %",
 }
 """Titles by kind of scenario."""
-
-SHOWN = {
-    "utilisation": (100.0, ".1f"),
-    "fairness": (100.0, ".1f"),
-    "queue_us": (1.0, ".1f"),
-    "recovery_us": (1.0, ".0f"),
-    "drop_rate": (100.0, ".2f"),
-    "long_bandwidth": (100.0, ".1f"),
-}
-"""Factor and format of each metric."""
 
 STEADY = ("utilisation", "fairness", "queue_us")
 LONG = ("recovery_us", "drop_rate", "long_bandwidth")
@@ -62,8 +53,8 @@ def rate_bench_tables(result: Mapping[str, Any]) -> str:
         ]
         for scenario in sorted(scenarios, key=lambda scenario: scenario["size"]):
             for name, row in scenario["policies"].items():
-                ours, theirs = _measured(kind, row["metrics"]), _printed(kind, row["paper"])
-                lines.append(f"| {scenario['size']} | `{name}` | {ours} | {theirs} |")
+                cells = f"{_measured(kind, row['metrics'])} | {_printed(kind, row['paper'])}"
+                lines.append(f"| {scenario['size']} | `{name}` | {cells} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -80,7 +71,7 @@ def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
 
 def _value(name: str, values: list[float | None]) -> str:
     """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which the event never occurred."""
-    factor, form = SHOWN[name]
+    _, factor, form = COLUMNS[name]
     scaled = factor * np.asarray(values, np.float64)
     if np.isnan(scaled).all():
         return NEVER
@@ -97,7 +88,7 @@ def _printed(kind: str, paper: Mapping[str, float] | None) -> str:
     if paper is None:
         return DASH
     names = LONG if kind == "long-short" else STEADY
-    return ", ".join(f"{SHOWN[name][0] * paper[name]:.6g}" for name in names)
+    return ", ".join(f"{COLUMNS[name][1] * paper[name]:.6g}" for name in names)
 
 
 def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
@@ -115,7 +106,7 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
     page = Page(1, (11.0, 3.8), columns=3)
     headings = ("utilisation, %", "fairness, %", "queue, µs")
     for axis, metric, heading in zip(page.axes, STEADY, headings, strict=True):
-        factor = SHOWN[metric][0]
+        factor = COLUMNS[metric][1]
         for i, name in enumerate(scenarios[0]["policies"]):
             colour = COLOURS[i % len(COLOURS)]
             rows = [(scenario["size"], scenario["policies"][name]) for scenario in scenarios]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +187,6 @@ def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | N
     return page.png()
 
 
-def _line_styles() -> Any:
+def _line_styles() -> Iterator[tuple[str, str]]:
     """Pairs of colour and line style, one for each policy in turn."""
     return cycle([(colour, style) for style in STYLES for colour in COLOURS])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
 from ecn_marl.envs.ecn import EcnEnv
@@ -68,6 +69,7 @@ def sample_traffic(env: EcnEnv, seed: int) -> Sample | None:
             after, rows = [], []
             for source, state, p in zip(sources, states, params.traffic, strict=True):
                 offer = source.offer(state, p, nic)
+                # `advance` takes flows from the front: none begins behind one that does not.
                 begins = jnp.cumprod((offer.valid & (offer.start < tick)).astype(jnp.int32))
                 after.append(source.advance(state, p, nic, begins.sum(), tick))
                 rows.append((begins > 0, offer.start, offer.payload))
@@ -105,7 +107,7 @@ def scenario_png(env: EcnEnv, sample: Sample | None, about: str) -> bytes:
     return page.png()
 
 
-def _traffic(load: Any, sizes: Any, env: EcnEnv, sample: Sample) -> None:
+def _traffic(load: Axes, sizes: Axes, env: EcnEnv, sample: Sample) -> None:
     """Offered load over time by size class, and every flow as it begins."""
     span_ms, begin = sample.span_us / 1e3, sample.start_us / 1e3
     wire = sample.payload + HEADER * np.ceil(sample.payload / PAYLOAD)
@@ -118,6 +120,7 @@ def _traffic(load: Any, sizes: Any, env: EcnEnv, sample: Sample) -> None:
         / capacity
         for i in range(len(CLASSES))
     ]
+    # A step plot needs a value at the end of its last bin.
     closed = [np.append(share, share[-1]) for share in shares]
     load.stackplot(edges, closed, labels=CLASSES, colors=COLOURS[:3], step="post", alpha=0.8)
     load.set_title("offered, % of what the hosts can send", loc="left", fontsize=10, color=INK)
@@ -135,7 +138,7 @@ def _traffic(load: Any, sizes: Any, env: EcnEnv, sample: Sample) -> None:
     load.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
 
 
-def _network(axis: Any, env: EcnEnv) -> None:
+def _network(axis: Axes, env: EcnEnv) -> None:
     """Hosts, switches, and links by their rate."""
     net = env.sim.topology
     places = node_places(net)
@@ -149,14 +152,15 @@ def _network(axis: Any, env: EcnEnv) -> None:
     spots = np.array(list(places.values()))
     host = np.array([name in net.hosts for name in places])
     small = net.n_hosts > 40
-    axis.scatter(*spots[host].T, s=3 if small else 24, color="#5a6672", zorder=3)
-    axis.scatter(*spots[~host].T, s=30 if small else 90, marker="s", color=INK, zorder=3)
+    axis.scatter(spots[host, 0], spots[host, 1], s=3 if small else 24, color="#5a6672", zorder=3)
+    size = 30 if small else 90
+    axis.scatter(spots[~host, 0], spots[~host, 1], s=size, marker="s", color=INK, zorder=3)
     axis.set(xlim=(-0.02, 1.02), ylim=(-0.04, 1.12))
     axis.set_axis_off()
     axis.legend(frameon=False, fontsize=8, ncols=len(rates), loc="upper left")
 
 
-def _facts(axis: Any, env: EcnEnv) -> None:
+def _facts(axis: Axes, env: EcnEnv) -> None:
     """Facts of the scenario as text."""
     net, sim = env.sim.topology, env.sim
     lines = [

@@ -26,7 +26,7 @@ def plain_table(title: str, **options: Any) -> Table:
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number with thousands separated, a dash where there is none (`None` or NaN)."""
-    if value is None or value != value:
+    if value is None or value != value:  # NaN
         return DASH
     return f"{value:,.{digits}f}"
 
@@ -82,7 +82,7 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     for name in columns:
         counts.add_column(name, justify="right", no_wrap=True)
     counts.add_row(*_flow_cells(flows, columns))
-    counts.caption = f"{_COUNTS_LEGEND}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
+    counts.caption = f"{_COUNTS_LEGEND}\n{_LATE_TICKS}"
     counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
 
@@ -114,7 +114,7 @@ def reference_table(references: Mapping[str, Any]) -> Table:
         f"Headroom: what {references['entries'][0]['oracle']} earns above the reference in an "
     )
     table.caption += "episode, mean over ports.\nSpread: standard deviation of an episode's return "
-    table.caption += "under the reference, headrooms."
+    table.caption += "under the reference, divided by the headroom."
     table.caption_justify = "left"
     return table
 
@@ -165,11 +165,11 @@ def evaluation_tables(
 _LEGEND = """\
 FCT slowdown mean/p99 (long: geometric mean/p99), lower is better;
 short ≤ 100 KB < medium ≤ 1 MB < long. J = (short mean · p99)^¼ · (long)^½.
-≥: a lower bound, unfinished flows count with their age."""
+≥: a lower bound, as unfinished flows count with their age so far."""
 
 _SCORE_LEGEND = """\
-Score: J over that of the best static setting in the same episodes.
-Gain: share of the oracle's gain in log J."""
+Score: J divided by that of the best static setting in the same episodes.
+Gain: the policy's reduction of log J, as a share of the oracle's."""
 
 _COUNTS = {
     **{name: name for name in ("offered", "started", "finished", "unfinished", "deferred")},
@@ -177,17 +177,24 @@ _COUNTS = {
 }
 """Columns of counts of flows."""
 
-_COUNTS_LEGEND = "Deferred: waited for a slot, for so long together; waiting: never got one."
+_COUNTS_LEGEND = (
+    "Deferred: flows that waited for a slot; waited: their waiting times added up.\n"
+    "Waiting: flows that never got a slot."
+)
 
 _FLOWLETS = {"flowlets": "flowlets", "kept": "flowlets_kept"}
 """Further columns where flows are flowlets."""
 
-_FLOWLETS_LEGEND = "\nFlowlets: paths drawn after the first; kept: ticks of flows on an older path."
+_FLOWLETS_LEGEND = (
+    "\nFlowlets: new paths after a flow's first. Kept: ticks in which a flow kept its path,\n"
+    "because an older one had to drain."
+)
 
 _LOSSES = {"dropped, B": "dropped", "late feedback": "late_feedback"}
-"""Losses of flows, as counts; the table of ports has them as shares."""
+"""Dropped bytes and late feedback as counts; the table of ports has them as shares."""
 
-_LATE_LEGEND = "feedback that came from further back than is kept"
+_LATE_LEGEND = "feedback older than the history that is kept"
+_LATE_TICKS = f"Late feedback: ticks in which a flow had {_LATE_LEGEND}."
 
 
 def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
@@ -232,7 +239,7 @@ def flows_table(rows: list[dict[str, Any]]) -> Table:
     table = _columns("Flows, means per episode", tuple(columns))
     for row in rows:
         table.add_row(row["name"], *_flow_cells(row["flows"], columns))
-    table.caption = f"{legend}\nLate feedback: ticks of flows with {_LATE_LEGEND}."
+    table.caption = f"{legend}\n{_LATE_TICKS}"
     table.caption_justify = "left"
     return table
 
@@ -253,9 +260,9 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
         lost = [percent(row[share]) for share in ("dropped", "cut")]
         table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", *lost)
     table.caption = (
-        "Reward: mean per port and interval, which may be longer for a learner.\n"
-        "Queue: mean±std over ports and time. Dropped: of bytes.\n"
-        f"Late: of flows' time, {_LATE_LEGEND}."
+        "Reward: mean per port and interval; a learner's interval may be longer.\n"
+        "Queue: mean±std over ports and time. Dropped: share of the bytes.\n"
+        f"Late: share of the flows' time with {_LATE_LEGEND}."
     )
     return table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from ecn_marl.render.plots import COLOURS, FAINT, INK
+from ecn_marl.render.plots import COLOURS, INK, png, style_axis
 from ecn_marl.validation.leaf_spine import class_members
 from ecn_marl.validation.lines import Line, Slowdowns, Trace
 from ecn_marl.validation.pool import Finished
@@ -47,24 +46,16 @@ def pages(done: Sequence[Finished]) -> dict[str, bytes]:
     return plots
 
 
-def _figure(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:
-    """A figure with a grid of axes `[rows, columns]`; no global state of pyplot is touched."""
+def _figure(
+    rows: int, columns: int, size: tuple[float, float], **shared: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure with a grid of styled axes, `[rows, columns]`, without pyplot."""
     figure = Figure(figsize=size, dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color(INK)
-        axis.tick_params(colors=INK, labelsize=8)
-        axis.grid(True, color=FAINT, linewidth=0.7)
-        axis.set_axisbelow(True)
+        style_axis(axis, label_size=8)
     return figure, axes
-
-
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
 
 
 def queue_page(traces: Sequence[Trace]) -> bytes:
@@ -93,7 +84,7 @@ def queue_page(traces: Sequence[Trace]) -> bytes:
         left.set_ylabel(f"{trace.label}\nqueue, KB", fontsize=8.5)
     for axis in axes[-1]:
         axis.set_xlabel("time, ms", fontsize=9)
-    return _png(figure)
+    return png(figure)
 
 
 def fct_page(curves: Sequence[Slowdowns]) -> bytes:
@@ -120,7 +111,7 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0, -1].legend(frameon=False, fontsize=8, loc="lower right")
     figure.suptitle(f"{curves[0].page}: packets → ours", x=0.01, ha="left", fontsize=10, color=INK)
-    return _png(figure)
+    return png(figure)
 
 
 def _distribution(axis: Axes, values: np.ndarray, colour: str, label: str, style: str) -> None:
@@ -161,7 +152,7 @@ def overview(lines: Sequence[Line]) -> bytes:
         fontsize=10,
         color=INK,
     )
-    return _png(figure)
+    return png(figure)
 
 
 def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:

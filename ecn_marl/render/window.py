@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 from matplotlib.artist import Artist
+from matplotlib.backend_bases import RendererBase
 from PIL import Image
 
 SLICE_S = 0.01
@@ -84,7 +85,7 @@ class _Picture(Artist):
         super().__init__()
         self.frame = frame
 
-    def draw(self, renderer: Any) -> None:
+    def draw(self, renderer: RendererBase) -> None:
         figure = self.get_figure()
         assert figure is not None
         size = int(figure.bbox.width), int(figure.bbox.height)

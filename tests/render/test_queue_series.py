@@ -28,8 +28,10 @@ def test_series_is_the_episode_sampled_every_tick(monkeypatch):
         )
     )
     params, recorded = env.default_params, {}
-    watch = queues._watch
-    monkeypatch.setattr(queues, "_watch", lambda *args: recorded.update(watch(*args)) or recorded)
+    record_ticks = queues._record
+    monkeypatch.setattr(
+        queues, "_record", lambda *args: recorded.update(record_ticks(*args)) or recorded
+    )
     controls = {"tight": Static(env, params, "5,20,1"), "loose": Static(env, params, "secn2")}
     port, (tight, loose) = queues.queue_series(env, params, controls, seed=7)
 

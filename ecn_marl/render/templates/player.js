@@ -31,7 +31,7 @@ function draw(tag, parent, attributes, text) {
 function number(x, digits = 1) {
   return x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
-// Width of a picture in pixels, so that its letters keep their size; a hidden page has none.
+// Width of a picture in pixels: one unit is one pixel, so letters keep their size. A hidden page has no width.
 function widthOf(svg) { return Math.max(Math.round(svg.getBoundingClientRect().width), 280); }
 
 // Network.
@@ -209,17 +209,18 @@ function episodePlots() {
     label: "slowdown, FCT / ideal FCT", phases: "named" });
   points = {};
   for (const [kind] of KINDS) {
-    const these = finished.filter(f => f.short === (kind === "short"));
-    const at = these.map(f => `M${px(f.ms).toFixed(1)} ${py(f.slow).toFixed(1)}h0`);
+    const ended = finished.filter(f => f.short === (kind === "short"));
+    // A line of no length with round ends is a dot: one path draws thousands of flows quickly.
+    const dots = ended.map(f => `M${px(f.ms).toFixed(1)} ${py(f.slow).toFixed(1)}h0`);
     const style = { style: `stroke:var(--${kind})`, "stroke-linecap": "round", "stroke-width": kind === "short" ? 3.4 : 6 };
-    draw("path", svg, { ...style, d: at.join(""), "stroke-opacity": .13 });
-    points[kind] = { these, at, path: draw("path", svg, { ...style, "stroke-opacity": .7, id: `done-${kind}` }) };
+    draw("path", svg, { ...style, d: dots.join(""), "stroke-opacity": .13 });
+    points[kind] = { ended, dots, path: draw("path", svg, { ...style, "stroke-opacity": .7, id: `done-${kind}` }) };
   }
-  const mine = I.reward.map(r => r[port]), alike = I.reward.every(r => r.every(x => x === r[0]));
+  const ofPort = I.reward.map(r => r[port]), alike = I.reward.every(r => r.every(x => x === r[0]));
   let [low, top] = E.axes.reward[port];
   ({ svg, px, py } = frame("reward", { height: 110, low, top: top - low > 0 ? top : low + 1, steps: 2, times: false,
     phases: "tinted", label: `reward per interval${alike ? "" : ", mean of the ports; thin: this port"}` }));
-  if (!alike) line(svg, stairs(mine, px, py), "soft", { "stroke-width": .9 });
+  if (!alike) line(svg, stairs(ofPort, px, py), "soft", { "stroke-width": .9 });
   line(svg, stairs(earned, px, py), "reward", { id: "reward-line" });
   [low, top] = E.axes.returns;
   ({ svg, px, py } = frame("return", { height: 130, low, top: top - low > 0 ? top : low + 1, steps: 3,
@@ -228,11 +229,11 @@ function episodePlots() {
     "return", { id: "return-line" });
 }
 function soFar() {
-  const ms = (now + 1) * MS + 1e-9;
+  const ms = (now + 1) * MS + 1e-9;  // rounding must not leave out a flow that ends now
   $("finished").innerHTML = KINDS.map(([kind, title]) => {
-    const { these, at, path } = points[kind], n = these.findIndex(f => f.ms > ms);
-    const slow = (n < 0 ? these : these.slice(0, n)).map(f => f.slow).sort((a, b) => a - b);
-    path.setAttribute("d", at.slice(0, slow.length).join(""));
+    const { ended, dots, path } = points[kind], n = ended.findIndex(f => f.ms > ms);
+    const slow = (n < 0 ? ended : ended.slice(0, n)).map(f => f.slow).sort((a, b) => a - b);
+    path.setAttribute("d", dots.slice(0, slow.length).join(""));
     const mean = slow.reduce((a, b) => a + b, 0) / slow.length;
     const text = !slow.length ? "none finished yet" : `${slow.length.toLocaleString("en")} finished, mean ` +
       `<b>${number(mean, 2)}</b>, p99 <b>${number(quantile(slow, .99), 1)}</b>`;
@@ -261,10 +262,10 @@ function facts() {
 
 // Flows.
 function accounts(a) {
-  const n = x => Math.round(x).toLocaleString("en"), waited = a.deferred ? ` (${n(a.deferred_us)} µs together)` : "";
+  const n = x => Math.round(x).toLocaleString("en"), waited = a.deferred ? ` (${n(a.deferred_us)} µs in all)` : "";
   return `Whole episode: ${n(a.offered)} flows offered, ${n(a.started)} started, ${n(a.finished)} finished, ` +
     `${n(a.unfinished)} unfinished; ${n(a.deferred)} deferred${waited}, ${n(a.waiting)} waiting for a slot; ` +
-    `${n(a.dropped)} bytes dropped; late feedback in ${n(a.late_feedback)} ticks of flows` +
+    `${n(a.dropped)} bytes dropped; feedback too late in ${n(a.late_feedback)} ticks of flows` +
     ("flowlets" in a ? `; ${n(a.flowlets)} flowlets on a new path, ${n(a.flowlets_kept)} ticks of flows on a kept one` : "");
 }
 function flows() {
@@ -274,13 +275,13 @@ function flows() {
   $("flows-title").textContent = `${rows.length} flow${rows.length === 1 ? "" : "s"} ` +
     (all ? "in the network" : `through ${E.ports[port].name}`) +
     (rows.length ? "" : " in this interval: press Play or move the slider");
-  $("flows").innerHTML = rows.map(([f, rest, rate]) => {
+  $("flows").innerHTML = rows.map(([f, unsent, rate]) => {
     const [src, dst, size, start, ideal, stop] = E.flows[f];
-    const done = stop !== null && stop <= end, so_far = (end - start) / ideal;
+    const done = stop !== null && stop <= end, elapsed = (end - start) / ideal;
     const slow = done ? `${number((stop - start) / ideal, 2)} (done)`
-      : so_far > 1 ? `≥ ${number(so_far, 2)}` : "–";
+      : elapsed > 1 ? `≥ ${number(elapsed, 2)}` : "–";
     return `<tr class="${done ? "done" : ""}"><td>${E.hosts[src]}</td><td>${E.hosts[dst]}</td>` +
-      `<td>${number(size / 1e3)}</td><td>${number(start / 1e3, 3)}</td><td>${number(rest / 1e3)}</td>` +
+      `<td>${number(size / 1e3)}</td><td>${number(start / 1e3, 3)}</td><td>${number(unsent / 1e3)}</td>` +
       `<td>${number(rate, 2)}</td><td>${slow}</td></tr>`;
   }).join("");
 }
@@ -291,23 +292,25 @@ function show() {
   $("clock").textContent = `${number((now + 1) * MS)} of ${number(T * MS)} ms, interval ${now + 1}`;
   paintNetwork(); facts(); soFar(); flows();
 }
-// In a page with two players each tells the other where it is: end of the interval in ms, port, scrolling.
-let led = -1;
-function tell(what) { if (parent !== window) parent.postMessage(what, "*"); }
-function here() { return { ms: (now + 1) * MS, port }; }
+// In a page with two players each sends the other its position: end of the interval in ms, port, scrolling.
+// A page from a file has no origin to name, hence "*".
+let followedTo = -1;  // where a message scrolled to: this scrolling must not be sent back
+function send(message) { if (parent !== window) parent.postMessage(message, "*"); }
+function position() { return { ms: (now + 1) * MS, port }; }
 function follow(at) {
   if (at.scroll !== undefined) {
-    led = Math.round(at.scroll);
-    scrollTo(0, led);
+    followedTo = Math.round(at.scroll);
+    scrollTo(0, followedTo);
     return;
   }
   if (at.port !== port && at.port in E.ports) { port = at.port; plots(); }
   now = interval(at.ms);
   show();
 }
+// The interval that holds a time; rounding must not move its end into the next one.
 function interval(ms) { return Math.min(Math.max(Math.ceil(ms / MS - 1e-6) - 1, 0), T - 1); }
-function seek(t) { now = Math.min(Math.max(t, 0), T - 1); show(); tell(here()); }
-function choose(p) { port = p; plots(); show(); tell(here()); }
+function seek(t) { now = Math.min(Math.max(t, 0), T - 1); show(); send(position()); }
+function choose(p) { port = p; plots(); show(); send(position()); }
 function play(on) {
   clearInterval(timer);
   timer = on ? setInterval(() => now < T - 1 ? seek(now + 1) : play(false), 1e3 / $("speed").value) : null;
@@ -323,7 +326,7 @@ $("ports").addEventListener("change", e => choose(Number(e.target.value)));
 $("log").addEventListener("change", () => { plots(); show(); });
 $("all-flows").addEventListener("change", flows);
 addEventListener("message", e => { if (e.source === parent && e.data) follow(e.data); });
-addEventListener("scroll", () => { if (Math.round(scrollY) !== led) tell({ scroll: scrollY }); led = -1; });
+addEventListener("scroll", () => { if (Math.round(scrollY) !== followedTo) send({ scroll: scrollY }); followedTo = -1; });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; everything(); } });
 dark.addEventListener("change", everything);
