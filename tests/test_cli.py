@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 import warnings
@@ -286,6 +287,22 @@ def test_train_compares_with_static_settings(trained):
         assert row["slowdown"]["short"]["measured"] > 0
 
 
+def test_every_command_has_examples_that_it_understands():
+    import typer
+
+    from ecn_marl.cli import app
+
+    for name, command in typer.main.get_command(app).commands.items():
+        title, *examples = command.epilog.splitlines()
+        assert title.startswith("Example") and examples
+        for example in examples:
+            program, called, *args = shlex.split(example)
+            assert (program, called) == ("ecn-marl", name)
+            command.make_context(name, args)  # fails where an option does not exist
+        shown = run(name, "--help").output.splitlines()
+        assert title in [line.strip() for line in shown]
+
+
 def test_json_means_the_same_on_every_command():
     """It is a flag for one document on stdout. Files have other options."""
     import typer
@@ -468,7 +485,7 @@ def test_eval_needs_a_seed_that_was_trained(trained):
 
 def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     """Results that took hours are printed even if a plot fails."""
-    from ecn_marl.cli import learning
+    from ecn_marl.cli import training
     from ecn_marl.experiments import curves, workflow
 
     def no_curve(folder, show):
@@ -476,7 +493,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
 
     summary = evaluation(episodes=2, seed=0).summary()
     result = {"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}
-    monkeypatch.setattr(learning, "_train", lambda *_, **__: [{"update": 1}])
+    monkeypatch.setattr(training, "_train", lambda *_, **__: [{"update": 1}])
     monkeypatch.setattr(workflow, "learners", lambda _: ["random"])
     monkeypatch.setattr(workflow, "label", str)
     monkeypatch.setattr(workflow, "evaluate", lambda *_: result)

@@ -5,10 +5,24 @@ Commands import what they need when they run, so that `ecn-marl --help` answers 
 
 from __future__ import annotations
 
-from ecn_marl.cli import comparing, examples, learning, network, reporting  # adds the commands
+# isort: off
+# Each import adds its commands; the help lists them in this order.
+from ecn_marl.cli import training, policies, comparing, reporting, scenarios, network, examples
+
+# isort: on
 from ecn_marl.cli.app import app
 
-__all__ = ["app", "comparing", "examples", "learning", "main", "network", "reporting"]
+__all__ = [
+    "app",
+    "comparing",
+    "examples",
+    "main",
+    "network",
+    "policies",
+    "reporting",
+    "scenarios",
+    "training",
+]
 
 
 def main() -> None:

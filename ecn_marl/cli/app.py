@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +20,11 @@ UNEXPECTED = 70
 """Exit code of an unexpected error (EX_SOFTWARE of sysexits.h)."""
 
 
+def examples_text(*commands: str) -> str:
+    """Examples for the end of a command's help, one per line."""
+    return "\n".join(["Examples:" if len(commands) > 1 else "Example:", *commands])
+
+
 def import_all(context: object, _: object, names: list[str] | None) -> list[str] | None:
     """Import modules and files, before the other options are read."""
     if names:
@@ -30,19 +35,19 @@ def import_all(context: object, _: object, names: list[str] | None) -> list[str]
     return names
 
 
-def _help(command: Any, show: Callable[[Any], str], context: object) -> str:
+def _help(command: Any, epilog: str, show: Callable[[Any], str], context: object) -> str:
     """The help of a command, with names that the user registered."""
     from ecn_marl._imports import added_names
 
     parts = [f"{kind}: {', '.join(names)}" for kind, names in added_names().items()]
     if parts:
-        command.epilog = f"Registered: {'; '.join(parts)}."
+        command.epilog = "\n\n".join([f"Registered: {'; '.join(parts)}.", epilog])
     return show(context)
 
 
 IMPORT_HELP = (
-    "Import what registers something of your own, a module or FILE.py, see docs/extending.md. "
-    "Repeatable; on every command, and before it."
+    "Import a module, or a file NAME.py, that registers something of your own; docs/extending.md "
+    "explains how. Repeatable. Works after every command, and before it."
 )
 
 
@@ -60,7 +65,8 @@ Imports = Annotated[
 
 
 def _import_option() -> Any:
-    """The option as a parameter of a command, made by typer from a dummy command."""
+    """The option as a parameter of a command."""
+    # Made from a dummy command, because typer turns annotations into parameters only there.
     source = typer.Typer(add_completion=False)
 
     @source.command()
@@ -76,9 +82,10 @@ class OneLineErrors(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         commands: list[Any] = list(self.commands.values())
+        # Added here, because typer has no option that every command gets, nor a hook for its help.
         for command in commands:
             command.params.append(_import_option())
-            command.get_help = partial(_help, command, command.get_help)
+            command.get_help = partial(_help, command, command.epilog or "", command.get_help)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; show an error as one line unless `--debug` is given."""
@@ -127,12 +134,17 @@ def _one_line_warnings() -> Iterator[None]:
     original = warnings.showwarning
 
     def show(
-        message: Warning | str, category: type[Warning], *position: Any, **options: Any
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
     ) -> None:
         if issubclass(category, VersionWarning):
             typer.echo(f"ecn-marl: warning: {message}", err=True)
         else:
-            original(message, category, *position, **options)
+            original(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
     try:
@@ -164,10 +176,16 @@ def _show_version(show: bool) -> bool:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", "--traceback", help="Show where an error was raised.")
+        bool,
+        typer.Option(
+            "--debug", "--traceback", help="Print the traceback of an error instead of one line."
+        ),
     ] = False,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help=IMPORT_HELP)

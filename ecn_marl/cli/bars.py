@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, Task
+    from rich.text import Text
 
 COMPILING = "compiling …"
 
@@ -25,6 +27,18 @@ SILENCE_S = (10.0, 60.0)
 
 WIDE, NARROW = 100, 80
 """Columns of the terminal for a long bar, and for any bar."""
+
+
+class Move(Protocol):
+    """Moves a bar."""
+
+    def __call__(self, done: float, note: str = "", /) -> None:
+        """Move the bar.
+
+        Args:
+            done: work done, in the unit of the bar.
+            note: text beside it, for example the last score.
+        """
 
 
 def clock(seconds: float) -> str:
@@ -39,7 +53,7 @@ def done_text(done: float, total: float, unit: str) -> str:
     return f"{done:,.0f}/{total:,.0f} {unit}" if done else COMPILING
 
 
-def bar_of(unit: str, console: Any, disable: bool = False) -> Progress:
+def bar_of(unit: str, console: Console, disable: bool = False) -> Progress:
     """A bar of rich that fits a console.
 
     Args:
@@ -52,11 +66,11 @@ def bar_of(unit: str, console: Any, disable: bool = False) -> Progress:
     from rich.text import Text
 
     class Done(rp.ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(done_text(task.completed, task.total, unit))
+        def render(self, task: Task) -> Text:
+            return Text(done_text(task.completed, task.total or 0.0, unit))
 
     class Times(rp.ProgressColumn):
-        def render(self, task: Any) -> Text:
+        def render(self, task: Task) -> Text:
             left = task.time_remaining if task.completed else None
             remaining = "" if left is None else f", {clock(left)} left"
             return Text(clock(task.elapsed or 0.0) + remaining)
@@ -76,11 +90,16 @@ def bar_of(unit: str, console: Any, disable: bool = False) -> Progress:
 @contextmanager
 def progress(
     task: str, unit: str, total: float, lines: bool = True, quiet: bool = False
-) -> Iterator[Any]:
-    """A progress bar on a terminal, and a function `show(done, note="")` to move it.
+) -> Iterator[Move]:
+    """A progress bar on stderr, and the function that moves it.
 
-    Without a terminal, `lines` writes a line at every tenth of the work instead, and one from time
-    to time while it compiles. With `quiet` nothing is shown.
+    Args:
+        task: text before the bar.
+        unit: unit of the numbers.
+        total: all work, in this unit.
+        lines: whether to write lines where stderr is no terminal: one at every tenth of the work,
+            and some while it compiles.
+        quiet: whether to show nothing.
     """
     from rich.console import Console
 
@@ -99,13 +118,13 @@ def progress(
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
     if writes_lines:
-        _report_compiling(task, moved, began)
+        _report_compiling(task, moved, began)  # a thread, because compiling gives no control back
     try:
         with bar:
             row = bar.add_task(task, total=total, note="")
             yield show
     finally:
-        moved.set()
+        moved.set()  # also after an error: the thread must not write any more
 
 
 def _report_compiling(task: str, moved: threading.Event, began: float) -> None:

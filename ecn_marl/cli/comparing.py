@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ecn_marl.cli import papers
-from ecn_marl.cli.app import app
-from ecn_marl.cli.bars import progress
-from ecn_marl.cli.terminal import Env, Episodes, Json, Load, MaxSteps, Seed, show_tables
+from ecn_marl.cli.app import app, examples_text
+from ecn_marl.cli.bars import Move, progress
+from ecn_marl.cli.terminal import (
+    Env,
+    Episodes,
+    Json,
+    Load,
+    MaxSteps,
+    Seed,
+    show_tables,
+    stops_in_one_line,
+)
+
+if TYPE_CHECKING:
+    from ecn_marl.experiments.plan import Plan
 
 EPISODES, SEARCHED, SCORED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the score of a checkpoint."""
@@ -20,23 +32,38 @@ EPISODES, SEARCHED, SCORED = 128, 64, 16
 RATES = "adpg"
 """Name for `bench` of the tables of the paper ADPG."""
 
+AGAIN = "the same command goes on from there"
+
 Searches = Annotated[
     int,
-    typer.Option(help="Tuning episodes that searches for reference policies end with.", min=1),
+    typer.Option(
+        help="Number of tuning episodes that the last candidates of a search for a reference "
+        "policy (static:best, oracle) run in.",
+        min=1,
+    ),
 ]
 Envs = Annotated[
-    int | None, typer.Option(help="Environments stepped at once.", show_default="the recipe's")
+    int | None,
+    typer.Option(help="Number of environments stepped at once.", show_default="the recipe's"),
 ]
 
 
-@app.command()
+@app.command(
+    epilog=examples_text(
+        "ecn-marl bench restore-serve-v0 --algorithms ippo,mappo,rule --seeds 5",
+        "ecn-marl bench --split loads --algorithms ippo",
+        "ecn-marl bench pet --small",
+        "ecn-marl bench adpg --small",
+    )
+)
 def bench(
     scenarios: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[SCENARIO]...",
-            help="Scenarios; pet for the claims, figures and tables of that paper, all for every "
-            "paper; adpg for the tables of that one, where flows are the agents.",
+            help="Names of scenarios; or papers: pet, acc, haecn for the claims, figures and "
+            "tables of that paper, all for these three; or adpg for the tables of the paper ADPG, "
+            "where flows are the agents.",
             show_default="restore-serve-v0",
         ),
     ] = None,
@@ -46,145 +73,153 @@ def bench(
             "--algorithms",
             "--algos",
             metavar="NAME,NAME,…",
-            help="Learners (ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-fct, haecn-fct) and "
-            "rules (SECN1, static:ports, oracle:ports, rule, dynamic:pi, random, …); static:best "
-            "and oracle come in any case. With papers: rows (pet:published) or families (pet). "
-            "With adpg: learners of rates, LEARNER:int8, senders.",
+            help="What to compare. Learners: ippo, mappo, pet, ddqn, c-acc, haecn, ddqn-fct, "
+            "haecn-fct. Rules: SECN1, SECN2, static:ports, oracle:ports, rule, dynamic:pi, random, "
+            "…; static:best and oracle are always there. With papers: rows such as pet:published, "
+            "or families of rows such as pet. With adpg: learners of rates, LEARNER:int8, senders.",
             show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds of every learner.", min=1)] = 5,
+    seeds: Annotated[
+        int, typer.Option(help="Number of seeds that every learner is trained with.", min=1)
+    ] = 5,
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Environment steps per seed of every learner.",
+            help="Environment steps (tuning intervals) per seed of every learner.",
             min=1,
             show_default="the scenario's",
         ),
     ] = None,
     episodes: Annotated[
-        int, typer.Option(help="Episodes that every policy and seed is scored on.", min=1)
+        int,
+        typer.Option(help="Number of episodes that every policy and seed is scored on.", min=1),
     ] = EPISODES,
     sealed: Annotated[
         bool,
         typer.Option(
             "--sealed",
-            help="Score on the sealed test episodes; needs a clean git checkout, in which "
-            "results/USES.md gets a line.",
+            help="Score on the sealed test episodes. Needs a git checkout without changes; a line "
+            "is added to its results/USES.md.",
         ),
     ] = False,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Score in the unseen variants of a split instead: loads, sizes, rates, rtt, "
-            "senders, topology, failures; the scenario is the split's."
+            help="Score in variants of the scenario that were not trained in: loads, sizes, rates, "
+            "rtt, senders, topology, failures. The split sets the scenario.",
+            show_default="none, the scenario as it is",
         ),
     ] = None,
     eval_seed: Annotated[
-        int, typer.Option(help="Which tuning episodes policies are scored on.", min=0)
+        int,
+        typer.Option(help="Seed of the tuning episodes that policies are scored on.", min=0),
     ] = 0,
     search_episodes: Searches = SEARCHED,
     eval_episodes: Annotated[
-        int, typer.Option(help="Tuning episodes that a checkpoint is scored on.", min=1)
+        int,
+        typer.Option(
+            help="Number of tuning episodes that a checkpoint is scored on during training.", min=1
+        ),
     ] = SCORED,
     max_steps: MaxSteps = None,
     envs: Envs = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the bench; what it has of it is not done again.",
-            show_default="runs/bench, with papers runs/papers, with adpg runs/bench-adpg",
+            help="Folder of the comparison. Results that are already there are used, not made "
+            "again.",
+            show_default="runs/bench; runs/papers with papers; runs/bench-adpg with adpg",
         ),
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write results.json here, too.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write results.json to this file.", show_default="no file"
+        ),
     ] = None,
     small: Annotated[
         bool,
         typer.Option(
             "--small",
-            help="With papers: their networks with 12 hosts, shorter times, fewer loads; tens of "
-            "minutes each. With adpg: fewer, shorter scenarios; minutes.",
+            help="Smaller and quicker. With papers: networks of 12 hosts, shorter times, fewer "
+            "loads; tens of minutes per paper. With adpg: fewer and shorter scenarios; minutes.",
         ),
     ] = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="With papers: go on in a folder of another plan; what fits is not done again.",
+            help="With papers: continue in a folder of another plan. Results that fit are used.",
         ),
     ] = False,
     largest: Annotated[
-        int | None, typer.Option(help="With adpg: leave out scenarios of more flows.", min=1)
+        int | None,
+        typer.Option(
+            help="With adpg: largest number of flows. Scenarios with more are left out.",
+            min=1,
+            show_default="no limit",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train and score everything on scenarios, side by side; prints the table as Markdown.
+    """Train learners, score them beside rules, and print the table as Markdown.
 
-    `bench pet` measures what that paper claims, its figures beside, and writes a report.
-    `bench adpg` measures learners of rates and senders with their own rules in the scenarios of the
-    paper ADPG, its numbers beside.
+    `bench pet` measures what that paper claims, and writes a report with the paper's figures beside
+    the measured ones. `bench adpg` measures learners of rates and senders with their own rules in
+    the scenarios of the paper ADPG, with the paper's numbers beside them.
     """
-    from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
+    from ecn_marl._files import check_output, check_output_folder
     from ecn_marl.baselines.search import Effort
-    from ecn_marl.experiments import bench as bn
     from ecn_marl.experiments import plan as pl
     from ecn_marl.experiments.jobs import not_none
-    from ecn_marl.experiments.publish import TABLE, publish
-    from ecn_marl.speed.machine import describe
 
     if results is not None:
         check_output("--results", results)
     if out is not None:
         check_output_folder("--out", out)
+    changed = not_none(
+        steps=steps,
+        episodes=None if episodes == EPISODES else episodes,
+        sealed=sealed or None,
+        split=split,
+        eval_seed=eval_seed or None,
+        search_episodes=None if search_episodes == SEARCHED else search_episodes,
+        eval_episodes=None if eval_episodes == SCORED else eval_episodes,
+        max_steps=max_steps,
+        envs=envs,
+        small=small or None,
+        largest=largest,
+        resume=resume or None,
+    )
     if scenarios == [RATES]:
-        unfit = not_none(
-            steps=steps,
-            episodes=None if episodes == EPISODES else episodes,
-            sealed=sealed or None,
-            split=split,
-            eval_seed=eval_seed or None,
-            search_episodes=None if search_episodes == SEARCHED else search_episodes,
-            eval_episodes=None if eval_episodes == SCORED else eval_episodes,
-            max_steps=max_steps,
-            envs=envs,
-        )
-        _bench_rates(unfit, algorithms, seeds, (small, largest), out, results, as_json)
+        others = [name for name in changed if name not in ("small", "largest", "resume")]
+        _refuse(changed, others, f"nothing with {RATES}")
+        _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return
     if papers.are_papers(scenarios):
-        for name, value in not_none(sealed=sealed or None, split=split, largest=largest).items():
-            raise bad_value(f"--{name}", value, "nothing with papers")
-        numbers = not_none(
-            steps=steps,
-            episodes_asked=None if episodes == EPISODES else episodes,
-            search_episodes=None if search_episodes == SEARCHED else search_episodes,
-            eval_episodes=None if eval_episodes == SCORED else eval_episodes,
-            eval_seed=eval_seed or None,
-        )
+        _refuse(changed, ("sealed", "split", "largest"), "nothing with papers")
+        numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
         paper_options = papers.Options(
             names=list(scenarios or []),
             small=small,
             algorithms=algorithms,
             seeds=seeds,
             resume=resume,
-            numbers=numbers,
+            numbers={name: changed[name] for name in numbers if name in changed}
+            | not_none(episodes_asked=changed.get("episodes")),
             options=not_none(max_steps=max_steps),
             settings=not_none(envs=envs),
         )
-        with _stops_in_one_line():
+        with stops_in_one_line(AGAIN):
             papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
-    for name, value in not_none(
-        small=small or None, largest=largest, resume=resume or None
-    ).items():
-        raise bad_value(f"--{name}", value, f"nothing but with {RATES} or papers")
-    out = out or Path("runs/bench")
+    _refuse(changed, ("small", "largest", "resume"), f"nothing but with {RATES} or papers")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
         scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
         policies=tuple(pl.policy_name(name) for name in names),
-        out=out,
+        out=out or Path("runs/bench"),
         seeds=seeds,
         steps=steps,
         episodes=episodes,
@@ -196,18 +231,36 @@ def bench(
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
     )
-    with _bars() as show, _stops_in_one_line():
+    _bench_scenarios(plan, results, as_json)
+
+
+def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -> None:
+    """Raise a ValueError for the first option of `names` that the user has set."""
+    from ecn_marl._errors import bad_value
+
+    for name in names:
+        if name in options:
+            raise bad_value(f"--{name.replace('_', '-')}", options[name], allowed)
+
+
+def _bench_scenarios(plan: Plan, results: Path | None, as_json: bool) -> None:
+    """`bench` on scenarios whose agents are ports."""
+    from ecn_marl._files import Output, json_text, write_all
+    from ecn_marl.experiments import bench as bn
+    from ecn_marl.experiments.publish import TABLE, publish
+    from ecn_marl.speed.machine import describe
+
+    with _bars() as show, stops_in_one_line(AGAIN):
         records = bn.bench(plan, show)
     facts = {"protocol": bn.protocol(plan), "machine": describe()}
-    result, _ = publish(records, out, facts)
+    result, _ = publish(records, plan.out, facts)
     text = json_text(result) + "\n"
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
-    typer.echo(text if as_json else (out / TABLE).read_text(encoding="utf-8"), nl=False)
+    typer.echo(text if as_json else (plan.out / TABLE).read_text(encoding="utf-8"), nl=False)
 
 
 def _bench_rates(
-    unfit: Mapping[str, object],
     algorithms: str | None,
     seeds: int,
     scenarios: tuple[bool, int | None],
@@ -215,39 +268,53 @@ def _bench_rates(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """`bench adpg`, where flows are the agents; `unfit` are given options that do not apply."""
-    from ecn_marl._errors import bad_value
+    """`bench adpg`, where flows are the agents."""
     from ecn_marl.cli import rate
 
-    for name, value in unfit.items():
-        raise bad_value(f"--{name.replace('_', '-')}", value, f"nothing with {RATES}")
     folder = out or Path("runs/bench-adpg")
-    with _bars() as show, _stops_in_one_line():
+    with _bars() as show, stops_in_one_line(AGAIN):
         rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show)
 
 
-@app.command()
+@app.command(
+    epilog=examples_text(
+        "ecn-marl tune restore-serve-v0 ippo --trials 20 --out runs/tune",
+    )
+)
 def tune(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     learner: Annotated[
         str,
         typer.Argument(
             metavar="LEARNER",
-            help="ippo, mappo, ddqn-fct, haecn-fct, …, or a registered trainer that has a `space`.",
+            help="The learner: ippo, mappo, ddqn-fct, haecn-fct, …, or a registered trainer that "
+            "declares a `space` of settings.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the search; what it has is not repeated.")],
-    trials: Annotated[int, typer.Option(help="Settings that are tried.", min=1)] = 20,
-    steps: Annotated[int, typer.Option(help="Environment steps of each trial.", min=1)] = 100_000,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the search. Trials that are already there are used, not made again."
+        ),
+    ],
+    trials: Annotated[
+        int, typer.Option(help="Number of trials. Each draws settings at random.", min=1)
+    ] = 20,
+    steps: Annotated[
+        int,
+        typer.Option(help="Environment steps (tuning intervals) per seed of each trial.", min=1),
+    ] = 100_000,
     episodes: Annotated[
-        int, typer.Option(help="Tuning episodes that each trial is scored on.", min=1)
+        int, typer.Option(help="Number of tuning episodes that each trial is scored on.", min=1)
     ] = 32,
-    seeds: Annotated[int, typer.Option(help="Seeds of each trial.", min=1)] = 2,
+    seeds: Annotated[
+        int, typer.Option(help="Number of seeds that each trial is trained with.", min=1)
+    ] = 2,
     max_steps: MaxSteps = None,
     envs: Envs = None,
     as_json: Json = False,
 ) -> None:
-    """Random search over a learner's settings on tuning episodes; prints the winner's recipe."""
+    """Search a learner's settings at random, and print the best ones as a recipe."""
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.experiments import tune as tn
     from ecn_marl.experiments.jobs import not_none
@@ -258,7 +325,7 @@ def tune(
         options=not_none(max_steps=max_steps),
         settings=not_none(envs=envs),
     )
-    with progress(f"tune {learner}", "trials", trials) as show, _stops_in_one_line():
+    with progress(f"tune {learner}", "trials", trials) as show, stops_in_one_line(AGAIN):
         result = tn.tune(search, out, show)
     if as_json:
         typer.echo(json_text(result))
@@ -272,7 +339,9 @@ def tune(
     typer.echo(tn.recipe_text(learner, tn.winner_recipe(search, result)), nl=False)
 
 
-@app.command()
+@app.command(
+    epilog=examples_text("ecn-marl headroom restore-serve-v0 --episodes 64"),
+)
 def headroom(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     episodes: Episodes = 64,
@@ -281,11 +350,19 @@ def headroom(
     load: Load = None,
     max_steps: MaxSteps = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder that keeps the searches.", show_default="none")
+        Path | None,
+        typer.Option(
+            help="Folder that keeps the searches, so that they are not made again.",
+            show_default="none, they are not kept",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what adaptivity can gain: the oracle per traffic phase against the best static."""
+    """Measure how much adaptive thresholds can gain over the best static ones.
+
+    The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
+    gains over the best static thresholds is the most that a learner can hope for.
+    """
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
@@ -311,26 +388,36 @@ def headroom(
         show_tables([headroom_table(result), flows_table(result["policies"])])
 
 
-@app.command(name="reward-reference")
+@app.command(
+    name="reward-reference",
+    epilog=examples_text("ecn-marl reward-reference my-scenario-v0 --out reference.json"),
+)
 def reward_reference(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where to write, for reward_reference=POLICY@FILE.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="JSON file to write. Use it as `make(..., reward_reference='POLICY@FILE')`.",
+        ),
     ],
     reward: Annotated[
         list[str] | None,
         typer.Option(
-            help="A reward to measure. Repeatable.",
-            show_default="the scenario's, slowdown-shaped, the recipes'",
+            help="Name of a reward to measure. Repeatable.",
+            show_default="the scenario's, slowdown-shaped, and that of the recipes",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option(help="Episodes per policy.", min=2)] = 128,
+    episodes: Annotated[int, typer.Option(help="Number of episodes per policy.", min=2)] = 128,
     search_episodes: Searches = SEARCHED,
     seed: Seed = 0,
     env: Env = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what SECN1, the best static setting and the oracle earn, for reward_reference."""
+    """Measure the returns of SECN1, the best static thresholds and the oracle.
+
+    Rewards can be given relative to them with the option `reward_reference` of a scenario.
+    """
     from ecn_marl._files import check_output, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import reward_references as rr
@@ -357,30 +444,16 @@ def reward_reference(
 
 
 @contextmanager
-def _stops_in_one_line() -> Iterator[None]:
-    """Report errors that stop training early in one line."""
-    from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
-
-    try:
-        yield
-    except TrainingDiverged as error:
-        typer.echo(f"ecn-marl: {error}", err=True)
-        raise typer.Exit(1) from None
-    except TrainingInterrupted as error:
-        typer.echo(f"ecn-marl: {error}; the same command goes on from there", err=True)
-        raise typer.Exit(128 + error.signal) from None
-
-
-@contextmanager
-def _bars() -> Iterator[Any]:
+def _bars() -> Iterator[Callable[[str], Move]]:
     """A function that opens a progress bar for a task and closes the last one."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
 
-        def show(task: str) -> Any:
+        def show(task: str) -> Move:
             stack.close()
             move = stack.enter_context(progress(task, "%", 100.0))
+            # At most 1: searches estimate their work, and training ends with a whole update.
             return lambda share, note="": move(100.0 * min(share, 1.0), note)
 
         yield show

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ecn_marl.cli.app import app
+from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import Json, write_bytes
 
 KINDS = (".py", ".csv", ".toml")
@@ -40,19 +40,19 @@ def title(name: Path) -> str:
     return line.lstrip('#" ').removeprefix(f"{name.name}: ").removesuffix(".")
 
 
-@app.command()
+@app.command(epilog=examples_text("ecn-marl examples", "ecn-marl examples my-folder"))
 def examples(
     out: Annotated[
         Path | None,
         typer.Argument(
             metavar="[DIR]",
-            help="Folder to copy them to; made if need be.",
+            help="Folder to copy them to. It is created if it does not exist.",
             show_default="none, they are only listed",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the examples and sample flow lists, and copy them to a folder."""
+    """List the example scripts and flow lists, or copy them to a folder."""
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, json_text, write_all
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ecn_marl.cli.app import app
+from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Json,
@@ -18,48 +18,92 @@ from ecn_marl.cli.terminal import (
 )
 
 
-@app.command()
+@app.command(
+    epilog=examples_text(
+        "ecn-marl replay flows.csv --topology leaf-spine:4,8,2 --ecn 5,200,0.01 --out fct.csv"
+    )
+)
 def replay(
     flows: Annotated[
-        Path, typer.Argument(help="CSV (or .gz) of flow_id,src,dst,size_B,start_ns[,spine_data].")
+        Path,
+        typer.Argument(
+            help="The flows: a CSV file, or .csv.gz, with the columns flow_id, src, dst, size_B "
+            "(bytes) and start_ns, and optionally spine_data (the spine of each flow)."
+        ),
     ],
     topology: Annotated[
         str,
         typer.Option(
-            help="star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, "
-            "leaf-spine:LEAVES,HOSTS,SPINES or fat-tree:K."
+            help="The network: star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, "
+            "leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES or fat-tree:K."
         ),
     ],
-    link_gbps: Annotated[float, typer.Option(help="Rate of host links, Gb/s.")] = 25.0,
-    uplink_gbps: Annotated[float, typer.Option(help="Rate between switches, Gb/s.")] = 100.0,
+    link_gbps: Annotated[float, typer.Option(help="Rate of the links of hosts, Gb/s.")] = 25.0,
+    uplink_gbps: Annotated[
+        float, typer.Option(help="Rate of the links between switches, Gb/s.")
+    ] = 100.0,
     delay_us: Annotated[float, typer.Option(help="One-way delay of every link, µs.")] = 1.0,
-    buffer_mib: Annotated[float, typer.Option(help="Shared buffer per switch, MiB.")] = 32.0,
+    buffer_mib: Annotated[float, typer.Option(help="Shared buffer of every switch, MiB.")] = 32.0,
     transport: Annotated[
-        str, typer.Option(help="Senders: dcqcn:PRESET, dctcp, timely, hpcc, swift, reno.")
+        str,
+        typer.Option(
+            help="The senders: dcqcn:PRESET, dctcp, timely, hpcc, swift, reno, or another preset "
+            "of these (KIND:PRESET)."
+        ),
     ] = "dcqcn:hpcc-paper",
     ecn: Annotated[
-        str, typer.Option(help="secn1, secn2 or KMIN,KMAX,PMAX; KB for a port at --link-gbps.")
+        str,
+        typer.Option(
+            help="ECN thresholds of all ports: secn1, secn2 or KMIN,KMAX,PMAX, in KB, KB and as a "
+            "probability, for a port at --link-gbps. Kmin and Kmax scale with a port's rate."
+        ),
     ] = "secn1",
-    dt_us: Annotated[float, typer.Option(help="Substep, µs; divides 10 µs.")] = 1.0,
+    dt_us: Annotated[
+        float, typer.Option(help="Substep of the simulation, µs. It must divide 10 µs.")
+    ] = 1.0,
     duration_ms: Annotated[float, typer.Option(help="Simulated time, ms.")] = 60.0,
     slots: Annotated[
         int | None,
-        typer.Option(help="Flows in progress at most.", show_default="all, up to 512"),
+        typer.Option(
+            help="Largest number of flows in progress. Further flows wait at their hosts.",
+            show_default="the number of flows, at most 512",
+        ),
     ] = None,
-    pfc: Annotated[bool, typer.Option(help="Pause upstream links when buffers fill.")] = True,
+    pfc: Annotated[
+        bool,
+        typer.Option(
+            help="Pause the links into a switch whose buffer fills. With --no-pfc, full buffers "
+            "drop packets."
+        ),
+    ] = True,
     ack_priority: Annotated[
-        bool, typer.Option("--ack-priority", help="ACKs and CNPs in a class of their own.")
+        bool,
+        typer.Option(
+            "--ack-priority", help="Send ACKs and CNPs past the queues of data, in their own class."
+        ),
     ] = False,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="CSV of flow_id,size_B,start_ns,fct_ns,slowdown.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write completion times to this CSV file: flow_id, size_B, start_ns, fct_ns, "
+            "slowdown.",
+            show_default="no file",
+        ),
     ] = None,
     queues: Annotated[
-        Path | None, typer.Option(help="npz of time_us, queue_bytes, tx_bytes, port; every 10 µs.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the queues to this npz file: time_us, queue_bytes, tx_bytes (every 10 µs) "
+            "and port (names).",
+            show_default="no file",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a list of flows through a network under fixed ECN thresholds."""
+    """Simulate a list of flows in a network under fixed ECN thresholds."""
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.actions import parse_ecn
@@ -103,40 +147,65 @@ def replay(
         show_tables(replay_tables(summary))
 
 
-@app.command()
+@app.command(
+    epilog=examples_text("ecn-marl validate --quick", "ecn-marl validate --only 'leaf-spine/*'")
+)
 def validate(
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all lines here, as JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write all comparisons to this file, as JSON.",
+            show_default="no file",
+        ),
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw recorded and simulated side by side.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Draw recorded and simulated curves side by side into this folder.",
+            show_default="no plots",
+        ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Cases whose name has this in it, or *.")
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Run the cases whose name contains this text, or matches it as a pattern with *.",
+            show_default="all cases",
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A selection of the cases.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a selection of quick cases only.")
+    ] = False,
     long: Annotated[
-        bool, typer.Option("--long", help="Only the runs of 12 to 100 simulated seconds.")
+        bool, typer.Option("--long", help="Run only the cases of 12 to 100 simulated seconds.")
     ] = False,
     dt_us: Annotated[
         float | None,
         typer.Option(
             metavar="MICROSECONDS",
-            help="Substep instead of the default; nothing is expected of it.",
+            help="Substep for all senders, µs. It must divide 10 µs. Verdicts are then not "
+            "compared with the expected ones.",
+            show_default="1, 2 or 5 µs, by the senders",
         ),
     ] = None,
     write_expected: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the verdicts of this run as the expected ones."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the verdicts of this run to a file, as the expected ones.",
+            show_default="no file",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the simulator with theory and with recorded packet-level runs.
+    """Compare the simulator with closed forms and with recorded packet-level runs.
 
-    Exits with 1 if a verdict is another than the expected one, better or worse; with --dt-us or
-    --long, if a line is out of tolerance.
+    Exits with 1 if a verdict differs from the expected one, for better or worse. With --dt-us or
+    --long it exits with 1 if a comparison is out of tolerance.
 
-    Takes a few minutes on two cores; with --long tens of minutes.
+    Takes a few minutes on two cores, and tens of minutes with --long.
     """
     import time
 
@@ -192,46 +261,102 @@ def validate(
             raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=examples_text(
+        "ecn-marl speed --scenario websearch-v0 --envs 1,1000",
+        "ecn-marl speed --scenario websearch-v0 --envs 64 --train ippo --out speed.json",
+    )
+)
 def speed(
     scenario: Annotated[
-        list[str] | None, typer.Option(help="Scenario. Repeatable.", show_default="all built-in")
+        list[str] | None,
+        typer.Option(
+            help="Name of a scenario. Repeatable.",
+            show_default="websearch-v0, incast-v0, pet-websearch-v0",
+        ),
     ] = None,
-    envs: Annotated[str, typer.Option(help="Environments stepped at once.")] = "1,100,1000",
-    train: Annotated[str | None, typer.Option(help="Measure a trainer, too: ippo.")] = None,
+    envs: Annotated[
+        str,
+        typer.Option(help="Numbers of environments stepped at once, with commas between them."),
+    ] = "1,100,1000",
+    train: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEARNER",
+            help="Also measure the training of this learner, for example ippo.",
+            show_default="none",
+        ),
+    ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps of a timed run.", show_default="about 1 s", min=1)
+        int | None,
+        typer.Option(help="Steps of a timed run.", show_default="as many as take about 1 s", min=1),
     ] = None,
-    runs: Annotated[int, typer.Option(help="Timed runs after a warm-up, at least 5.")] = 5,
+    runs: Annotated[
+        int, typer.Option(help="Number of timed runs after a warm-up, at least 5.")
+    ] = 5,
     devices: Annotated[
         int | None,
-        typer.Option(help="Devices that share the environments.", show_default="all; CPU: cores"),
+        typer.Option(
+            help="Number of devices that share the environments. On a CPU, each takes one core.",
+            show_default="all devices, or all cores of a CPU",
+        ),
     ] = None,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Time against environments, ports, slots, substeps.")
+        bool,
+        typer.Option(
+            "--scaling",
+            help="Also measure how the time of a step grows with environments, ports, flow slots, "
+            "substeps and devices.",
+        ),
     ] = False,
     peers: Annotated[
-        bool, typer.Option("--peers", help="JaxMARL, a packet simulator's recorded times, replay.")
+        bool,
+        typer.Option(
+            "--peers",
+            help="Also measure JaxMARL's environments, and a replay beside the recorded times of a "
+            "packet simulator.",
+        ),
     ] = False,
     stages: Annotated[
-        bool, typer.Option("--stages", help="Where the time goes, and the least it could be.")
+        bool,
+        typer.Option(
+            "--stages",
+            help="Also measure the stages of a step of the first scenario, beside a lower bound of "
+            "its time.",
+        ),
     ] = False,
     senders: Annotated[
-        bool, typer.Option("--senders", help="What a flow costs under each kind of sender.")
+        bool,
+        typer.Option(
+            "--senders",
+            help="Also measure the CPU time per flow under each kind of sender, in the first "
+            "scenario.",
+        ),
     ] = False,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Only the first step of parallel_env, in new processes.")
+        bool,
+        typer.Option(
+            "--cold",
+            help="Only measure the first reset and step of parallel_env, in new processes.",
+        ),
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Only what lanes make of a step: loops, what skips idle."),
+        typer.Option(
+            "--explain",
+            help="Measure nothing. Print the loops that `ecn_marl.lanes` compiles for a step, and "
+            "which of them skip free flow slots.",
+        ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write all results to this file, as JSON.", show_default="no file"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure steps per second, compile times and memory, with their spread."""
+    """Measure steps per second, compile times and memory: median, range and interquartile range."""
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.speed import report
     from ecn_marl.speed.programs import parse_counts

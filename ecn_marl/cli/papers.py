@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from ecn_marl.cli.bars import clock, progress
+from ecn_marl.cli.bars import Move, clock, progress
 
 ALL = "all"
 
@@ -92,8 +92,16 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
 
 
 @contextmanager
-def stages(name: str) -> Iterator[tuple[Callable[[str], Any], Callable[[int, int], None]]]:
-    """A bar for each task, with the number of finished trainings and cells, and the time left."""
+def stages(name: str) -> Iterator[tuple[Callable[[str], Move], Callable[[int, int], None]]]:
+    """A bar for each task, with the number of finished trainings and cells, and the time left.
+
+    Args:
+        name: name of the suite.
+
+    Returns:
+        `show(task)`, which opens a bar for a task and closes the last one, and
+        `stage(done, total)`, to be called when a training or cell is finished.
+    """
     with ExitStack() as stack:
         began, done, all_stages = time.monotonic(), 0, 1
 
@@ -101,7 +109,7 @@ def stages(name: str) -> Iterator[tuple[Callable[[str], Any], Callable[[int, int
             nonlocal done, all_stages
             done, all_stages = done_now, total
 
-        def show(task: str) -> Any:
+        def show(task: str) -> Move:
             stack.close()
             left = ""
             if done:

@@ -7,21 +7,29 @@ from typing import Annotated
 
 import typer
 
-from ecn_marl.cli.app import app
+from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import Json
 
 
-@app.command()
+@app.command(epilog=examples_text("ecn-marl report runs/bench"))
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with records, DIR/**/scores/*.json(.gz).")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of a bench. Its records are the files scores/*.json and scores/*.json.gz "
+            "in all its subfolders.",
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write.", show_default="DIR")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder to write to.", show_default="the folder of the bench"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild tables, figures, JSON and report of a bench from its records alone; runs nothing."""
+    """Make tables, figures, JSON and report of a bench from its records. Nothing is simulated."""
     from ecn_marl._files import json_text
     from ecn_marl.experiments.publish import (
         TABLE,

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
-Load = Annotated[
-    float | None,
-    typer.Option(help="Load of all traffic sources that have one, 1 = line rate; up to 1.5."),
-]
-MaxSteps = Annotated[int | None, typer.Option(help="Tuning intervals per episode.", min=1)]
+LOAD_HELP = "Load of all traffic sources that have one, a share of the line rate; at most 1.5."
+MAX_STEPS_HELP = "Length of an episode, tuning intervals."
+SCENARIOS, RUNS = "the scenario's", "the first run's, else the scenario's"
+
+Load = Annotated[float | None, typer.Option(help=LOAD_HELP, show_default=SCENARIOS)]
+RunLoad = Annotated[float | None, typer.Option(help=LOAD_HELP, show_default=RUNS)]
+MaxSteps = Annotated[int | None, typer.Option(help=MAX_STEPS_HELP, min=1, show_default=SCENARIOS)]
+RunMaxSteps = Annotated[int | None, typer.Option(help=MAX_STEPS_HELP, min=1, show_default=RUNS)]
 Env = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
         metavar="NAME=VALUE",
-        help="A field of the scenario, e.g. transport=dcqcn:paper, dt_us=auto, jitter_us=2, "
-        "pfc=false; JSON where it is not a number or a word. Repeatable.",
+        help="Change a field of the scenario, for example transport=dcqcn:paper, dt_us=auto, "
+        "jitter_us=2 or pfc=false. A value is a number, a word or JSON. Repeatable.",
+        show_default="no changes",
     ),
 ]
-Episodes = Annotated[int, typer.Option(help="Episodes per policy.", min=1)]
+Episodes = Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)]
 
 
-def console() -> Any:
+def console() -> Console:
     """A console as wide as the terminal, or 110 columns where there is none."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 110)
 
 
-def show_tables(tables: list[Any]) -> None:
+def show_tables(tables: list[Table]) -> None:
     """Print tables of rich; on a narrow terminal, columns that do not fit move below."""
     from ecn_marl.render.fitting import fitted
 
@@ -57,6 +67,25 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
         show_tables(evaluation_tables(result["evaluation"], label, console().width))
 
 
-def write_bytes(data: bytes, file: Any) -> None:
+@contextmanager
+def stops_in_one_line(advice: str) -> Iterator[None]:
+    """Report errors that stop training early in one line.
+
+    Args:
+        advice: how to go on after an interruption.
+    """
+    from ecn_marl.baselines.training.loop import TrainingDiverged, TrainingInterrupted
+
+    try:
+        yield
+    except TrainingDiverged as error:
+        typer.echo(f"ecn-marl: {error}", err=True)
+        raise typer.Exit(1) from None
+    except TrainingInterrupted as error:
+        typer.echo(f"ecn-marl: {error}; {advice}", err=True)
+        raise typer.Exit(128 + error.signal) from None  # as shells report a signal
+
+
+def write_bytes(data: bytes, file: BinaryIO) -> None:
     """Write to an open file; the order of arguments suits `functools.partial`."""
     file.write(data)

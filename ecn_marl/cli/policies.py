@@ -1,0 +1,200 @@
+"""Commands that use a policy: export, eval, play."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ecn_marl.cli.app import app, examples_text
+from ecn_marl.cli.bars import progress
+from ecn_marl.cli.terminal import Env, Json, RunLoad, RunMaxSteps, Seed, show_results, write_bytes
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl export runs/ippo --out policy.npz",
+        "ecn-marl export runs/adpg --int8 --out policy.npz",
+    )
+)
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run. FOLDER#I is its learner I, counted from 0."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write, for example policy.npz.")],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            help="Which policy of the run: best (the latest if none was scored) or latest."
+        ),
+    ] = "best",
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8",
+            help="Quantise the network: products of int8, sums of int32. For runs of adpg.",
+        ),
+    ] = False,
+    tree: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DEPTH",
+            help="Write a decision tree of this depth, which imitates the network. For runs whose "
+            "agents are flows.",
+            show_default="the network itself",
+        ),
+    ] = None,
+) -> None:
+    """Write a trained policy to one file. `ecn_marl.load_policy` reads it and needs numpy only.
+
+    For runs whose agents are flows, the time of a decision is measured on this machine, too.
+    """
+    from ecn_marl._files import check_output
+    from ecn_marl.baselines.exporting.policy import save_policy
+    from ecn_marl.cli import rate
+    from ecn_marl.experiments import workflow as wf
+
+    check_output("--out", out)
+    if rate.is_run(run):
+        rate.export(run, out, checkpoint, int8, tree)
+        return
+    rate.check_form(run, int8, tree)
+    policy = wf.policy_of(run, checkpoint)
+    save_policy(policy, out)
+    summary = f"{policy.header['algorithm']} of update {policy.header['update']}"
+    typer.echo(f"{out}: {summary}, {out.stat().st_size / 1000:.0f} KB")
+
+
+@app.command(
+    name="eval",
+    epilog=examples_text(
+        "ecn-marl eval runs/ippo static:best oracle rule --episodes 32",
+        "ecn-marl eval pretrained:restore-serve-mappo static:secn1 --scenario moving-tenants-v0",
+    ),
+)
+def evaluate(
+    policies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="POLICY...",
+            help="Trained policies: folders of runs, FILE.npz, pretrained:NAME. Static thresholds: "
+            "static:secn1, static:KMIN,KMAX,PMAX such as static:5,200,0.01, static:best, "
+            "static:ports. Rules: oracle, oracle:ports, rule, random, dynamic:NAME with pi, "
+            "ecn-sharp, buffer, utilisation or queue, and their settings as in "
+            "dynamic:pi:qref_kb=100. Where flows are the agents: runs and files of such learners, "
+            "and senders such as swift:htsim.",
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of a scenario.", show_default="the first run's, else restore-serve-v0"
+        ),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of episodes per policy.",
+            min=1,
+            show_default="64, or 1 where flows are the agents",
+        ),
+    ] = None,
+    seed: Seed = 0,
+    load: RunLoad = None,
+    max_steps: RunMaxSteps = None,
+    env: Env = None,
+    checkpoint: Annotated[
+        str,
+        typer.Option(help="Which policy of a run: best (the latest if none was scored) or latest."),
+    ] = "best",
+    as_json: Json = False,
+) -> None:
+    """Compare policies on the same tuning episodes, which no policy was trained on."""
+    from ecn_marl.cli import rate
+    from ecn_marl.experiments import jobs as jb
+    from ecn_marl.experiments import workflow as wf
+
+    if rate.is_evaluation(policies, scenario):
+        unfit = jb.not_none(load=load, max_steps=max_steps)
+        rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
+        return
+    episodes = episodes or 64
+    names = [name for policy in policies for name in wf.learners(policy)]
+    options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    arena = replace(wf.arena(names, scenario, **options), checkpoint=checkpoint)
+    with progress("evaluate", "episodes", episodes * len(names)) as show:
+        result = wf.evaluate(arena, names, episodes, seed, show)
+    show_results({"evaluation": result}, as_json)
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl play runs/ippo --out episode.html",
+        "ecn-marl play static:best --beside runs/ippo --out both.gif",
+    )
+)
+def play(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="A policy: folder of a run (FOLDER#I: its learner I, counted from 0), FILE.npz, "
+            "pretrained:NAME, static:…, dynamic:…, oracle, rule, random."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: .html, .gif or .mp4.")],
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Show a second policy beside the first, in the same episode.",
+            show_default="none",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Name of a scenario.", show_default="the run's, else restore-serve-v0"),
+    ] = None,
+    seed: Seed = 0,
+    load: RunLoad = None,
+    max_steps: RunMaxSteps = None,
+    env: Env = None,
+    fps: Annotated[
+        int,
+        typer.Option(
+            help="Speed of a film: tuning intervals per second (gif, mp4).", min=1, max=50
+        ),
+    ] = 10,
+) -> None:
+    """Record one episode to watch: as a web page with a time slider, a GIF or a film."""
+    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.experiments import jobs as jb
+    from ecn_marl.experiments import workflow as wf
+    from ecn_marl.render import player
+    from ecn_marl.render.episode import Side, record
+
+    check_output("--out", out)
+    suffix = player.check_format("--out", out)
+    options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    names = [policy] if beside is None else [policy, beside]
+    arena = wf.arena(names, scenario, **options)
+    sides: list[Side] = []
+    with progress("play", "episodes", len(names)) as show:
+        for name in names:
+            show(len(sides), f"{wf.label(name)}: compiling")
+            played_env, controller = arena.env(name), arena.controller(name)
+            episode = record(played_env, played_env.default_params, controller, seed)
+            sides.append(Side(wf.label(name), played_env, episode))
+    data = player.content(sides, seed, suffix, fps)
+    write_all({out: Output("wb", partial(write_bytes, data))})
+    first, size = sides[0], len(data) / 1e6
+    flows = len(first.episode.flows)
+    typer.echo(f"{out}: {first.env.horizon} intervals, {flows} flows, {size:.1f} MB")
+    for side in sides:
+        counts = player.accounts(side.episode).items()
+        typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in counts))

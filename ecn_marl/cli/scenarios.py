@@ -1,0 +1,110 @@
+"""The command that lists and draws scenarios."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ecn_marl.cli.app import app, examples_text
+from ecn_marl.cli.terminal import Json, Seed, show_tables, write_bytes
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl scenarios", "ecn-marl scenarios restore-serve-v0 --out network.png"
+    )
+)
+def scenarios(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a scenario to draw: its network and a sample of its traffic.",
+            show_default="none, all are listed",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PNG file for the picture.", show_default="NAME.png"),
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """List all scenarios and mark those of the benchmark, or draw one of them."""
+    from ecn_marl._errors import bad_value
+
+    if name is not None:
+        if as_json:
+            raise bad_value("--json", True, "nothing with a scenario, which is drawn")
+        _draw_scenario(name, out or Path(f"{name}.png"), seed)
+        return
+    if out is not None:
+        raise bad_value("--out", str(out), "nothing without the name of a scenario")
+    _list_scenarios(as_json)
+
+
+def _draw_scenario(name: str, out: Path, seed: int) -> None:
+    """A scenario as a picture."""
+    from inspect import getdoc
+
+    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.envs.registry import SCENARIOS, make
+    from ecn_marl.render.scenario_page import sample_traffic, scenario_png
+
+    check_output("--out", out)
+    env = make(name)
+    about = (getdoc(SCENARIOS[name]) or "").partition("\n")[0]
+    data = scenario_png(env, sample_traffic(env, seed), about)
+    write_all({out: Output("wb", partial(write_bytes, data))})
+    typer.echo(f"{out}: {env!r}")
+
+
+def _list_scenarios(as_json: bool) -> None:
+    """The registered scenarios as a table."""
+    from ecn_marl._files import json_text
+    from ecn_marl.baselines.exporting.policy import PRETRAINED, load_policy, pretrained_policies
+    from ecn_marl.envs.rate.scenarios import rate_scenarios
+    from ecn_marl.envs.registry import lookup, make
+    from ecn_marl.envs.registry import scenarios as names
+    from ecn_marl.render.tables import scenario_table
+
+    pretrained = {
+        PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()
+    }
+    rows: list[dict[str, Any]] = []
+    for name in names():
+        spec, env = lookup(name), make(name)
+        net = env.sim.topology
+        rows.append(
+            {
+                "name": name,
+                "topology": net.name,
+                "hosts": net.n_hosts,
+                "agents": env.num_agents,
+                "port_gbps": sorted({p.gbps for p in net.ports}),
+                "transport": f"{env.sim.transport.kind}:{env.sim.transport.name}",
+                "interval_us": env.interval_us,
+                "max_steps": env.horizon,
+                "benchmark": spec.benchmark,
+                "superseded": spec.superseded,
+                "pretrained": [
+                    p
+                    for p, trained_policy in pretrained.items()
+                    if trained_policy.header["scenario"] == name
+                ],
+            }
+        )
+    if as_json:
+        typer.echo(json_text(rows))
+    else:
+        show_tables([scenario_table(rows)])
+        for row in rows:
+            if row["superseded"]:
+                typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
+        typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")
+        for row in rows:
+            if row["pretrained"]:
+                typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
+        typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")
