@@ -52,6 +52,7 @@ def reduce(build: Builder, x: View, axes: Sequence[int], op: str) -> View:
     # In the order in which elements lie: a loop can then add each one in the turn that computes it.
     back = np.argsort([*kept, *axes])
     to, value = np.transpose(to, back), View(x.node, x.where)
+    # A sum starts from the neutral element: every term is then added in the same way, in any turn.
     start = neutral(op, x.node.dtype)
     node = build.store(
         size, x.node.dtype, [build.filled(start, x.node.dtype, size), (op, value, to)]
@@ -64,6 +65,7 @@ def running(build: Builder, eqn: JaxprEqn, x: View) -> list[View]:
     """A loop over all elements in order; a store holds the running value of each line."""
     op = RUNNING[canonical(eqn.primitive.name)]
     axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+    # Running backwards is a matter of positions, and costs nothing.
     where = np.flip(x.where, axis) if reverse else x.where
     value = build.settled(View(x.node, where))
     shape = where.shape
@@ -162,6 +164,7 @@ def _matmul(build: Builder, a: View, b: View, sizes: Sequence[int], shape: Seque
         view = build.settled(View(view.node, view.where.reshape(batch, count, depth)))
         steps = axes_of(view.where)
         if steps is None:
+            # Copied once: else the innermost loop would look up every position in a table.
             view = build.whole(view)
             steps = axes_of(view.where)
         views.append(view)

@@ -133,12 +133,8 @@ class Code:
         kind = self.type(dtype)
         width = f"v{self.module.lanes}" if self.wide else ""
         full = f"{name}.{width}{MANGLED[dtype]}"
-        source = kind
-        if ".fpto" in name:
-            full += f".{width}f32"
-            source = self.type(F32)
-        self.module.declared[full] = f"declare {kind} @{full}({', '.join([source] * len(args))})"
-        return self.emit(f"call {kind} @{full}({', '.join(f'{source} {a}' for a in args)})")
+        self.module.declared[full] = f"declare {kind} @{full}({', '.join([kind] * len(args))})"
+        return self.emit(f"call {kind} @{full}({', '.join(f'{kind} {a}' for a in args)})")
 
     def gather(
         self, pointers: str, dtype: str, mask: str | None, other: str = "zeroinitializer"

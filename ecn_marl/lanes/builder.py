@@ -1,8 +1,8 @@
-"""Makes nodes of a program, and joins arrays in name only.
+"""Makes nodes of a program, and joins arrays without copying them.
 
 An array that is put together from others (`concatenate`, `stack`) is a `Bundle` of their views. Its
-readers are computed piece by piece, from the parts. Only if one reader needs many parts at once are
-they written side by side.
+readers are computed piece by piece, from the parts. Only if one reader needs too many parts
+are they written side by side.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class Builder:
         """Whether environments differ in any operand, and the innermost block among theirs."""
         varies = any(o.node.varies for o in operands)
         blocks = [o.node.block for o in operands if o.node.block is not None]
+        # The innermost loop that changes an operand: items that no turn changes stay outside of it.
         return varies, max(blocks, key=lambda b: b.depth, default=self.top)
 
     def map(self, op: str, dtype: str, shape: Sequence[int], *args: View, **params: object) -> View:
@@ -137,6 +138,8 @@ class Builder:
         one = operand_decided_by_constant(op, args)
         if one is not None:
             return one
+        # Piece by piece: values of the parts stay in registers, where a joined array would be
+        # written to memory first.
         pieces = self._pieces(args)
         if pieces is not None:
             parts = [self.map(op, dtype, p.shape, *self._at(args, p), **params) for p in pieces]
@@ -182,6 +185,7 @@ class Builder:
                 inner = part.where.reshape(-1)[view.where - node.starts[owners[0]]]
                 view = View(part.node, inner)
                 continue
+            # Joined once, for all its readers.
             if node.whole is None:
                 spots = np.split(np.arange(node.size), node.starts[1:-1])
                 writes = [("set", p, at) for p, at in zip(node.parts, spots, strict=True)]
@@ -336,7 +340,7 @@ def _cut(place: Place, piece: np.ndarray) -> Place:
 
 
 def raw(value: object) -> Any:
-    """Key data of typed keys; other arrays as they are."""
+    """Key data of typed keys; other arrays unchanged."""
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(value)
     return value
@@ -355,7 +359,7 @@ def dtype_of(dtype: Any) -> str:
 
 
 def neutral(op: str, dtype: str) -> np.generic | np.ndarray:
-    """The neutral element of an operation: combined with it, a number stays what it is."""
+    """The neutral element of an operation: combined with it, a number stays the same."""
     if op in ("add", "or"):
         return np.zeros((), NUMPY[dtype])
     if op == "and":

@@ -88,12 +88,13 @@ def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> Non
     """
     for _ in range(PASSES):
         readers, moved = _Readers(steps, kept), False
-        # Backwards: readers move first, and what they read may then follow them.
+        # Backwards: readers move first, and their operands may then follow them.
         for k in range(len(steps) - 1, -1, -1):
             step = steps[k]
             if isinstance(step, Turns):
                 continue
             for item in reversed(list(step.items)):
+                # It may have moved already, with a value that it is computed for.
                 if item not in step.items or not isinstance(item, Map):
                     continue
                 to = _target(item, k, step, steps, readers)

@@ -141,6 +141,7 @@ def is_key(dtype: Any) -> bool:
     """
     if not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return False
+    # `_impl` is private: in a JAX without it, keys count as those of the default.
     name = getattr(getattr(dtype, "_impl", None), "name", THREEFRY)
     if name != THREEFRY:
         raise Unsupported(f"typed keys of {name!r}")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from typing import Any
 
 import jax
 import llvmlite.binding as llvm
 
 from ecn_marl.lanes.compat import FFI
 from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
-from ecn_marl.lanes.native import HEAD, load, optimize, pointers
+from ecn_marl.lanes.native import HEAD, Handler, load, optimize, pointers
 
 PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
 """The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that are supported. Drivers compile this
@@ -86,7 +85,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 
 FAILURE = "ecn_marl.lanes: CUDA did not launch a step: cuLaunchKernel returned error %d"
 
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, tuple[llvm.ExecutionEngine, Handler]] = {}
 """Handlers and their modules by name; they stay for the life of the process."""
 
 
@@ -106,7 +105,7 @@ def ptx(text: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-def launcher(kernel: int, driver: int) -> tuple[Any, Any]:
+def launcher(kernel: int, driver: int) -> tuple[llvm.ExecutionEngine, Handler]:
     """A handler for XLA that launches a kernel.
 
     Args:
@@ -114,7 +113,7 @@ def launcher(kernel: int, driver: int) -> tuple[Any, Any]:
         driver: address of the driver's `cuLaunchKernel`.
 
     Returns:
-        The compiled module, to be kept, and the handler.
+        The engine, which keeps the code loaded, and the handler.
     """
     text = HANDLER.format(
         kernel=kernel,

@@ -8,7 +8,7 @@ scalars, for values that environments share. The operations are in `operations` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jax.core import ShapedArray
@@ -67,12 +67,12 @@ class Writer(Protocol):
 def operation(
     name: str,
     kinds: str = "fiub",
-    fold: Callable[..., Any] | None = None,
+    fold: Callable[..., np.ndarray] | None = None,
     folds_floats: bool = False,
     idle: Idle | None = None,
     limits: str = "",
 ) -> Callable[[Emit], Emit]:
-    """Enter the record of an operation; what is decorated writes its instructions.
+    """Enter the record of an operation; the decorated function writes its instructions.
 
     Args:
         name: of the JAX primitive.
@@ -84,7 +84,7 @@ def operation(
         limits: parameters that are left to XLA, for the documentation.
     """
 
-    def when_known(dtype: str, *numbers: np.ndarray) -> Any:
+    def when_known(dtype: str, *numbers: np.ndarray) -> np.ndarray | None:
         floats = any(n.dtype == np.float32 for n in numbers)
         return fold(*numbers) if fold is not None and (folds_floats or not floats) else None
 
@@ -110,7 +110,7 @@ def custom_operation(
     Args:
         name: of the JAX primitive.
         kinds: types of its operands.
-        fold: `(dtype, *numbers)`; None for what is left to the processor.
+        fold: `(dtype, *numbers)`; None if the operation is never folded.
         idle: follows values of idle elements; None if it does not.
         limits: parameters that are left to XLA, for the documentation.
         lower: makes its nodes; `lower_elementwise` if None.

@@ -236,12 +236,12 @@ def _write_list(module: Module, flag: Map) -> str:
 
 
 def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry, Operand]]:
-    """Values that have to be copied to their carry's place, as they do not lie there already.
+    """Values that have to be copied to their carry's place, as they are not there already.
 
     Args:
-        plan: where everything lies.
+        plan: places of all nodes.
         turns: the loop.
-        values: what it carries, at its start or after a turn.
+        values: values of its carries, at its start or after a turn.
     """
     offsets = plan.offsets
     return [

@@ -115,7 +115,7 @@ class Map(Node):
 
     Attributes:
         op: name of the operation, see `operations`.
-        operands: what it reads.
+        operands: arrays that it reads, element by element.
         params: parameters of the operation.
         place: for `look_up`: which element of `table` to read.
         table: for `look_up`.
@@ -180,7 +180,7 @@ class Loop:
     """A loop of `length` turns.
 
     Attributes:
-        block: the body it stands in.
+        block: the body around it.
         body: its own.
         length: number of turns.
         carries: values that pass from turn to turn.

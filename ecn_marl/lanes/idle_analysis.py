@@ -92,7 +92,7 @@ class IdleAnalysis:
     def _lazy(self, results: set[Node], needed: set[object]) -> list[Map | Write]:
         """The items of `lazy`: idle elements that are known, unread, or add nothing."""
         before = self._before()
-        # The flag itself needs all elements of what it is computed from, idle or not.
+        # The flag itself depends on all elements of its sources, idle or not.
         live = self._live([*results, *before], needed)
         lazy: list[Map | Write] = []
         for item in items(self.block):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -13,7 +12,7 @@ from ecn_marl.lanes.arithmetic import reduce
 from ecn_marl.lanes.builder import Builder, constant_value
 from ecn_marl.lanes.compat import aval_of, canonical, out_of_bounds
 from ecn_marl.lanes.errors import Unsupported
-from ecn_marl.lanes.graph import BOOL, F32, I32, View
+from ecn_marl.lanes.graph import BOOL, F32, I32, Place, View
 from ecn_marl.lanes.primitives import primitive
 
 GROUP = "Positions that depend on data"
@@ -24,7 +23,7 @@ COMBINING = {
     "scatter_min": "min",
     "scatter_max": "max",
 }
-"""How these scatters combine what they write with what is there; `scatter` replaces it."""
+"""How these scatters combine a new number with the old one; `scatter` replaces the old one."""
 
 
 @primitive(GROUP, "gather")
@@ -123,9 +122,9 @@ def scatter(build: Builder, eqn: JaxprEqn, x: View, index: View, new: View) -> l
     ]
     dtype = x.node.dtype
     whole, place = ("set", x, np.arange(x.where.size)), build.place(fixed, parts, mode)
-    # With fixed positions the writes can share a loop with what they write, and take no scatter.
+    # Writes at fixed positions can share a loop with their values, and take no scatter.
     there = _fixed_place(fixed, parts) if mode != "drop" or _in_bounds(parts) else None
-    to: Any = place if there is None else np.broadcast_to(there, shape)
+    to: Place | np.ndarray = place if there is None else np.broadcast_to(there, shape)
     node = build.store(x.where.size, dtype, [whole, (op, new, to)])
     return [View(node, np.arange(node.size).reshape(x.where.shape))]
 
@@ -186,7 +185,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def _rows(index: View, batch: list[np.ndarray], shape: Sequence[int]) -> list[View]:
-    """Components of an index array, each broadcast to the shape of what is looked up."""
+    """Components of an index array, each broadcast to the shape of the result or the updates."""
     return [
         View(
             index.node,

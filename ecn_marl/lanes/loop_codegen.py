@@ -50,8 +50,8 @@ class LoopBody(Code):
         """Nothing computed yet.
 
         Args:
-            module: what it belongs to.
-            group: what is computed.
+            module: the module that it is part of.
+            group: the items to compute.
             index: number of the element, an i64.
             first: number of local names in use.
         """
@@ -204,7 +204,7 @@ class LoopBody(Code):
             if (numbers == numbers[0]).all() or self.index.isdigit():
                 at = int(self.index) if self.index.isdigit() else 0
                 return self.number(numbers[at], node.dtype)
-            key: Any = ("constant", node.dtype, numbers.tobytes())
+            key: object = ("constant", node.dtype, numbers.tobytes())
             if key not in self.values:
                 table = self.module.table(numbers, node.dtype)
                 kind = "i8" if node.dtype == BOOL else SCALAR[node.dtype]
@@ -453,7 +453,7 @@ class LoopBody(Code):
         self.save(store, at, value)
 
     def _sum(self, store: Store, element: str) -> str:
-        """What a sum is so far: in a register, or where it lies."""
+        """The value of a sum so far, from its register or from memory."""
         if store not in self._in_registers:
             return self.load(store, element)
         return self._sums.setdefault((store, element), f"%sum{len(self._sums)}")

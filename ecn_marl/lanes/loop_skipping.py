@@ -19,10 +19,10 @@ from ecn_marl.lanes.steps import Group, Step, Turns
 
 
 class LoopSkipping:
-    """Which loops over elements skip what is idle, for one flag.
+    """Which loops over elements skip idle ones, for one flag.
 
     Attributes:
-        analysis: what is known where the flag is False.
+        analysis: values where the flag is False.
         skipping: loops that are still thought to skip, and by which flags. All flags share it: a
             loop that goes by one may rely on a reader that goes by another.
         classes: nodes that share a place with each.
@@ -113,7 +113,7 @@ class LoopSkipping:
         )
 
     def _skips(self, group: Group) -> bool:
-        """Whether a loop skips what is idle, by this flag or by one that is False then, too."""
+        """Whether a loop skips idle elements, by this flag or by one that is then False, too."""
         flag = self.skipping.get(group)
         if flag is None or flag.size != self.analysis.n:
             return False
@@ -149,7 +149,7 @@ def mark_skipping(
     """Set `Group.flag` of all loops that may skip idle elements.
 
     Args:
-        analyses: what is known of each flag.
+        analyses: the analysis of each flag.
         steps: all steps.
         results: nodes that are read after them.
         stored: nodes kept in memory.

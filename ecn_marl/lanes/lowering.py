@@ -14,7 +14,7 @@ from jax.extend import core
 from jax.extend.core import JaxprEqn
 
 from ecn_marl.lanes.builder import Builder, is_key, raw
-from ecn_marl.lanes.compat import CALLS, canonical, jaxpr_and_constants
+from ecn_marl.lanes.compat import CALLS, aval_of, canonical, jaxpr_and_constants
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import NUMPY, View
 from ecn_marl.lanes.primitives import PRIMITIVES
@@ -25,9 +25,9 @@ class Lowering(Builder):
 
     def run(self, jaxpr: core.Jaxpr, consts: Sequence[object], args: Sequence[View]) -> list[View]:
         """Lower a jaxpr applied to views."""
-        env: dict[Any, View] = {}
+        env: dict[core.Var, View] = {}
 
-        def read(atom: object) -> View:
+        def read(atom: core.Var | core.Literal) -> View:
             if isinstance(atom, core.Literal):
                 return self.constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
             return env[atom]
@@ -54,11 +54,13 @@ class Lowering(Builder):
             Unsupported: there is no record of its primitive, or its rule does not cover this case.
         """
         name = canonical(eqn.primitive.name)
+        # A call's rules for derivatives are dropped: compiled batches cannot be differentiated.
         if name in CALLS:
             return self.inline(eqn.params[CALLS[name]], args)
         record = PRIMITIVES.get(name)
         if record is None or record.lower is None:
             raise Unsupported(f"primitive {name!r} cannot be compiled for lanes")
+        # A key has one axis more here than in the jaxpr, its two words: rules have to know of it.
         if "k" not in record.kinds and any(map(_holds_keys, eqn.invars)):
             raise Unsupported(f"primitive {name!r} of typed keys cannot be compiled for lanes")
         try:
@@ -79,5 +81,6 @@ class Lowering(Builder):
         return self.run(closed.jaxpr, closed.consts, args)
 
 
-def _holds_keys(atom: Any) -> bool:
-    return hasattr(atom.aval, "dtype") and is_key(atom.aval)
+def _holds_keys(atom: core.Var | core.Literal) -> bool:
+    # Tokens and other abstract values have no type of elements.
+    return hasattr(atom.aval, "dtype") and is_key(aval_of(atom))

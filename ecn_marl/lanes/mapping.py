@@ -134,6 +134,7 @@ def mapped(
             _with_leading_axis(a, b, size) if o else a
             for a, b, o in zip(args, batched, with_axis, strict=True)
         )
+        # An empty batch has no last environment for unused lanes to repeat.
         if not size or not available():
             results = jax.vmap(fun, tuple(0 if o else None for o in with_axis))(*args)
         else:
@@ -232,6 +233,7 @@ def _nested(
             arg = _with_leading_axis(arg, flags, size)
             if not axis:  # shared by an inner batch: each of its environments gets a copy
                 arg = jax.tree.map(lambda v: jnp.repeat(v[:, None], inner, 1), arg)
+            # Two leading axes become one: compiled code knows a single axis of environments.
             flat.append(jax.tree.map(lambda v: v.reshape(size * inner, *v.shape[2:]), arg))
         results = _nested(fun, tuple(outer), updates, load)(*flat)
         results = jax.tree.map(lambda v: v.reshape(size, inner, *v.shape[1:]), results)
@@ -249,7 +251,7 @@ def _one_by_one(
 ) -> PyTree:
     """Batches one after the other; each shares some arguments among its environments.
 
-    An example are seeds with a network each: all at once, every environment would need a copy of
+    Seeds with a network each are an example: all at once, every environment would need a copy of
     its network.
     """
     trees = [
@@ -304,6 +306,7 @@ def vmap(
         jaxpr, out_tree = traced(fun, tree, shapes)
         places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
         aliases = _aliases(args, places, updates or {})
+        # XLA's interface takes plain arrays: keys travel as their words.
         raw = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
         # A batch that fits into one vector needs no order.
         ordered = load is not None and size > LANES[-1]
@@ -317,6 +320,7 @@ def vmap(
         if not _for_gpus():
             results = compiled(_for_cpu)(*raw)
         else:
+            # A program may be lowered for another platform than this process's, to be exported.
             plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
             other = compiled(_for_cpu) if _on_cpu() else plain
             results = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)

@@ -26,7 +26,7 @@ def write_matmul(module: Module, item: Map) -> list[str]:
     """Lines of the function that computes a product, block by block.
 
     Args:
-        module: what it belongs to.
+        module: the module that it is part of.
         item: a `matmul` with the parameters `shape` (batch, rows, columns, depth), `left` and
             `right` (`Axes`), and the factors.
     """

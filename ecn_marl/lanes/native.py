@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import llvmlite.binding as llvm
@@ -97,7 +97,10 @@ done:
 """
 
 
-_loaded: dict[str, Any] = {}
+Handler = Callable[[int], int | None]
+"""A handler as a function of ctypes: address of a call frame -> address of an error, or None."""
+
+_loaded: dict[str, tuple[llvm.ExecutionEngine, Handler]] = {}
 """Compiled modules by name; they stay for the life of the process, as programs call into them."""
 
 
@@ -133,11 +136,14 @@ def register(text: str) -> str:
     return name
 
 
-def load(text: str) -> tuple[Any, Any]:
-    """Compile a module for this processor: what keeps it loaded, and its function `handler`.
+def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
+    """Compile a module for this processor.
 
     Only the machine code stays in memory. The module and the target machine that compiled it would
     take ten times as much.
+
+    Returns:
+        The engine, which keeps the code loaded, and the module's function `handler`.
     """
     # The engine gets finished machine code instead of the module, which it would keep.
     module, machine = llvm.parse_assembly(text), _machine()

@@ -169,7 +169,7 @@ def _quotient(w: Writer, dtype: str, a: str, b: str) -> str:
     return w.emit(f"fpto{sign}i {double} {q} to {w.type(dtype)}")
 
 
-def _fold_rem(dtype: str, a: Any, b: Any) -> Any:
+def _fold_rem(dtype: str, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     """Remainders of integers; floats and zero divisors are left to the processor."""
     return None if dtype == F32 or (b == 0).any() else np.fmod(a, b)
 
@@ -397,7 +397,7 @@ operation("lt_to")(_total_order("lt"))
 operation("le_to")(_total_order("le"))
 
 
-def _fold_conversion(dtype: str, x: np.ndarray) -> Any:
+def _fold_conversion(dtype: str, x: np.ndarray) -> np.ndarray | None:
     """Conversions of numbers; floats to integers saturate, and are left to the rule below."""
     return None if x.dtype == np.float32 and dtype != F32 else x
 

@@ -1,6 +1,6 @@
 """The table of primitives: one record holds everything about an operation.
 
-A record is made by a decorator where its rule stands: `primitive` for JAX primitives that become
+A decorator of its rule makes a record: `primitive` for JAX primitives that become
 views, stores or loops (`shape_ops`, `indexing`, `arithmetic`, `control_flow`, `random_numbers`),
 `elementwise.operation` for those that are computed element by element, `inner` for operations that
 only the lowering makes (`inner_ops`). A primitive without a record is left to XLA.
@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ecn_marl.lanes.graph import Map, Operand, View
+
+if TYPE_CHECKING:
+    from ecn_marl.lanes.elementwise import Writer
+    from ecn_marl.lanes.loop_codegen import LoopBody
 
 Known = np.ndarray | Operand
 """An array's elements where a flag is False: each is a number, or an element of another array."""
@@ -28,10 +32,10 @@ Fold = Callable[..., Any]
 Idle = Callable[..., Known | None]
 """`(item, *known)`: the result where a flag is False; None if it is not known."""
 
-Emit = Callable[[Any, str, Sequence[str], Sequence[str], Mapping[str, Any]], str]
+Emit = Callable[["Writer", str, Sequence[str], Sequence[str], Mapping[str, Any]], str]
 """`(writer, dtype, kinds, args, params)`: writes instructions, returns the result's name."""
 
-Codegen = Callable[[Any, Map], str]
+Codegen = Callable[["LoopBody", Map], str]
 """`(loop, item)`: writes an item's code with access to its loop; returns the result's name."""
 
 

@@ -40,7 +40,7 @@ LOAD = (
 """
     + SAME_ROW
     + """  br i1 %same, label %together, label %apart
-together:
+together: ; `LoopBody.position` sends lanes out of bounds to row 0, so this address exists
   %whole = load <{n} x {kind}>, ptr %row, align {align}
   %near = select <{n} x i1> %inside, <{n} x {kind}> %whole, <{n} x {kind}> %other
   br label %done
@@ -61,7 +61,8 @@ STORE = (
     ptr %base, <{n} x i32> %at, <{n} x i1> %inside, <{n} x {kind}> %value) #2 {{
 """
     + SAME_ROW
-    + """  %everywhere = call i1 @llvm.vector.reduce.and.v{n}i1(<{n} x i1> %inside)
+    + """  ; A row is stored whole only if every lane is in bounds: other lanes' numbers must stay.
+  %everywhere = call i1 @llvm.vector.reduce.and.v{n}i1(<{n} x i1> %inside)
   %simple = and i1 %same, %everywhere
   br i1 %simple, label %together, label %apart
 together:
@@ -100,7 +101,7 @@ def load_row(loop: LoopBody, item: Map, place: Place, table: Node) -> str:
         loop: the loop around it.
         item: the look-up.
         place: where it reads.
-        table: what it reads.
+        table: the array that it reads.
     """
     gather = "declare {v} @llvm.masked.gather.v{n}{short}.v{n}p0(<{n} x ptr>, i32, <{n} x i1>, {v})"
     load = _function(loop.module, "row.load", LOAD, gather, item.dtype)

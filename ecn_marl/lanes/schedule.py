@@ -57,7 +57,7 @@ class Plan:
         steps: steps done for every vector of environments.
         offsets: place of every stored node, bytes from the start of its workspace.
         own_bytes: workspace of a vector of environments.
-        shared_bytes: workspace of what is shared.
+        shared_bytes: workspace of shared values.
         stored: nodes kept in memory.
         lists: place of the list of busy elements of every flag by which loops skip: their numbers
             (i32), and how many there are behind the last; in the shared workspace if a vector is
@@ -157,7 +157,7 @@ def _steps(
     keys: dict[Map | Write, Map],
     computed_flags: frozenset[Map] = frozenset(),
 ) -> list[Step]:
-    """Put the needed items of a block into loops, each as early as what it reads allows.
+    """Put the needed items of a block into loops, each as early as its operands allow.
 
     Args:
         items: items of a block.
@@ -285,7 +285,7 @@ class _Liveness:
         pairs: nodes that save a copy if they share a place, in order of preference.
         always: nodes that have to share one.
         conflicts: nodes that must not share one.
-        boundaries: steps at which values are copied all at once.
+        boundaries: steps at which a loop's values are copied, before and after its turns.
         lifetimes: of every stored node.
     """
 

@@ -89,7 +89,7 @@ def counted(stem: str, before: str, start: str, end: str, step: int, body: list[
         before: block that leads to it.
         start: first count, an i64.
         end: end, an i64.
-        step: what is added to the count in every turn.
+        step: added to the count in every turn.
         body: lines of a turn.
     """
     i = f"%i{stem}"
