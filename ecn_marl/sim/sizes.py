@@ -219,8 +219,8 @@ def wire_bytes(
 
 
 def exact_add(
-    high: Int[Array, ...], low: Float[Array, ...], amount: Float[Array, ...], unit: float
-) -> tuple[Int[Array, ...], Float[Array, ...]]:
+    high: Int[Array, "..."], low: Float[Array, "..."], amount: Float[Array, "..."], unit: float
+) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
     """Add to a counter kept as `high * unit + low`, so that float32 never loses small increments.
 
     Args:
