@@ -123,6 +123,7 @@ class ActionCodec(ABC):
         if array.shape != expected:
             raise bad_value("action shape", array.shape, f"{expected} for {self.name} actions")
         low, high = self._limits()
+        # Negated, so that NaN is outside, too.
         outside = ~((array >= low) & (array <= high))
         if outside.any():
             entry = tuple(int(i) for i in np.argwhere(outside)[0])
@@ -341,11 +342,14 @@ class BoxAction(ActionCodec):
         (low, high), (rare, sure) = self.kmin_kb, self.pmax
         kmin = low * jnp.exp(position[:, 0] * math.log(high / low))
         widest = jnp.log(self.kmax_kb / (kmin * self.min_ratio))
+        # At the largest Kmin, rounding can leave nothing between the narrowest and the widest
+        # ratio.
         ratio = self.min_ratio * jnp.exp(position[:, 1] * jnp.maximum(widest, 0.0))
         pmax = rare * jnp.exp(position[:, 2] * math.log(sure / rare))
         return Ecn(
             kmin=kmin * KB * port_scale,
             kmax=kmin * ratio * KB * port_scale,
+            # exp of a log rounds, and a Pmax above 1 is no probability.
             pmax=jnp.clip(pmax, rare, sure),
         )
 

@@ -140,6 +140,7 @@ def log_count(count: Float[Array, " ports"], top: Leaf) -> Float[Array, " ports"
 def log_probability(p: Float[Array, " ports"]) -> Float[Array, " ports"]:
     """A marking probability on a log scale of three decades: 0.001 -> 0, 1 -> 1."""
     floor = 10.0**-PMAX_DECADES
+    # log10(0) is -inf, and its derivative behind the clip would be NaN.
     return jnp.clip(1.0 + jnp.log10(jnp.maximum(p, floor)) / PMAX_DECADES, 0.0, 1.0)
 
 
@@ -190,6 +191,7 @@ def _tx_rate(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Array:
 
 
 def _marked_rate(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Array:
+    # A port that sent nothing shows 0, not 0 / 0.
     marked = jnp.clip(stats.marked_bytes / jnp.maximum(stats.tx_bytes, 1.0), 0.0, 1.0)
     return _tx_rate(stats, ecn, scale) * marked
 
@@ -228,11 +230,13 @@ def _incast_degree(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Array:
 
 def _mice_fraction(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Array:
     flows = stats.n_mice + stats.n_elephants
+    # `where` computes both sides: 0 / 0 on the unused one would make the derivative NaN.
     mice = jnp.where(flows > 0.0, stats.n_mice / jnp.maximum(flows, 1.0), 0.5)
     return jnp.clip(mice, 0.0, 1.0)
 
 
 def _byte_share(stats: PortStats, size: int) -> Array:
+    # At least one byte: shares of a silent port are 0, not NaN.
     data = jnp.maximum(stats.class_bytes.sum(-1), 1.0)
     return jnp.clip(stats.class_bytes[..., size] / data, 0.0, 1.0)
 

@@ -234,6 +234,7 @@ class EcnEnv:
         mean = jnp.asarray(np.asarray(relative.returns) / self.horizon, jnp.float32)
         return replace(params, mean=mean, headroom=jnp.float32(relative.headroom))
 
+    # Cached, so that it is one object: faces find their compiled code by it before every step.
     @cached_property
     def program(self) -> EcnEnv:
         """The environment without the numbers that only `default_params` reads.
@@ -258,6 +259,7 @@ class EcnEnv:
         per_us, length = 1.0 / self.sim.dt_us, self.horizon * self.interval_us
         warm_up, cool_down = (min(margin, 0.25 * length) for margin in self.margins_us)
         if cool_down == 0.0:
+            # Without a cool-down the window has no end: the largest int32.
             return np.int32(round(warm_up * per_us)), np.int32(2**31 - 1)
         return np.int32(round(warm_up * per_us)), np.int32(round((length - cool_down) * per_us))
 
@@ -411,6 +413,7 @@ class EcnEnv:
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         info["reward"] = reward
         for name, count in self.accounts(sim, params).items():
+            # One value per agent, as in all of `info`: faces split every entry by agent.
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
@@ -469,6 +472,7 @@ class EcnEnv:
             Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
             `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
         """
+        # At least 1, so that metrics before the first interval are 0, not NaN.
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
         sums, totals = state.sums, state.sim.totals
         completion = self.sim.completion(state.sim, params.sim)
@@ -478,6 +482,7 @@ class EcnEnv:
         metrics: dict[str, Any] = {
             "reward": sums.reward.mean() / n,
             "queue_mean": mean,
+            # For a steady queue the difference of two float32 can come out below 0.
             "queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
             "utilisation": sums.utilisation.mean() / n,
             "paused": sums.paused.mean() / n,

@@ -93,11 +93,13 @@ def port_metrics(
     metrics = {
         "throughput_gbps": total / (intervals * interval_us) / GBPS,
         "bottleneck_queue_mean": mean,
+        # For a steady queue the difference of two float32 can come out below 0.
         "bottleneck_queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
         "bottleneck_utilisation": sums.utilisation[busiest] / intervals,
     }
     if sums.class_tx is not None:
         sent = sums.class_tx[busiest]
+        # At least one byte: shares are 0, not NaN, where nothing was sent.
         share = sent / jnp.maximum(sent.sum(), 1.0)
         metrics |= {SHARE + name: share[i] for i, name in enumerate(names)}
     return metrics

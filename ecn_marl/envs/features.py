@@ -243,6 +243,8 @@ def check_features(features: FeatureSet, cfg: SimConfig) -> None:
     names = FeatureScale.__dataclass_fields__
     scale = FeatureScale(**(dict.fromkeys(names, scalar) | {"port_scale": ports}))
     for name, feature in features.columns:
+        # With its own counters alone, so that a feature that reads another one fails here: it is
+        # None.
         stats = jax.eval_shape(lambda f=feature: idle(replace(cfg, counts=f.needs)))
         allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
         try:

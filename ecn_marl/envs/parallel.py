@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -28,6 +29,8 @@ from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
 if TYPE_CHECKING:
+    import jax
+
     from ecn_marl.render.window import Window
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
@@ -64,7 +67,7 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
     from ecn_marl import lanes
 
     @lanes.mapped
-    def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> Any:
+    def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> PyTree:
         return core.step(jax.random.fold_in(key, state.steps), state, action, params)
 
     def step(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> PyTree:
@@ -123,8 +126,8 @@ class EcnParallelEnv(ParallelEnv):
         self.state_space = _box(core, core.state_dim)
         self._index = {agent: i for i, agent in enumerate(self.possible_agents)}
         self._stream: np.random.Generator | None = None
-        self._key: Any = None
-        self._params: Any = None
+        self._key: jax.Array | None = None
+        self._params: EnvParams | None = None
         self._state: EnvState | None = None
         self._past: deque[dict[str, np.ndarray]] = deque(maxlen=FRAMES)
         self._window: Window | None = None
@@ -198,12 +201,14 @@ class EcnParallelEnv(ParallelEnv):
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
+        # A whole key: `jax.random.key` uses 32 bits of a seed, and JAX's settings choose its
+        # generator.
         self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
             params = self.core.default_params
             check_numbers(params)
             self._params = jax.device_put(params)
-        self._params = self._params.replace(max_steps=jax.device_put(np.int32(self.max_cycles)))
+        self._params = replace(self._params, max_steps=jax.device_put(np.int32(self.max_cycles)))
         reset, *_ = _compiled(self.core.program, self)
         obs, self._state = reset(self._key, self._params)
         self._past.clear()
@@ -253,6 +258,7 @@ class EcnParallelEnv(ParallelEnv):
         if (terminated | truncated).all():
             self.agents = []
         self._show()
+        # `tolist` converts a column at once; indexing would make a numpy scalar of every entry.
         facts = zip(*(column.tolist() for column in info.values()), strict=True)
         # Rows are copied, because the caller may write to them.
         return (

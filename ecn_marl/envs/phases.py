@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -138,6 +138,7 @@ class Stoppable:
 
     def waits(self, state: StoppableState, params: PyTree, nic_rate: Array) -> Array:
         """Whether flows from before its stop have no slot yet."""
+        # Flows that begin from now on do not wait; the next phase draws others.
         stopped = replace(state, stop=jnp.minimum(state.stop, 0.0))
         return self.offer(stopped, params, nic_rate).valid.any()
 
@@ -152,7 +153,7 @@ class PhasedParams(EnvParams):
         phase_steps: tuning intervals per phase.
     """
 
-    vary: Any
+    vary: PyTree
     phase_steps: Annotated[Leaf, Whole(low=1)]
 
 
@@ -233,6 +234,8 @@ class PhasedEnv(EcnEnv):
         """Index of the phase that the next tuning interval belongs to, the same for all ports."""
         n = len(self.phases)
         slot = state.steps // params.phase_steps
+        # Sorting random bits gives a random order. It follows from the seed and the cycle, so the
+        # state need not hold it.
         draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), Stream.PHASE_ORDER)
         phase_index = jnp.argsort(draws)[slot % n].astype(jnp.int32)
         return jnp.broadcast_to(phase_index, (self.num_agents,))
@@ -251,6 +254,7 @@ class PhasedEnv(EcnEnv):
         self, key: jax.Array, params: EnvParams
     ) -> tuple[Float[Array, "agents obs"], EnvState]:
         """Start an episode in the first phase of its order; see `EcnEnv.reset`."""
+        # The order of phases follows from a seed that the first reset draws.
         _, state = super().reset(key, params)
         first = self.phase(state, params)[0]
         obs, state = super().reset(key, self.at(params, first))
@@ -300,9 +304,12 @@ class PhasedEnv(EcnEnv):
         for i, (source, key, old_state, new_params) in enumerate(sources):
             old_params = self.at(params, old_state.phase).sim.traffic[i]
             assert isinstance(source, Stoppable)  # see `__post_init__`
+            # A source that could not restart when the phase began tries again in every interval.
             due = begins | (old_state.stop <= 0)
             starts = due & ~source.waits(old_state, old_params, nic)
             fresh = replace(source.init(key, new_params, nic, state.sim.seed), phase=phase_index)
+            # A source that still waits keeps its earlier stop, else it would offer flows from after
+            # it.
             stop = jnp.where(due, jnp.minimum(old_state.stop, 0.0), old_state.stop)
             stopped = replace(old_state, stop=stop)
             either = partial(jax.tree.map, lambda a, b, go=starts: jnp.where(go, a, b))

@@ -81,6 +81,7 @@ class Recorded(Schedule):
         size = np.asarray(columns["size_B"], np.float64)
         wire = size + HEADER * np.ceil(size / PAYLOAD)
         pairs = np.zeros((n, n))
+        # `+=` would count one of several flows between the same hosts.
         np.add.at(pairs, (columns["src"], columns["dst"]), wire / wire.sum())
         span = float(np.ptp(flows.start_ns)) / 1e3
         return Demand(
@@ -104,6 +105,7 @@ class Recorded(Schedule):
         """The next `width` flows; after the last one, those of the next repetition."""
         n = params.flows.src.shape[0]
         index = state.next + jnp.arange(self.width, dtype=jnp.int32)
+        # `Schedule.offer` counts from `next`; the rows below begin with that flow already.
         from_start = replace(state, next=jnp.zeros((), jnp.int32))
         rows: PyTree = jax.tree.map(lambda x: jnp.asarray(x)[index % n], params.flows)
         later = rows.start_step + index // n * params.period

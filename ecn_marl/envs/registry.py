@@ -12,7 +12,7 @@ from typing import Any
 from ecn_marl._checks import Kind, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
-from ecn_marl.envs.actions import ActionCodec, action_codec, parse_ecn
+from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import PhasedEnv
@@ -309,8 +309,6 @@ def _weights(spec: Scenario) -> dict[str, float]:
 
 def _options_for(actions: str | ActionCodec, options: Mapping[str, object]) -> dict[str, Any]:
     """Options of the scenario that this codec has (a template list has no scale)."""
-    from ecn_marl.envs.actions import ACTIONS
-
     if isinstance(actions, ActionCodec) or actions not in ACTIONS:
         return {}
     codec_options = ACTIONS[actions].options()
@@ -355,4 +353,5 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
 
 def _load_builtin() -> None:
     """Import the scenarios that ship with the package; they register themselves."""
+    # Imported here and not above, because the scenarios import this module.
     import_module("ecn_marl.envs.scenarios")

@@ -27,11 +27,14 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from hashlib import sha256
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.envs.telemetry import Telemetry
+
+if TYPE_CHECKING:  # it imports environments, and these import this module
+    from ecn_marl.envs.scenario import Scenario
 
 SHIPPED = Path(__file__).parent / "scenarios" / "reward_references"
 """Files of the scenarios of the package, `SCENARIO.json`."""
@@ -59,7 +62,7 @@ class RewardReference:
     headroom: float
 
 
-def fingerprint(spec: Any, telemetry: Telemetry) -> str:
+def fingerprint(spec: Scenario, telemetry: Telemetry) -> str:
     """A hash of all that decides the episodes of a scenario under given thresholds.
 
     Args:
@@ -119,7 +122,7 @@ def reward_facts(
 def find_reference(
     reference: str,
     scenario: str,
-    spec: Any,
+    spec: Scenario,
     telemetry: Telemetry,
     reward: Reward,
     options: Mapping[str, Any],

@@ -192,6 +192,8 @@ def queue_level(
     Returns:
         Levels in [0, 1], never falling as the queue grows.
     """
+    # The number of steps is traced, so all edges are there, and those beyond it are masked.
+    # Comparisons are exact at the edges; a float32 logarithm of the queue would not be.
     n = np.arange(MAX_STEPS)
     edges = scale[:, None] * np.exp2(n).astype(np.float32)
     passed = (queue[:, None] > edges) & (n.astype(np.float32) < steps)
@@ -227,6 +229,7 @@ def _reciprocal_reward(
 ) -> Float[Array, " ports"]:
     """Utilisation against the reciprocal of the mean queue, the reward of PET."""
     del interval_us
+    # The floor also keeps an empty queue from a division by 0.
     floor = params.queue_floor * port_scale
     return _weigh(stats, params, floor / jnp.maximum(stats.queue_mean, floor))
 

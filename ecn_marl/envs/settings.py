@@ -116,6 +116,8 @@ def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
     if len(setting) != 3:
         raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
     kmin, kmax, pmax = (float(value) for value in setting)
+    # Compared as float32, which the simulator uses: two numbers can be one there, a ramp of width
+    # 0.
     if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
         allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
         raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)

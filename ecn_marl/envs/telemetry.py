@@ -135,6 +135,7 @@ class Telemetry:
     def late(self, interval_us: float, tick_us: float) -> tuple[int, int]:
         """Whole intervals, and ticks of one more, until thresholds are in force."""
         per_interval = round(interval_us / tick_us)
+        # A quotient that rounding leaves just above a whole number must not cost another tick.
         ticks = math.ceil(self.decision_delay_us / tick_us - 1e-6)
         intervals, remainder = divmod(ticks, per_interval)
         return self.action_delay + intervals, remainder
@@ -280,6 +281,7 @@ def collect(
     if n > 1:
         assert state is not None
         assert state.sums is not None
+        # Selected, not branched: under `vmap` both sides of a branch would run anyway.
         begins = steps % n == 0
         total = jax.tree.map(
             lambda fresh, merged: jnp.where(begins, fresh, merged), sums, merge(state.sums, sums)
@@ -318,5 +320,6 @@ def see(
         waiting = jnp.concatenate((state.features, features[None]))
         features, state = waiting[0], replace(state, features=waiting[1:])
     made_at = steps - delay
+    # An observation is complete after every n-th interval, and arrives `delay` intervals later.
     arrives = (made_at >= 0) & ((made_at + 1) % n == 0)
     return jnp.where(arrives, push(history, features), history), state

@@ -88,6 +88,7 @@ class AutoReset:
         last_obs, inner, reward, terminated, truncated, info = self.env.step(
             key, state.env, action, params
         )
+        # Every step computes a reset. Lanes skip it while none of a vector's episodes ends.
         done = lanes.busy(jnp.all(terminated | truncated))
         episode_return = state.episode_return + reward
         length = state.episode_length + 1

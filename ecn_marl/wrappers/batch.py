@@ -49,6 +49,7 @@ def compile_batch(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
     def reset(words: jax.Array, params: EnvParams, max_steps: jax.Array) -> PyTree:
         def reset_one(word: jax.Array, steps: jax.Array) -> PyTree:
+            # Keys come as words, so that numpy draws them; the generator is that of `parallel_env`.
             key = jax.random.wrap_key_data(word, impl="threefry2x32")
             return core.reset(key, replace(params, max_steps=steps))
 

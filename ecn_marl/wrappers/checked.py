@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_numbers
-from ecn_marl.envs.interface import PortEnvironment
+from ecn_marl.envs.interface import PortEnvironment, StepResult
 from ecn_marl.sim.queues import Ecn
 
 
@@ -58,10 +58,9 @@ class Checked:
             InvalidValue: see `check`.
         """
         check_numbers(params)
-        obs_and_state: tuple[Array, Any] = self.env.reset(key, params)
-        return obs_and_state
+        return self.env.reset(key, params)
 
-    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> PyTree:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> StepResult:
         """One step; see the wrapped environment.
 
         Raises:
@@ -72,7 +71,7 @@ class Checked:
             self.env.action.check(np.asarray(action), self.env.num_agents)
         return self.env.step(key, state, action, params)
 
-    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> PyTree:
+    def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> StepResult:
         """One step with thresholds instead of actions; see the wrapped environment.
 
         Raises:

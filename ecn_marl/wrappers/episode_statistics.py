@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.envs.interface import Environment, MeasuredEnvironment
+from ecn_marl.envs.interface import Environment, MeasuredEnvironment, StepResult
 from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
 
 
@@ -43,10 +43,10 @@ class _Metered:
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, key: jax.Array, params: PyTree) -> PyTree:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, PyTree]:
         return self.env.reset(key, params)
 
-    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> PyTree:
+    def step(self, key: jax.Array, state: PyTree, action: Array, params: PyTree) -> StepResult:
         obs, next_state, reward, terminated, truncated, info = self.env.step(
             key, state, action, params
         )
@@ -91,6 +91,7 @@ class EpisodeStatistics:
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, EpisodeStatisticsState]:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
+        # The log has its shapes from the start, because a scan's carry must not change.
         metrics = jax.eval_shape(self._measured.episode_metrics, state.env, params)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
         last = {"return": state.episode_return, "length": state.episode_length, **empty}
@@ -104,6 +105,7 @@ class EpisodeStatistics:
         Returns:
             As `AutoReset`. `info` also has `episode`, `last` of the new state.
         """
+        # Inside of `AutoReset`, because a reset replaces the state that the metrics come from.
         resetting = AutoReset(_Metered(self._measured))
         obs, inner, reward, terminated, truncated, info = resetting.step(
             key, state.env, action, params

@@ -44,6 +44,7 @@ class Lanes:
     @property
     def step(self) -> Callable[..., Any]:
         """`step(key, state, action, params)` of the wrapped environment."""
+        # The next state, result 1, overwrites argument 1.
         return lanes.mapped(self.env.step, {1: 1}, self._load())
 
     @property

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
-from ecn_marl.envs.interface import PortEnvironment
+from ecn_marl.envs.interface import PortEnvironment, StepResult
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.transports import Dcqcn
@@ -164,11 +164,13 @@ class Randomised:
         senders = sim.transport
         if not isinstance(senders, Dcqcn):
             return
+        # Fast links, a large g and short timers need the shortest substep.
         extremes = {kind: high if kind in ("rate", "g") else low for kind, low, high in self.ranges}
         constants = senders.default_params()
         drawn = {x: float(getattr(constants, x)) * extremes[x] for x in SENDERS if x in extremes}
         extreme = replace(senders, overrides=tuple({**dict(senders.overrides), **drawn}.items()))
         bound = extreme.bound_dt(max(sim.topology.nic_gbps) * GBPS * extremes.get("rate", 1.0))
+        # A substep that equals the bound must pass in spite of rounding.
         if sim.dt_us > bound.dt_us * (1.0 + 1e-6):
             allowed = f"at most {bound.dt_us:.3g} us at the ends of the ranges drawn ({bound.why})"
             raise bad_value("dt_us", sim.dt_us, allowed)
@@ -202,7 +204,12 @@ class Randomised:
         return self._step(self.env.step_ecn, key, state, ecn, params)
 
     def _step(
-        self, step: Any, key: jax.Array, state: RandomisedState, action: Array | Ecn, params: PyTree
+        self,
+        step: Callable[..., StepResult],
+        key: jax.Array,
+        state: RandomisedState,
+        action: Array | Ecn,
+        params: PyTree,
     ) -> PyTree:
         episode_params = scaled(params, state.factors, self.ranges)
         inner = replace(state.env, steps=state.steps)
@@ -212,16 +219,13 @@ class Randomised:
     def phase(self, state: RandomisedState, params: PyTree) -> Array:
         """Phase of every port; see `EcnEnv.phase`."""
         episode_params = scaled(params, state.factors, self.ranges)
-        phase: Array = self.env.phase(state.env, episode_params)
-        return phase
+        return self.env.phase(state.env, episode_params)
 
     def global_state(self, state: RandomisedState, params: PyTree) -> Float[Array, " state"]:
         """Features of the last interval of all ports; see `EcnEnv.global_state`."""
-        features: Array = self.env.global_state(state.env, params)
-        return features
+        return self.env.global_state(state.env, params)
 
     def episode_metrics(self, state: RandomisedState, params: PyTree) -> dict[str, Array]:
         """Metrics of the episode so far; see `EcnEnv.episode_metrics`."""
         episode_params = scaled(params, state.factors, self.ranges)
-        metrics: dict[str, Array] = self.env.episode_metrics(state.env, episode_params)
-        return metrics
+        return self.env.episode_metrics(state.env, episode_params)

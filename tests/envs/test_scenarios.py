@@ -192,7 +192,7 @@ def test_every_host_loads_and_serves_at_other_times_than_its_neighbour(scenario)
 
 
 def test_jobs_of_the_fabric_share_racks_and_stay_apart():
-    a, b = (fabric.Job(me) for me in (0, 1))
+    a, b = (fabric.Job(i) for i in (0, 1))
     assert sorted(a.hosts + b.hosts) == list(range(16))
     leaf = np.arange(16) // 4
     for job in (a, b):

@@ -62,6 +62,7 @@ class ContinuousFactor:
             ValueError: it is no number in the range.
         """
         value = np.asarray(action)
+        # Limits are rounded as actions are: the float32 nearest to 1.2 is above 1.2.
         low, high = np.float32(self.low), np.float32(self.high)
         fine = value.shape == () and value.dtype.kind in "fiu"
         if not (fine and low <= value.astype(np.float32) <= high):

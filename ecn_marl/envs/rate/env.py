@@ -44,6 +44,7 @@ from ecn_marl.sim.transports.rate_agent import RateAgentState
 BASE_GBPS = 25.0
 """Link rate for which ECN thresholds in KB are meant; they scale with the rate of a port."""
 
+# numpy, because jnp would start JAX's backend at import.
 CHANGE = float(np.log(1.2))
 """Unit of changes of rate in observations: the largest factor, as a logarithm."""
 
@@ -272,6 +273,7 @@ class RateEnv:
         senders: RateAgentState = sim.flows.transport
         fresh = senders.rounds == 0
         running = sim.flows.stage == life.SENDING
+        # A new flow in the slot changes the count as well, but no packet of it is back.
         acts = running & (senders.rounds != before.rounds) & ~fresh
         share = senders.rate / jnp.maximum(senders.line, 1e-6)
         # A rate is 0 only before a flow's start. The derivative of the root is infinite there.

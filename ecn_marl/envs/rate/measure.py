@@ -165,13 +165,13 @@ class Row(NamedTuple):
     Attributes:
         utilisation: bytes that the congested ports sent over what they could have sent, `[B]`.
         queue_us: mean queueing delay at these ports, `[B]`.
-        long_rest: bytes left to send of the flow in slot 0 at the end: units, and bytes beyond.
+        long_remaining: bytes that the flow in slot 0 has yet to send: chunks, and bytes beyond.
         finished: number of flows finished by then.
     """
 
     utilisation: Array
     queue_us: Array
-    long_rest: tuple[Array, Array]
+    long_remaining: tuple[Array, Array]
     finished: Array
 
 
@@ -213,6 +213,7 @@ def measure(
     before = math.ceil(begin / block_us)
     blocks = before + math.ceil((spec.duration_us - begin) / block_us)
     run = _compiled(subject, congested_ports(spec), steps)
+    # On the device once: numpy arrays would be copied to it in every call.
     params = jax.tree.map(jnp.asarray, subject.params())
     keys = jax.vmap(jax.random.key)(np.arange(seed, seed + seeds, dtype=np.uint32))
     state = jax.vmap(subject.start, (0, None))(keys, params)
@@ -242,7 +243,7 @@ def congested_ports(spec: RateScenario) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[..., Any]:
+def _compiled(subject: Subject, ports: tuple[int, ...], steps: int) -> Callable[..., Any]:
     """`ROWS` rows of `steps` steps each, of a batch of episodes."""
     sim, congested = subject.sim, np.array(ports)
 
@@ -256,6 +257,7 @@ def _compiled(subject: Any, ports: tuple[int, ...], steps: int) -> Callable[...,
 
         state, (sent, queue) = jax.lax.scan(step, state, None, length=steps)
         net = subject.network(state)
+        # Slot 0 holds the long flow, the first of its scenario.
         remaining = (net.flows.rest_high[0], net.flows.rest_low[0])
         return state, Row(sent.mean(0), queue.mean(0), remaining, net.totals.finished.sum())
 
@@ -276,14 +278,14 @@ class Snapshot(NamedTuple):
     Also, the destinations of the flows, `[seeds, F]`.
     """
 
-    rest: np.ndarray
+    remaining: np.ndarray
     dropped: np.ndarray
     dst: np.ndarray
 
 
 def _snapshot(net: SimState) -> Snapshot:
-    rest = counter_bytes((net.flows.rest_high, net.flows.rest_low))
-    return Snapshot(rest, counter_bytes(net.totals.dropped), np.asarray(net.flows.dst))
+    remaining = counter_bytes((net.flows.rest_high, net.flows.rest_low))
+    return Snapshot(remaining, counter_bytes(net.totals.dropped), np.asarray(net.flows.dst))
 
 
 def _of_ports(
@@ -291,7 +293,7 @@ def _of_ports(
 ) -> dict[str, np.ndarray]:
     """Metrics of the congested ports, `[seeds]`."""
     ports = congested_ports(spec)
-    sent = start.rest - end.rest
+    sent = start.remaining - end.remaining
     flows = [np.where(end.dst == port, sent, np.nan) for port in ports]
     fairness = [np.nanmin(f, 1) / np.maximum(np.nanmax(f, 1), 1.0) for f in flows]
     capacity = len(ports) * spec.gbps * GBPS * elapsed_us
@@ -307,7 +309,7 @@ def _of_long_flow(
     spec: RateScenario, record: Row, start: Snapshot, row_us: float
 ) -> dict[str, np.ndarray]:
     """Metrics of the long flow, `[seeds]`; rows count from the interruption."""
-    remaining = np.concatenate([start.rest[:, :1], counter_bytes(record.long_rest)], 1)
+    remaining = np.concatenate([start.remaining[:, :1], counter_bytes(record.long_remaining)], 1)
     share = -np.diff(remaining, axis=1) / (spec.gbps * GBPS * row_us)
     shorts_done = record.finished >= spec.size - 1
     done_before = np.concatenate([np.zeros_like(shorts_done[:, :1]), shorts_done[:, :-1]], 1)

@@ -85,6 +85,7 @@ def watch(
     sending = (old.stage == life.SENDING) & (new.stage == life.SENDING)
     going = sending & (old.start_in <= 0)
     senders = new.transport
+    # Parts are subtracted first: a float32 of all bytes left would lose those of one step.
     kept = (old.rest_high - new.rest_high) * CHUNK + (old.rest_low - new.rest_low)
     out = kept - (new.backlog.sum(0) - old.backlog.sum(0))
     monitor = Monitor(
@@ -96,6 +97,7 @@ def watch(
         least=jnp.where(sending, monitor.least, 0.0),
     )
     rtt = senders.inflation * new.rtt
+    # Columns are computed for all slots; the bounds keep those of free ones finite.
     has_previous, length = monitor.rtt > 0.0, jnp.maximum(monitor.elapsed, step_us)
     least = jnp.where(monitor.least > 0.0, jnp.minimum(monitor.least, rtt), rtt)
     delivered = jnp.maximum(monitor.out, 0.0)
@@ -103,6 +105,7 @@ def watch(
     columns = {
         "latency_gradient": jnp.where(has_previous, (rtt - monitor.rtt) / length, 0.0),
         "latency_ratio": rtt / jnp.maximum(least, 1e-3),
+        # The divisor is bounded as well: with nothing delivered the ratio is MOST, not inf.
         "send_ratio": jnp.minimum(monitor.sent / jnp.maximum(delivered, sent / MOST), MOST),
         "throughput": delivered / (jnp.maximum(senders.line, 1e-6) * length),
         "loss": jnp.clip(1.0 - monitor.kept / sent, 0.0, 1.0),

@@ -60,6 +60,8 @@ def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
             obs, state, reward, _, truncated, info = core.step(unused, carry[1], action, params)
             return obs, state, truncated, reward, info
 
+        # A step passes before the first test. The last step's rewards are all there are, because no
+        # flow acts in those before.
         first = go_on((None, state))
         return jax.lax.while_loop(lambda c: ~over(c), go_on, first)
 
@@ -154,6 +156,8 @@ class RateParallelEnv(ParallelEnv):
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
+        # A whole key: `jax.random.key` uses 32 bits of a seed, and JAX's settings choose its
+        # generator.
         key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         if self._params is None:
             params = replace(self.core.default_params, max_steps=np.int32(self.max_cycles))

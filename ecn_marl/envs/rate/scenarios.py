@@ -71,10 +71,11 @@ class RateScenario:
         buffer_mib: shared buffer of the switch, MiB.
         dt_us: substep; None for 1 up to 512 flows, 2 beyond.
         tick_steps: substeps per step; None for 2 up to 512 flows, 4 beyond.
-        spread_us: time over which endless flows start; None for 0.05 per flow, at least a base RTT.
+        start_window_us: time over which endless flows start; None for 0.05 per flow, at least an
+            empty round trip.
         interrupt_us: when the short flows of long-short start.
         short_kb: payload of each, KB.
-        short_spread_us: time over which they start.
+        short_window_us: time over which they start.
         duration_us: length of an episode.
         warm_up_us: time at the start that is not measured, see `measure`.
         transport: senders, in their short form or as an object.
@@ -88,10 +89,10 @@ class RateScenario:
     buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
     dt_us: Annotated[float | None, Real(above=0.0, high=1e4, unit="µs", none=True)] = None
     tick_steps: Annotated[int | None, Whole(low=1, none=True)] = None
-    spread_us: Annotated[float | None, Real(low=0.0, below=1e7, unit="µs", none=True)] = None
+    start_window_us: Annotated[float | None, Real(low=0.0, below=1e7, unit="µs", none=True)] = None
     interrupt_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 5_000.0
     short_kb: Annotated[float, Real(above=0.0, high=1e9, unit="KB")] = 100.0
-    short_spread_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 10.0
+    short_window_us: Annotated[float, Real(low=0.0, below=1e7, unit="µs")] = 10.0
     duration_us: Annotated[float, Real(above=0.0, unit="µs")] = 2e6
     warm_up_us: Annotated[float, Real(low=0.0, unit="µs")] = 1e6
     transport: str | Transport = SENDERS
@@ -131,16 +132,16 @@ class RateScenario:
     @property
     def groups(self) -> tuple[FlowGroup, ...]:
         """Its traffic."""
-        spread_us = self.spread_us
-        if spread_us is None:
-            spread_us = max(0.05 * self.n_flows, 4.0 * self.delay_us)
+        window_us = self.start_window_us
+        if window_us is None:
+            window_us = max(0.05 * self.n_flows, 4.0 * self.delay_us)
         hosts, per_host = self.hosts
         if self.kind == "all-to-all":
             everyone = tuple(range(hosts))
-            return (FlowGroup(everyone, everyone, start_window_us=spread_us),)
+            return (FlowGroup(everyone, everyone, start_window_us=window_us),)
         if self.kind == "many-to-one":
             return (
-                FlowGroup(tuple(range(1, hosts + 1)), (0,), per_host, start_window_us=spread_us),
+                FlowGroup(tuple(range(1, hosts + 1)), (0,), per_host, start_window_us=window_us),
             )
         return (FlowGroup((1,), (0,)), *self._short_flows())
 
@@ -157,7 +158,7 @@ class RateScenario:
                 flows,
                 flow_kb=self.short_kb,
                 start_us=self.interrupt_us,
-                start_window_us=self.short_spread_us,
+                start_window_us=self.short_window_us,
             )
             for hosts, flows in groups
             if hosts and flows

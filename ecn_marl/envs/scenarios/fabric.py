@@ -24,7 +24,7 @@ from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.topology import Topology, leaf_spine
 from ecn_marl.sim.traffic import Source
 
-TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("load", "serve"))
+TIMELINE = Timeline((8000.0, 8000.0), length_jitter=0.5, names=("load", "serve"))
 
 LEAVES, PER_LEAF, SPINES = 4, 4, 2
 """The fabric; hosts 4 r to 4 r + 3 are on leaf r, the first two of them job A's."""
@@ -40,12 +40,12 @@ class Job:
     """One of two jobs that share all racks.
 
     Attributes:
-        me: 0 or 1; job 1 runs a phase behind.
+        index: 0 or 1; job 1 runs a phase behind.
         leaves: number of racks.
         per_leaf: hosts of a rack, half of them this job's.
     """
 
-    me: int
+    index: int
     leaves: int = LEAVES
     per_leaf: int = PER_LEAF
 
@@ -56,7 +56,7 @@ class Job:
 
     def rack(self, r: int) -> tuple[int, ...]:
         """Hosts of the job in a rack."""
-        first_host = r * self.per_leaf + self.me * self.half
+        first_host = r * self.per_leaf + self.index * self.half
         return tuple(range(first_host, first_host + self.half))
 
     @property
@@ -103,7 +103,7 @@ def traffic(
         far_per_us: requests per µs between racks while loading and while serving.
         width: large flows that can begin in a tick.
     """
-    common: dict[str, Any] = {"timeline": TIMELINE, "shift": job.me}
+    common: dict[str, Any] = {"timeline": TIMELINE, "shift": job.index}
     hosts = job.hosts
     within = tuple(
         Requests(
@@ -126,8 +126,8 @@ def traffic(
 def job_groups(topology: Topology, jobs: tuple[Job, ...]) -> tuple[HostGroup, ...]:
     """Hosts of each job, with its place on the timeline."""
     return tuple(
-        HostGroup(f"job {'AB'[job.me]}", tuple(topology.hosts[i] for i in job.hosts), shift=job.me)
-        for job in jobs
+        HostGroup(f"job {name}", tuple(topology.hosts[i] for i in job.hosts), shift=job.index)
+        for name, job in zip("AB", jobs, strict=True)
     )
 
 

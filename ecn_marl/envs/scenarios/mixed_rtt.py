@@ -27,7 +27,7 @@ HALF = 4
 NEAR_US, FAR_US = 1.0, 20.0
 """Delay of the links of rack hosts, 0 to 7, and of storage hosts, 8 to 15."""
 
-TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("load", "serve"))
+TIMELINE = Timeline((8000.0, 8000.0), length_jitter=0.5, names=("load", "serve"))
 
 RACKS = (tuple(range(HALF)), tuple(range(HALF, 2 * HALF)))
 STORAGE = (tuple(range(2 * HALF, 3 * HALF)), tuple(range(3 * HALF, 4 * HALF)))
@@ -42,11 +42,11 @@ def network(gbps: float = 100.0) -> Topology:
     return from_links(f"star:{4 * HALF}-near-and-far", hosts, ["switch0"], links)
 
 
-def _tenant(me: int, streams: int = 6) -> tuple[Source, ...]:
+def _tenant(index: int, streams: int = 6) -> tuple[Source, ...]:
     """Traffic to the hosts of a tenant; the second one runs a phase behind."""
-    rack, storage = RACKS[me], STORAGE[me]
-    other_rack, other_storage = RACKS[1 - me], STORAGE[1 - me]
-    common: dict[str, Any] = {"timeline": TIMELINE, "shift": me}
+    rack, storage = RACKS[index], STORAGE[index]
+    other_rack, other_storage = RACKS[1 - index], STORAGE[1 - index]
+    common: dict[str, Any] = {"timeline": TIMELINE, "shift": index}
     reads = tuple((storage[(j + i) % HALF], rack[j]) for j in range(HALF) for i in range(2))
     copies = tuple(
         (other_storage[(j + i) % HALF], storage[j]) for j in range(HALF) for i in range(2)
@@ -83,8 +83,8 @@ def scenario() -> Scenario:
         margins_us=(1000.0, 1000.0),
         benchmark=True,
         host_groups=tuple(
-            HostGroup(f"{kind} {tenant}", tuple(names[i] for i in hosts[me]), shift=me)
+            HostGroup(f"{kind} {tenant}", tuple(names[i] for i in hosts[index]), shift=index)
             for kind, hosts in groups
-            for me, tenant in enumerate("AB")
+            for index, tenant in enumerate("AB")
         ),
     )

@@ -21,7 +21,7 @@ def scenario() -> Scenario:
     topology = leaf_spine(
         LEAVES, PER_LEAF, SPINES, gbps=25.0, uplink_gbps=100.0, uplink_delay_us=20.0
     )
-    jobs = tuple(fabric.Job(me, LEAVES, PER_LEAF) for me in (0, 1))
+    jobs = tuple(fabric.Job(i, LEAVES, PER_LEAF) for i in (0, 1))
     sources = (fabric.traffic(job, 2, 3, 1.44, (0.1, 0.2), 16) for job in jobs)
     return replace(
         fabric.scenario(),

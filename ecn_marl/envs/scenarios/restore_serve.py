@@ -23,7 +23,7 @@ from ecn_marl.sim.traffic import Source
 RACK, STORAGE = 4, 8
 """Hosts of the rack, numbers 0 to 3, and of the storage system, 4 to 11."""
 
-TIMELINE = Timeline((8000.0, 8000.0), spread=0.5, names=("restore", "serve"))
+TIMELINE = Timeline((8000.0, 8000.0), length_jitter=0.5, names=("restore", "serve"))
 
 SLOTS = 192
 

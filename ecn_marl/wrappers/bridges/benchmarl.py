@@ -25,6 +25,8 @@ from functools import partial
 from typing import Any
 
 from benchmarl.environments.common import TaskClass
+from torchrl.data import Composite
+from torchrl.envs import EnvBase
 
 from ecn_marl.envs.registry import make
 from ecn_marl.wrappers.bridges.torchrl import GROUP, EcnTorchRL
@@ -56,33 +58,33 @@ class EcnTask(TaskClass):
         """Whether thresholds can be chosen from a list."""
         return self._options.get("actions", "discrete") == "discrete"
 
-    def max_steps(self, env: Any) -> int:
+    def max_steps(self, env: EnvBase) -> int:
         """Tuning intervals of an episode."""
         return env.core.horizon
 
-    def has_render(self, env: Any) -> bool:
+    def has_render(self, env: EnvBase) -> bool:
         """A batch cannot be rendered; see `ecn-marl play`."""
         return False
 
-    def group_map(self, env: Any) -> dict[str, list[str]]:
+    def group_map(self, env: EnvBase) -> dict[str, list[str]]:
         """One group with all ports."""
         return {GROUP: list(env.core.agents)}
 
-    def observation_spec(self, env: Any) -> Any:
+    def observation_spec(self, env: EnvBase) -> Composite:
         """Of one network: `("agents", "observation")` `[A, obs_dim]`."""
         return env.full_observation_spec_unbatched
 
-    def action_spec(self, env: Any) -> Any:
+    def action_spec(self, env: EnvBase) -> Composite:
         """Of one network: `("agents", "action")`."""
         return env.full_action_spec_unbatched
 
-    def state_spec(self, env: Any) -> None:
+    def state_spec(self, env: EnvBase) -> None:
         """Critics get the observations of all ports; there is no other state."""
 
-    def info_spec(self, env: Any) -> None:
+    def info_spec(self, env: EnvBase) -> None:
         """No info."""
 
-    def action_mask_spec(self, env: Any) -> None:
+    def action_mask_spec(self, env: EnvBase) -> None:
         """Every action is allowed at any time."""
 
     @staticmethod

@@ -39,6 +39,7 @@ def evaluate_policy(
         episodes: number of episodes, all in one batch.
         seed: seed of the episodes.
     """
+    # `roll_out` resets with this half of an episode's key, so the traffic is the same.
     keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     reset, step, _ = compiled(core.program)
     params = core.default_params

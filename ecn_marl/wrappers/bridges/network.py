@@ -55,7 +55,7 @@ class NetworkEnv(gymnasium.Env):
             {"reward": reward, **facts},
         )
 
-    def render(self) -> Any:
+    def render(self) -> np.ndarray | str | None:
         """See `EcnParallelEnv.render`."""
         return self.face.render()
 

@@ -27,6 +27,7 @@ def to_torch(tree: PyTree) -> PyTree:
         ImportError: PyTorch is not installed.
     """
     from_dlpack = import_module("torch").from_dlpack
+    # JAX computes asynchronously, and PyTorch would read memory that is not written yet.
     return jax.tree.map(lambda x: from_dlpack(jax.block_until_ready(x)), tree)
 
 
@@ -39,6 +40,7 @@ def to_jax(tree: PyTree) -> PyTree:
     """
 
     def convert(x: Any) -> jax.Array:
+        # JAX imports compact strides only.
         tensor = x.detach().contiguous()
         if str(tensor.dtype) == "torch.int64":
             tensor = tensor.int()

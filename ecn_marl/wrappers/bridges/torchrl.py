@@ -6,17 +6,18 @@ A single network is `torchrl.envs.PettingZooWrapper(ecn_marl.parallel_env(...))`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import jax
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Unbounded
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.wrappers.batch import compiled
@@ -68,8 +69,8 @@ class EcnTorchRL(EnvBase):
         self._steps = np.full(num_networks, horizon, np.int32)
         self._params = jax.device_put(core.default_params)
         self._streams = [np.random.default_rng() for _ in range(num_networks)]
-        self._state: Any = None
-        self._obs: Any = None
+        self._state: EnvState | None = None
+        self._obs: jax.Array | None = None
         self._declare()
 
     def _declare(self) -> None:
@@ -93,7 +94,7 @@ class EcnTorchRL(EnvBase):
         names = ("done", "terminated", "truncated")
         self.done_spec = Composite({k: flag.clone() for k in names}, shape=(n,), device=self.device)
 
-    def _grouped(self, name: str, spec: object) -> Composite:
+    def _grouped(self, name: str, spec: TensorSpec) -> Composite:
         n, agents = self.num_networks, self.core.num_agents
         inner = Composite({name: spec}, shape=(n, agents), device=self.device)
         return Composite({GROUP: inner}, shape=(n,), device=self.device)
@@ -114,6 +115,7 @@ class EcnTorchRL(EnvBase):
             mask = requested.reshape(self.num_networks, -1).any(1).cpu().numpy()
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
+            # Only networks that restart draw, so a network's episodes depend on its own seed alone.
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
         fresh = reset(words, self._params, self._steps)
         if not mask.all():
@@ -148,16 +150,20 @@ class EcnTorchRL(EnvBase):
         size = (self.num_networks, self.core.num_agents)
         return TensorDict(entries, batch_size=size, device=self.device)
 
-    def _flags(self, terminated: Any = None, truncated: Any = None) -> dict[str, Any]:
+    def _flags(
+        self, terminated: torch.Tensor | None = None, truncated: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """`done` and its parts, `[N, 1]`; all unset without arguments."""
-        if terminated is None:
+        if terminated is None or truncated is None:
             zero = torch.zeros(self.num_networks, dtype=torch.bool, device=self.device)
             terminated = truncated = zero
         flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         return {k: x.clone().unsqueeze(-1) for k, x in flags.items()}
 
 
-def _action_spec(space: Any, shape: Sequence[int], device: object) -> Any:
+def _action_spec(
+    space: gymnasium.Space[Any], shape: Sequence[int], device: torch.device
+) -> TensorSpec:
     """Spec of the actions of all agents, given gymnasium's space of one."""
     if hasattr(space, "nvec"):
         nvec = torch.as_tensor(space.nvec)
@@ -166,8 +172,9 @@ def _action_spec(space: Any, shape: Sequence[int], device: object) -> Any:
         )
     if hasattr(space, "n"):
         return Categorical(int(space.n), shape=tuple(shape), device=device)
-    low, high = float(space.low.min()), float(space.high.max())
-    size = (*shape, *space.shape)
+    box = cast(gymnasium.spaces.Box, space)
+    low, high = float(box.low.min()), float(box.high.max())
+    size = (*shape, *box.shape)
     return Bounded(low, high, shape=size, dtype=torch.float32, device=device)
 
 

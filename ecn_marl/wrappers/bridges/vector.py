@@ -99,7 +99,7 @@ class EcnVectorEnv(VectorEnv):
         self._ended = np.zeros(num_networks, bool)
         self._params: PyTree = None
         self._state: EnvState | None = None
-        self._obs: Any = None
+        self._obs: np.ndarray | None = None
 
     def __repr__(self) -> str:
         """One line: how many sub-environments, and the environment of each network."""
@@ -184,6 +184,7 @@ class EcnVectorEnv(VectorEnv):
         infos |= self._infos(info, ~late)
         truncated = self._flags(ended & truncated.all(1))
         terminated = self._flags(ended & terminated.all(1))
+        # Copied, because the caller may write to it; arrays from JAX are read-only.
         return self._rows(np.array(self._obs)), self._reward(reward), terminated, truncated, infos
 
     def _restart(self, mask: np.ndarray) -> None:
@@ -193,6 +194,7 @@ class EcnVectorEnv(VectorEnv):
         reset, _, choose = compiled(self.core.program, self)
         words = np.zeros((self.num_networks, 2), np.uint32)
         for i in np.flatnonzero(mask):
+            # Only networks that restart draw, so a network's episodes depend on its own seed alone.
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
         fresh = reset(words, self._params, self._steps)
         if not mask.all():
@@ -203,7 +205,7 @@ class EcnVectorEnv(VectorEnv):
         """New streams of episodes for the seeded networks, and for those without a stream."""
         n = self.num_networks
         if seed is None:
-            seeds: list[Any] = [None] * n
+            seeds: list[int | None] = [None] * n
         elif isinstance(seed, int | np.integer):
             seeds = [int(seed) + i for i in range(n)]
         else:
@@ -216,18 +218,18 @@ class EcnVectorEnv(VectorEnv):
             if seeds[i] is not None:
                 self._streams[i] = np.random.default_rng(seeds[i])
 
-    def _mask(self, mask: Any) -> np.ndarray:
+    def _mask(self, mask: object) -> np.ndarray:
         """Networks that a `reset_mask` names, `[num_networks]`."""
         if mask is None:
             return np.ones(self.num_networks, bool)
-        mask = np.asarray(mask)
-        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            received = f"{mask.dtype} {mask.shape}, {np.count_nonzero(mask)} set"
+        flags: np.ndarray = np.asarray(mask)
+        if flags.shape != (self.num_envs,) or flags.dtype != bool or not flags.any():
+            received = f"{flags.dtype} {flags.shape}, {np.count_nonzero(flags)} set"
             raise bad_value("reset_mask", received, f"bool ({self.num_envs},), at least one set")
-        rows = mask.reshape(self.num_networks, -1)
+        rows = flags.reshape(self.num_networks, -1)
         if (rows.any(1) != rows.all(1)).any():
-            raise bad_value("reset_mask", mask.tolist(), "the same for all agents of a network")
-        return rows.all(1)
+            raise bad_value("reset_mask", flags.tolist(), "the same for all agents of a network")
+        return np.asarray(rows.all(1))
 
     def _check(self, actions: ArrayLike | tuple[ArrayLike, ...]) -> np.ndarray:
         """Checked actions, `[num_networks, A, ...]`."""
