@@ -34,7 +34,7 @@ def preset_names() -> str:
 
 def dcqcn_presets() -> str:
     """Constants of the DCQCN presets beside their names in the HPCC simulator."""
-    from ecn_marl.sim.transports.base import MBPS
+    from ecn_marl.sim.units import MBPS
     from ecn_marl.sim.transports.dcqcn import PRESETS
 
     names = {

@@ -17,7 +17,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 from ecn_marl.sim.state import NetParams
-from ecn_marl.sim.topology import GBPS, KB
+from ecn_marl.sim.units import GBPS, KB
 from ecn_marl.sim.ways import MAX_MARK, together
 
 

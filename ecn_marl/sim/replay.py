@@ -34,9 +34,10 @@ from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
-from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.units import GBPS
 
 __all__ = ["FlowList", "Replay", "Settings", "read_flows", "replay", "write_fct", "write_queues"]
 

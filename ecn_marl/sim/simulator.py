@@ -42,8 +42,8 @@ from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.substep import substep
 from ecn_marl.sim.tick import Tick, prepare
-from ecn_marl.sim.topology import GBPS, MIB
 from ecn_marl.sim.traffic import program_of
+from ecn_marl.sim.units import GBPS, MIB
 
 __all__ = [
     "MAX_TICK",

@@ -33,8 +33,9 @@ from scipy.stats import poisson
 from ecn_marl._errors import bad_value
 from ecn_marl._memory import check_memory
 from ecn_marl.sim.servers import apart
-from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.units import GBPS
 
 DEEP_US = 5120e3 / (25.0 * GBPS)
 """Wait behind a queue of 5120 KB on a port of 25 Gb/s, the deepest Kmax of the literature, µs."""

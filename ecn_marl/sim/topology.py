@@ -16,11 +16,12 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.links import Link, Rates, adjacency, at_least, check_links, host_rates
 from ecn_marl.sim.routing import Route, compiled_routes, tiers
 from ecn_marl.sim.servers import Server, check_servers
+from ecn_marl.sim.units import GBPS, KB, MIB
 
 __all__ = [
     "GBPS",
@@ -38,15 +39,6 @@ __all__ = [
     "parse_topology",
     "star",
 ]
-
-GBPS = 125.0
-"""Bytes per microsecond in one Gb/s."""
-
-KB = 1000.0
-"""Bytes in one KB, the unit of ECN thresholds."""
-
-MIB = float(2**20)
-"""Bytes in one MiB, the unit of switch buffers."""
 
 
 @dataclass(frozen=True)
@@ -476,7 +468,6 @@ _SHAPES: dict[str, tuple[Callable[..., Topology], int]] = {
     "fat-tree": (fat_tree, 1),
 }
 
-
 _MIDDLE = ("dumbbell", "leaf-spine", "fat-tree")
 """Shapes whose links between switches have a rate of their own."""
 
@@ -494,8 +485,6 @@ def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: floa
     Raises:
         ValueError: unknown shape or wrong number of sizes.
     """
-    from ecn_marl._errors import unknown_name
-
     kind, _, sizes = text.partition(":")
     if kind not in _SHAPES:
         raise unknown_name("topology", kind, _SHAPES)

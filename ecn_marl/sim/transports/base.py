@@ -15,9 +15,6 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports.names import ALIASES, canonical
 
-MBPS = 0.125
-"""Bytes per microsecond in one Mb/s."""
-
 Overrides = tuple[tuple[str, float], ...]
 """Constants that differ from a preset, as sorted pairs (so that senders stay hashable)."""
 

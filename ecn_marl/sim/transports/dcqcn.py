@@ -30,8 +30,9 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Real
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, CNP, Feedback
-from ecn_marl.sim.transports.base import MBPS, Bound, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import Bound, Overrides, put_new, with_overrides
 from ecn_marl.sim.transports.names import canonical
+from ecn_marl.sim.units import MBPS
 
 
 @struct.dataclass

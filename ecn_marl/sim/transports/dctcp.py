@@ -20,8 +20,9 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import ACKS, PROBE, Feedback
-from ecn_marl.sim.transports.base import MBPS, Overrides, limiting, put_new, with_overrides
+from ecn_marl.sim.transports.base import Overrides, limiting, put_new, with_overrides
 from ecn_marl.sim.transports.names import canonical
+from ecn_marl.sim.units import MBPS
 
 SEGMENT = 1000.0
 """Payload of a full packet, bytes."""

@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._checks import POSITIVE, SHARE
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
-from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import Overrides, put_new, with_overrides
+from ecn_marl.sim.units import MBPS
 
 
 @struct.dataclass

@@ -21,8 +21,9 @@ from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, SHARE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import PROBE, Feedback
-from ecn_marl.sim.transports.base import MBPS, Overrides, put_new, with_overrides
+from ecn_marl.sim.transports.base import Overrides, put_new, with_overrides
 from ecn_marl.sim.transports.names import canonical
+from ecn_marl.sim.units import MBPS
 
 
 @struct.dataclass

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.state import NetParams, PortStats
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.units import GBPS
 
 BASE_GBPS = 25.0
 """Rate of the port that sizes in KB are for, Gb/s."""

@@ -12,8 +12,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats
-from ecn_marl.sim.topology import KB
 from ecn_marl.sim.tuners.base import Ramped, Tuner, port_scale
+from ecn_marl.sim.units import KB
 
 PACKET = 1000.0
 """Bytes of a packet in the gains of `PiMarker` (8000-bit packets in its authors' model)."""
