@@ -34,8 +34,8 @@ def preset_names() -> str:
 
 def dcqcn_presets() -> str:
     """Constants of the DCQCN presets beside their names in the HPCC simulator."""
-    from ecn_marl.sim.units import MBPS
     from ecn_marl.sim.transports.dcqcn import PRESETS
+    from ecn_marl.sim.units import MBPS
 
     names = {
         "decrease_us": ("RATE_DECREASE_INTERVAL", 1.0, "µs"),
