@@ -386,6 +386,7 @@ class EcnAECEnv(OrderEnforcingWrapper):
 
     def __init__(self, face: EcnParallelEnv) -> None:
         """Wrap the parallel face."""
+        # `.env`, because the conversion wraps its result in a check of the order as well.
         super().__init__(parallel_to_aec(face).env)
         self.face = face
 

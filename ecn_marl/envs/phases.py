@@ -30,6 +30,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState, PhaseEcn, Step
 from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.sim.config import SOURCE
+from ecn_marl.sim.jobs import Timeline
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.simulator import SimParams, SimState
@@ -105,9 +106,10 @@ class Stoppable:
         return width
 
     @property
-    def timeline(self) -> PyTree:
+    def timeline(self) -> Timeline | None:
         """Timeline of the source, None without."""
-        return getattr(self.source, "timeline", None)
+        timeline: Timeline | None = getattr(self.source, "timeline", None)
+        return timeline
 
     def program(self) -> Stoppable:
         """The same around the `program` of the source."""
@@ -188,6 +190,7 @@ class PhasedEnv(EcnEnv):
             if phase.delay_us is not None and not 0.0 < phase.delay_us <= longest:
                 allowed = f"a delay above 0 and up to the topology's {longest:g} µs"
                 raise bad_value(f"delay_us of phase {phase.name}", phase.delay_us, allowed)
+        # `dataclasses.replace` runs this again, with sources that are wrapped already.
         if not all(isinstance(source, Stoppable) for source in self.sim.traffic):
             stoppable = tuple(Stoppable(source) for source in self.sim.traffic)
             object.__setattr__(self, "sim", replace(self.sim, traffic=stoppable))
@@ -295,6 +298,7 @@ class PhasedEnv(EcnEnv):
         phase_params = self.at(params, phase_index)
         slot = state.steps // phase_params.phase_steps
         begins = state.steps % phase_params.phase_steps == 0
+        # The number of the slot, not of the phase: a phase that comes again has other traffic.
         root = jax.random.fold_in(jax.random.key(state.sim.seed), slot)
         nic = jnp.asarray(phase_params.sim.net.nic_rate)
         keys = jax.random.split(root, len(self.sim.traffic))

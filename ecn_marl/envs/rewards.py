@@ -301,6 +301,7 @@ class Reward:
         reward = self.rule(stats, params, port_scale, interval_us)
         if self.team:
             reward = jnp.broadcast_to(reward.sum(), reward.shape)
+        # None is part of the tree's structure, so this is decided while tracing.
         if params.mean is not None:
             reward = (reward - params.mean) / params.headroom
         return reward

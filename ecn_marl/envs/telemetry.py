@@ -234,6 +234,7 @@ def start(
     """
     state = TelemetryState()
     if telemetry.every(cfg.interval_us) > 1:
+        # Closed, as the sums of `Simulator.collect` are: the state keeps its structure.
         state = replace(state, sums=closed(empty_sums(cfg, sim, params)))
     if telemetry.observation_delay:
         repeated = (telemetry.observation_delay, *features.shape)

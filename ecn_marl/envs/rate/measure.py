@@ -295,6 +295,7 @@ def _of_ports(
     ports = congested_ports(spec)
     sent = start.remaining - end.remaining
     flows = [np.where(end.dst == port, sent, np.nan) for port in ports]
+    # At least one byte: a port that nothing arrived at has fairness 0, not NaN.
     fairness = [np.nanmin(f, 1) / np.maximum(np.nanmax(f, 1), 1.0) for f in flows]
     capacity = len(ports) * spec.gbps * GBPS * elapsed_us
     return {
@@ -313,6 +314,7 @@ def _of_long_flow(
     share = -np.diff(remaining, axis=1) / (spec.gbps * GBPS * row_us)
     shorts_done = record.finished >= spec.size - 1
     done_before = np.concatenate([np.zeros_like(shorts_done[:, :1]), shorts_done[:, :-1]], 1)
+    # The row in which the last short flow ends is shared with it, so only later ones count.
     recovered = shorts_done & done_before
     recovered &= share >= RECOVERED
     rows = recovered.argmax(1) - shorts_done.argmax(1) - 1

@@ -24,6 +24,7 @@ class EcnSB3VecEnv(VecEnv):
 
     def __init__(self, agents: AgentVectorEnv) -> None:
         """Wrap a vector environment that resets in the same step."""
+        # First, because SB3's constructor calls `get_attr`.
         self.agents = agents
         super().__init__(
             agents.num_envs, agents.single_observation_space, agents.single_action_space

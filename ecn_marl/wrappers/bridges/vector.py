@@ -134,6 +134,7 @@ class EcnVectorEnv(VectorEnv):
         if self._state is None and not mask.all():
             raise ResetNeeded("reset all sub-environments first")
         self._seed(seed, mask)
+        # gymnasium's own generator takes one integer only.
         super().reset(seed=int(seed) if isinstance(seed, int | np.integer) else None)
         if self._params is None:
             params = self.core.default_params
@@ -166,6 +167,8 @@ class EcnVectorEnv(VectorEnv):
             raise ResetNeeded("call reset() first, and for those that ended")
         _, step, _ = compiled(self.core.program, self)
         action = self._check(actions)
+        # The batch is one program: networks that are due for a reset are stepped, and then
+        # replaced.
         obs, self._state, *outputs = step(self._state, action, self._params, self._steps)
         last_obs, reward, terminated, truncated, info = jax.device_get((obs, *outputs))
         self._obs = last_obs
@@ -250,6 +253,7 @@ class EcnVectorEnv(VectorEnv):
         if not ended.any():
             return {}
         mask = self._flags(ended)
+        # An array of objects, None where nothing ended, as in gymnasium's own vector environments.
         rows = np.full(self.num_envs, None, object)
         final_rows = self._rows(np.array(obs))
         for i in np.flatnonzero(mask):
