@@ -163,7 +163,7 @@ CASES = [
     ("star('x')", "hosts"),
     ("star(1.5)", "hosts"),
     *of("Timeline(*)", lengths_us=["()", "(nan,)", "5"]),
-    ("Timeline((500.0,), spread=nan)", "spread"),
+    ("Timeline((500.0,), length_jitter=nan)", "length_jitter"),
     *of("Requests(LINE, (1.0, 1.0), (0,), (1,), *)", largest_kb=NUMBER, shift=["1.5"]),
     ("Requests(LINE, (nan, 1.0), (0,), (1,))", "per_us"),
     ("sim(Requests(LINE, (1e-4, 1e-4), (0,), (9,)))", "destinations"),

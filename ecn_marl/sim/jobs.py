@@ -52,22 +52,21 @@ class Timeline:
 
     Attributes:
         lengths_us: mean length of each phase, µs.
-        spread: a phase's length is uniform within this share of its mean, up and down, drawn anew
-            each time; 0 for fixed lengths.
+        length_jitter: a phase's length is drawn anew each time, uniform within this
+            share of its mean, up and down; 0 for fixed lengths.
         names: names of the phases in reports; `phase 0`, `phase 1`, … if empty.
     """
 
     lengths_us: Annotated[tuple[float, ...], Each(Real(above=0.0, unit="µs"), least=1)]
-    # Hashes in the shipped reward references hold this name, see `reward_reference.fingerprint`.
-    spread: Annotated[float, Real(low=0.0, below=1.0)] = 0.0
+    length_jitter: Annotated[float, Real(low=0.0, below=1.0)] = 0.0
     names: Annotated[tuple[str, ...], Each(TEXT)] = ()
 
     def __post_init__(self) -> None:
-        """Check lengths, spread and names."""
+        """Check lengths, their jitter and names."""
         check(self)
         for length in self.lengths_us:
-            if not SHORTEST_US <= length * (1.0 - self.spread) < math.inf:
-                allowed = f"lengths of at least {SHORTEST_US:g} µs, the spread taken off"
+            if not SHORTEST_US <= length * (1.0 - self.length_jitter) < math.inf:
+                allowed = f"lengths of at least {SHORTEST_US:g} µs, the jitter taken off"
                 raise bad_value("lengths_us", self.lengths_us, allowed)
         if self.names and len(self.names) != len(self.lengths_us):
             raise bad_value("names", self.names, f"{len(self.lengths_us)} names, or none")
@@ -86,11 +85,11 @@ class Timeline:
         """Length of the phases with these numbers, µs, `[*n]`; number k has phase k mod n."""
         mean = jnp.asarray(params.lengths_us)[index % self.n_phases]
         u = uniform(seed, index, Stream.PHASE_LENGTH)
-        return mean * (1.0 + params.spread * (2.0 * u - 1.0))
+        return mean * (1.0 + params.length_jitter * (2.0 * u - 1.0))
 
     def default_params(self) -> TimelineParams:
         """Traced parameters for the fields above."""
-        return TimelineParams(np.array(self.lengths_us, np.float32), np.float32(self.spread))
+        return TimelineParams(np.array(self.lengths_us, np.float32), np.float32(self.length_jitter))
 
     def start(self, params: TimelineParams, episode: Array) -> Clock:
         """The clock at the beginning of an episode, at the start of phase 0."""
@@ -108,10 +107,10 @@ class Timeline:
 
 @struct.dataclass
 class TimelineParams:
-    """Traced parameters of a `Timeline`: mean lengths, µs, `[phases]`, and their spread."""
+    """Traced parameters of a `Timeline`: mean lengths, µs, `[phases]`, and their jitter."""
 
     lengths_us: Annotated[Leaf, POSITIVE]
-    spread: Annotated[Leaf, Real(low=0.0, below=1.0)]
+    length_jitter: Annotated[Leaf, Real(low=0.0, below=1.0)]
 
 
 @struct.dataclass
@@ -402,7 +401,7 @@ class FlowSets:
             raise bad_value("phase", self.phase, f"an index of a phase, 0 to {n - 1}")
         if any(a == b for a, b in self.pairs):
             raise bad_value("pairs", self.pairs, "at least one (source, destination), different")
-        shortest = min(self.timeline.lengths_us) * (1.0 - self.timeline.spread)
+        shortest = min(self.timeline.lengths_us) * (1.0 - self.timeline.length_jitter)
         if not 0.0 <= self.start_us < shortest:
             allowed = f"at least 0 and below the shortest phase, {shortest:g} µs"
             raise bad_value("start_us", self.start_us, allowed)

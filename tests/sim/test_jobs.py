@@ -17,7 +17,7 @@ from netcases import kolmogorov
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline, clock_of
 from ecn_marl.sim.sizes import size_table
 
-LINE = Timeline((3000.0, 1000.0, 2000.0), spread=0.5)
+LINE = Timeline((3000.0, 1000.0, 2000.0), length_jitter=0.5)
 NIC = np.full(6, 3125.0, np.float32)
 TICK, TICKS = 10.0, 6000
 
@@ -145,9 +145,9 @@ def test_clock_of_finds_the_first_timeline():
     ("make", "field"),
     [
         (lambda: Timeline(()), "lengths_us"),
-        (lambda: Timeline((150.0,), spread=0.5), "lengths_us"),
+        (lambda: Timeline((150.0,), length_jitter=0.5), "lengths_us"),
         (lambda: Timeline((1e3, float("nan"))), "lengths_us"),
-        (lambda: Timeline((1e3,), spread=1.0), "spread"),
+        (lambda: Timeline((1e3,), length_jitter=1.0), "length_jitter"),
         (lambda: Timeline((1e3,), names=("a", "b")), "names"),
         (lambda: Requests(LINE, (1.0,), (0,), (1,)), "per_us"),
         (lambda: Requests(LINE, (1.0, 1.0, float("nan")), (0,), (1,)), "per_us"),
