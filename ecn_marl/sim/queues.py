@@ -368,22 +368,22 @@ def round_robin(
         the classes without a backlog leave of the link (bytes/µs), `[n]` each.
     """
     c = weights.shape[0]
-    want = ready.reshape(-1, c)
-    sent, spare = jnp.zeros_like(want), capacity[:, None]
+    demand = ready.reshape(-1, c)
+    sent, spare = jnp.zeros_like(demand), capacity[:, None]
     # C rounds suffice: each satisfies a class for good, or shares out all that is left.
     for _ in range(c):
-        missing = want - sent
+        missing = demand - sent
         wanting = jnp.where(missing > 0, weights, 0.0)
         # Ports that no class wants anything of would divide 0 by 0.
         share = spare * wanting / jnp.maximum(wanting.sum(1, keepdims=True), 1e-30)
         added = jnp.minimum(missing, share)
-        sent = jnp.minimum(sent + added, want)
+        sent = jnp.minimum(sent + added, demand)
         spare = jnp.maximum(spare - added.sum(1, keepdims=True), 0.0)
 
     def others(x: Array) -> Array:
         return x.sum(1, keepdims=True) - x
 
-    backlogged = want > sent
+    backlogged = demand > sent
     # The capacity is 0 where ACKs of a class of their own, or a failed link, leave nothing.
     free = 1.0 - others(jnp.where(backlogged, 0.0, sent)) / jnp.maximum(capacity[:, None], 1e-3)
     part = weights / (others(jnp.where(backlogged, weights, 0.0)) + weights)

@@ -188,7 +188,8 @@ def binomial(
     low = jnp.floor(n)
     trials = low + (uniform(seed, counter, streams[0]) < n - low)
     u = uniform(seed, counter, streams[1])
-    rare = jnp.minimum(p, 1.0 - p)  # of the rarer outcome, which is the one counted
+    # The rarer outcome is counted: at most 1/2, so its odds and logarithm stay finite.
+    rare = jnp.minimum(p, 1.0 - p)
     mean = trials * rare
     odds = rare / (1.0 - rare)
     # Underflows for large means, which are not drawn by inversion.

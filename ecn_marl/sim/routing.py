@@ -99,7 +99,7 @@ def tiers(hosts: Sequence[str], neighbours: Neighbours) -> dict[str, int]:
 def _distances(
     start: Iterable[str], neighbours: Neighbours, among: set[str] | None = None
 ) -> dict[str, int]:
-    """Hops from the nearest of some nodes to all others (of those in `among`)."""
+    """Hops from the nearest start node to every node that can be reached (within `among`)."""
     distance = dict.fromkeys(start, 0)
     todo = deque(distance)
     while todo:
@@ -186,10 +186,8 @@ def _tables(
     for j, end in enumerate(edges):
         steps = onwards[end]
         paths: dict[str, np.ndarray] = {end: np.zeros((1, 0), np.int32)}
-        for (
-            node,
-            next_nodes,
-        ) in steps.items():  # nearest first: paths of the next switches are known
+        # Nearest switches first, so that the paths of the next ones are there already.
+        for node, next_nodes in steps.items():
             if node != end:
                 paths[node] = np.concatenate(
                     [

@@ -41,10 +41,10 @@ class Nics(NamedTuple):
     n_others: np.ndarray
 
     def pick(self, servers: Int[Array, "*n"], bits: Array) -> Int[Array, "*n"]:
-        """A NIC of each of some servers.
+        """One NIC of each server, at random.
 
         Args:
-            servers: their numbers, `[*n]`.
+            servers: numbers of the servers, `[*n]`.
             bits: 32 random bits for each, uint32.
         """
         k = bits % jnp.asarray(self.n_of.astype(np.uint32))[servers]
@@ -53,7 +53,7 @@ class Nics(NamedTuple):
 
 @cache
 def nics(server: Server) -> Nics:
-    """Tables for the servers of some hosts."""
+    """Tables for hosts that belong to these servers."""
     number = np.array(server)
     members = [np.flatnonzero(number == s) for s in range(number.max() + 1)]
     max_nics = max(len(m) for m in members)

@@ -209,8 +209,8 @@ class Simulator(SimConfig):
     def load(self, state: SimState) -> Int[Array, ""]:
         """Number of slots up to the last one in use, a scalar; 0 where no flow is in progress.
 
-        It sets the cost of an interval in `ecn_marl.lanes`: networks of similar loads share a
-        vector.
+        The larger it is, the longer an interval takes in `ecn_marl.lanes`, so networks of similar
+        loads share a vector.
         """
         slots = jnp.arange(1, self.slots + 1)
         return jnp.max(jnp.where(state.flows.stage == life.FREE, 0, slots))
@@ -263,16 +263,16 @@ class Simulator(SimConfig):
         before: Ecn | None = None,
         late_ticks: int = 0,
     ) -> tuple[SimState, PortSums]:
-        """Like `interval`, with the sums behind the statistics.
+        """Simulate one tuning interval, and return the sums behind its statistics.
 
         Sums of several intervals make statistics of a longer time, see `stats.merge`.
 
         Args:
-            state: as of `interval`.
-            params: likewise.
-            ecn: likewise.
+            state: state at its start.
+            params: parameters.
+            ecn: thresholds, `[P]` or `[P, C]`.
             before: thresholds of the first `late_ticks` ticks, of the same shapes.
-            late_ticks: ticks of the interval after which `ecn` is in force.
+            late_ticks: ticks after which `ecn` replaces `before`.
         """
         # Parameters may be numpy arrays, which traced numbers cannot index.
         params = jax.tree.map(jnp.asarray, params)

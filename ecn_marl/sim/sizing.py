@@ -44,6 +44,8 @@ RARE = 1e-6
 """Share of the ticks in which more flows may arrive than a source offers."""
 
 SIGMAS = 5.0
+"""Standard deviations of the flows in progress for which there are slots."""
+
 HELD = 1.5
 """Slots for each flow of a closed loop in networks of several levels; loops of 32 to 128 flows
 through oversubscribed fabrics used up to 1.2."""
@@ -53,7 +55,7 @@ FULL = 0.99
 
 
 class Demand(NamedTuple):
-    """Flows of a source, at its busiest.
+    """Traffic of a source when it is busiest.
 
     Attributes:
         per_us: arrivals per µs, of bursts if flows come in bursts.

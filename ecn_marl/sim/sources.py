@@ -58,7 +58,7 @@ def register_source(name: str, source: Callable[..., Source], replace: bool = Fa
 
 
 def as_sources(traffic: object) -> Any:
-    """Traffic as `Scenario` has it, in which sources may be texts and dicts; one may stand alone.
+    """Traffic of a `Scenario`: texts and dicts become sources, a single one a tuple of one.
 
     Raises:
         ValueError: an unknown source or field, or a value that is not allowed.
@@ -94,7 +94,7 @@ def as_source(source: str | Mapping[str, Any]) -> Source:
             raise unknown_name(f"field of {name}", field, names)
     try:
         built = build(**{field: _tuples(value) for field, value in values.items()})
-    except TypeError as error:  # a field without a default that is not given
+    except TypeError as error:  # a field has no default and no value
         raise bad_value("traffic", source, f"all fields that {name} needs ({error})") from None
     lacking = missing_members(built, MEMBERS)
     if lacking:

@@ -148,7 +148,7 @@ def idle(cfg: SimConfig) -> PortStats:
 
 
 def to_info(stats: PortStats) -> dict[str, Leaf]:
-    """Statistics that are counted, by name, but those for rewards (`accrued`, `progress`).
+    """The statistics that were counted, by name, without those for rewards (`accrued`, `progress`).
 
     `class_bytes` is one entry `[P]` per size class (`SIZES`).
     """
@@ -161,7 +161,7 @@ def to_info(stats: PortStats) -> dict[str, Leaf]:
 
 
 def from_info(info: Mapping[str, Leaf]) -> PortStats:
-    """The statistics that `to_info` was given."""
+    """Statistics from what `to_info` returned; those for rewards are None."""
     values = {f.name: info[f.name] for f in fields(PortStats) if f.name in info}
     if SIZES[0] in info:
         values["class_bytes"] = jnp.stack([info[name] for name in SIZES], -1)

@@ -29,7 +29,7 @@ from ecn_marl.sim.tickets import Finished, Pending, check_hosts
 from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
 
 RANGES = Each(Each(Whole(low=0, high=2**16), 2), least=1)
-"""Fewest and most of something, for each phase."""
+"""A smallest and a largest number for each phase."""
 
 
 @struct.dataclass

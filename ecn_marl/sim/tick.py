@@ -135,7 +135,7 @@ def _waits(
 def _line(
     cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, stalled: Array
 ) -> tuple[fb.Line, Flows, Array]:
-    """Feedback delays, slots with far marks moved nearer, and how many delays are too long."""
+    """Feedback delays, slots whose far marks have moved on, and how many delays are too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
     back_wait = flows.back_wait
     if cfg.jitter_us > 0:
@@ -168,7 +168,7 @@ def _line(
 
 
 def _passable(up: Bool[Array, "rows flows"], share: Array | None) -> Bool[Array, " flows"]:
-    """Whether some way that takes new bytes works, `[F]`, from which rows work."""
+    """Whether any way that takes new bytes works, `[F]`; `up` says which rows work."""
     if share is None:
         return up.all(0)
     works = up.reshape(-1, *share.shape).all(0)

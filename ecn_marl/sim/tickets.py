@@ -12,8 +12,8 @@ after the end of the tick in which the earlier one finished, and at that end oth
 costs up to one tick. A flow whose start is not known yet is not "waiting", and one that
 only waited for the tick is not `deferred`.
 
-Such sources keep the flows that are to begin in a `Pending`: fixed size, first come first served
-to the tick.
+Such sources keep the flows that are to begin in a `Pending`, a table of fixed size. Flows leave it
+in the order of the ticks in which they were due.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ time (from which its FCT counts) never moves. Sources of an open loop:
 * `incast.Incast`: bursts of N senders to one receiver, N changing from burst to burst;
 * `schedules.Schedule`: a fixed list of flows, e.g. from a CSV file.
 
-The first two generate endlessly from a counter, at fixed memory. For sources whose flows follow
+The first two draw flows without end from a counter, in fixed memory. For sources whose flows follow
 from earlier ones see `sim.tickets`. `init` gets a key of the source's own, and the `episode`'s
 seed, which all sources share.
 """

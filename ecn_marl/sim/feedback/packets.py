@@ -92,8 +92,8 @@ def arrive(flows: Flows, observed: Observed, line: Line, acks: bool) -> tuple[Fl
     from a random phase on, when it is complete.
 
     Marks fall on whole packets: a flow at 1 % of the line rate has a packet to mark only every so
-    many substeps, however full the queue is. No mark can be seen before a flow's first byte has
-    crossed the queues it found.
+    many substeps, however full the queue is. A flow has no marks before its first byte has
+    crossed the queues that it met.
 
     Args:
         flows: slots.

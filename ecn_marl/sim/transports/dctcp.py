@@ -62,7 +62,12 @@ PRESETS = {
 
 @struct.dataclass
 class DctcpState:
-    """Senders, each leaf `[F]`: windows and counts in bytes and packets, times in µs."""
+    """Senders, each leaf `[F]`: windows and counts in bytes and packets, times in µs.
+
+    `top` is the bandwidth-delay product of the line. `acked` and `marked` count the packets of the
+    present round trip. `hold` is the time since a cut in which the window neither grows nor is cut
+    again, counted down. `young` flows are in their first round trip.
+    """
 
     window: Leaf
     top: Leaf

@@ -52,7 +52,10 @@ PRESETS = {
 class HpccState:
     """Senders; rates in bytes/µs, times in µs; `[F]`, and `[L, F]` for telemetry of the last ACK.
 
-    `last_step` is the substep that this was read in; `young` flows are in their first round trip.
+    `load` is the estimate U of how full the path is, `reference` the rate of the reference window,
+    `stage` the number of additive round trips in a row. `heard` says whether an ACK has arrived,
+    `last_step` in which substep its telemetry was read. `young` flows are in their first round
+    trip.
     """
 
     rate: Leaf

@@ -44,7 +44,10 @@ PRESETS = {"rfc5681": RenoParams(10 * SEGMENT, SEGMENT, 0.5)}
 
 @struct.dataclass
 class RenoState:
-    """Senders, each leaf `[F]`: windows in bytes, rates in bytes/µs, times in µs."""
+    """Senders, each leaf `[F]`: windows in bytes, rates in bytes/µs, times in µs.
+
+    `hold` is the time until the next cut is allowed.
+    """
 
     window: Leaf
     line: Leaf

@@ -61,7 +61,10 @@ PRESETS = {
 
 @struct.dataclass
 class SwiftState:
-    """Senders, each leaf `[F]`: window in segments, rates in bytes/µs, times in µs."""
+    """Senders, each leaf `[F]`: window in segments, rates in bytes/µs, times in µs.
+
+    `hold` is the time until the next cut is allowed.
+    """
 
     cwnd: Leaf
     line: Leaf

@@ -76,7 +76,11 @@ PRESETS = {
 
 @struct.dataclass
 class TimelyState:
-    """Senders, each leaf `[F]`; rates in bytes/µs, times in µs."""
+    """Senders, each leaf `[F]`; rates in bytes/µs, times in µs.
+
+    `slope` is the filtered difference of RTTs, `raises` the number of increases in a row, `since`
+    the time since the last completion event. `young` flows have had no such event.
+    """
 
     rate: Leaf
     line: Leaf
