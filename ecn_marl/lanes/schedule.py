@@ -119,6 +119,7 @@ def make_plan(
 
 def _differs(item: Map | Write | Loop) -> bool:
     """Whether an item differs between environments."""
+    # What a loop carries always varies (`control_flow`), so each vector runs its own turns.
     if isinstance(item, Loop):
         return True
     return item.varies if isinstance(item, Map) else item.store.varies
@@ -262,7 +263,7 @@ def _number(step: Step, count: Iterator[int]) -> None:
 
 @dataclass(eq=False, repr=False)
 class _Lifetime:
-    """The steps for which a node's place is taken.
+    """The steps for which a node needs its place.
 
     Attributes:
         start: first step that writes it.
@@ -285,7 +286,7 @@ class _Liveness:
         pairs: nodes that save a copy if they share a place, in order of preference.
         always: nodes that have to share one.
         conflicts: nodes that must not share one.
-        boundaries: steps at which a loop's values are copied, before and after its turns.
+        boundaries: steps that copy a loop's values, before and after its turns.
         lifetimes: of every stored node.
     """
 
@@ -449,7 +450,7 @@ def _allocated(
     """
     offsets: dict[Node, int] = {}
     shared = 0
-    taken: list[tuple[int, int, int, int]] = []  # start, end, low, high
+    ranges: list[tuple[int, int, int, int]] = []  # start, end, low, high
     # Classes are lists, which have no hash, and several nodes lead to the same one.
     groups = {id(c): c for c in classes.values()}.values()
     hull = {
@@ -472,12 +473,12 @@ def _allocated(
             continue
         start, end = hull[id(group)]
         low = 0
-        busy = sorted((lo, hi) for s, e, lo, hi in taken if s <= end and start <= e)
+        busy = sorted((lo, hi) for s, e, lo, hi in ranges if s <= end and start <= e)
         for lo, hi in busy:
             if low + size <= lo:
                 break
             low = max(low, hi)
-        taken.append((start, end, low, low + size))
+        ranges.append((start, end, low, low + size))
         for n in group:
             offsets[n] = low
-    return offsets, max((t[3] for t in taken), default=0), shared
+    return offsets, max((t[3] for t in ranges), default=0), shared
