@@ -50,6 +50,7 @@ def admit(
     offers = _offers(cfg, state, params, net.nic_rate)
     sizes = [o.src.shape[0] for o in offers]
     offer = _joined(cfg, offers, params)
+    # numpy: the source, and so the class, of every offer is known while tracing.
     kind = np.repeat(np.array(cfg.class_of or [0] * len(sizes), np.int32), sizes)
     flows, new, busy, line, taken = life.admit(
         state.flows,

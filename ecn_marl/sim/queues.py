@@ -178,6 +178,7 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     """
     n = level.open.shape[0]
     backlog = flows.backlog + flows.entering
+    # A batch never takes more than its flow still has: bytes that ports count stay exact.
     due = jnp.minimum(flows.due, backlog)
     # One scatter of pairs, not two: every scatter ends a fused loop of XLA.
     total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
@@ -338,9 +339,11 @@ def batches(
         `due` and `left` for the next tick.
     """
     left = jnp.where(stalled, left, left - tick_us)
+    # Half a tick: a batch ends at the tick that is nearest to its end.
     over = left < 0.5 * tick_us
     left = jnp.where(over, wait, left)
     deep = wait >= 2.0 * tick_us
+    # The bound only keeps the quotient finite: deep queues have longer waits.
     fresh = jnp.where(deep, backlog * (dt / jnp.maximum(wait, tick_us)), 0.0)
     return jnp.where(over, fresh, due), left
 

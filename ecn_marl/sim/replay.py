@@ -315,6 +315,7 @@ def _start(sim: Simulator, key: jax.Array, params: SimParams) -> SimState:
 def _ideal_us(params: SimParams, seed: Array) -> Array:
     """Completion time of every scheduled flow alone on the path that it takes, µs, `[N]`."""
     plan = params.traffic[0]
+    # A schedule as wide as the list offers all of its flows at once.
     offer = Schedule(1.0, plan.src.shape[0])
     source = offer.init(jax.random.key(0), plan, params.net.nic_rate)
     number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)

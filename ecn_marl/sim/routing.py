@@ -74,6 +74,7 @@ def compiled_routes(
     onwards = {end: _onwards(end, edges, switches, neighbours) for end in edges}
     level = _levels(onwards, edge_switch)
     ends = [(s, t, k) for s in switches for t in neighbours[s] for k in range(parallel[s, t])]
+    # Ports on no shortest path carry nothing, so any level does for them.
     ends.sort(key=lambda end: level.get(end[:2], 0))
     number = {end: i for i, end in enumerate(ends)}
     levels = [level.get(end[:2], 0) for end in ends]

@@ -118,6 +118,7 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
     size = np.asarray(flows["size_B"], np.int64)
     high, low = wire_parts(size)
     start = np.asarray(flows["start_ns"], np.float64) / 1e3
+    # Whole substeps and a rest: the rest alone is small enough for float32.
     step = np.floor(start / dt_us)
     outside = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
     if outside.size:

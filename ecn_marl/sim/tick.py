@@ -155,6 +155,7 @@ def _line(
     if cfg.n_ways > 1:
         queues = _probed(cfg, queues)
     line = fb.Line(
+        # Histories are `memory` substeps long. CNPs have a delay line of their own.
         delay=jnp.minimum(delay, cfg.memory - 1) if needs - {fb.CNP} else delay,
         far=far,
         back_wait=back_wait,

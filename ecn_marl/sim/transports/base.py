@@ -141,6 +141,7 @@ def limiting(
     grow without bound, and flood the queue when it meets another flow.
     """
     assert heard.rtt is not None and heard.base_rtt is not None
+    # `rtt` is 0 until the first probe is back.
     return window < line * jnp.maximum(heard.rtt, heard.base_rtt)
 
 

@@ -293,6 +293,7 @@ class Dcqcn:
 
     def window(self, state: DcqcnState) -> Float[Array, " flows"] | None:
         """A bandwidth-delay product, scaled with the rate; None without windows."""
+        # 0 / 0 in slots that no flow has had yet; windows of slots that do not send are masked.
         return state.bdp * state.rate / state.line if self.windowed else None
 
     def update(
@@ -305,6 +306,7 @@ class Dcqcn:
         eps = 1e-3 * dt
         running = state.has_had_cnp
         first = cnp & ~running
+        # Before the cut, as in the HPCC simulator: it uses the new alpha.
         alpha, to_alpha, cnp_alpha = self._alpha(state, params, cnp, dt, eps)
 
         to_decrease = jnp.where(running, state.to_decrease - dt, state.to_decrease)

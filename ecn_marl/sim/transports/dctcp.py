@@ -173,6 +173,7 @@ class Dctcp:
         assert heard.returned is not None and heard.base_rtt is not None
         acked, marked = state.acked + heard.acked, state.marked + heard.marked
         turn = heard.returned
+        # Packets are whole: `acked` is 0 or at least 1.
         share = jnp.where(acked > 0, marked / jnp.maximum(acked, 1.0), 0.0)
         learn = turn & ~state.young
         alpha = jnp.where(learn, state.alpha + params.g * (share - state.alpha), state.alpha)
@@ -196,6 +197,7 @@ class Dctcp:
             alpha=alpha,
             acked=jnp.where(turn, 0.0, acked),
             marked=jnp.where(turn, 0.0, marked),
+            # `rtt` is 0 until the first probe is back.
             hold=jnp.where(cut, jnp.maximum(heard.rtt, heard.base_rtt), hold),
             slow_start=state.slow_start & ~cut,
             young=state.young & ~turn,

@@ -159,6 +159,7 @@ class Hpcc:
         assert heard.hop_rate is not None and heard.hop_queue is not None
         assert heard.hop_step is not None
         ack = heard.acked > 0
+        # The first ACK has no reading before it to subtract.
         comparable = ack & state.heard
         span = state.base_rtt
         # At least a substep: two ACKs may bring the same reading.

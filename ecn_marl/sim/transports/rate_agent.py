@@ -156,6 +156,7 @@ class RateAgent:
         assert heard.rtt is not None and heard.returned is not None and heard.base_rtt is not None
         least = jnp.minimum(params.min_rate, state.line)
         rate = jnp.clip(state.rate * state.factor, least, state.line)
+        # Slots that no flow has had yet have a base RTT of 0.
         inflation = heard.rtt / jnp.maximum(heard.base_rtt, 1e-3)
         return replace(
             state,

@@ -141,6 +141,7 @@ class Reno:
         return replace(
             state,
             window=window,
+            # `rtt` is 0 until the first probe is back.
             hold=jnp.where(cut, jnp.maximum(heard.rtt, heard.base_rtt), hold),
             slow_start=state.slow_start & ~cut,
         )

@@ -180,7 +180,7 @@ class Timely:
         assert heard.rtt is not None and heard.returned is not None
         since = state.since + dt
         segment = jnp.asarray(params.segment)
-        # Free slots have a rate of 0.
+        # Slots that no flow has had yet have a rate of 0.
         pause = jnp.maximum(segment / jnp.maximum(state.rate, 1e-9), params.min_rtt)
         event = heard.returned & ((segment <= 0) | (since >= pause))
         # The first RTT of a flow has none before it to differ from.
@@ -195,6 +195,7 @@ class Timely:
         else:
             up = (rtt < params.t_low) | ((rtt <= params.t_high) & (gradient <= 0))
             steep = jnp.where(rtt > params.t_high, 1.0 - params.t_high / rtt, gradient)
+            # Without the bound a steep gradient would make the rate negative.
             rate = jnp.where(up, raised, state.rate * jnp.maximum(1.0 - params.beta * steep, 0.0))
         rate = jnp.clip(rate, jnp.minimum(params.min_rate, state.line), state.line)
         return replace(

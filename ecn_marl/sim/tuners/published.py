@@ -90,6 +90,7 @@ class EcnSharp(Tuner):
         stands = lowest > self.target_us * rate
         standing = jnp.where(stands, state.standing_us + interval_us, 0.0)
         active = standing >= self.persist_us
+        # The rule counts from the first mark, and its spacing divides by sqrt(count).
         count_before = jnp.maximum(state.marked, 1.0)
         count_after = (jnp.sqrt(count_before) + interval_us / (2.0 * self.persist_us)) ** 2
         share = (count_after - count_before) * net.packet_bytes / (rate * interval_us)
