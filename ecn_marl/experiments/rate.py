@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, PyTree
 
@@ -32,6 +32,7 @@ from ecn_marl.baselines.rate_exported import (
 )
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
 from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
+from ecn_marl.baselines.rl.rate_learning import RateConfig
 from ecn_marl.baselines.runs import check_folder, prepare_folder, training_lock
 from ecn_marl.baselines.training.checkpoint import (
     CONFIG,
@@ -41,13 +42,34 @@ from ecn_marl.baselines.training.checkpoint import (
     warn_of_versions,
     write_json,
 )
-from ecn_marl.baselines.training.loop import Saving, state_shapes, train
+from ecn_marl.baselines.training.loop import Algorithm, Saving, state_shapes, train
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import parse_transport
 
-ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
+
+@runtime_checkable
+class RateLearner(Algorithm, Protocol):
+    """A learner of rates, see `baselines.rl.rate_learning`."""
+
+    @property
+    def config(self) -> RateConfig:
+        """Its settings."""
+
+    @property
+    def default_params(self) -> PyTree:
+        """Parameters of the environments that it trains in."""
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """Options of `make_rate` for its actions and observations."""
+
+    def act(self, actor: PyTree, obs: Array) -> Array:
+        """Deterministic actions of all flows."""
+
+
+ALGORITHMS: dict[str, tuple[Callable[[Any], RateLearner], type[RateConfig]]] = {
     "adpg": (ADPG, ADPGConfig),
     "ppo": (RatePPO, RatePPOConfig),
     "reinforce": (Reinforce, ReinforceConfig),
@@ -156,7 +178,7 @@ def resume_rate(
 
 
 def _train(
-    trainer: Any,
+    trainer: RateLearner,
     folder: Path,
     config: dict[str, Any],
     resume: bool,
@@ -183,13 +205,13 @@ def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
-def _kinds(algorithm: str) -> tuple[type[Any], type[Any]]:
+def _kinds(algorithm: str) -> tuple[Callable[[Any], RateLearner], type[RateConfig]]:
     if algorithm not in ALGORITHMS:
         raise unknown_name("learner of rates", algorithm, ALGORITHMS)
     return ALGORITHMS[algorithm]
 
 
-def _trainer(config: dict[str, Any]) -> Any:
+def _trainer(config: dict[str, Any]) -> RateLearner:
     """The algorithm of a run, from its configuration; JSON has no tuples."""
     kind, config_kind = _kinds(config["algorithm"])
     settings = dict(config["settings"])
@@ -212,7 +234,7 @@ class TrainedPolicy:
     """
 
     algorithm: str
-    config: Any
+    config: RateConfig
 
     def __call__(self, actor: PyTree, obs: Array) -> Array:
         """Actions of all flows."""
@@ -220,7 +242,7 @@ class TrainedPolicy:
         return action
 
 
-def run_actor(run: str | Path, which: str = "latest") -> tuple[PyTree, Any, int]:
+def run_actor(run: str | Path, which: str = "latest") -> tuple[RateLearner, PyTree, int]:
     """The trainer of a run, the parameters of its policy at a checkpoint, and that update's number.
 
     Args:
@@ -263,7 +285,7 @@ def rate_policy_of(
 
 def subject_of(
     policy: str, scenario: str | RateScenario, options: dict[str, Any]
-) -> tuple[Subject, RateScenario, Any]:
+) -> tuple[Subject, RateScenario, PyTree]:
     """How a policy is measured: the subject, its scenario, and its parameters.
 
     Args:
@@ -284,8 +306,8 @@ def subject_of(
         return OwnRates(spec.simulator(), spec.ecn), spec, None
     trainer, actor, _ = run_actor(policy)
     spec = with_options(scenario, options)
-    goal = {"target": trainer.config.target, "offset": trainer.config.offset}
-    env = make_rate(spec, **goal, **trainer.view)
+    c = trainer.config
+    env = make_rate(spec, target=c.target, offset=c.offset, **trainer.view)
     return (
         Steered(env, TrainedPolicy(read_config(policy, RUN)["algorithm"], trainer.config)),
         spec,

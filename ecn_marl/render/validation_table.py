@@ -27,7 +27,7 @@ def figure(value: float) -> str:
 
 
 def error_text(line: Line) -> str:
-    """The error: per cent of the reference, or points of a percentage."""
+    """The error: per cent of the reference, or percentage points for shares."""
     if math.isnan(line.error):
         return DASH
     if line.unit == "%":
@@ -87,8 +87,8 @@ def validation_table(lines: list[Line]) -> Table:
         )
     table.caption_justify = "left"
     table.caption = (
-        "independent: recorded runs of settings that nothing was fitted to; other seed, repeated: "
-        "of settings that something was. pt: points of a percentage."
+        "independent: recorded runs of settings that nothing was fitted to. other seed, repeated: "
+        "runs of settings that something was fitted to. pt: percentage points."
     )
     return table
 

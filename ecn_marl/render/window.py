@@ -16,7 +16,6 @@ from PIL import Image
 SLICE_S = 0.01
 """Longest time between two checks of the window's events, s."""
 
-
 NEAR = 0.2
 """Screens whose pixel ratio is within this of 1 show frames pixel for pixel."""
 

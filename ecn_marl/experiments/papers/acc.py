@@ -50,16 +50,17 @@ def suite(small: bool) -> Suite:
 
 
 _NOTES = (
-    "ConnectX-5 senders with the constants of its firmware; the paper states none. PFC pauses an "
-    "ingress at 1/9 of the free buffer (§5.1).",
+    "Senders are ConnectX-5 with the constants of its firmware, as the paper states none. PFC "
+    "pauses an ingress at 1/9 of the free buffer (§5.1).",
     "Offline training has the paper's mix of incasts (§4.3), without its traces of storage, HPC "
-    "and training, which are not published. Where traffic changes (Fig. 6) ACC is there as the "
-    "offline model and learning online from it, each port its own copy; claims are measured of "
-    "the offline model.",
-    "Of the paper there is an excerpt up to Fig. 8 and notes on the rest: block sizes of the "
-    "storage, the size of the training, and degrees and loads of Fig. 1 are ours.",
-    "Figs. 2 and 6 have streams that are always busy. New flows start at line rate, where Perftest "
-    "keeps a queue pair's rate.",
+    "and training, which are not published. Where traffic changes (Fig. 6), ACC is scored both as "
+    "the offline model and learning online from it, each port with its own copy. Claims are "
+    "measured with the offline model.",
+    "Only an excerpt of the paper up to Fig. 8 and notes on the other sections were at hand. So "
+    "block sizes of the storage, the size of the training, and degrees and loads of Fig. 1 are our "
+    "choice.",
+    "In Figs. 2 and 6 streams are always busy. Here every new flow starts at line rate; in the "
+    "paper's Perftest a queue pair keeps its rate.",
     "Mice are flows up to 100 KB, on the testbed together with pings of 1 KB.",
 )
 

@@ -59,12 +59,14 @@ def suite(small: bool) -> Suite:
 _LEARNING = (rw.HAECN, rw.HAECN_TUNED, rw.ACC, rw.ACC_TUNED)
 
 _NOTES = (
-    "The paper states no load, no delays, no buffer and no constants of senders: every sender has "
-    "one flow of 5 MB after the other, links of 1 µs, 32 MiB per switch, DCQCN of its authors.",
-    "Decisions of learners are late by what the inferences of all ports of the largest switch take "
-    "on this machine, one after the other; the cell of 48 links is there without that, too.",
-    "Learners are trained once, with 24 links, without late decisions.",
-    "Beside the flows of 5 MB one ping of 1 KB in 100 µs goes to the same server; FCT is that of "
+    "The paper states no load, delays, buffer or constants of senders. Here every sender has one "
+    "flow of 5 MB after the other; links have 1 µs, switches 32 MiB, and DCQCN has the constants "
+    "of its authors.",
+    "Decisions of learners are late by the time that the inferences for all ports of the largest "
+    "switch take on this machine, one after the other. The cell of 48 links is also run without "
+    "this delay.",
+    "Learners are trained once, with 24 links and without this delay.",
+    "Beside the flows of 5 MB, one ping of 1 KB per 100 µs goes to the same server. FCT is that of "
     "the flows above 1 MB.",
 )
 

@@ -40,6 +40,10 @@ EXPLORE = 0.1
 """ACC's initial probability of a random action online; it decays as offline. Not stated by ACC."""
 
 
+Start = Callable[[jax.Array, EnvParams], PyTree]
+"""`(key, params) -> state` of a learner before its first update."""
+
+
 class Online(NamedTuple):
     """How a kind of learner goes on from its offline model.
 
@@ -50,9 +54,9 @@ class Online(NamedTuple):
             copy of that part for every port.
     """
 
-    start: Callable[[Any], Any]
+    start: Callable[[PyTree], PyTree]
     config: Callable[[dict[str, Any], int, int], Any]
-    begin: Callable[[Any, Any, Any], tuple[Any, Callable[[jax.Array, Any], Any]]]
+    begin: Callable[[PortEnvironment, Any, PyTree], tuple[Any, Start]]
 
 
 def episode_runner(
@@ -163,9 +167,7 @@ def _window(intervals: int, windows: int, multiple: int) -> int:
     return length
 
 
-def _pet(
-    env: PortEnvironment, config: IPPOConfig, offline: Any
-) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
+def _pet(env: PortEnvironment, config: IPPOConfig, offline: PyTree) -> tuple[IPPO, Start]:
     """PET: actor and critic of the offline model on every port."""
     algorithm = IPPO(env, config, start=offline)
     return algorithm, algorithm.init
@@ -187,9 +189,7 @@ def acc_config(settings: dict[str, Any], intervals: int, windows: int) -> DDQNCo
     )
 
 
-def _acc(
-    env: PortEnvironment, config: DDQNConfig, offline: object
-) -> tuple[Any, Callable[[jax.Array, Any], Any]]:
+def _acc(env: PortEnvironment, config: DDQNConfig, offline: object) -> tuple[DDQN, Start]:
     """ACC: the Q-network of the offline model on every port, with empty replay memories."""
     algorithm = DDQN(env, config)
 

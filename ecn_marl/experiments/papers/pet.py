@@ -57,23 +57,23 @@ def suite(small: bool) -> Suite:
 
 
 _NOTES = (
-    "PET states no link delay, buffer or constants of the senders: links of 1 µs, 32 MiB per "
-    "switch, DCQCN of HPCC's simulator, whose traffic generator PET uses; ACKs and CNPs have a "
-    "class of their own.",
+    "PET states no link delay, buffer or constants of the senders. Here links have 1 µs, switches "
+    "32 MiB, and DCQCN has the constants of HPCC's simulator, whose traffic generator PET uses. "
+    "ACKs and CNPs have a class of their own.",
     "Offline training draws the load of every episode from 10 to 90 %, evenly in its logarithm "
     "(Algorithm 1 samples the dynamics; the range is not stated).",
-    "Episodes start empty. Flows that begin in the first 4 ms are not measured, nor those of the "
-    "last 10 ms, but in Figs. 6 and 7.",
-    "Every port is an agent; the offline model is one for all ports, as it is installed on every "
-    "switch. Online each port trains its own copy, where PET has an agent per switch.",
+    "Episodes start empty. Except in Figs. 6 and 7, flows that begin in the first 4 ms or in the "
+    "last 10 ms are not measured.",
+    "Every port is an agent. All ports share one offline model, as PET installs it on every "
+    "switch. Online each port trains its own copy, where PET has one agent per switch.",
 )
 
 _SMALL_NOTES = (
     *_NOTES,
     "Small: 12 hosts on 3 leaves with 2 spines in place of 288 on 12 with 6; as much bandwidth up "
     "as down in both.",
-    "Small: the times of Figs. 6 and 7 are divided by 100; so is the largest flow of DataMining, "
-    "10 MB in place of 1 GB (larger ones are cut), which lasts as long a part of a run.",
+    "Small: the times of Figs. 6 and 7 are divided by 100. So is the largest flow of DataMining, "
+    "10 MB in place of 1 GB (larger ones are cut), so that it lasts the same share of a run.",
     "Small: 1 of 6 links fails, 17 %: 10 % would be less than one.",
     f"Small: loads of {', '.join(map(str, SMALL_LOADS))} %, searches over named and 30 other "
     "settings.",
