@@ -19,7 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral
 from numbers import Real as RealNumber
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import (
+    Annotated,
+    Protocol,
+    TypeGuard,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -65,7 +74,7 @@ class Real:
     none: bool = False
     infinite: bool = False
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: object) -> bool:
         """Whether it is such a number, or one of the words."""
         if value is None or isinstance(value, str):
             return self.none if value is None else value in self.words
@@ -86,7 +95,7 @@ class Real:
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iuf"
 
-    def _is_kind(self, value: object) -> bool:
+    def _is_kind(self, value: object) -> TypeGuard[float]:
         return isinstance(value, RealNumber)
 
     @property
@@ -114,7 +123,7 @@ class Whole(Real):
         """Kinds of numpy dtypes that arrays of such numbers have."""
         return "iu"
 
-    def _is_kind(self, value: object) -> bool:
+    def _is_kind(self, value: object) -> TypeGuard[float]:
         return isinstance(value, Integral)
 
     @property
@@ -243,7 +252,7 @@ def check_numbers(tree: object, where: str = "params") -> None:
         for number, part in enumerate(tree):
             check_numbers(part, f"{where}[{number}]")
     elif is_dataclass(tree):
-        rules: Any = rules_of(type(tree))  # of arrays: every rule here is a `Real`
+        rules = cast("dict[str, Real]", rules_of(type(tree)))  # those of arrays are all `Real`
         for field in fields(tree):
             part, name = getattr(tree, field.name), f"{where}.{field.name}"
             if field.name in rules:

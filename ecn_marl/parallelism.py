@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Lowered
 from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
@@ -31,6 +32,17 @@ AXIS = "env"
 
 FLAG = "xla_force_host_platform_device_count"
 """Another way to have several host devices, in the environment variable XLA_FLAGS."""
+
+
+@runtime_checkable
+class Jitted(Protocol):
+    """What `jax.jit` returns. Its own type, `jax.stages.Wrapped`, cannot be checked at run time."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the compiled function."""
+
+    def lower(self, *args: Any, **options: Any) -> Lowered:
+        """Lower it for arguments of these shapes and types."""
 
 
 def host_devices(n: int) -> None:
@@ -139,7 +151,7 @@ def state_shardings(state: PyTree, mesh: Mesh, per_env: tuple[str, ...], axis: i
     replicated = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXIS))
 
-    def place(path: tuple[object, ...], leaf: Any) -> NamedSharding:
+    def place(path: tuple[object, ...], leaf: jax.Array | jax.ShapeDtypeStruct) -> NamedSharding:
         name = getattr(path[0], "name", getattr(path[0], "key", None))
         if name not in per_env:
             return replicated
@@ -151,12 +163,12 @@ def state_shardings(state: PyTree, mesh: Mesh, per_env: tuple[str, ...], axis: i
 
 
 def per_device(
-    function: Callable[..., Any],
+    function: Callable[..., PyTree],
     mesh: Mesh,
     *,
     shared: tuple[int, ...] = (),
     donate: tuple[int, ...] = (),
-) -> Any:
+) -> Jitted:
     """A compiled function of batches that every device runs on its share of the environments.
 
     Devices exchange nothing, so loops in `function` may have different lengths on each. Results for
@@ -193,6 +205,7 @@ def per_device(
 
 __all__ = [
     "AXIS",
+    "Jitted",
     "cores",
     "env_mesh",
     "fitting_devices",

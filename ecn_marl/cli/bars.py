@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import typer
 
@@ -29,6 +29,7 @@ WIDE, NARROW = 100, 80
 """Columns of the terminal for a long bar, and for any bar."""
 
 
+@runtime_checkable
 class Move(Protocol):
     """Moves a bar."""
 
@@ -75,7 +76,9 @@ def bar_of(unit: str, console: Console, disable: bool = False) -> Progress:
             remaining = "" if left is None else f", {clock(left)} left"
             return Text(clock(task.elapsed or 0.0) + remaining)
 
-    columns: list[Any] = [rp.TextColumn("{task.description}", table_column=Column(no_wrap=True))]
+    columns: list[rp.ProgressColumn] = [
+        rp.TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    ]
     if console.width >= NARROW:
         columns.append(rp.BarColumn(bar_width=30 if console.width >= WIDE else 12))
     note = Column(no_wrap=True, overflow="ellipsis", ratio=1)

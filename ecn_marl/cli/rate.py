@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ecn_marl.cli.bars import progress
+from ecn_marl.cli.bars import Move, progress
 from ecn_marl.cli.terminal import show_tables
 
 DEFAULT_SCENARIO = "many-to-one-8-v0"
@@ -114,7 +114,7 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
         ValueError: see `experiments.rate.rate_policy_of`.
     """
     from ecn_marl.baselines.exporting.policy import save_policy
-    from ecn_marl.baselines.rate_cost import MANY, decision_costs
+    from ecn_marl.baselines.rate_cost import FLOWS, decision_costs
     from ecn_marl.experiments import rate
     from ecn_marl.speed.machine import processor
 
@@ -131,7 +131,7 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
     for runner, cost in decision_costs(policy).items():
         typer.echo(
             f"{runner}: {cost['alone']:.3f} us per decision of one flow, {cost['together']:.4f} us "
-            f"of {MANY} together ({processor()}, median)"
+            f"of {FLOWS} together ({processor()}, median)"
         )
 
 
@@ -181,7 +181,7 @@ def bench(
     seeds: int,
     scenarios: tuple[bool, int | None],
     as_json: bool,
-    show: Any,
+    show: Callable[[str], Move],
 ) -> None:
     """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
 

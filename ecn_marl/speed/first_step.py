@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 STEPS, FRAMES = 200, 20
@@ -49,7 +50,9 @@ def main(scenario: str, runs: int) -> dict[str, Any]:
     return times | {"steps": steps, "frames": frames}
 
 
-def _rate(task: Any, count: int, before: Any = None) -> tuple[float, float]:
+def _rate(
+    task: Callable[[int], object], count: int, before: Callable[[int], object] | None = None
+) -> tuple[float, float]:
     """Rate of a task per second of wall and of CPU time; `before` is not timed."""
     wall = cpu = 0.0
     for i in range(count):

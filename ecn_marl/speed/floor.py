@@ -206,7 +206,7 @@ def floor(env: EcnEnv, envs: int, plan: Plan) -> dict[str, Any]:
     program, carry, tick = substep_program(env, envs)
     size = tree_bytes((carry, tick))
     flows = envs * env.sim.slots
-    text = program.call.as_text()
+    text = program.call.as_text() or ""  # some backends print no program
     amounts = {name: x / flows for name, x in program.costs.items()}
     amounts["scatters"], amounts["gathers"] = (
         len(re.findall(rf"\b{kind}\(", text)) for kind in ("scatter", "gather")

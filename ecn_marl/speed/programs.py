@@ -25,7 +25,7 @@ from ecn_marl.wrappers import AutoReset
 AT_ONCE = 8
 """Steps under random actions compiled as one: between them `lanes` keeps the state in vectors."""
 
-Carry = tuple[PyTree, PyTree, Any, Any]
+Carry = tuple[PyTree, PyTree, PyTree, Array]
 """Keys, states, observations and summed rewards of a batch."""
 
 
@@ -55,7 +55,7 @@ def start(env: AutoReset, params: PyTree, key: jax.Array, envs: int) -> Carry:
 
 def random_steps(
     env: AutoReset | EcnEnv, at_once: int = 1
-) -> Callable[[Any, Any, Any, Any, Any, Any], Carry]:
+) -> Callable[[jax.Array, PyTree, PyTree, Array, PyTree, Array], Carry]:
     """Steps of a batch of environments under uniformly random actions.
 
     Args:

@@ -23,7 +23,7 @@ from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.wrappers import AutoReset
 
-Step = Callable[[Any, Any], tuple[PyTree, Any]]
+Step = Callable[[PyTree, jax.Array], tuple[PyTree, PyTree]]
 """`(state, key) -> (next state, other results of the step)`."""
 
 LOADED = 50

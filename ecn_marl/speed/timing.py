@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.stages
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
+from ecn_marl.parallelism import Jitted
 
 MIN_RUNS = 5
 """Fewer runs say little about the spread."""
@@ -168,7 +171,7 @@ class Compiled:
         compile_s: time of XLA's compilation, s.
     """
 
-    call: Any
+    call: jax.stages.Compiled
     trace_s: float
     compile_s: float
 
@@ -198,8 +201,8 @@ class Compiled:
         }
 
 
-def compiled(jitted: Any, *args: Any) -> Compiled:
-    """Compile a jitted function for some arguments."""
+def compiled(jitted: Jitted, *args: PyTree) -> Compiled:
+    """Compile a jitted function for arguments of these shapes and types."""
     # Apart, because lanes compile while the program is lowered, and XLA afterwards.
     began = time.perf_counter()
     lowered = jitted.lower(*args)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jaxtyping import Array, PyTree
 
@@ -13,7 +11,7 @@ from ecn_marl.wrappers import AutoReset
 
 
 def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgram:
-    """Steps of environments under random actions; the ends of episodes must be equal in both.
+    """Steps of environments, each under an action drawn once; ends of episodes are the decisions.
 
     Args:
         scenario: registered scenario.
@@ -26,7 +24,7 @@ def environments(scenario: str = "websearch-v0", envs: int = 4096) -> TrialProgr
     action = jax.vmap(lambda key: env.action.sample(key, env.num_agents))(keys)
 
     def step(
-        turn: Any, state: PyTree, key: jax.Array, action: Array, params: PyTree
+        turn: Array, state: PyTree, key: jax.Array, action: Array, params: PyTree
     ) -> tuple[PyTree, PyTree, PyTree]:
         key = jax.random.fold_in(key, turn)
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, params)

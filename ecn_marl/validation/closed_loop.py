@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ecn_marl import lanes
+from ecn_marl.parallelism import Jitted
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import Simulator
@@ -74,7 +74,7 @@ def _simulator(flows: int, width: int) -> Simulator:
 
 
 @cache
-def _runner(sim: Simulator) -> Any:
+def _runner(sim: Simulator) -> Jitted:
     """Compiled: `(keys [S], params, thresholds [T, P]) -> (fct µs [S, N], deferred [S])`."""
 
     @lanes.mapped

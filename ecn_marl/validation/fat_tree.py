@@ -22,6 +22,7 @@ from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.topology import GBPS, Topology, fat_tree
+from ecn_marl.sim.traffic import Source
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation.lines import Case, Line, Tolerance, theory_case
 
@@ -42,7 +43,7 @@ def cases() -> Iterator[Case]:
     yield theory_case("fat-tree/tiers", _tiers, 10.0)
 
 
-def _simulator(topology: Topology, source: Any, **options: Any) -> Simulator:
+def _simulator(topology: Topology, source: Source, **options: Any) -> Simulator:
     """A simulator at the clock of the scenarios; ACKs have no size, so that loads are of data."""
     senders = parse_transport("dcqcn:hpcc-paper")
     dt_us, steps = choose_clock(senders, topology, 100.0)

@@ -219,7 +219,7 @@ def _basis(row: dict[str, str], table: str, suffix: str = "") -> Basis:
 
 
 def _small_buffer(n: int) -> Outcome:
-    """8 MiB per switch: as with 32 MiB at N = 16, pauses at N = 64."""
+    """8 MiB per switch. At N = 16 queues fit as in 32 MiB, at N = 64 the switch sends pauses."""
     table = recorded.rows("incast_40ms", profile="run_b8", N=n)
     names = [row["ecn"] for row in table]
     network = [(recorded.star(n + 1), incast_flows(n))]

@@ -1,4 +1,4 @@
-"""Run cases in several processes: a compiled program keeps about one core busy."""
+"""Run cases in several processes, because a compiled program keeps only about one core busy."""
 
 from __future__ import annotations
 
