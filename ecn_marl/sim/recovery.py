@@ -75,6 +75,7 @@ def discard(
     opens = (gaps.until >= 0) & (gaps.until < dt)
     covered = jnp.clip(gaps.void, 0.0, dt)
     covered = covered + jnp.where(opens, dt - jnp.maximum(gaps.until, covered), 0.0)
+    # What a done flow left in the queues has arrived already, see `lifecycle.release`.
     wasted = jnp.where(flows.stage == life.DONE, 0.0, moved.out * (covered / dt))
     # Lost bytes open a gap of their own only if they would arrive after the void.
     share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)

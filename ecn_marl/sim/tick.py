@@ -121,6 +121,7 @@ def _waits(
     ahead = look_up(waits, queues)[..., 0]
     way_wait = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
     first = ways.slowest(ways.level(ahead, 0, cfg.n_ways), share)
+    # Equality is safe: the clock counts substeps in whole numbers.
     new = flows.start_step == state.step
     flows = replace(
         flows,

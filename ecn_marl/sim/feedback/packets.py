@@ -117,6 +117,7 @@ def marked(arrivals: Arrived, observed: Observed) -> Array:
     """Expected number of marked packets, in 1/256, given whether any is marked, `[F]`."""
     # Without a packet, or without marking, this would be 0 / 0.
     share = (1.0 - jnp.exp(-observed.log_survival)) / (1.0 - arrivals.clear + 1e-9)
+    # Expected marks given that there is one: a binomial mean over the chance of any.
     marks = jnp.where(arrivals.hit, arrivals.packets * share, 0.0)
     return jnp.clip(jnp.round(marks * FINE), 0, arrivals.packets * FINE)
 

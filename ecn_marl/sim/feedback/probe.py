@@ -77,6 +77,7 @@ def step(
     pace = jnp.maximum(observed.give / dt, 1e-6)
     first, spacing = after / pace, line.packet / pace
     back_at = jnp.where(returned, jnp.maximum(dt + left, 0.0), 0.0)
+    # Packets leave every `spacing`; the first one after the probe is back carries the next.
     launch_at = first + jnp.ceil(jnp.maximum(back_at - first, 0.0) / spacing) * spacing
     begin = jnp.clip(observed.flows.start_in, 0.0, dt)
     launch_at = begin + launch_at * (1.0 - begin / dt)

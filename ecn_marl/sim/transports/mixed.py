@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +122,7 @@ class Mixed:
         """Let the receivers of each member decide which marks leave as CNPs, see `Transport`."""
         states, cnps = list(state.members), marked
         for i, member in enumerate(self.members):
-            notify: Any = getattr(member, "notify", None)
+            notify: Callable[..., tuple[PyTree, Array]] | None = getattr(member, "notify", None)
             if notify is not None:
                 states[i], sent = notify(states[i], params[i], marked, dt)
                 # Members that do not pace return `marked` itself, and need no selection.
