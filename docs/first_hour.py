@@ -97,7 +97,7 @@ def measure(command: str, folder: Path, environment: dict[str, str]) -> Measured
         RuntimeError: it failed; the message has its output.
     """
 
-    def used() -> float:
+    def used() -> float:  # of all children: a command starts processes of its own
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
 
@@ -130,29 +130,31 @@ def machine() -> str:
 
 def run_steps() -> list[Measured]:
     """Build the wheel and run all steps in a temporary folder."""
-    found = []
+    times = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-        dropped = ("PYTHONPATH", "VIRTUAL_ENV", "XLA_FLAGS", "CI")
-        kept = {k: v for k, v in os.environ.items() if k not in dropped and k[:4] != "JAX_"}
-        active = kept | {"PATH": f"{folder / '.venv' / 'bin'}:{kept['PATH']}"}
+        # A new user has none of these, and JAX_… may name a compilation cache.
+        removed = ("PYTHONPATH", "VIRTUAL_ENV", "XLA_FLAGS", "CI")
+        users = {k: v for k, v in os.environ.items() if k not in removed and k[:4] != "JAX_"}
+        # As if the virtual environment were activated: every command has a shell of its own.
+        active = users | {"PATH": f"{folder / '.venv' / 'bin'}:{users['PATH']}"}
         for step in STEPS:
-            found.append(measure(step.command, folder, active))
+            times.append(measure(step.command, folder, active))
             if step.leaves and not (folder / step.leaves).is_file():
                 raise RuntimeError(f"{step.command}: no {step.leaves}")
-    return found
+    return times
 
 
-def table(found: list[Measured], where: str) -> str:
+def table(times: list[Measured], where: str) -> str:
     """The table in Markdown, with the machine below."""
     lines = ["| | clock | processor | command |", "| --- | ---: | ---: | --- |"]
-    for step, one in zip(STEPS, found, strict=True):
+    for step, step_times in zip(STEPS, times, strict=True):
         command = step.command.replace("|", "\\|")
-        times = " | ".join(f"{s:.0f} s" if s >= 9.95 else f"{s:.1f} s" for s in one)
-        lines.append(f"| {step.title} | {times} | `{command}` |")
-    total = Measured(*(sum(column) for column in zip(*found, strict=True)))
+        cells = " | ".join(f"{s:.0f} s" if s >= 9.95 else f"{s:.1f} s" for s in step_times)
+        lines.append(f"| {step.title} | {cells} | `{command}` |")
+    total = Measured(*(sum(column) for column in zip(*times, strict=True)))
     lines.append(f"| All | {total.wall / 60:.1f} min | {total.cpu / 60:.1f} min | |")
     return "\n".join([*lines, "", f"{where}.", ""])
 
@@ -161,13 +163,13 @@ def main() -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into docs/first-hour.md, too")
-    wanted = parser.parse_args()
-    where = machine()
+    args = parser.parse_args()
+    where = machine()  # before the steps, whose own load would count
     text = table(run_steps(), where)
     print(text)
-    if wanted.write:
-        before, rest = PAGE.read_text().split(START)
-        PAGE.write_text(before + START + text + END + rest.split(END)[1])
+    if args.write:
+        before, old_text = PAGE.read_text().split(START)
+        PAGE.write_text(before + START + text + END + old_text.split(END)[1])
 
 
 if __name__ == "__main__":

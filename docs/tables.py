@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale.append(str(page.relative_to(HERE.parent)))
             if not args.check:
                 page.write_text(new)
-    if not args.check:
+    if not args.check:  # the bytes of a PNG depend on versions, so a check leaves it out
         performance.PICTURE.write_bytes(performance.plot())
     if stale:
         print("out of date:" if args.check else "written:", ", ".join(stale))

@@ -30,7 +30,7 @@ EPOCHS, MINIBATCHES = 4, 8
 def mlp(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.Array]]:
     """Weights of a network of tanh layers; the last one starts close to zero."""
     keys = jax.random.split(key, len(sizes) - 1)
-    gains = [2**0.5] * (len(keys) - 1) + [0.01]
+    gains = [2**0.5] * (len(keys) - 1) + [0.01]  # so that the first policy is close to uniform
     shapes = pairwise(sizes)
     return [
         (jax.nn.initializers.orthogonal(g)(k, shape), jnp.zeros(shape[1]))
@@ -100,7 +100,7 @@ class Agent:
         policy = self.log_policy(params, batch["obs"])
         ratio = jnp.exp(self.log_prob(policy, batch["action"]) - batch["log_prob"])
         gain = batch["advantage"]
-        gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+        gain = (gain - gain.mean()) / (gain.std() + 1e-8)  # the deviation may be zero
         surrogate = jnp.minimum(ratio * gain, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * gain).mean()
         entropy = sum(-(jnp.exp(part) * part).sum(-1).mean() for part in policy)
         error = ((self.value(params, batch["obs"]) - batch["target"]) ** 2).mean()
@@ -143,6 +143,7 @@ def train(args: argparse.Namespace, envs: Any) -> tuple[Agent, Any]:
         rollout: dict[str, list[Any]] = {}
         for _ in range(args.steps):
             key, act_key = jax.random.split(key)
+            # To the host in one transfer, because the environment takes numpy.
             action, log_prob = jax.device_get(agent.act(params, act_key, obs))
             following, reward, terminated, truncated, infos = envs.step(action)
             # A truncated episode would have continued from its own last observation.

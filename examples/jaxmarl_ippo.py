@@ -44,6 +44,7 @@ class ActorCritic(nn.Module):
                 x = nn.tanh(nn.Dense(64, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
             return nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(gain))(x)
 
+        # A small last layer makes the first policy close to uniform.
         return nn.log_softmax(tower(self.choices, 0.01)), tower(1, 1.0)[..., 0]
 
 
@@ -69,7 +70,7 @@ def loss(params: Any, apply: Callable[..., Any], batch: Any) -> jax.Array:
     log_policy, value = apply(params, steps.obs)
     target = gain + steps.value
     ratio = jnp.exp(picked(log_policy, steps.action) - steps.log_prob)
-    gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+    gain = (gain - gain.mean()) / (gain.std() + 1e-8)  # the deviation may be zero
     surrogate = jnp.minimum(ratio * gain, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * gain).mean()
     entropy = -(jnp.exp(log_policy) * log_policy).sum(-1).mean()
     return VALUE_WEIGHT * ((value - target) ** 2).mean() - surrogate - ENTROPY * entropy
@@ -123,7 +124,7 @@ def program(args: argparse.Namespace, env: Any) -> tuple[ActorCritic, Callable[.
         last = train.apply_fn(train.params, flat(obs))[1]
         gain = advantages(steps, last, args.gamma, args.gae_lambda)
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (steps, gain))
-        for epoch in jax.random.split(key, EPOCHS):
+        for epoch in jax.random.split(key, EPOCHS):  # a Python loop: unrolled, as there are few
             order = jax.random.permutation(epoch, gain.size)
             parts = jax.tree.map(
                 lambda x, o=order: x[o].reshape(MINIBATCHES, -1, *x.shape[1:]), batch

@@ -25,12 +25,13 @@ def websearch(hosts: int = 8, load: float = 0.6, length_us: float = 40_000.0, se
     """Poisson arrivals between random hosts; sizes of the table WebSearch."""
     rng, table = np.random.default_rng(seed), size_table("WebSearch")
     rate = hosts * load * BYTES_PER_US / float(table.mean)  # flows per us
+    # Twice the expected number of flows, so that the last one is beyond the end.
     start = np.cumsum(rng.exponential(1 / rate, int(2 * rate * length_us)))
     start = start[start < length_us]
     size = np.interp(rng.uniform(size=start.size), np.asarray(table.cdf), np.asarray(table.size))
     src = rng.integers(hosts, size=start.size)
-    dst = (src + rng.integers(1, hosts, size=start.size)) % hosts
-    return src, dst, np.maximum(np.round(size), 1), start
+    dst = (src + rng.integers(1, hosts, size=start.size)) % hosts  # never the source itself
+    return src, dst, np.maximum(np.round(size), 1), start  # a flow has at least a byte
 
 
 def incast(senders: int = 16, kb: float = 64.0, every_us: float = 1000.0, rounds: int = 10):

@@ -126,6 +126,7 @@ def train(args: argparse.Namespace) -> ProbabilisticActor:
                 target_params=loss.target_critic_network_params,
             )
         gain = data[group, "advantage"]
+        # Over the whole rollout; the deviation may be zero.
         data[group, "advantage"] = (gain - gain.mean()) / (gain.std() + 1e-8)
         reward = data["next", group, "reward"]
         rows = data.reshape(-1)

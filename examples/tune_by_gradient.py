@@ -158,7 +158,7 @@ def search_grid(run: Callable[..., Outcome], points: int) -> tuple[Setting, floa
     grid = Setting(kmin, kmin + width, pmax)
     search = jax.jit(jax.vmap(lambda setting: run(setting).cost))
     seconds = []
-    for _ in range(2):
+    for _ in range(2):  # the first call compiles
         begin = time.perf_counter()
         costs = np.asarray(search(grid))
         seconds.append(time.perf_counter() - begin)
@@ -183,7 +183,7 @@ def descend(run: Callable[..., Outcome], steps: int, rate: float) -> tuple[Setti
     begin = time.perf_counter()
     x = jnp.stack([coordinates(start) for start in STARTS])
     moments = adam.init(x)
-    jax.block_until_ready(step(x, moments))
+    jax.block_until_ready(step(x, moments))  # compiles; its result is not used
     compiled = time.perf_counter()
     best, lowest = x[0], np.inf
     for _ in range(steps):

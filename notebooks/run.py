@@ -44,7 +44,7 @@ def execute(path: Path, *, fast: bool, folder: Path) -> nbformat.NotebookNode:
         timeout=900,
         kernel_name="python3",
         resources=resources,
-        record_timing=False,
+        record_timing=False,  # times would change the file with every run
         coalesce_streams=True,  # else where output is cut depends on when it came
     )
     return client.execute()

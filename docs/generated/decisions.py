@@ -108,13 +108,13 @@ def queue_examples() -> str:
     one = jnp.ones(kb.size)
     scale, params = FeatureScale.create(one), RewardParams.create()
     size = jnp.asarray(kb * 1000)
-    seen = log_size(size, scale)
+    feature = log_size(size, scale)
     faster = log_size(size, FeatureScale.create(4.0 * one))
     level = queue_level(size, params.queue_scale * one, params.queue_steps)
     short = params.queue_floor / np.maximum(kb * 1000, params.queue_floor)
     rows = [
         (f"{q:g}", f"{a:.3f}", f"{b:.3f}", f"{n:.1f}", f"{1 - n:.1f}", f"{s:.4f}")
-        for q, a, b, n, s in zip(kb, seen, faster, level, short, strict=True)
+        for q, a, b, n, s in zip(kb, feature, faster, level, short, strict=True)
     ]
     head = ("queue, KB", "`queue` at 25 Gb/s", "`queue` at 100 Gb/s")
     return markdown((*head, "`queue_level`", "D(L)", "La"), rows)
@@ -189,13 +189,15 @@ def reward_references() -> str:
 
     rows = []
     for file in sorted(SHIPPED.glob("*.json")):
-        found = json.loads(file.read_text())
-        for entry in found["entries"]:
-            title, room = entry_title(entry, found["entries"]), entry["headroom"]
-            for name, one in room.items():
-                ends = f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]"
-                row = (found["scenario"], title, name, entry["oracle"])
-                rows.append((*(f"`{cell}`" for cell in row), ends, f"{one['spread']:.2f}"))
+        references = json.loads(file.read_text())
+        for entry in references["entries"]:
+            title = entry_title(entry, references["entries"])
+            for name, headroom in entry["headroom"].items():
+                low, high = headroom["low"], headroom["high"]
+                interval = f"{headroom['value']:.4g} [{low:.4g}, {high:.4g}]"
+                row = (references["scenario"], title, name, entry["oracle"])
+                deviation = f"{headroom['spread']:.2f}"
+                rows.append((*(f"`{cell}`" for cell in row), interval, deviation))
     head = ("scenario", "reward", "reference", "oracle", "headroom", "spread")
     return markdown(head, rows)
 

@@ -35,14 +35,14 @@ def speed_machine() -> str:
     return _about(record())
 
 
-def _about(found: Mapping[str, Any]) -> str:
-    machine = found["machine"]
+def _about(measurement: Mapping[str, Any]) -> str:
+    machine = measurement["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
         f"    {machine['command']}\n\n"
         f"{machine['processor']}, {machine['cores']} cores; {versions}. "
         f"Load average at the start: {machine['load_average'][0]:.1f}. Medians of "
-        f"{found['plan']['runs']} runs after a warm-up, with their least and greatest."
+        f"{measurement['plan']['runs']} runs after a warm-up, with their least and greatest."
     )
 
 
@@ -75,7 +75,7 @@ def speed_environments() -> str:
 
 def speed_training() -> str:
     """Training beside the environments alone."""
-    found = record("speed-training")
+    training = record("speed-training")
     head = ("", "envs", "steps/s (min–max)", "agent-steps/s")
     rows = [
         (
@@ -84,9 +84,9 @@ def speed_training() -> str:
             _rate(row["env_steps_per_s"]),
             si(row["agent_steps_per_s"]["median"]),
         )
-        for row in (*found["environments"], *found["training"])
+        for row in (*training["environments"], *training["training"])
     ]
-    return f"{_about(found)}\n\n{markdown(head, rows)}"
+    return f"{_about(training)}\n\n{markdown(head, rows)}"
 
 
 def speed_packets() -> str:
@@ -144,7 +144,7 @@ def speed_scaling() -> str:
 
 def speed_senders() -> str:
     """What a flow costs under each kind of sender."""
-    found = record()["senders"]
+    senders = record()["senders"]
     rows = [
         (
             f"`{row['sender']}`",
@@ -154,7 +154,7 @@ def speed_senders() -> str:
             f"{row['over_first']:.2f}",
             f"{100 * row['skipped']:.1f} %",
         )
-        for row in found["rows"]
+        for row in senders["rows"]
     ]
     head = (
         "sender",

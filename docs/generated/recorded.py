@@ -25,26 +25,26 @@ def measured() -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: two files hold results of one scenario.
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_scenario: dict[str, dict[str, Any]] = {}
     for file in sorted(RESULTS.rglob("results.json")):
         for scenario, result in json.loads(file.read_text()).get("scenarios", {}).items():
-            if scenario in found:
+            if scenario in by_scenario:
                 raise bad_value("results", str(file), f"one file with results of {scenario}")
-            found[scenario] = result
-    return found
+            by_scenario[scenario] = result
+    return by_scenario
 
 
 def results() -> str:
     """The table of the README: the default scenario."""
     from ecn_marl.render.bench_table import ranked, readme_row
 
-    found = measured().get(FIRST)
-    if found is None:
+    result = measured().get(FIRST)
+    if result is None:
         return f"*No results of `{FIRST}` are recorded in this checkout.*"
-    rows = [row for row in ranked(found["policies"]) if not row["invalid"]]
+    rows = [row for row in ranked(result["policies"]) if not row["invalid"]]
     head = ("policy", "J", "score", "short flows: mean / p99", "long flows", "seeds")
     cells = [readme_row(row) for row in rows]
-    first = f"`{FIRST}`, {found['episodes']} episodes, {_streams(rows)}."
+    first = f"`{FIRST}`, {result['episodes']} episodes, {_streams(rows)}."
     return f"{first}\n\n{markdown(head, cells)}"
 
 
@@ -53,11 +53,11 @@ def leaderboard() -> str:
     from ecn_marl.render.bench_table import scenario_tables
 
     parts = []
-    for scenario, found in sorted(measured().items()):
-        blocks = scenario_tables(found)
+    for scenario, result in sorted(measured().items()):
+        blocks = scenario_tables(result)
         second = next(i for i, block in enumerate(blocks) if i > 0 and block.startswith("|"))
         parts += [f"## {scenario}", _figure(scenario), *blocks[:second]]
-        parts += [UNFOLD, *blocks[second:], "</details>", _commits(found["policies"])]
+        parts += [UNFOLD, *blocks[second:], "</details>", _commits(result["policies"])]
     return (
         "\n\n".join(part for part in parts if part) or "*No results are recorded in this checkout.*"
     )
@@ -111,30 +111,30 @@ def _paper(name: str) -> str:
     from ecn_marl.render.papers import claims_markdown
 
     file = RESULTS / "papers" / "results.json"
-    found = json.loads(file.read_text())["papers"] if file.is_file() else []
-    for one in found:
-        if one["paper"] == name:
-            protocol = one["protocol"]
+    suites = json.loads(file.read_text())["papers"] if file.is_file() else []
+    for suite in suites:
+        if suite["paper"] == name:
+            protocol = suite["protocol"]
             size = "small suite" if protocol["small"] else "full size"
             seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
-            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(one)}"
+            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(suite)}"
     return f"*No results of `bench {name}` are recorded in this checkout.*"
 
 
 def reliability() -> str:
     """Counts of the campaign of `tests/robustness`, as its last run wrote them."""
-    found = json.loads((ROOT / "tests" / "robustness" / "counts.json").read_text())
+    campaign = json.loads((ROOT / "tests" / "robustness" / "counts.json").read_text())
     names = ("tried", "refused", "sound", "accepted", "raw", "hang", "silent")
     rows = [
         [name, *(f"{counts[column]:,}" for column in names)]
-        for name, counts in found["families"].items()
+        for name, counts in campaign["families"].items()
     ]
-    total = [sum(counts[column] for counts in found["families"].values()) for column in names]
+    total = [sum(counts[column] for counts in campaign["families"].values()) for column in names]
     rows.append(["**all**", *(f"**{n:,}**" for n in total)])
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    text = f"One run of {found['minutes']:g} minutes ({found['machine']}; {versions}):\n\n"
+    versions = ", ".join(f"{name} {version}" for name, version in campaign["versions"].items())
+    text = f"One run of {campaign['minutes']:g} minutes ({campaign['machine']}; {versions}):\n\n"
     text += markdown(["family", *names], rows)
-    if memory := found["memory"]:
+    if memory := campaign["memory"]:
         text += (
             f"\n\n{memory['scenarios']} scenarios in one process, each a program of its own, took "
             f"at most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
