@@ -15,7 +15,8 @@ factor is constant (Claim 2) and follows
 along the events of each flow: no value function, no noise, no other flow's data. The constant is
 the only approximation. With it, the sign is exact only where a flow alone decides. The discount
 bounds for how long an action is credited. The formulas here are a reconstruction: the discounted
-mean, and the penalty on actions that differ from later ones, are those of the published code. The
+mean, and the penalty on actions that differ from later ones, are those of the published code. A
+rate is multiplied by 1 + 0.2 u, from 0.8 to 1.2; the code divides it by 1 - 0.2 u for u < 0. The
 penalty covers all later actions, not the next one only. Among many flows the queue answers slowly,
 and a policy that is steady from event to event may still oscillate over twenty of them.
 
@@ -49,7 +50,7 @@ from ecn_marl.baselines.rl.rate_learning import (
 )
 from ecn_marl.baselines.rl.rate_rollout import Events
 from ecn_marl.baselines.training.settings import not_negative, positive
-from ecn_marl.envs.rate.env import RateParams
+from ecn_marl.envs.rate.env import RateParams, RateState
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,17 @@ class Deterministic(RateTrainer):
             updates=jnp.zeros((), jnp.int32),
         )
 
+    def descend(self, state: ADPGState, grad: PyTree, env: tuple[RateState, ...]) -> ADPGState:
+        """The state after a step along minus a gradient; `env`: environments after the rollout."""
+        change, opt = self.optimiser.update(grad, state.opt, state.actor)
+        return replace(
+            state,
+            actor=optax.apply_updates(state.actor, change),
+            opt=opt,
+            env=env,
+            updates=state.updates + 1,
+        )
+
 
 class ADPG(Deterministic):
     """The algorithm for one configuration."""
@@ -162,14 +174,7 @@ class ADPG(Deterministic):
             state.actor,
         )
         grads, metrics = jax.grad(self.loss, has_aux=True)(state.actor, batches)
-        change, opt = self.optimiser.update(grads, state.opt, state.actor)
-        new = replace(
-            state,
-            actor=optax.apply_updates(state.actor, change),
-            opt=opt,
-            env=envs,
-            updates=state.updates + 1,
-        )
+        new = self.descend(state, grads, envs)
         return new, metrics | {"events_left_out": left_out}
 
     def loss(self, actor: PyTree, batches: list[Events]) -> tuple[Array, dict[str, Array]]:
@@ -181,7 +186,7 @@ class ADPG(Deterministic):
     def _loss(self, actor: PyTree, events: Events) -> tuple[Array, dict[str, Array]]:
         """Loss and metrics of one scenario. Errors are in units of the target."""
         present = events.valid.astype(jnp.float32)
-        n = jnp.maximum(present.sum(), 1.0)
+        n = jnp.maximum(present.sum(), 1.0)  # a rollout without events: 0 / 0
         change = jnp.asarray(self.policy.apply(actor, events.obs))
         ahead = later_mean(events.error, present, self.config.gamma)
         follow = (present * change * ahead).sum() / n
@@ -207,8 +212,10 @@ def later_mean(
     """
     t = values.shape[0]
     ahead = jnp.arange(t)[None] - jnp.arange(t)[:, None]
+    # Negative powers, which `where` drops anyway, would be infinite for gamma = 0.
     weight = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)
     total = jnp.tensordot(weight, present * values, 1)
+    # 0 / 0 where no event follows; the total is 0 there, too.
     return total / jnp.maximum(jnp.tensordot(weight, present, 1), 1e-6)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ecn_marl._errors import unknown_name
 from ecn_marl._registry import Registry
-from ecn_marl.baselines.ddqn import DDQN, CentralACC
+from ecn_marl.baselines.c_acc import CentralACC
+from ecn_marl.baselines.ddqn import DDQN
 from ecn_marl.baselines.haecn import HAECN
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO

@@ -20,7 +20,7 @@ Gradients that are not finite are counted (`lost_gradients`) and left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -105,14 +105,7 @@ class APG(Deterministic):
             lost = lost + n_lost
             states_after.append(restarted(env, final, jax.random.fold_in(key, i), p))
         mean = jax.tree.map(lambda *x: jnp.stack(x).mean(0), *grads)
-        change, opt = self.optimiser.update(mean, state.opt, state.actor)
-        new = replace(
-            state,
-            actor=optax.apply_updates(state.actor, change),
-            opt=opt,
-            env=tuple(states_after),
-            updates=state.updates + 1,
-        )
+        new = self.descend(state, mean, tuple(states_after))
         logged = {"gradient": optax.global_norm(mean), "lost_gradients": lost}
         return new, event_metrics(rollouts, self.config.target) | logged
 
@@ -151,6 +144,7 @@ class APG(Deterministic):
     ) -> tuple[Array, tuple[RateState, Events]]:
         """Mean cost over the events of one environment's window; its state after; its events."""
 
+        # Values inside a step are recomputed for the gradient, not stored for all steps.
         @jax.checkpoint
         def step(state: RateState, _: None) -> tuple[RateState, tuple[Events, PyTree]]:
             obs = env.observe(state)
@@ -176,6 +170,7 @@ def mean_of_finite(grads: PyTree) -> tuple[PyTree, Array]:
     n = jnp.maximum(finite.sum(), 1)
 
     def mean(g: Array) -> Array:
+        # Replaced, not multiplied by 0, as 0 times NaN is NaN.
         mask = finite.reshape(-1, *(1,) * (g.ndim - 1))
         return jnp.where(mask, g, 0.0).sum(0) / n
 

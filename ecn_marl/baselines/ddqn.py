@@ -1,4 +1,4 @@
-"""DDQN: every port learns the values of its settings, the algorithm of ACC; and C-ACC.
+"""DDQN: every port learns the values of its settings, the algorithm of ACC.
 
 ACC: "Automatic ECN Tuning for High-Speed Datacenter Networks" (SIGCOMM'21), §3.4, Algorithm 1, §4.
 Each agent has a Q-network over its own observations, shared or its own, and a memory of its own; a
@@ -8,10 +8,21 @@ global memory exchanges experience between them. An update is
     ->  into the local memories  ->  now and then: exchange with the global memory
     ->  `gradient_steps` times: draw from the local memories, large rewards first, double-Q (Eq. 3)
 
-and is one compiled function; the memories stay on the device. A port that is about to be idle
-cannot choose, so the target takes the value of the setting that it keeps, not that of the best one;
-ACC does not say so. Use it with `reward="acc"` (the step-shaped D(L)), `features="acc"` (k = 3) and
-`actions="discrete"`, as ACC has them.
+and is one compiled function; the memories stay on the device. Use it with `reward="acc"` (the
+step-shaped D(L)), `features="acc"` (k = 3) and `actions="discrete"`, as ACC has them.
+
+What ACC leaves open, and differences from it:
+
+* An agent is a port; ACC's is a switch, which decides for one queue after the other (§4.2).
+* Algorithm 1 takes a gradient step per interval. Here several follow a rollout in many
+  environments.
+* A port that is about to be idle cannot choose, so the target takes the value of the setting that
+  it keeps, not that of the best one.
+* ACC prefers large rewards (§4.3) without a formula: see `rl.replay.sampling_table`. Weights
+  correct the bias of that (Schaul et al. 2016).
+* What idle means exactly (§4.2): see `rl.gating`. Idle ports explore, too.
+
+`c_acc` is the central controller that ACC is compared with.
 """
 
 from __future__ import annotations
@@ -27,9 +38,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.evaluation.scoring import Greedy
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
@@ -38,47 +48,24 @@ from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
 from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
-from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import run_randomly, start_environments
+from ecn_marl.baselines.training.environments import start_measured
 from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
 
-FLOAT_BYTES = 4
-
 
 @dataclass(frozen=True)
-class DDQNConfig:
-    """Settings of DDQN.
+class DDQNConfig(ql.QConfig):
+    """Settings of DDQN, beside those of `QConfig`.
 
     ACC states the structure of its algorithm but none of its numbers (network, rates, discount,
-    exploration, memories). Values without a source are not ACC's.
+    exploration, memories). It has returns of one step (Eq. 3), copies the network to the target
+    every n steps (n is not stated), lets the chance of a random action decay exponentially (§4.3),
+    and installs one model offline (`shared`), which every switch then trains on its own. `gamma` is
+    that of IPPO.
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
-        gradient_steps: gradient steps per update.
-        batch: rows that each agent draws from its memory per gradient step.
-        lr: learning rate.
-        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
-            a rate that does not fall.
-        gamma: discount per tuning interval, as for IPPO.
-        n_step: steps of a return before it is bootstrapped (ACC, Eq. 3: 1).
-        target_every: gradient steps between copies to the target network (ACC's n; HAECN: 20).
-        reward_offset: subtracted from the rewards that are learnt from. Values then start near
-            their final level, instead of first climbing to offset / (1 - gamma). The best action
-            stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
-        reward_scale: factor of the rewards after that, see `PPOConfig`.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
-        shared: one network for all agents, as when ACC installs one model offline, or one each, as
-            when its switches train on online. Memories are one each in both cases.
-        epsilon: chance of a random action at first.
-        epsilon_decay: factor of that chance at every update (ACC, §4.3: exponential decay).
-        epsilon_min: smallest chance.
         local_capacity: rows of each agent's memory.
         global_capacity: rows of the global memory.
         exchange_every: updates between exchanges. ACC's interval is "several seconds" of network
@@ -94,24 +81,6 @@ class DDQNConfig:
         idle_tolerance: changes of the reward up to this are none (ACC does not say).
     """
 
-    envs: int = 64
-    rollout: int = 8
-    gradient_steps: int = 8
-    batch: int = 64
-    lr: float = 1e-3
-    anneal_updates: int = 0
-    gamma: float = 0.95
-    n_step: int = 1
-    target_every: int = 50
-    reward_offset: float = 0.0
-    reward_scale: float = 1.0
-    max_grad_norm: float = 10.0
-    hidden: tuple[int, ...] = (64, 64)
-    standardise: int = 0
-    shared: bool = True
-    epsilon: float = 1.0
-    epsilon_decay: float = 0.98
-    epsilon_min: float = 0.02
     local_capacity: int = 8192
     global_capacity: int = 65536
     exchange_every: int = 10
@@ -125,22 +94,11 @@ class DDQNConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
+        super().__post_init__()
         sizes = ("local_capacity", "global_capacity", "exchange_every", "idle_intervals")
-        check.at_least_one(self, *counts, *sizes)
-        shares = ("gamma", "epsilon", "epsilon_min", "to_global", "to_local", "correction")
-        check.shares(self, *shares)
-        check.positive(self, "lr", "reward_scale")
-        check.positive(self, "max_grad_norm", infinite=True)
-        check.widths(self, "hidden")
-        if not 0.0 < self.epsilon_decay <= 1.0:
-            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "priority", "idle_tolerance", "standardise", "anneal_updates")
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
+        check.at_least_one(self, *sizes)
+        check.shares(self, "to_global", "to_local", "correction")
+        check.not_negative(self, "priority", "idle_tolerance")
 
 
 @struct.dataclass
@@ -231,14 +189,7 @@ class DDQN(Trainer):
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
-        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
-        moments = None
-        if c.standardise:
-            random_key = jax.random.fold_in(env_key, 0)
-            (state, obs), mean, std = run_randomly(
-                env, random_key, params, (state, obs), c.standardise
-            )
-            moments = (mean, std)
+        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
         local = replay.empty(self.row, c.local_capacity)
         return TrainState(
             q=self.learner.init(q_key, env.obs_dim, env.num_agents, moments),
@@ -314,7 +265,7 @@ class DDQN(Trainer):
         """Networks and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
 
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
         """The greedy policy for evaluation in `env`, with idle gating if that is on."""
         return StatefulPolicy(self, actor, env)
 
@@ -328,12 +279,21 @@ class DDQN(Trainer):
         Returns:
             New state, and the update's metrics.
         """
+        c = self.config
         key, roll_key, exchange_key, learn_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)
         state, rows, metrics = self._collect(state, roll_key, params)
         local, lost = jax.vmap(replay.append)(state.local, rows)
         state, moved = self._exchange(replace(state, local=local), exchange_key)
-        q, losses = self._learn(state.q, learn_key, state.local)
+        q, losses = self.learner.learn_from(
+            state.q,
+            learn_key,
+            state.local,
+            batch=c.batch,
+            gradient_steps=c.gradient_steps,
+            priority=c.priority,
+            correction=c.correction,
+        )
         metrics["overwritten"] = lost.sum() + moved.pop("overwritten")
         state = replace(state, q=q, updates=state.updates + 1)
         return state, metrics | moved | losses | self._memory(state)
@@ -427,86 +387,3 @@ class DDQN(Trainer):
             "global_filled": state.shared.size / c.global_capacity,
             "foreign": jnp.sum(filled & foreign) / jnp.maximum(jnp.sum(filled), 1),
         }
-
-    def _learn(self, q: QState, key: jax.Array, local: Ring) -> tuple[QState, dict[str, Array]]:
-        """Several gradient steps on rows that the agents draw from their memories."""
-        c = self.config
-        table = jax.vmap(replay.sampling_table, (0, 0, None))(
-            local.rows.score, local.size, c.priority
-        )
-
-        def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            rows, weight = replay.draw_each(key, local, table, c.batch, c.correction)
-            return self.learner.learn(q, rows, weight)
-
-        q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
-        return q, {name: x.mean() for name, x in metrics.items()}
-
-
-class CentralACC(DDQN):
-    """C-ACC: one agent that observes the whole network and sets one action per tier of switches.
-
-    ACC's authors compare with it (Fig. 14). It is DDQN in the view of `Tiers`: one Q-network, one
-    memory. The exchange would only copy the agent's own rows, so it is left out.
-    """
-
-    def __init__(self, env: PortEnvironment, config: DDQNConfig) -> None:
-        """Set up the network.
-
-        Args:
-            env: functional environment with discrete actions. Its `tiers`, one per port, are those
-                of its topology if it names none.
-            config: settings; `shared`, the exchange and idle gating have no effect here.
-
-        Raises:
-            ValueError: its actions are continuous.
-        """
-        single = replace(config, shared=True, idle_gating=False, to_global=0.0, to_local=0.0)
-        super().__init__(central_view(env), replace(single, global_capacity=1))
-
-    def view(self, env: PortEnvironment) -> Tiers:
-        """The environment of this algorithm's single agent."""
-        return central_view(env)
-
-    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
-        """Costs so far per port and interval: one inference makes the decisions of all ports."""
-        ports = len(self.env.tier)
-        return {name: cost / ports for name, cost in super().costs(memory).items()}
-
-    def network(self, actor: PyTree) -> Network | None:
-        """None: the network takes the observations of all ports at once."""
-        return None
-
-    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
-        """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
-        numbers = env.num_agents * (env.feature.width + 3)
-        return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
-
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
-        """The greedy policy for evaluation in `env`, whose agents are ports."""
-        return Central(self, actor, central_view(env))
-
-
-class Central(Greedy):
-    """The greedy policy of C-ACC on all ports; one inference makes all their decisions."""
-
-    def __init__(self, algorithm: CentralACC, actor: PyTree, view: Tiers) -> None:
-        """Keep the view as well."""
-        super().__init__(algorithm, actor)
-        self.view = view
-
-    def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
-        """Actions of all ports."""
-        summary = self.view.summary(obs)
-        return self.view.to_ports(self.algorithm.act(self.actor, key, summary, greedy=True))
-
-    def costs(self) -> dict[str, float]:
-        """Costs of a decision for one port: its share of an inference."""
-        ports = len(self.view.tier)
-        return {name: cost / ports for name, cost in super().costs().items()}
-
-
-def central_view(env: PortEnvironment) -> Tiers:
-    """The environment of a central controller."""
-    tier = getattr(env, "tiers", None)
-    return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

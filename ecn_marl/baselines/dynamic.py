@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jaxtyping import PyTree
 
@@ -16,7 +14,7 @@ from ecn_marl.sim.tuners import parse_tuner
 PREFIX = "dynamic:"
 """Prefix of the name of a rule, e.g. `dynamic:pi`."""
 
-Memory = tuple[Any, Ecn]
+Memory = tuple[PyTree, Ecn]
 """State of the tuner, and its thresholds for the next interval."""
 
 

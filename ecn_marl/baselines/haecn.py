@@ -9,7 +9,8 @@ six-layer DDQN, chooses a setting for S, and S becomes S_saved; else the setting
     ->  into the memories of both modules
     ->  `gradient_steps` times: DQN for the decision, DDQN for the policy (Algorithm 1, line 14)
 
-and is one compiled function. Where the paper is silent or contradicts itself:
+and is one compiled function. Both modules learn by `rl.q_learning.QLearner`, as DDQN does. Where
+the paper is silent or contradicts itself:
 
 * Text and Algorithm 1 store a transition only if it was triggered. From those alone the decision
   module could not learn when not to trigger, so it learns from every interval here.
@@ -34,8 +35,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.baselines.evaluation.episodes import StatefulController
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
@@ -45,7 +46,7 @@ from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import run_randomly, start_environments
+from ecn_marl.baselines.training.environments import start_measured
 from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
@@ -55,78 +56,38 @@ TRIGGER = Head(sizes=(2,), scalar=True)
 
 
 @dataclass(frozen=True)
-class HAECNConfig:
-    """Settings of HAECN; defaults are those of its Table 1, where it states them.
+class HAECNConfig(ql.QConfig):
+    """Settings of HAECN, beside those of `QConfig`; those of its Table 1, where it states them.
+
+    Table 1: batches of 64, a learning rate of 0.005 for both modules (the optimiser is not stated),
+    a discount of 0.98, a target network copied every 20 steps, a price of 0.05. Returns have one
+    step (Algorithm 1, line 14). The policy generator has six layers, of widths that are not stated,
+    as are exploration and memories. The paper's agents share nothing (`shared=False`).
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
-        gradient_steps: gradient steps of both modules per update.
-        batch: rows that each agent draws per gradient step (Table 1: 64).
-        lr: learning rate of both modules (Table 1: 0.005; the optimiser is not stated).
-        anneal_updates: updates over which `lr` falls, see `DDQNConfig`.
-        gamma: discount per tuning interval (Table 1: 0.98).
-        n_step: steps of a return before it is bootstrapped (Algorithm 1, line 14: 1).
-        target_every: gradient steps between copies to the target networks (Table 1: 20).
-        reward_offset: subtracted from the rewards that both modules learn from, see `DDQNConfig`.
-        reward_scale: factor of the rewards after that, see `PPOConfig`.
         trigger_penalty: alpha, subtracted from the reward for a trigger (Table 1: 0.05).
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: hidden layers of the policy generator; with its output these are six layers, their
-            widths are not stated.
         decision_hidden: hidden layers of the decision module; "lightweight", not stated.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
         every_interval: the policy generator learns from every interval, and values a setting for as
             long as it stays; else it learns from triggered ones only, as in the paper.
-        shared: one pair of modules for all agents, or one each (the paper's agents are
-            independent). Memories are one each in both cases.
-        epsilon: chance of a random trigger and of a random setting at first; not stated.
-        epsilon_decay: factor of that chance at every update; not stated.
-        epsilon_min: smallest chance; not stated.
         capacity: rows of each memory of an agent; not stated.
     """
 
-    envs: int = 64
-    rollout: int = 8
-    gradient_steps: int = 8
-    batch: int = 64
     lr: float = 5e-3
-    anneal_updates: int = 0
     gamma: float = 0.98
-    n_step: int = 1
     target_every: int = 20
-    reward_offset: float = 0.0
-    reward_scale: float = 1.0
-    trigger_penalty: float = 0.05
-    max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64, 64, 64, 64)
+    trigger_penalty: float = 0.05
     decision_hidden: tuple[int, ...] = (16,)
-    standardise: int = 0
     every_interval: bool = True
-    shared: bool = True
-    epsilon: float = 1.0
-    epsilon_decay: float = 0.98
-    epsilon_min: float = 0.02
     capacity: int = 8192
 
     def __post_init__(self) -> None:
         """Check all settings."""
         object.__setattr__(self, "decision_hidden", tuple(self.decision_hidden))
-        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
-        check.at_least_one(self, *counts, "capacity")
-        check.shares(self, "gamma", "epsilon", "epsilon_min")
-        check.positive(self, "lr", "reward_scale")
-        check.positive(self, "max_grad_norm", infinite=True)
-        check.widths(self, "hidden", "decision_hidden")
-        if not 0.0 < self.epsilon_decay <= 1.0:
-            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "trigger_penalty", "standardise", "anneal_updates")
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
+        super().__post_init__()
+        check.at_least_one(self, "capacity")
+        check.widths(self, "decision_hidden")
+        check.not_negative(self, "trigger_penalty")
 
 
 @struct.dataclass
@@ -239,14 +200,10 @@ class HAECN(Trainer):
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
-        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
-        moments = pair_moments = None
-        if c.standardise:
-            random_key = jax.random.fold_in(env_key, 0)
-            (state, obs), mean, std = run_randomly(
-                env, random_key, params, (state, obs), c.standardise
-            )
-            moments = (mean, std)
+        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
+        pair_moments = None
+        if moments is not None:
+            mean, std = moments
             pair_moments = (jnp.tile(mean, 2), jnp.tile(std, 2))  # of S and S_saved
         intervals = replay.empty(self.decision_row, c.capacity)
         settings = replay.empty(self.policy_row, c.capacity)
@@ -302,6 +259,7 @@ class HAECN(Trainer):
         self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
     ) -> tuple[PolicyMemory, Array]:
         """Actions of the greedy policy; ports without a trigger keep theirs."""
+        # Without exploration the key has no effect.
         saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
         triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
         memory = PolicyMemory(saved, triggers, memory.decisions + trigger.shape[-1])
@@ -333,7 +291,7 @@ class HAECN(Trainer):
         nets = {"decision": self.decision.net, "policy": self.policy.net}
         return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
 
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> StatefulController:
         """The greedy policy for evaluation in `env`."""
         return StatefulPolicy(self, actor, env)
 
@@ -347,19 +305,23 @@ class HAECN(Trainer):
         Returns:
             New state, and the update's metrics.
         """
+        c = self.config
         key, roll_key, decision_key, policy_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)
         state, (intervals, settings, trigger), metrics = self._collect(state, roll_key, params)
         intervals_ring, intervals_lost = jax.vmap(replay.append)(state.intervals, intervals)
-        keep = trigger | self.config.every_interval
+        keep = trigger | c.every_interval
         settings_ring, settings_lost = jax.vmap(replay.append)(state.settings, settings, keep)
-        decision, decision_losses = self._learn(
-            self.decision, state.decision, decision_key, intervals_ring
+        steps = {"batch": c.batch, "gradient_steps": c.gradient_steps}
+        decision, decision_losses = self.decision.learn_from(
+            state.decision, decision_key, intervals_ring, **steps
         )
-        policy, policy_losses = self._learn(self.policy, state.policy, policy_key, settings_ring)
+        policy, policy_losses = self.policy.learn_from(
+            state.policy, policy_key, settings_ring, **steps
+        )
         metrics |= {f"decision_{name}": x for name, x in decision_losses.items()} | policy_losses
         rows = (self.decision_row, self.policy_row)
-        memory_bytes = sum(replay.row_bytes(row) for row in rows) * self.config.capacity
+        memory_bytes = sum(replay.row_bytes(row) for row in rows) * c.capacity
         metrics["local_replay_bytes"] = jnp.float32(memory_bytes * self.env.num_agents)
         metrics["overwritten"] = intervals_lost.sum() + settings_lost.sum()
         return replace(
@@ -437,16 +399,3 @@ class HAECN(Trainer):
         means |= self._costs(means.pop("triggered"))
         next_state = replace(state, env=env_state, obs=obs, saved=saved)
         return next_state, (intervals, settings, trigger), means
-
-    def _learn(
-        self, module: QLearner, q: QState, key: jax.Array, memory: Ring
-    ) -> tuple[QState, dict[str, Array]]:
-        """Several gradient steps on rows drawn uniformly (§3.4)."""
-        c = self.config
-        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
-
-        def step(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            return module.learn(q, *replay.draw_each(key, memory, table, c.batch, 0.0))
-
-        q, metrics = jax.lax.scan(step, q, jax.random.split(key, c.gradient_steps))
-        return q, {name: x.mean() for name, x in metrics.items()}

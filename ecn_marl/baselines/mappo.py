@@ -8,6 +8,9 @@ port, but only in training. An update is
     ->  values from the global state, normalised by the returns' running mean and deviation  ->  GAE
     ->  `epochs` passes of clipped policy loss and clipped Huber value loss
 
+and is one compiled function. What does not depend on the critic is in `rl.ppo.PPOTrainer`, as IPPO
+does the same.
+
 What its authors found to matter (section 5), as it is done here:
 
 * value normalisation: running mean and standard deviation (`rl/value_norm.py`);
@@ -20,8 +23,12 @@ What its authors found to matter (section 5), as it is done here:
 * a clip of at most 0.2;
 * large batches: 64 environments x 32 intervals x all agents.
 
-Each agent's reward is that of its own port, as in IPPO, so that the two differ in the critic only.
-In the cooperative games of the paper all agents have the same reward.
+Differences from the paper, beside the critic's input:
+
+* Each agent's reward is that of its own port, as in IPPO, so that the two differ in the critic
+  only. In the cooperative games of the paper all agents have the same reward.
+* Networks have no recurrent layers.
+* The discount is IPPO's; `MAPPOConfig` says why.
 """
 
 from __future__ import annotations
@@ -37,40 +44,23 @@ from flax import struct
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.rl.distributions import Head, head_for
-from ecn_marl.baselines.rl.gae import gae
-from ecn_marl.baselines.rl.networks import (
-    Mlp,
-    apply_network,
-    centred,
-    init_network,
-    network_flops,
-    one_agent,
-    standardise,
-)
+from ecn_marl.baselines.rl.networks import Mlp, centred, init_network, standardise
 from ecn_marl.baselines.rl.ppo import (
     Batch,
     PPOConfig,
+    PPOTrainer,
     TrainState,
-    clip_range,
-    collect,
     explained_variance,
-    improve,
     optimiser,
-    policy_loss,
 )
 from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import run_randomly, start_environments
-from ecn_marl.baselines.training.trainer import Network, Trainer
+from ecn_marl.baselines.training.environments import start_measured
+from ecn_marl.baselines.training.trainer import FLOAT_BYTES
 from ecn_marl.envs.interface import Environment, PortEnvironment
-from ecn_marl.wrappers import AutoReset
 
 CRITIC_STATES = ("mean", "ports")
 """Forms of the global state in the critic's input."""
-
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -161,10 +151,11 @@ class JointCritic(nn.Module):
         return Mlp(self.hidden[1:], 1)(jnp.tanh(x))[..., 0]
 
 
-class MAPPO(Trainer):
-    """The algorithm for one environment and configuration; holds no arrays."""
+class MAPPO(PPOTrainer):
+    """The algorithm for one environment and configuration; its actor is that of `PPOTrainer`."""
 
     config_class = MAPPOConfig
+    config: MAPPOConfig
 
     def __init__(self, env: Environment, config: MAPPOConfig) -> None:
         """Set up networks and optimisers.
@@ -174,14 +165,10 @@ class MAPPO(Trainer):
                 of all agents' observations, or all of them if it has no `state_dim`.
             config: settings.
         """
-        self.env = AutoReset(env)
-        self.config = config
-        self.head: Head = head_for(env.action)
-        self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
+        super().__init__(env, config)
         features = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", features) // env.num_agents
         self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
-        self.actor_opt = optimiser(config, config.actor_lr, config.shared)
         self.critic_opt = optimiser(config, config.critic_lr)
 
     def init(self, key: jax.Array, params: PyTree) -> MAPPOState:
@@ -190,14 +177,9 @@ class MAPPO(Trainer):
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
         actor = init_network(self.actor, actor_key, env.obs_dim, env.num_agents, c.shared)
         critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
-        obs, state = start_environments(env, env_key, phase_key, params, c.envs)
-        if c.standardise:
-            random_key = jax.random.fold_in(env_key, 0)
-            (state, obs), *moments = run_randomly(
-                env, random_key, params, (state, obs), c.standardise
-            )
-            actor = standardise(actor, *moments)
-            critic = standardise(critic, *moments)
+        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
+        if moments is not None:
+            actor, critic = standardise(actor, *moments), standardise(critic, *moments)
         return MAPPOState(
             actor=actor,
             critic=critic,
@@ -210,33 +192,9 @@ class MAPPO(Trainer):
             norm=ValueNorm.create(),
         )
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference."""
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
-        """The network and the parameters that one port needs, to measure their cost."""
-        return {"policy": (self.actor, one_agent(actor, self.config.shared))}
-
-    def network(self, actor: PyTree) -> Network:
-        """The policy, to be exported."""
-        return Network(self.head, actor)
-
     def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes of the critic's input in training."""
         return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
-
-    def act(
-        self,
-        actor: PyTree,
-        key: jax.Array,
-        obs: Float[Array, "*b agents obs"],
-        greedy: bool = False,
-    ) -> Array:
-        """Actions for observations, sampled or the most likely ones."""
-        out = apply_network(self.actor, actor, obs, self.config.shared)
-        return self.head.mode(out) if greedy else self.head.sample(key, out)
 
     def value(
         self, critic: PyTree, obs: Float[Array, "*b agents obs"]
@@ -256,25 +214,11 @@ class MAPPO(Trainer):
         """
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
-
-        def policy(actor: PyTree, obs: Array) -> Array:
-            return apply_network(self.actor, actor, obs, c.shared)
-
-        state, rollout, metrics = collect(
-            self.env, self.head, policy, replace(state, key=key), roll_key, params, c.rollout
-        )
+        state, rollout, metrics = self.roll_out(replace(state, key=key), roll_key, params)
         old_output = self.value(state.critic, rollout.obs)
         value = state.norm.restore(old_output)
         next_value = state.norm.restore(self.value(state.critic, rollout.final_obs))
-        advantage, target = gae(
-            c.reward_scale * rollout.reward,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.truncated,
-            c.gamma,
-            c.gae_lambda,
-        )
+        advantage, target = self.advantages(rollout, value, next_value)
         norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
         batch = Batch(
             rollout.obs,
@@ -284,37 +228,9 @@ class MAPPO(Trainer):
             norm.normalise(target),
             old_output,
         )
-        clip = clip_range(c, state.updates)
-        (actor, critic), (actor_opt, critic_opt), losses = improve(
-            (state.actor, state.critic),
-            (state.actor_opt, state.critic_opt),
-            (
-                (lambda net, minibatch: self.policy_loss(net, minibatch, clip), self.actor_opt),
-                (self.value_loss, self.critic_opt),
-            ),
-            batch,
-            learn_key,
-            c.epochs,
-            c.minibatches,
-        )
-        metrics |= losses | {"clip": clip, "explained_variance": explained_variance(target, value)}
-        return replace(
-            state,
-            actor=actor,
-            critic=critic,
-            actor_opt=actor_opt,
-            critic_opt=critic_opt,
-            updates=state.updates + 1,
-            norm=norm,
-        ), metrics
-
-    def policy_loss(
-        self, actor: PyTree, batch: Batch, clip: float | Array
-    ) -> tuple[Array, dict[str, Array]]:
-        """Clipped surrogate objective and entropy bonus; see `ppo.policy_loss`."""
-        c = self.config
-        out = apply_network(self.actor, actor, batch.obs, c.shared)
-        return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
+        state, losses = self.learn(replace(state, norm=norm), batch, learn_key)
+        metrics |= losses | {"explained_variance": explained_variance(target, value)}
+        return state, metrics
 
     def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """The larger of the Huber losses of the output and of the output clipped to the old one."""

@@ -81,7 +81,7 @@ def group_names(env: Environment) -> tuple[str, ...]:
 class Settings:
     """A controller with one setting for each phase and group of ports."""
 
-    def __init__(self, env: PortEnvironment, params: PyTree, settings: Any) -> None:
+    def __init__(self, env: PortEnvironment, params: PyTree, settings: Array | np.ndarray) -> None:
         """Scale the settings to the ports.
 
         Args:
@@ -156,8 +156,8 @@ class Rule:
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Float[Array, " agents"]) -> Ecn:
         """The thresholds for the decaying mean of flows so far."""
-        many = memory > self.limit
-        chosen: Ecn = jax.tree.map(lambda a, b: jnp.where(many, a, b), self.shallow, self.deep)
+        busy = memory > self.limit
+        chosen: Ecn = jax.tree.map(lambda a, b: jnp.where(busy, a, b), self.shallow, self.deep)
         return chosen
 
     def observe(

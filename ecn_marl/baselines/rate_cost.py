@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.baselines.rate_exported import device_arrays
 
-MANY = 8192
+FLOWS = 8192
 """Flows that decide together: those of the largest scenario."""
 
 REPEATS = 21
@@ -33,10 +33,10 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
         policy: the policy.
 
     Returns:
-        `alone`: one flow decides, in XLA each decision after the one before; `together`: `MANY`
+        `alone`: one flow decides, in XLA each decision after the one before; `together`: `FLOWS`
         flows decide in one call, time per flow.
     """
-    obs = np.random.default_rng(0).normal(size=(MANY, policy.obs_dim)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(size=(FLOWS, policy.obs_dim)).astype(np.float32)
     arrays, decide = device_arrays(policy), MODELS[policy.model]
 
     @jax.jit
@@ -51,15 +51,15 @@ def decision_costs(policy: RatePolicy) -> dict[str, dict[str, float]]:
 
         return jax.lax.scan(decide_next, jnp.ones(()), obs)[0]
 
-    many, chain = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
+    all_obs, chain_obs = jnp.asarray(obs), jnp.asarray(obs[:CHAIN])
     return {
         "numpy": {
             "alone": _median_us(lambda: [policy(x) for x in obs[:NUMPY_CHAIN]], NUMPY_CHAIN),
-            "together": _median_us(lambda: policy(obs), MANY),
+            "together": _median_us(lambda: policy(obs), FLOWS),
         },
         "xla": {
-            "alone": _median_us(lambda: alone(arrays, chain).block_until_ready(), CHAIN),
-            "together": _median_us(lambda: together(arrays, many).block_until_ready(), MANY),
+            "alone": _median_us(lambda: alone(arrays, chain_obs).block_until_ready(), CHAIN),
+            "together": _median_us(lambda: together(arrays, all_obs).block_until_ready(), FLOWS),
         },
     }
 

@@ -45,6 +45,7 @@ from ecn_marl.baselines.rl.rate_learning import (
     event_metrics,
     limited_reward,
     roll_scenarios,
+    rows_of,
     squash,
     start_training,
     training_envs,
@@ -185,14 +186,10 @@ class RateDQN(RateTrainer):
         )
         rows = self._rows(keys[1], batches)
         memory, _ = jax.vmap(replay.append)(state.memory, jax.tree.map(lambda x: x[None], rows))
-        table = jax.vmap(replay.sampling_table, (0, 0, None))(memory.rows.score, memory.size, 0.0)
-
-        def learn(q: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
-            batch, weight = replay.draw_each(key, memory, table, c.batch, 0.0)
-            return self.learner.learn(q, batch, weight)
-
-        q, losses = jax.lax.scan(learn, state.q, jax.random.split(keys[2], c.gradient_steps))
-        metrics = event_metrics(batches, c.target) | jax.tree.map(jnp.mean, losses)
+        q, losses = self.learner.learn_from(
+            state.q, keys[2], memory, batch=c.batch, gradient_steps=c.gradient_steps
+        )
+        metrics = event_metrics(batches, c.target) | losses
         new = replace(state, q=q, memory=memory, env=envs, updates=state.updates + 1)
         return new, metrics | {"events_left_out": left_out, "epsilon": chance}
 
@@ -209,12 +206,9 @@ class RateDQN(RateTrainer):
         for i, events in enumerate(batches):
             steps = transitions(events, limited_reward(events.error, c.error_limit))
             at = draw_valid(jax.random.fold_in(key, i), steps.valid, c.rows // len(batches))
-
-            def pick(x: Array, at: Array = at) -> Array:
-                return x.reshape(-1, *x.shape[3:])[at]
-
-            obs, action, next_obs = pick(steps.obs), pick(steps.action), pick(steps.next_obs)
-            reward = (1.0 - c.gamma) * (pick(steps.reward) + steps.mean_reward)
+            leaves = (steps.obs, steps.action, steps.next_obs, steps.reward)
+            obs, action, next_obs, reward = (rows_of(x, at) for x in leaves)
+            reward = (1.0 - c.gamma) * (reward + steps.mean_reward)
             scenario_rows.append(
                 Transition(
                     obs=squash(obs),

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.networks import Mlp, init_network
 from ecn_marl.baselines.rl.optimisers import adam
-from ecn_marl.baselines.rl.ppo import Batch, explained_variance, improve, policy_loss
+from ecn_marl.baselines.rl.ppo import Batch, explained_variance, improve_both, policy_loss
 from ecn_marl.baselines.rl.rate_learning import (
     RateConfig,
     Transitions,
@@ -160,9 +160,8 @@ class RatePPO(PolicyGradient):
 
         scenarios = [transitions(events, self.reward(events)) for events in batches]
         batch = draw_batch(keys[1], self.policy, state.actor, scenarios, estimate, c.rows)
-        (actor, critic), (actor_opt, critic_opt), losses = improve(
-            (state.actor, state.critic),
-            (state.actor_opt, state.critic_opt),
+        new, losses = improve_both(
+            replace(state, env=envs),
             ((self.policy_loss, self.actor_opt), (self.value_loss, self.critic_opt)),
             batch,
             keys[2],
@@ -173,15 +172,7 @@ class RatePPO(PolicyGradient):
         metrics["paid"] = jnp.stack([steps.mean_reward for steps in scenarios]).mean()
         value = batch.target - batch.advantage
         metrics["explained_variance"] = explained_variance(batch.target, value)
-        return replace(
-            state,
-            actor=actor,
-            critic=critic,
-            actor_opt=actor_opt,
-            critic_opt=critic_opt,
-            env=envs,
-            updates=state.updates + 1,
-        ), metrics | {"events_left_out": left_out}
+        return new, metrics | {"events_left_out": left_out}
 
     def policy_loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective and entropy bonus, see `ppo.policy_loss`."""

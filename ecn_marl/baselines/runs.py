@@ -273,7 +273,7 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
 
 
-def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, Any] | None:
+def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | None:
     """Networks that ippo's training starts from; None for fresh ones."""
     source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
     return shared_networks(source, env) if source else None
@@ -314,7 +314,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
     )
 
 
-def trainer_of(config: dict[str, Any], start: tuple[PyTree, Any] | None = None) -> Trainer:
+def trainer_of(config: dict[str, Any], start: tuple[PyTree, PyTree] | None = None) -> Trainer:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
     env: PortEnvironment = make(config["scenario"], **config["options"])
@@ -367,8 +367,8 @@ def _learners(
     config: dict[str, Any],
     which: str,
     learners: Sequence[int],
-    select: Callable[[Any], Any] = lambda state: state,
-) -> list[Any]:
+    select: Callable[[PyTree], PyTree] = lambda state: state,
+) -> list[PyTree]:
     """A selected part of the training states of learners, each from its own checkpoint."""
     warn_of_versions(run, config)
     params = make(config["scenario"], **config["options"]).default_params
@@ -416,7 +416,7 @@ def run_controller(
     return controller
 
 
-def run_actors(run: str | Path, which: str = "best") -> tuple[Any, list[Any]]:
+def run_actors(run: str | Path, which: str = "best") -> tuple[Trainer, list[PyTree]]:
     """The algorithm of a run, and the parameters of the policy of each of its seeds.
 
     Args:
@@ -474,7 +474,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
     return policy
 
 
-def _check_export(policy: Policy, controller: Any, env: EcnEnv) -> None:
+def _check_export(policy: Policy, controller: Controller | StatefulController, env: EcnEnv) -> None:
     """Check that an exported policy acts as its trainer does, on random observations."""
     name = policy.header["algorithm"]
     if isinstance(controller, StatefulController):

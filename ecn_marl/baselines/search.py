@@ -62,6 +62,12 @@ SHORTLIST = 8
 
 Grid = tuple[EcnSetting, ...]
 
+Build = Callable[[jax.Array], Controller | StatefulController]
+"""`candidate -> controller`; candidates are traced."""
+
+Place = int | tuple[int | slice, int]
+"""A phase, or a phase (or all) and a group of ports, as an index into settings."""
+
 Progress = Callable[[int, str], None]
 """`progress(episodes run so far, description)`."""
 
@@ -167,7 +173,7 @@ class SearchResult:
         return cls(**{**content, "settings": settings, "table": table})
 
 
-def _build(name: str, env: PortEnvironment, params: PyTree) -> Callable[[Any], Any]:
+def _build(name: str, env: PortEnvironment, params: PyTree) -> Build:
     """`candidate array -> controller` of a kind of policy."""
     if name == RULE:
         return lambda x: Rule(env, params, RuleSettings(x[0:3], x[3:6], x[6]))
@@ -185,7 +191,7 @@ class Trials:
         self,
         env: PortEnvironment,
         params: PyTree,
-        build: Callable[[Any], Any],
+        build: Build,
         keys: jax.Array,
         *,
         batch: int = 96,
@@ -250,6 +256,7 @@ class Trials:
 
 
 def _id(candidate: np.ndarray) -> bytes:
+    # Arrays have no hash; equal settings have equal bytes.
     return np.ascontiguousarray(candidate, np.float64).tobytes()
 
 
@@ -279,6 +286,7 @@ def halving(
     n = min(FIRST, episodes)
     while True:
         scores = geometric_means(trials.measure(remaining, n))
+        # Stable: of equal candidates the earlier one wins, on every machine.
         remaining = [remaining[i] for i in np.argsort(scores, kind="stable")]
         if n == episodes:
             return remaining
@@ -443,7 +451,7 @@ class Search:
         return self._result(ORACLE_PORTS, best, log, runs_before)
 
     def _descend(
-        self, name: str, best: np.ndarray, places: Sequence[Any], log: list[np.ndarray]
+        self, name: str, best: np.ndarray, places: Sequence[Place], log: list[np.ndarray]
     ) -> np.ndarray:
         """Coordinate descent: at each place in turn the best option, all others fixed."""
         options = self._options()

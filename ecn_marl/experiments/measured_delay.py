@@ -16,7 +16,8 @@ from jaxtyping import PyTree
 
 from ecn_marl.baselines.evaluation.cost import decision_delay_us, decision_us
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.evaluation.scoring import Acting, greedy_controller
+from ecn_marl.baselines.evaluation.scoring import greedy_controller
+from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.envs.registry import make
 
 EPISODES = 2
@@ -27,7 +28,7 @@ ALWAYS: dict[str, float] = {"inferences_per_decision": 1.0}
 
 
 def measured_delay_us(
-    scenario: str, options: Mapping[str, Any], algorithm: Acting, actor: PyTree, keys: jax.Array
+    scenario: str, options: Mapping[str, Any], algorithm: Trainer, actor: PyTree, keys: jax.Array
 ) -> float:
     """Delay of a policy's thresholds, µs.
 

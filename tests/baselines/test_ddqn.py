@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.ddqn import DDQN, CentralACC, DDQNConfig
+from ecn_marl.baselines.c_acc import CentralACC
+from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.evaluation.cost import count_costs
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train

@@ -15,7 +15,8 @@ from commands import failure, run
 from small import EFFORT, GRID, SETTINGS, SMALL, quiet, register
 
 from ecn_marl.baselines import search
-from ecn_marl.baselines.ddqn import CentralACC, DDQNConfig
+from ecn_marl.baselines.c_acc import CentralACC
+from ecn_marl.baselines.ddqn import DDQNConfig
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import resume_run, run_actors, run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config

@@ -7,7 +7,7 @@ evaluates all networks of all agents at once and saves nothing.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -16,14 +16,29 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+from ecn_marl.baselines.evaluation.stateful_policy import Deciding
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 Costs = dict[str, float]
 """`reward`, `inferences_per_decision`, `flops_per_decision`, for HAECN `activation_frequency`."""
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A learner whose networks can be timed, see `Trainer.modules`."""
+
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+        """Networks and the parameters that one port needs."""
+
+
 def count_costs(
-    env: Environment, params: PyTree, algorithm: Any, actor: PyTree, *, episodes: int, seed: int = 0
+    env: Environment,
+    params: PyTree,
+    algorithm: Deciding,
+    actor: PyTree,
+    *,
+    episodes: int,
+    seed: int = 0,
 ) -> Costs:
     """Mean reward and costs of a greedy policy over evaluation episodes.
 
@@ -79,6 +94,7 @@ def inference_us(net: nn.Module, params: PyTree, *, rows: int = 1000, repeats: i
         began = time.perf_counter()
         jax.block_until_ready(run(obs))
         times.append(time.perf_counter() - began)
+    # The best run: other work on the machine can only make one slower.
     return min(times) / rows * 1e6
 
 
@@ -96,7 +112,7 @@ def decision_delay_us(env: PortEnvironment, us_per_decision: float) -> float:
     return float(ports) * us_per_decision
 
 
-def decision_us(algorithm: Any, actor: PyTree, costs: Costs) -> float:
+def decision_us(algorithm: Timed, actor: PyTree, costs: Costs) -> float:
     """Time per decision on this machine, µs: that of each module times how often it runs."""
     module_us = {
         name: inference_us(net, params) for name, (net, params) in algorithm.modules(actor).items()

@@ -36,8 +36,11 @@ from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
 
-Controller = Callable[[jax.Array, jax.Array], Any]
-"""`(key, obs [A, obs_dim]) -> actions [A, ...]`, or an `Ecn` that is set without decoding."""
+Decision = Array | Ecn
+"""Actions `[A, ...]`, or thresholds (`PhaseEcn` among them) that are set without decoding."""
+
+Controller = Callable[[jax.Array, jax.Array], Decision]
+"""`(key, obs [A, obs_dim]) -> decision`."""
 
 
 @runtime_checkable
@@ -47,7 +50,7 @@ class StatefulController(Protocol):
     def init(self) -> PyTree:
         """Memory at the start of an episode."""
 
-    def __call__(self, key: jax.Array, obs: jax.Array, memory: PyTree) -> Any:
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: PyTree) -> Decision:
         """Actions or thresholds, as of a `Controller`."""
 
     def observe(self, memory: PyTree, info: dict[str, jax.Array]) -> PyTree:
@@ -63,7 +66,7 @@ class _Memoryless:
     def init(self) -> tuple[()]:
         return ()
 
-    def __call__(self, key: jax.Array, obs: jax.Array, memory: tuple[()]) -> Any:
+    def __call__(self, key: jax.Array, obs: jax.Array, memory: tuple[()]) -> Decision:
         return self.controller(key, obs)
 
     def observe(self, memory: tuple[()], info: dict[str, jax.Array]) -> tuple[()]:
@@ -246,7 +249,7 @@ def roll_out_in_windows(
     reset_key, run_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
 
-    def step(carry: tuple[PyTree, Any, Any], key: jax.Array) -> tuple[PyTree, PyTree]:
+    def step(carry: tuple[Array, PyTree, PyTree], key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
         chosen = policy(act_key, obs, memory)
@@ -265,8 +268,11 @@ def roll_out_in_windows(
 
 
 def episodes_runner(
-    env: MeasuredEnvironment, params: PyTree, build: Callable[[Any], Any], windows: int = 0
-) -> Callable[..., Any]:
+    env: MeasuredEnvironment,
+    params: PyTree,
+    build: Callable[[PyTree], Controller | StatefulController],
+    windows: int = 0,
+) -> Callable[[PyTree, jax.Array], dict[str, jax.Array]]:
     """A compiled function that runs episodes of policies which differ in their parameters only.
 
     Args:
@@ -310,7 +316,7 @@ def evaluate(
     seed: int = 0,
     batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
-    run: Callable[[jax.Array], Any] | None = None,
+    run: Callable[[jax.Array], dict[str, jax.Array]] | None = None,
     keys: jax.Array | None = None,
     windows: int = 0,
 ) -> Evaluation:
@@ -339,6 +345,7 @@ def evaluate(
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
+    # The last batch is filled up: another length would be another program to compile.
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     batches = []
     for start in range(0, len(padded), batch):

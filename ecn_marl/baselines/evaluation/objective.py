@@ -39,6 +39,7 @@ def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
         if name not in metrics:
             raise bad_value("metrics", sorted(metrics), f"those of an episode with {name}")
     raw = {name: np.asarray(metrics[name], np.float64) for name in NEEDS}
+    # NaN, not 0 flows: a quotient would warn, or be infinite.
     flows = np.where(raw["flows_measured"] > 0, raw["flows_measured"], np.nan)
     parts = {
         "short_mean": raw["slowdown_sum"][..., SHORT] / flows[..., SHORT],

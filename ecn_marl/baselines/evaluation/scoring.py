@@ -7,7 +7,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy import stats
 
 from ecn_marl._errors import unknown_name
-from ecn_marl.baselines.evaluation.episodes import roll_out
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment
@@ -38,7 +38,7 @@ class Scores(NamedTuple):
     high: np.ndarray | None = None
 
 
-Score = Callable[[Any], Scores]
+Score = Callable[[PyTree], Scores]
 """Scores of a training state, one policy per seed."""
 
 
@@ -109,7 +109,9 @@ class Greedy:
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
-def greedy_controller(algorithm: Acting, actor: PyTree, env: Environment) -> Any:
+def greedy_controller(
+    algorithm: Acting, actor: PyTree, env: Environment
+) -> Controller | StatefulController:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
     if hasattr(algorithm, "controller"):
         return algorithm.controller(actor, env)

@@ -123,7 +123,7 @@ def crossed_interval(
     """
     halves = []
     for axis in (0, 1):
-        means = _known_means(values, axis)
+        means = _finite_means(values, axis)
         n = means.size
         if n > 1:
             quantile = float(stats.t.ppf(0.5 + level / 2.0, n - 1))
@@ -131,7 +131,7 @@ def crossed_interval(
     return float(np.nanmean(values)), float(np.hypot.reduce(halves or [np.nan]))
 
 
-def _known_means(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
+def _finite_means(values: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
     """Means over axes without NaN, of those rows that have a number."""
     # `np.nanmean` warns of rows without a number.
     finite = np.isfinite(values)
@@ -229,7 +229,7 @@ def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
     several = False
     for axis in range(values.ndim):
         other_axes = tuple(i for i in range(values.ndim) if i != axis)
-        means = _known_means(values, other_axes)
+        means = _finite_means(values, other_axes)
         n = means.size
         if n > 1:
             several = True

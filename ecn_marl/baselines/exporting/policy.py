@@ -56,11 +56,11 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 class Thresholds(NamedTuple):
     """ECN settings, floats or arrays."""
 
-    kmin_kb: Any
+    kmin_kb: float | np.ndarray
     """Queue at which marking starts, KB (1000 B)."""
-    kmax_kb: Any
+    kmax_kb: float | np.ndarray
     """Queue above which every packet is marked, KB."""
-    pmax: Any
+    pmax: float | np.ndarray
     """Marking probability at kmax."""
 
 

@@ -119,7 +119,7 @@ def _quantised(
     column, steps = ranges[:inputs] / CODE, ranges[inputs:] / CODE
     arrays: dict[str, Any] = {"inverse": (1.0 / column).astype(np.float32)}
     scales: dict[str, Any] = {"observation_scales": column.tolist(), "weight_scales": []}
-    input_step: Any = column[:, None]  # the observations' scale is folded into the weights
+    input_step: np.ndarray = column[:, None]  # the observations' scale is folded into the weights
     for i, ((weight, bias), output_step) in enumerate(zip(layers, steps, strict=True)):
         folded = weight.astype(np.float64) * input_step
         # An output whose weights are all 0 would have a scale of 0.

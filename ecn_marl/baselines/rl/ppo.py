@@ -1,15 +1,21 @@
 """What the PPO trainers share: settings, rollouts, the clipped objective, gradient steps.
 
-Schulman et al., "Proximal Policy Optimization Algorithms", 2017. Arrays of a rollout have the axes
-`[time, envs, A, ...]`, those of a minibatch `[rows, A, ...]`.
+Schulman et al., "Proximal Policy Optimization Algorithms", 2017: the clipped objective is its
+Eq. 7, an update its Algorithm 1. Arrays of a rollout have the axes `[time, envs, A, ...]`, those of
+a minibatch `[rows, A, ...]`.
+
+`PPOTrainer` is the part of `ippo` and `mappo` that does not depend on the critic. `improve` and
+`policy_loss` also serve the learners of rates.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -19,9 +25,12 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl.distributions import Head, evaluate_actions
+from ecn_marl.baselines.rl.gae import gae
+from ecn_marl.baselines.rl.networks import Mlp, apply_network, network_flops, one_agent
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment
 
 LOG_RATIO_MAX = 20.0
@@ -150,7 +159,7 @@ class Batch(NamedTuple):
 def collect(
     env: Environment,
     head: Head,
-    policy: Callable[[Any, Array], Array],
+    policy: Callable[[PyTree, Array], Array],
     state: PyTree,
     key: jax.Array,
     params: PyTree,
@@ -183,6 +192,7 @@ def collect(
         )
         log_prob = head.log_prob(out, action)
         row = Rollout(obs, action, log_prob, reward, terminated, truncated, info["final_obs"])
+        # Means here, in the loop: kept for all ports, they would make the rollout larger.
         means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
         return (env_state, next_obs), (row, means | {"reward": reward.mean()})
 
@@ -194,6 +204,7 @@ def collect(
 
 def explained_variance(target: Array, value: Array) -> Array:
     """Share of the variance of returns that values explain: 1 is perfect, 0 a constant."""
+    # Returns that are all equal have no variance: 0 / 0.
     return 1.0 - jnp.var(target - value) / jnp.maximum(jnp.var(target), 1e-12)
 
 
@@ -225,12 +236,14 @@ def policy_loss(
     ratio = jnp.exp(change)
     axis = None if shared else 0
     centred = batch.advantage - batch.advantage.mean(axis)
+    # Where all advantages are equal their deviation is 0.
     advantage = centred / (batch.advantage.std(axis) + 1e-8)
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
     loss = -over_agents(gain + entropy * action_entropy, shared)
     return loss, {
         "policy_loss": -gain.mean(),
         "entropy": action_entropy.mean(),
+        # Never negative, unlike the mean of `-change` (Schulman, "Approximating KL divergence").
         "kl": jnp.mean(ratio - 1.0 - change),
         "clipped": jnp.mean(jnp.abs(ratio - 1.0) > clip),
     }
@@ -253,17 +266,21 @@ def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.Gradie
     transform = adam(lr, config.max_grad_norm, steps)
     if shared:
         return transform
+    # Mapped over agents, so that each one's gradient is clipped by its own norm.
     return optax.GradientTransformation(jax.vmap(transform.init), jax.vmap(transform.update))
 
 
-LossFunction = Callable[[Any, Batch], tuple[Array, dict[str, Array]]]
+LossFunction = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 """`(parameters, minibatch) -> loss, metrics`."""
+
+Rule = tuple[LossFunction, optax.GradientTransformation]
+"""Loss and optimiser of a network."""
 
 
 def improve(
     networks: tuple[PyTree, ...],
     optimisers: tuple[PyTree, ...],
-    rules: tuple[tuple[LossFunction, optax.GradientTransformation], ...],
+    rules: tuple[Rule, ...],
     batch: Batch,
     key: jax.Array,
     epochs: int,
@@ -305,3 +322,146 @@ def improve(
     keys = jax.random.split(key, epochs)
     (networks, optimisers), logged = jax.lax.scan(epoch, (networks, optimisers), keys)
     return networks, optimisers, {name: x.mean() for name, x in logged.items()}
+
+
+def improve_both(
+    state: PyTree,
+    rules: tuple[Rule, Rule],
+    batch: Batch,
+    key: jax.Array,
+    epochs: int,
+    minibatches: int,
+) -> tuple[PyTree, dict[str, Array]]:
+    """`improve` for a training state with an actor and a critic, whose `updates` goes up by one.
+
+    Args:
+        state: has `actor`, `critic`, `actor_opt`, `critic_opt` and `updates`.
+        rules: those of the actor and of the critic.
+        batch: leaves `[time, envs, A, ...]`.
+        key: PRNG key of the shuffles.
+        epochs: passes.
+        minibatches: gradient steps per pass.
+
+    Returns:
+        State after, and means of the metrics.
+    """
+    networks, optimisers = (state.actor, state.critic), (state.actor_opt, state.critic_opt)
+    networks, optimisers, losses = improve(
+        networks, optimisers, rules, batch, key, epochs, minibatches
+    )
+    (actor, critic), (actor_opt, critic_opt) = networks, optimisers
+    return replace(
+        state,
+        actor=actor,
+        critic=critic,
+        actor_opt=actor_opt,
+        critic_opt=critic_opt,
+        updates=state.updates + 1,
+    ), losses
+
+
+State = TypeVar("State", bound=TrainState)
+
+
+class PPOTrainer(Trainer):
+    """An actor for every port, and PPO's update of it; a trainer adds the critic.
+
+    Attributes:
+        config: settings.
+        actor: network of the policy.
+        actor_opt: its optimiser.
+        critic_opt: optimiser of the critic; the trainer sets it.
+    """
+
+    config: PPOConfig
+    critic_opt: optax.GradientTransformation
+
+    def __init__(self, env: Environment, config: PPOConfig) -> None:
+        """Set up the policy and its optimiser.
+
+        Args:
+            env: functional environment (it is wrapped in `AutoReset`).
+            config: settings.
+        """
+        super().__init__(env, config)
+        self.actor = Mlp(config.hidden, self.head.outputs, 0.01, config.standardise > 0)
+        self.actor_opt = optimiser(config, config.actor_lr, config.shared)
+
+    def act(
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
+    ) -> Array:
+        """Actions for observations, sampled or the most likely ones."""
+        out = self.outputs(actor, obs)
+        return self.head.mode(out) if greedy else self.head.sample(key, out)
+
+    def outputs(self, actor: PyTree, obs: Float[Array, "*b agents obs"]) -> Array:
+        """Outputs of the policy's network, `[*b, A, n]`."""
+        return apply_network(self.actor, actor, obs, self.config.shared)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+        """The network and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.actor, one_agent(actor, self.config.shared))}
+
+    def network(self, actor: PyTree) -> Network:
+        """The policy, to be exported."""
+        return Network(self.head, actor)
+
+    def roll_out(
+        self, state: State, key: jax.Array, params: PyTree
+    ) -> tuple[State, Rollout, dict[str, Array]]:
+        """Act for `rollout` intervals in all environments, see `collect`."""
+        steps = self.config.rollout
+        return collect(self.env, self.head, self.outputs, state, key, params, steps)
+
+    def advantages(
+        self, rollout: Rollout, value: Array, next_value: Array
+    ) -> tuple[Float[Array, "time envs agents"], Float[Array, "time envs agents"]]:
+        """Advantages and returns of a rollout, see `gae`.
+
+        Args:
+            rollout: the rollout.
+            value: value of `rollout.obs`.
+            next_value: value of `rollout.final_obs`.
+        """
+        c = self.config
+        return gae(
+            c.reward_scale * rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
+            c.gamma,
+            c.gae_lambda,
+        )
+
+    def learn(self, state: State, batch: Batch, key: jax.Array) -> tuple[State, dict[str, Array]]:
+        """`epochs` passes of gradient steps on both losses; metrics are those of `improve`."""
+        c = self.config
+        clip = clip_range(c, state.updates)
+        rules: tuple[Rule, Rule] = (
+            (lambda net, minibatch: self.policy_loss(net, minibatch, clip), self.actor_opt),
+            (self.value_loss, self.critic_opt),
+        )
+        state, losses = improve_both(state, rules, batch, key, c.epochs, c.minibatches)
+        return state, losses | {"clip": clip}
+
+    def policy_loss(
+        self, actor: PyTree, batch: Batch, clip: float | Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """Clipped surrogate objective (PET, Eq. 11) and entropy bonus; see `policy_loss`."""
+        c = self.config
+        out = self.outputs(actor, batch.obs)
+        return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
+
+    @abstractmethod
+    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """Loss of the critic on a minibatch, and its metrics."""

@@ -1,4 +1,7 @@
-"""Q-learning: n-step returns, double-Q targets, and a Q-network that learns from them.
+"""Q-learning: settings, n-step returns, double-Q targets, and a Q-network that learns from them.
+
+DQN: Mnih et al., Nature 2015. Double Q: van Hasselt et al., AAAI 2016. `ddqn`, `haecn` and
+`rate_dqn` learn by `QLearner`; the first two have the settings of `QConfig`.
 
 Actions may have several components (`multidiscrete`: Kmin, gap, Pmax). Then Q(s, a) is the sum of
 one value per component, so that the best action is the best entry of each. With a single component
@@ -8,7 +11,8 @@ one value per component, so that the best action is the best entry of each. With
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,9 +24,77 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.rl.networks import apply_network, init_network, standardise
 from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.training import settings as check
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """Settings that the Q-learners of ports have.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        gradient_steps: gradient steps per update.
+        batch: rows that each agent draws from its memory per gradient step.
+        lr: learning rate.
+        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
+            a rate that does not fall.
+        gamma: discount per tuning interval.
+        n_step: steps of a return before it is bootstrapped.
+        target_every: gradient steps between copies to the target network.
+        reward_offset: subtracted from the rewards that are learnt from. Values then start near
+            their final level, instead of first climbing to offset / (1 - gamma). The best action
+            stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
+        reward_scale: factor of the rewards after that, see `PPOConfig`.
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for unscaled features.
+        shared: one network for all agents, or one each. Memories are one each in both cases.
+        epsilon: chance of a random action at first.
+        epsilon_decay: factor of that chance at every update.
+        epsilon_min: smallest chance.
+    """
+
+    envs: int = 64
+    rollout: int = 8
+    gradient_steps: int = 8
+    batch: int = 64
+    lr: float = 1e-3
+    anneal_updates: int = 0
+    gamma: float = 0.95
+    n_step: int = 1
+    target_every: int = 50
+    reward_offset: float = 0.0
+    reward_scale: float = 1.0
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64)
+    standardise: int = 0
+    shared: bool = True
+    epsilon: float = 1.0
+    epsilon_decay: float = 0.98
+    epsilon_min: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
+        check.at_least_one(self, *counts)
+        check.shares(self, "gamma", "epsilon", "epsilon_min")
+        check.positive(self, "lr", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.widths(self, "hidden")
+        if not 0.0 < self.epsilon_decay <= 1.0:
+            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
+        check.not_negative(self, "standardise", "anneal_updates")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
 
 
 class Transition(NamedTuple):
@@ -144,6 +216,7 @@ def n_step(
     ended = terminated | truncated
     going = ~ended
     for k in range(1, n):
+        # Steps beyond the rollout repeat its last one; `going` leaves them out.
         step = jnp.minimum(np.arange(time) + k, time - 1)
         going = going & (start + k < time)
         total = total + gamma**k * jnp.where(going, reward[step], 0.0)
@@ -200,7 +273,7 @@ class QState:
     """
 
     params: PyTree
-    target: Any
+    target: PyTree
     opt: PyTree
     steps: Leaf
 
@@ -301,6 +374,42 @@ class QLearner:
         due = steps % self.target_every == 0
         target = jax.tree.map(lambda new, old: jnp.where(due, new, old), params, state.target)
         return QState(params, target, opt, steps), metrics
+
+    def learn_from(
+        self,
+        state: QState,
+        key: jax.Array,
+        memory: replay.Ring,
+        *,
+        batch: int,
+        gradient_steps: int,
+        priority: float = 0.0,
+        correction: float = 0.0,
+    ) -> tuple[QState, dict[str, Array]]:
+        """Several gradient steps on rows that every agent draws from its own memory.
+
+        Args:
+            state: the network.
+            key: PRNG key of the draws.
+            memory: a ring per agent, leaves with a leading axis A.
+            batch: rows that each agent draws per gradient step.
+            gradient_steps: number of gradient steps.
+            priority: exponent of the preference for large scores, see `replay.sampling_table`.
+            correction: exponent of the weights that undo it, see `replay.draw`.
+
+        Returns:
+            The network after, and means of the metrics.
+        """
+        # Made once for all steps: the memory does not change between them.
+        table = jax.vmap(replay.sampling_table, (0, 0, None))(
+            memory.rows.score, memory.size, priority
+        )
+
+        def step(state: QState, key: jax.Array) -> tuple[QState, dict[str, Array]]:
+            return self.learn(state, *replay.draw_each(key, memory, table, batch, correction))
+
+        state, metrics = jax.lax.scan(step, state, jax.random.split(key, gradient_steps))
+        return state, {name: x.mean() for name, x in metrics.items()}
 
 
 def epsilon(start: float, decay: float, least: float, updates: Int[Array, ""]) -> Float[Array, ""]:

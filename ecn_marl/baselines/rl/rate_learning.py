@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.gae import gae
@@ -258,6 +258,11 @@ def draw_valid(key: jax.Array, valid: Bool[Array, "..."], n: int) -> Int[Array, 
     return order[jnp.arange(n) % jnp.maximum(flat.sum(), 1)]
 
 
+def rows_of(x: Shaped[Array, "t envs flows *row"], at: Int[Array, " n"]) -> Array:
+    """Rows of a leaf of `Transitions` by the numbers that `draw_valid` gives, `[n, ...]`."""
+    return x.reshape(-1, *x.shape[3:])[at]
+
+
 def limited_reward(error: Float[Array, "*b"], limit: float) -> Float[Array, "*b"]:
     """Minus the squared error, in units of the target; errors count up to a limit.
 
@@ -273,6 +278,7 @@ def limited_reward(error: Float[Array, "*b"], limit: float) -> Float[Array, "*b"
 
 def squash(obs: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """Features in a range that a network can use: sign(x) log(1 + |x|)."""
+    # `log1p` keeps what `log(1 + x)` would round away near 0, where flows are on target.
     return jnp.sign(obs) * jnp.log1p(jnp.abs(obs))
 
 

@@ -8,7 +8,7 @@ events of those flows that acted then. `keyed` puts those of each flow together 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Events(NamedTuple):
     error: Float[Array, "t envs flows"]
 
 
-Act = Callable[[Any, jax.Array, Float[Array, "flows obs"]], Array]
+Act = Callable[[PyTree, jax.Array, Float[Array, "flows obs"]], Array]
 """`(actor, key, obs) -> action` of all flows of an environment, pure."""
 
 

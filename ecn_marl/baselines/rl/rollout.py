@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from ecn_marl.envs.interface import Environment
 
 def roll(
     env: Environment,
-    step: Callable[..., tuple[PyTree, Any]],
+    step: Callable[..., tuple[PyTree, PyTree]],
     carry: PyTree,
     key: jax.Array,
     steps: int,
@@ -43,8 +42,10 @@ def roll(
         return jax.lax.scan(lambda c, k: step(k, c, *shared), carry, keys)
 
     n = jax.tree.leaves(carry)[0].shape[0]
+    # With its load known, `lanes` puts environments that are equally busy into the same vectors.
     load = getattr(env, "load", None)
     busy = None if load is None else lambda key, carry, *shared: load(carry[0])
+    # {1: 0}: the carry after takes the memory of the carry before.
     run = jax.vmap(lanes.mapped(run_environment, {1: 0}, busy), (0, 0, *(None for _ in shared)))
     carry, rows = run(jax.random.split(key, n), carry, *shared)
     return carry, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)

@@ -20,6 +20,7 @@ from ecn_marl.baselines.rl.rate_learning import (
     Transitions,
     draw_valid,
     roll_scenarios,
+    rows_of,
     squash,
 )
 from ecn_marl.baselines.rl.rate_rollout import Events
@@ -159,12 +160,8 @@ def draw_batch(
     for i, steps in enumerate(scenarios):
         advantage, target = estimate(steps)
         at = draw_valid(jax.random.fold_in(key, i), steps.valid, rows_per_scenario)
-
-        def pick(x: Array, at: Array = at) -> Array:
-            return x.reshape(-1, *x.shape[3:])[at]
-
-        obs, choice = pick(steps.obs), policy.choice(pick(steps.action))
+        obs, choice = rows_of(steps.obs, at), policy.choice(rows_of(steps.action, at))
         log_prob = policy.head.log_prob(policy.outputs(actor, obs), choice)
-        batches.append(Batch(obs, choice, log_prob, pick(advantage), pick(target)))
+        batches.append(Batch(obs, choice, log_prob, rows_of(advantage, at), rows_of(target, at)))
     batch: Batch = jax.tree.map(lambda *x: jnp.concatenate(x)[:, None, None], *batches)
     return batch

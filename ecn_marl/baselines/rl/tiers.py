@@ -69,6 +69,7 @@ class Tiers:
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""
+        # Copying and unpickling look names up before `env` is set, which would recurse for ever.
         if name.startswith("__") or name in ("env", "tier"):
             raise AttributeError(name)
         return getattr(self.env, name)

@@ -243,8 +243,8 @@ class Checkpoints:
 def _reason(error: Exception) -> str:
     """Why a checkpoint cannot be written: the error of the file system, without its context."""
     text = str(error).split(" [source locations")[0]
-    known_reasons = (os.strerror(code) for code in FILE_SYSTEM_ERRORS)
-    return next((reason for reason in known_reasons if reason in text), text)
+    system_reasons = (os.strerror(code) for code in FILE_SYSTEM_ERRORS)
+    return next((reason for reason in system_reasons if reason in text), text)
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
@@ -307,13 +307,13 @@ def _read_json(path: Path, kind: type) -> Any:
     return content
 
 
-def _named(state: PyTree) -> list[tuple[str, Any]]:
+def _named(state: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
     """Leaves of a pytree with the paths that lead to them, e.g. `actor.params.Dense_0.bias`."""
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in leaves]
 
 
-def _stored(state: PyTree) -> dict[str, Any]:
+def _stored(state: PyTree) -> dict[str, jax.Array | jax.ShapeDtypeStruct]:
     """The leaves to write; orbax does not accept arrays without elements."""
     return {name: x for name, x in _named(state) if x.size}
 

@@ -10,6 +10,9 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.envs.interface import Environment
 
+Moments = tuple[Float[Array, " obs"], Float[Array, " obs"]]
+"""Mean and standard deviation of every entry of an observation."""
+
 
 def start_environments(
     env: Environment, key: jax.Array, phase_key: jax.Array, params: PyTree, n: int
@@ -32,6 +35,36 @@ def start_environments(
     obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(key, n), params)
     phase = jax.random.randint(phase_key, (n,), 0, params.max_steps)
     return obs, replace(state, env=replace(state.env, steps=phase))
+
+
+def start_measured(
+    env: Environment,
+    key: jax.Array,
+    phase_key: jax.Array,
+    params: PyTree,
+    n: int,
+    random_steps: int,
+) -> tuple[Array, PyTree, Moments | None]:
+    """`start_environments`, then random actions for some intervals to measure observations.
+
+    Args:
+        env: environment in `AutoReset`.
+        key: PRNG key of the first episodes and of the random actions.
+        phase_key: PRNG key of the steps that the first episodes start at.
+        params: parameters of the environment.
+        n: number of environments.
+        random_steps: intervals of random actions; 0 for none.
+
+    Returns:
+        Observations `[n, A, obs_dim]`, states, and the moments of observations over the random
+        intervals; None without any.
+    """
+    obs, state = start_environments(env, key, phase_key, params, n)
+    if not random_steps:
+        return obs, state, None
+    random_key = jax.random.fold_in(key, 0)
+    (state, obs), mean, std = run_randomly(env, random_key, params, (state, obs), random_steps)
+    return obs, state, (mean, std)
 
 
 def run_randomly(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""What `signal.signal` takes and returns."""
 
 
 class Interrupts:
@@ -18,7 +21,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.requested: signal.Signals | None = None
-        self._former: dict[signal.Signals, Any] = {}
+        self._former: dict[signal.Signals, Handler] = {}
 
     def __enter__(self) -> Interrupts:
         """Catch signals."""

@@ -34,10 +34,21 @@ in `per_env`."""
 
 
 @runtime_checkable
+class LoopSettings(Protocol):
+    """The setting of an algorithm that the loop reads."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps per update."""
+
+
+@runtime_checkable
 class Algorithm(Protocol):
     """The part of an algorithm that the loop needs; for the commands see `trainer.Trainer`."""
 
-    config: Any
+    @property
+    def config(self) -> LoopSettings:
+        """Its settings."""
 
     def init(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh training state."""

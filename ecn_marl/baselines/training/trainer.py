@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,11 +29,15 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.scoring import Greedy
 from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
+
+FLOAT_BYTES = 4
+"""Bytes of a number that agents exchange: float32."""
 
 
 @struct.dataclass
@@ -147,7 +151,7 @@ class Trainer(ABC):
         """
         raise NotImplementedError  # registration requires `act` or `controller`
 
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Any:
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.
 
         Args:
@@ -157,7 +161,7 @@ class Trainer(ABC):
         return Greedy(self, actor)
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> int | tuple[int, ...] | None:
         """Floating-point operations of one inference; None if not counted."""
         return None
 
@@ -220,7 +224,7 @@ def _lacks(trainer: type, method: str) -> bool:
     return member is None or member is getattr(Trainer, method)
 
 
-def _takes(method: Any, count: int) -> bool:
+def _takes(method: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError:
