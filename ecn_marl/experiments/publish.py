@@ -141,7 +141,7 @@ def publish(
     for name, picture in _figures(scenarios, result).items():
         outputs[out / FIGURES / name] = output(picture)
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
-    write_all(outputs)
+    write_all(outputs)  # all files or none: tables and figures always are of the same records
     return result, list(outputs)
 
 
@@ -152,6 +152,7 @@ def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes
     pictures: dict[str, bytes | None] = {}
     for name, records in scenarios.items():
         comparison = result["scenarios"][name]
+        # A split's name has a colon and a slash, which file names must not have.
         file_name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         if len(records) > 1:
             pictures[f"{file_name}_ratios.png"] = ratios(comparison, f"{name}: completion times")

@@ -249,6 +249,7 @@ def _count_cells(row: Mapping[str, Any]) -> list[str]:
     flows = row["flows"]
     cells = [_count(flows[name]) for name in ("offered", "started", "finished", "unfinished")]
     waited = flows.get("deferred_us")
+    # Not printed if no flow was deferred; the guard only avoids a division by 0.
     mean_wait = DASH if waited is None else _count(waited / max(flows["deferred"], 1e-9))
     deferred = f"{_count(flows['deferred'])} ({mean_wait})" if flows["deferred"] else "0"
     shares = [_share(row[name]) for name in ("dropped", "cut")]

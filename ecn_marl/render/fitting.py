@@ -26,6 +26,7 @@ def fitted(table: Table, width: int) -> list[Table]:
         below the last. A column is cut only if it alone is wider than a line.
     """
     widths = [_width(column) for column in table.columns]
+    # The first column stays in every part, so two columns cannot be parted.
     if sum(widths) + GAP * len(widths) <= width or len(widths) < 3:
         return [table]
     names = min(widths[0], width // NAMES_SHARE)

@@ -31,6 +31,7 @@ def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
 @lru_cache(maxsize=4)
 def _painter(core: EcnEnv) -> Painter:
     """The page of an environment; cached, since making it takes as long as many frames."""
+    # Imported here: matplotlib is loaded only where something is drawn.
     from ecn_marl.render.picture import Painter
 
     return Painter(core)

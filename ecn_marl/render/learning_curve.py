@@ -72,6 +72,7 @@ def learning_curve(
 
 def trailing_mean(values: np.ndarray, width: int) -> np.ndarray:
     """Mean of each value and the `width - 1` before it (fewer at the beginning), last axis."""
+    # By running sums: the time does not grow with the width.
     total = np.cumsum(np.insert(values, 0, 0.0, axis=-1), axis=-1)
     ends = np.arange(1, values.shape[-1] + 1)
     starts = np.maximum(ends - width, 0)
@@ -154,7 +155,7 @@ def _draw_exploring(
         note += "; the greedy policy was never scored (--eval-every)"
     axis.set_title(note, loc="left", fontsize=9, color=EXPLORING)
     low, high = float(reward.min()), float(reward.max())
-    margin = max(0.12 * (high - low), 0.005)
+    margin = max(0.12 * (high - low), 0.005)  # constant rewards need an axis of some height, too
     axis.set_ylim(low - margin, high + margin)
 
 

@@ -78,7 +78,7 @@ def _value(name: str, values: list[float | None]) -> str:
     finite = scaled[~np.isnan(scaled)]
     mean, half_width = mean_interval(finite)
     text = format(mean, form)
-    if len(finite) > 1 and float(format(half_width, form)):
+    if len(finite) > 1 and float(format(half_width, form)):  # none that is rounded to 0
         text += f" ± {format(half_width, form)}"
     missing = len(scaled) - len(finite)
     return f"{text} ({missing} of {len(scaled)} {NEVER})" if missing else text
@@ -129,7 +129,7 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("flows")
         axis.set_title(heading, loc="left", fontsize=10)
-    page.axes[2].set_yscale("symlog", linthresh=1.0)
+    page.axes[2].set_yscale("symlog", linthresh=1.0)  # a queue may be 0
     page.axes[2].set_ylim(bottom=0.0)
     page.axes[0].legend(frameon=False, fontsize=8)
     page.figure.suptitle("many to one: lines measured, crosses as the paper prints", fontsize=10)

@@ -60,6 +60,7 @@ def ratios(comparison: Mapping[str, Any], title: str) -> bytes:
         axis.axvline(1.0, color=INK, linewidth=1.0)
         axis.set_title(panel, loc="left", fontsize=10, color=INK)
         axis.grid(visible=False, axis="y")
+    # A policy that is far worse is cut off, so that the others can be told apart.
     _ratio_axis(page.axes[0], max(lowest / 1.06, 0.1), min(1.06 * highest, 10.0))
     page.axes[0].set_yticks(range(len(rows)), names)
     page.axes[0].set_ylim(len(rows) - 0.4, -0.6)
@@ -176,6 +177,7 @@ def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | N
         last = max(last, float(np.max(statistics["scores"])))
     axis.axvline(1.0, color=INK, linewidth=1.0)
     scores = np.concatenate([np.ravel(statistics["scores"]) for statistics in shown.values()])
+    # Profiles are evaluated between 0.4 and 1.4, see `compare.THRESHOLDS`.
     axis.set_xlim(max(float(scores.min()) - 0.05, 0.4), min(last + 0.05, 1.4))
     axis.set_ylim(0.0, 1.02)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -225,6 +225,7 @@ def run_suite(
     """
     check_folder(plan, resume)
     with locked(plan.out, "bench"):
+        # First, so that a suite that is stopped finds its own plan when it goes on.
         write_json(plan.out / PLAN, plan.request())
         trainings = plan.trainings()
         total = len(trainings) + len(plan.suite.cells)
