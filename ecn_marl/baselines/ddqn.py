@@ -328,6 +328,7 @@ class DDQN(Trainer):
                 "utilisation": info["utilisation"].mean(),
                 "inferences_saved": gate.idle.mean(),
             }
+            # From here on `gate` says which ports keep their action in the next interval.
             gate = self._watch(gate, action, reward, info)
             learnt_reward = c.reward_scale * (reward - c.reward_offset)
             step = (obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle)

@@ -363,7 +363,9 @@ class HAECN(Trainer):
             penalised = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
             base, scale = c.reward_offset, c.reward_scale
+            # Whether the decision module would keep the setting next, exploration aside.
             quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_decision_obs)) == 0
+            # The decision module itself always has the choice.
             free = jnp.zeros_like(quiet)
             rows = (
                 (

@@ -169,6 +169,7 @@ class MAPPO(PPOTrainer):
         features = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", features) // env.num_agents
         self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
+        # One critic, whether actors are shared or not.
         self.critic_opt = optimiser(config, config.critic_lr)
 
     def init(self, key: jax.Array, params: PyTree) -> MAPPOState:

@@ -185,6 +185,7 @@ class RateDQN(RateTrainer):
             self.envs, self._explore, state.env, keys[0], c, params, (state.actor, chance)
         )
         rows = self._rows(keys[1], batches)
+        # All flows are one agent with one memory: the axis of agents has length 1.
         memory, _ = jax.vmap(replay.append)(state.memory, jax.tree.map(lambda x: x[None], rows))
         q, losses = self.learner.learn_from(
             state.q, keys[2], memory, batch=c.batch, gradient_steps=c.gradient_steps
@@ -217,6 +218,7 @@ class RateDQN(RateTrainer):
                     discount=jnp.full_like(reward, c.gamma),
                     next_obs=squash(next_obs),
                     last_action=action,
+                    # Flows choose anew at every event.
                     kept=jnp.zeros(reward.shape, bool),
                     score=reward,
                     origin=jnp.zeros(reward.shape, jnp.int32),

@@ -170,6 +170,7 @@ class RatePPO(PolicyGradient):
         )
         metrics = event_metrics(batches, c.target) | losses
         metrics["paid"] = jnp.stack([steps.mean_reward for steps in scenarios]).mean()
+        # A return is the advantage plus the critic's value, that before the update.
         value = batch.target - batch.advantage
         metrics["explained_variance"] = explained_variance(batch.target, value)
         return new, metrics | {"events_left_out": left_out}

@@ -133,4 +133,5 @@ class Reinforce(PolicyGradient):
     def loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Loss of the policy, and metrics."""
         out = self.policy.outputs(actor, batch.obs)
+        # The only gradient step of a batch starts where its ratios are 1, so no clip has an effect.
         return policy_loss(self.policy.head, out, batch, 1.0, self.config.entropy)

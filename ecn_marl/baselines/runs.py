@@ -199,6 +199,7 @@ def train_run(
     }
     session = session or Session()
     _saving(session, written)
+    # For its checks alone, before anything is written; `_train` makes it again.
     _pretrained(written, env)
     if algorithm in ALGORITHMS.added:
         check_training(algorithm, trainer_of(written), env.default_params)
@@ -376,6 +377,7 @@ def _learners(
     checkpoints = Checkpoints(run)
     steps = {learner: checkpoints.find(which, learner) for learner in learners}
     states = {}
+    # A checkpoint holds all learners, so each is read once.
     for step in sorted(set(steps.values())):
         state = select(checkpoints.restore(like, step))
         for learner in learners:

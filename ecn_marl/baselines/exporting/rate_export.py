@@ -104,6 +104,7 @@ def record(trainer: Any, act: Callable[..., Any], actor: PyTree, seed: int) -> n
     return rows
 
 
+# A tree is recorded `ROUNDS` times with other leaves; the program is compiled once.
 @lru_cache(maxsize=16)
 def _recorder(env: RateEnv, act: Callable[..., Any]) -> Callable[..., Any]:
     """Which flows acted, `[steps, envs, flows]`, and observations `[steps, envs, flows, obs]`."""

@@ -24,4 +24,5 @@ def adam(lr: float, max_grad_norm: float, anneal_steps: int = 0) -> optax.Gradie
     rate: float | optax.Schedule = lr
     if anneal_steps:
         rate = optax.linear_schedule(lr, FINAL_RATE * lr, anneal_steps)
+    # Clipped first, so that one large gradient does not fill Adam's averages for many steps.
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate, eps=1e-5))

@@ -103,6 +103,7 @@ class Checkpoints:
             self.note_scores(step, scores)
         self._prune()
         if jax.process_count() > 1:
+            # No process goes on before the first one has noted scores and deleted old checkpoints.
             multihost_utils.sync_global_devices(f"checkpoint {step}")
 
     def note_scores(self, step: int, scores: Sequence[float]) -> None:
@@ -126,6 +127,7 @@ class Checkpoints:
         try:
             self._writer.save(path, args=args, force=True)
             if jax.process_index() == 0:
+                # Last: without digests a whole checkpoint is still restored, only unchecked.
                 write_json(path / DIGESTS, _digests(path))
         except (ValueError, RuntimeError, OSError) as error:  # tensorstore raises no OSError
             self.clean()  # frees the space of a partial checkpoint on a full disk
