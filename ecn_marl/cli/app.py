@@ -92,7 +92,7 @@ class OneLineErrors(TyperGroup):
         try:
             with _one_line_warnings():
                 return super().invoke(ctx)
-        except (BrokenPipeError, typer.Exit, typer.Abort):
+        except (BrokenPipeError, typer.Exit, typer.Abort):  # click handles these itself
             raise
         except (
             Exception

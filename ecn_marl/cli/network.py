@@ -239,7 +239,7 @@ def validate(
     if out is not None:
         outputs[out] = Output("w", lambda file: file.write(text + "\n"))
     if plots is not None:
-        from ecn_marl.render.validation_plots import pages
+        from ecn_marl.render.validation_plots import pages  # imports matplotlib, which is slow
 
         for name, png in pages(done).items():
             outputs[plots / f"{name}.png"] = Output("wb", partial(write_bytes, png))

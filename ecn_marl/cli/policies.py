@@ -121,8 +121,8 @@ def evaluate(
     from ecn_marl.experiments import workflow as wf
 
     if rate.is_evaluation(policies, scenario):
-        unfit = jb.not_none(load=load, max_steps=max_steps)
-        rate.evaluate(policies, scenario, episodes or 1, seed, unfit, env or [], as_json)
+        inapplicable = jb.not_none(load=load, max_steps=max_steps)
+        rate.evaluate(policies, scenario, episodes or 1, seed, inapplicable, env or [], as_json)
         return
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]

@@ -35,7 +35,7 @@ def train(
     algorithm: str | None,
     resume: Path | None,
     out: Path | None,
-    given_options: dict[str, Any],
+    user_options: dict[str, Any],
     settings: list[str],
     saving: tuple[int | None, float],
     overwrite: bool,
@@ -43,8 +43,15 @@ def train(
 ) -> None:
     """Train, or go on with a run.
 
-    `given_options` are the options of `train` that the user gave; `saving` is updates and seconds
-    between checkpoints.
+    Args:
+        algorithm: name of the learner; None for that of `resume`.
+        resume: folder of a run to go on with.
+        out: folder of a new run.
+        user_options: options of `train` that the user has set, besides the other arguments.
+        settings: settings of the learner, `name=value`.
+        saving: updates (None to go by time) and seconds between checkpoints.
+        overwrite: whether to replace an earlier run in the folder.
+        as_json: whether to print JSON.
 
     Raises:
         ValueError: an option that does not apply, or see `experiments.rate`.
@@ -54,10 +61,10 @@ def train(
     from ecn_marl.baselines.training.loop import Saving
     from ecn_marl.experiments import rate
 
-    if "envs" in given_options:
-        settings = [*settings, f"envs={given_options.pop('envs')}"]
-    steps, seed = given_options.pop("steps", None), given_options.pop("seed", 0)
-    for name, value in given_options.items():
+    if "envs" in user_options:  # here it is a setting of the learner
+        settings = [*settings, f"envs={user_options.pop('envs')}"]
+    steps, seed = user_options.pop("steps", None), user_options.pop("seed", 0)
+    for name, value in user_options.items():
         expected = f"nothing with {algorithm or resume}: what it trains on are settings, e.g. --set"
         raise bad_value(f"--{name.replace('_', '-')}", value, f"{expected} senders=4,8")
     if resume is not None and settings:
@@ -140,11 +147,20 @@ def evaluate(
     scenario: str | None,
     episodes: int,
     seed: int,
-    unfit: Mapping[str, object],
+    inapplicable: Mapping[str, object],
     fields: list[str],
     as_json: bool,
 ) -> None:
-    """Measure policies; `fields` are fields of the scenario, `name=value`.
+    """Measure policies, and print a table or JSON.
+
+    Args:
+        policies: runs, files and senders.
+        scenario: name of a scenario; None for `DEFAULT_SCENARIO`.
+        episodes: episodes per policy.
+        seed: seed of the first episode.
+        inapplicable: options that the user has set and that do not apply here.
+        fields: fields of the scenario, `name=value`.
+        as_json: whether to print JSON.
 
     Raises:
         ValueError: an option that does not apply, or see `experiments.rate`.
@@ -156,7 +172,7 @@ def evaluate(
     from ecn_marl.experiments.jobs import parse_fields
     from ecn_marl.render.rate_table import rate_table
 
-    for name, value in unfit.items():
+    for name, value in inapplicable.items():
         raise bad_value(f"--{name.replace('_', '-')}", value, "nothing in scenarios of rates")
     options = parse_fields(fields, RateScenario)
     with progress("evaluate", "episodes", float(episodes * len(policies)), lines=False) as show:
@@ -185,7 +201,14 @@ def bench(
 ) -> None:
     """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
 
-    `scenarios` is whether to use the small ones, and the largest number of flows or None.
+    Args:
+        out: folder of the comparison.
+        results: another file for `results.json`; None for none.
+        algorithms: rows with commas between them; None for all.
+        seeds: seeds of every learner.
+        scenarios: whether to use the small scenarios, and the largest number of flows or None.
+        as_json: whether to print JSON instead of the table.
+        show: opens a progress bar for a task.
 
     Raises:
         ValueError: see `experiments.rate_bench`.

@@ -69,7 +69,7 @@ def machine_rates(working_set: int, shape: tuple[int, int], plan: Plan) -> Rates
         shape: environments and flow slots, for scatter and gather.
         plan: number and length of the timed runs.
     """
-    small = max(working_set // 8, 1024)
+    small = max(working_set // 8, 1024)  # numbers: one is read and written, 4 bytes each
     n, slots = CACHE_BYTES // 4, shape[0] * shape[1]
     index = jnp.asarray(np.random.default_rng(0).integers(0, SEGMENTS, shape), jnp.int32)
     return Rates(
@@ -208,6 +208,7 @@ def floor(env: EcnEnv, envs: int, plan: Plan) -> dict[str, Any]:
     flows = envs * env.sim.slots
     text = program.call.as_text() or ""  # some backends print no program
     amounts = {name: x / flows for name, x in program.costs.items()}
+    # In the whole text, unlike `operations`, because they may be inside of fusions.
     amounts["scatters"], amounts["gathers"] = (
         len(re.findall(rf"\b{kind}\(", text)) for kind in ("scatter", "gather")
     )

@@ -84,7 +84,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
     envs = {name: make(name) for name in request.scenarios}
     if request.train is not None:
         programs.check_algorithm(request.train)
-    devices = start_devices(request.devices)
+    devices = start_devices(request.devices)  # before anything runs: then their number is fixed
     announce, plan = show or (lambda _: None), request.plan
     result: dict[str, Any] = {
         "machine": machine.describe(None if request.argv is None else list(request.argv)),

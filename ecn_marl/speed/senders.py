@@ -58,6 +58,7 @@ class Network:
         self._ticks += float(np.mean(self._flow_ticks() - before, dtype=np.float64))
 
     def _flow_ticks(self) -> np.ndarray:
+        # Another type makes a copy, and the next call takes the memory of the state.
         return np.asarray(self._carry[1].sim.totals.flow_ticks, np.int64)
 
     @property

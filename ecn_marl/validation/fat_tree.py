@@ -34,6 +34,7 @@ ALONE, SHARED = Tolerance(relative=0.001), Tolerance(relative=0.01)
 CARRIED, LAST = Tolerance(relative=0.02), Tolerance(relative=0.05)
 LOAD, SEEDS, INTERVALS, SLOTS = 0.4, 16, 100, 128
 NO_MARKS = (1e6, 2e6, 0.01)
+"""Thresholds, KB, that no queue reaches: the closed forms have no congestion control."""
 
 
 def cases() -> Iterator[Case]:

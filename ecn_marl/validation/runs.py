@@ -196,6 +196,7 @@ def simulate(
     trees = [
         replace(sim, topology=t).default_params(traffic=(schedule(f, dt),)) for t, f in variants
     ]
+    # After the parameters, which have the constants of the senders that were asked for.
     sim = replace(sim, transport=parse_transport(SAME_PROGRAM.get(transport, transport)))
     shape = (len(variants), len(ecn), seeds)
     v, e, s = (index.ravel() for index in np.indices(shape))

@@ -164,6 +164,7 @@ def _dctcp() -> list[Line]:
     threshold = (k * packet, k * packet + 1.0, 1.0)
     queue, _, peak, _ = _series(sim, params, threshold, 300.0)
     depth = (expected.q_max - expected.q_min) / 2
+    # The prominence leaves out the ripple within a round.
     tops, lows = find_peaks(peak, prominence=depth)[0], find_peaks(-queue, prominence=depth)[0]
     high, low = peak[tops].mean(), queue[lows].mean()
     period = float(np.diff(tops).mean()) * sim.interval_us
